@@ -44,16 +44,16 @@ async def test_a_record_is_readable_when_it_is_durable_and_not_before() -> None:
     rig.stream("log").hold = True
     pending = append(partition, batch(3))
     assert (pending.base_offset, partition.high_watermark, partition.log_end_offset) == (0, 0, 3)
-    assert partition.read_cached(0, 1000) == []
-    assert partition.read_cached(2, 1000) == []  # above the high watermark, below the log end
+    assert await partition.read(0, 1000) == []
+    assert await partition.read(2, 1000) == []  # above the high watermark, below the log end
     rig.stream("log").confirm()
     await settle()
     assert partition.high_watermark == 3
-    (record,) = partition.read_cached(1, 1) or []
+    (record,) = await partition.read(1, 1)
     view = BatchView(memoryview(record.payload))
     assert (view.base_offset, view.leader_epoch, record.count) == (0, 0, 3)
     with pytest.raises(PartitionError, match="not within") as refused:
-        partition.read_cached(4, 1000)
+        await partition.read(4, 1000)
     assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 

@@ -109,7 +109,7 @@ async def test_old_segments_go_and_a_crash_brings_none_of_them_back() -> None:
     assert (partition.log_start_offset, partition.high_watermark) == (2, 4)
     assert rig.stream("log").start_offset == 2
     with pytest.raises(PartitionError) as refused:
-        partition.read_cached(1, 1000)
+        await partition.read(1, 1000)
     assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     again = await rig.open()
     assert (again.log_start_offset, again.high_watermark) == (2, 4)

@@ -1,4 +1,4 @@
-"""`python -m ponor_broker --config FILE`: one broker as a process of its own."""
+"""`python -m ponor_broker --config FILE`: one broker process."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ REMEDIABLE = (
     WrongClusterError,
 )
 GC_THRESHOLDS = (50_000, 50, 100)
-"""Few and late collections: the hot path makes no cycles, and a pass over a large image costs more than what it finds."""
+"""Few and late collections: the hot path creates no reference cycles, and a pass over a large image
+costs more than it frees."""
 
 
 async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the broker, its metrics endpoint and its ready file."""
-    # Before anything is opened: a start makes objects by the million, and they stay.
+    # Before anything is opened: a start creates millions of objects that live as long as the
+    # process.
     gc.set_threshold(*GC_THRESHOLDS)
     metrics = start_metrics(runtime, configuration.metrics)
     try:

@@ -1,8 +1,9 @@
-"""The composition root of the broker: builds every part by constructor, serves until told to stop, closes in order.
+"""Composition root of the broker: builds every part, serves until the stop, closes in reverse
+order.
 
-What lives here: construction and order, no decisions. The Kafka port is bound first (its number goes to the controller), then the node registers, its
-write-ahead log is opened and what earlier processes left is recovered, its partitions are opened, and only then clients are let in. The way back: partitions move
-away if somebody can take them (`drain`), clients are let go, everything is uploaded and closed.
+Start: bind the Kafka port (its number is part of the registration), register the node, open the
+write-ahead log and recover earlier ones, open the partitions, accept clients. Stop: move partitions
+away if another broker can take them (`drain`), disconnect clients, upload and close everything.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ __all__ = ["BindFrontend", "BrokerOptions", "DirectoryInUseError", "Frontend", "
 LOG: Final = logging.getLogger("ponor.broker")
 MARKER_COPY: Final = "marker"
 FIRST_OPENS_S_MAX: Final = 30.0
-"""Clients are let in after this even if a partition still cannot be opened: the others can be used."""
+"""Clients are accepted after this time even if a partition is not open: the others can be used."""
 
 
 class DirectoryInUseError(Exception):
-    """Another broker has the data directory; the message says what to do."""
+    """Another broker has locked the data directory; the message gives the remedy."""
 
 
 async def run(
@@ -63,23 +64,25 @@ async def run(
     bind: BindFrontend = bind_listener,
     condition: Condition = Condition.UNPROVEN,
 ) -> None:
-    """Serve until `stop` is set. The store is the caller's to close.
+    """Serve until `stop` is set. The caller closes the store.
 
     Args:
-        runtime: the world.
+        runtime: ports to the outside world.
         settings: bounds and times.
-        options: who this broker is.
-        store: where objects, and logs of `WalKind.OBJECT`, lie.
-        stop: asks for the way back.
-        ready: called with the addresses when clients are let in.
-        bind: makes the frontend.
-        condition: what is known of the store's create-only put; unproven, a log in the store asks the controllers before every acknowledgement.
+        options: identity of this broker.
+        store: holds objects, and write-ahead logs of `WalKind.OBJECT`.
+        stop: requests the stop.
+        ready: called with the addresses when clients are accepted.
+        bind: creates the frontend.
+        condition: what is known of the store's create-only put; while unproven, a log in the store
+            asks the controllers before every acknowledgement.
 
     Raises:
-        DirectoryInUseError: another process has the data directory.
+        DirectoryInUseError: another process has locked the data directory.
         WrongClusterError: controllers, store and configuration do not belong to one cluster.
         OSError: the Kafka port cannot be bound, or the disk failed.
-        WalCorruptError, JournalIdentityError: the write-ahead log cannot be used; the message says what to do.
+        WalCorruptError, JournalIdentityError: the write-ahead log cannot be used; the message gives
+            the remedy.
     """
     lock = await _lock(runtime, options) if options.wal is WalKind.FILE else None
     backlog = AnswerBacklog(settings.fetch_answers_bytes_max)
@@ -112,12 +115,12 @@ async def _lock(runtime: Runtime, options: BrokerOptions) -> DiskLock:
         return runtime.disk.lock(options.data)
     except BlockingIOError as error:
         raise DirectoryInUseError(
-            f"{options.data} is in use by another broker; stop it, or give another directory"
+            f"{options.data} is in use by another broker; stop it, or configure another directory"
         ) from error
 
 
 class _Broker:
-    """One run of a broker whose port is bound: registration, storage, service, and the way back."""
+    """One run of a broker whose port is bound: registration, storage, service, stop."""
 
     def __init__(
         self,
@@ -164,7 +167,9 @@ class _Broker:
             await self._tasks.close()
 
     async def _start_storage(self, stop: asyncio.Event) -> StreamClient | None:
-        """The storage, with everything recovered that this node's partitions wait for; None when told to stop before."""
+        """Start the storage and recover everything that this node's partitions need; None if
+        stopped before.
+        """
         settings = self._settings.storage
         ports = StoragePorts.of(self._node, self._store, settings, self._runtime.clock)
         recoverer = Recoverer(
@@ -183,7 +188,8 @@ class _Broker:
             directory = self._options.data / WAL_DIRECTORY
             streams = await start_on_file(self._runtime, settings, self._node, ports, directory, self._tasks)
         else:
-            # Slots are named by the node's epoch: no later copy of the controllers' log may give it a second time.
+            # Slots are named by the node epoch: a restored older copy of the controllers' log must
+            # not assign the same epoch again.
             witnessed = ports.witness.write(self._node.session.seen)
             if not await first_of(asyncio.ensure_future(witnessed), stop):
                 return None
@@ -197,7 +203,9 @@ class _Broker:
         return streams
 
     async def _check_store(self, witness: Witness) -> None:
-        """Check the store, which was silent when this node began, and then the controllers' log, before anything is uploaded."""
+        """Check the store, which was unreachable at the start, and then the controllers' log,
+        before anything is uploaded.
+        """
         seen = await check_later(self._runtime, self._store, self._joined.marker)
         # The session's own task reports a refusal. At a stop there is nothing to report.
         with suppress(SessionClosedError):
@@ -251,20 +259,26 @@ class _Broker:
         )
 
     async def _close_streams(self, streams: StreamClient) -> bool:
-        """In time; whether everything was uploaded and closed, the log too."""
+        """Close within the time limit; return whether everything, including the log, was uploaded
+        and closed.
+        """
         if await streams.close(upload_timeout_ms=self._settings.shutdown_upload_ms_max):
             return True
-        heir = "the next start of this node" if self._options.wal is WalKind.FILE else "whoever takes over"
-        LOG.warning("not all was uploaded and closed in time; %s goes on from the write-ahead log", heir)
+        successor = "the next start of this node" if self._options.wal is WalKind.FILE else "another broker"
+        LOG.warning(
+            "not everything was uploaded and closed in time; %s will recover the write-ahead log", successor
+        )
         return False
 
     async def _close_services(self, services: BrokerServices) -> None:
-        """In time: while the object store is down, appends that were taken may wait for room in memory without end."""
+        """Close within the time limit: while the object store is down, accepted appends may wait
+        for memory indefinitely.
+        """
         try:
             async with asyncio.timeout(self._settings.shutdown_upload_ms_max / 1000):
                 await services.close()
         except TimeoutError:
-            LOG.warning("appends still wait for room in memory; they are given up, and were not acknowledged")
+            LOG.warning("appends still wait for memory; they are dropped and were not acknowledged")
 
     async def _open_partitions(self, services: BrokerServices) -> None:
         clock = self._runtime.clock
@@ -280,6 +294,8 @@ class _Broker:
 
 
 def _own_configs(settings: BrokerSettings, options: BrokerOptions) -> dict[str, str]:
-    """What DescribeConfigs tells under `ponor.`: this broker's settings, and where the rest of the cluster is."""
+    """Return this broker's settings and the addresses of the cluster, for DescribeConfigs under
+    `ponor.`.
+    """
     own = {row.name: str(value) for row, value in describe_values(settings)}
     return {"controllers": ",".join(options.controllers), "object.store": options.object_store, **own}

@@ -1,12 +1,14 @@
 """The configuration file of one broker process.
 
-What lives here: the JSON object that `ponor up` writes and `python -m ponor_broker --config FILE` reads. Bounds of settings are in `settings`.
+`ponor up` writes this JSON object, and `python -m ponor_broker --config FILE` reads it:
 
-    {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "data": DIR, "kafka_host": HOST, "kafka_port": PORT,
-     "advertised_host": HOST, "wal": "file" | "object", "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE},
+    {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "data": DIR,
+     "kafka_host": HOST, "kafka_port": PORT, "advertised_host": HOST, "wal": "file" | "object",
+     "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE},
      "cluster_id": ID, "share_store": true | false}
 
-The first four are required; everything else has a default. `cluster_id` is the cluster that the broker expects; with `share_store` the store may hold other clusters too. With `"wal": "object"` the directory `data` is never looked at.
+The first four are required. `cluster_id` is the expected cluster; with `share_store` the store may
+hold other clusters too. With `"wal": "object"` the directory `data` is not used.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def read_configuration(path: Path) -> BrokerConfiguration:
     """Read and check a file.
 
     Raises:
-        StartRefusedError: names what is wrong with it.
+        StartRefusedError: names the problem.
         SettingError: names the setting.
     """
     try:
@@ -69,7 +71,7 @@ def read_configuration(path: Path) -> BrokerConfiguration:
     for name in content:
         if name not in KNOWN:
             raise StartRefusedError(
-                f"configuration {path}: {name!r} is not known; known are {', '.join(KNOWN)}"
+                f"configuration {path}: {name!r} is unknown; known keys: {', '.join(KNOWN)}"
             )
     controllers = _required(path, content, "controllers", list, "a list of HOST:PORT")
     if not controllers or not all(isinstance(address, str) for address in controllers):
@@ -105,12 +107,12 @@ def read_configuration(path: Path) -> BrokerConfiguration:
 
 def _wal(path: Path, name: object) -> WalKind:
     if not isinstance(name, str) or name not in WALS:
-        raise StartRefusedError(f"configuration {path}: wal {name!r} is neither of {', '.join(WALS)}")
+        raise StartRefusedError(f"configuration {path}: wal {name!r} is none of {', '.join(WALS)}")
     return WALS[name]
 
 
 def _required(path: Path, content: dict[str, Any], name: str, kind: type[Any], what: str) -> Any:
     value = content.get(name)
     if not isinstance(value, kind):
-        raise StartRefusedError(f"configuration {path}: {name!r} is missing; give {what}")
+        raise StartRefusedError(f"configuration {path}: {name!r} is missing; set it to {what}")
     return value

@@ -1,7 +1,9 @@
-"""Standing in for a broker that will not come back, with its write-ahead log in hand: `ponor broker recover`.
+"""Recovery of a broker that will not return, from its file write-ahead log: `ponor broker recover`.
 
-Composition of a broker without clients. It joins as a broker does, registers under the dead node's id, which ends the rights of any other process of that node,
-recovers the log as the node's own start would, gives the partitions away, and leaves. Only a log in a file needs this: any broker recovers a log in the object store without a command.
+Composition root of a broker without clients. It registers under the dead node's id, which ends the
+rights of any other process of that node, recovers the log, gives the partitions away, and leaves
+the cluster. Only a log in a file needs this: any broker recovers a log in the object store
+automatically.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ JOIN_S_MAX: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class UnclosedEnd:
-    """A stream that was closed where its committed data end: what was acknowledged behind is lost. `offset` is the stream's own."""
+    """A stream that was closed at its committed end: acknowledged records after it are lost.
+    `offset` is a stream offset.
+    """
 
     topic: str
     partition: int
@@ -52,10 +56,10 @@ class UnclosedEnd:
 
 @dataclass(frozen=True, slots=True)
 class RescueReport:
-    """What became of a dead node.
+    """Result of a rescue.
 
-    `recovered` is None when the log could not be used, and then `reason` says why and `open_ends` what may be lost. `partitions_left` are still its own, because
-    no other broker took them.
+    `recovered` is None if the log could not be used; then `reason` gives the cause and `open_ends`
+    the possible losses. `partitions_left` counts partitions that no other broker took.
     """
 
     recovered: RecoveryReport | None
@@ -75,24 +79,28 @@ async def rescue(
     accept_loss: bool,
     ms_max: int,
 ) -> RescueReport:
-    """Recover a dead node's log, close its streams, have its partitions moved to live brokers, and leave in its name.
+    """Recover a dead node's log, close its streams, have its partitions moved to live brokers, and
+    leave in its name.
 
     Args:
-        runtime: the world.
+        runtime: ports to the outside world.
         settings: of the storage; sizes of the log must be the node's own.
-        dead: the node, as the metadata know it; clients go on being sent to its address until its partitions have moved.
+        dead: the node's row; clients keep its address until its partitions have moved.
         controllers: of the cluster.
         store: of the cluster.
-        wal: the directory of its write-ahead log; None: it is gone.
-        accept_loss: close what the log cannot tell of where the committed data end.
-        ms_max: how long the partitions may take to move.
+        wal: directory of the node's write-ahead log; None: it is lost.
+        accept_loss: close streams at their committed ends where the log cannot be read.
+        ms_max: longest wait for the moves.
 
     Raises:
         WrongClusterError: the store is not this cluster's; nothing was changed.
-        ObjectStoreUnavailableError: controllers or store did not answer in time; nothing was changed.
-        OperationError: the controllers refuse this node, for example because their log is an older copy; nothing was changed.
-        WalCorruptError, JournalIdentityError: the log is damaged, new, or another node's; nothing was closed.
-        BlockingIOError: a process has the directory: the node is not dead.
+        ObjectStoreUnavailableError: controllers or store did not answer in time; nothing was
+            changed.
+        OperationError: the controllers refuse this node, for example because their log is an older
+            copy; nothing was changed.
+        WalCorruptError, JournalIdentityError: the log is damaged, new, or another node's; nothing
+            was closed.
+        BlockingIOError: a process has locked the directory: the node is not dead.
     """
     joined = await _join(runtime, dead, controllers, store)
     tasks = BackgroundTasks(runtime.fail_stop)
@@ -123,7 +131,8 @@ async def rescue(
 
 
 async def _join(runtime: Runtime, dead: NodeRow, controllers: tuple[str, ...], store: ObjectStore) -> Joined:
-    # The dead node found the marker before it registered, so other clusters in the store prove nothing. No copy of the marker replaces the store here.
+    # The dead node had found the marker when it registered, so other clusters in the store do not
+    # matter. No local copy of the marker replaces the store here.
     membership = Membership(share_store=True, has_marked=True)
     try:
         async with asyncio.timeout(JOIN_S_MAX):
@@ -132,7 +141,7 @@ async def _join(runtime: Runtime, dead: NodeRow, controllers: tuple[str, ...], s
         raise ObjectStoreUnavailableError(
             f"the cluster's marker could not be checked in the object store within {JOIN_S_MAX:g} s; run this again when controllers and store answer"
         ) from error
-    assert joined is not None, "nobody stops it"
+    assert joined is not None, "the stop event is never set"
     return joined
 
 
@@ -146,7 +155,7 @@ async def _recover(
     *,
     accept_loss: bool,
 ) -> tuple[RecoveryReport | None, str]:
-    """The log's recovery; or None and why there was none, where a loss is accepted."""
+    """Recover the log; return None and the reason if it cannot be used and the loss is accepted."""
     if wal is None:
         assert accept_loss, "a node without a log is recovered only by accepting the loss"
         return None, "no write-ahead log was given"
@@ -161,7 +170,9 @@ async def _recover(
 
 
 async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[UnclosedEnd, ...]:
-    """Close all that the node holds open; a recovery that failed half-way may have moved the ends, so the image is made current first."""
+    """Close all streams that the node holds open. A recovery that failed may have moved the ends,
+    so the image is made current first.
+    """
     await node.subscription.wait_current(CURRENT_MS_MAX)
     rows = node.subscription.image[STREAMS].find(STREAMS_OPEN_AT, node.node_id)
     lost = tuple(_open_end(node, row) for row in rows)
@@ -173,7 +184,9 @@ async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[Unc
 
 
 async def _give_away(runtime: Runtime, node: Node, tasks: BackgroundTasks, ms_max: int) -> None:
-    """Let the controllers move everything to live brokers. Its streams are closed, so each move only waits for this node's word."""
+    """Let the controllers move everything to live brokers. The streams are closed, so each move
+    only waits for this node's ElectMoved.
+    """
     electing = tasks.spawn(_elect_targets(runtime, node), "elect targets of moves")
     drain = Drain(node, runtime.clock, runtime.process, ms_max=ms_max)
     is_empty = await drain.run()
@@ -206,7 +219,11 @@ async def _elect(node: Node, moves: Sequence[MoveRow]) -> None:
     try:
         await node.session.submit(Operation(elect_moved=ElectMoved(partitions=names)))
     except OperationError as error:
-        LOG.info("the controllers elect the targets of %d moves later by themselves: %s", len(names), error)
+        LOG.info(
+            "ElectMoved failed; the controllers will elect the targets of %d moves after their timeout: %s",
+            len(names),
+            error,
+        )
 
 
 def _led(node: Node) -> Sequence[object]:

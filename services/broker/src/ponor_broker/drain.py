@@ -1,7 +1,7 @@
-"""Leaving the cluster in order: everything that this broker leads is moved away, then it says goodbye.
+"""Drain at a stop: all partitions move to other brokers, then the broker leaves the cluster.
 
-What lives here: when a stop is a drain, what is asked of the controllers for it, and how long it is waited for. Moving the partitions is the controllers'
-driver and `partitions`; closing the storage is `app`'s.
+Decides whether a stop is a drain, requests it from the controllers, and waits for it with a bound.
+The controllers and `partitions` move the partitions; `app` closes the storage.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from ponor_broker.node import Node
 
 LOG: Final = logging.getLogger("ponor.broker")
 ASK_MS_MAX: Final = 1_500
-"""Longest wait for the controllers' word on whether to drain; without it this broker stops as if it were alone."""
+"""Longest wait for the controllers' answer to SetDrain; without an answer the broker stops without
+a drain."""
 LOOK_S: Final = 0.1
 LEAVE_MS_MAX: Final = 5_000
 LEAVE_RETRY_S: Final = 0.05
 END_S: Final = 10.0
-"""What is left of the process's time when the drain is over or given up."""
+"""Time for the rest of the stop after the drain has ended."""
 _NOT_YET: Final = frozenset(
     {
         error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
@@ -39,21 +40,24 @@ _NOT_YET: Final = frozenset(
         error_pb2.ERROR_CODE_WAL_NOT_HELD,
     }
 )
-"""Refusals of LeaveCluster that pass: the leader has not seen yet what this process did."""
+"""Refusals of LeaveCluster that are temporary: the leader has not applied this process's last
+operations yet."""
 
 
 class Drain:
-    """One broker's way out."""
+    """The drain of one broker."""
 
     def __init__(self, node: Node, clock: Clock, process: Process, *, ms_max: int) -> None:
-        """`ms_max`: how long the partitions may take to move away; 0: they are never moved for a stop."""
+        """`ms_max`: longest wait for the moves; 0: a stop never moves partitions."""
         self._node = node
         self._clock = clock
         self._process = process
         self._ms_max = ms_max
 
     async def run(self) -> bool:
-        """Have everything moved away, if somebody can take it; whether this broker is empty now. It serves meanwhile."""
+        """Have all partitions moved away if another broker can take them; return whether this
+        broker is empty. It serves meanwhile.
+        """
         if self._ms_max == 0 or not self._has_reason() or not await self._ask():
             return False
         started_ns = self._clock.monotonic_ns()
@@ -62,34 +66,33 @@ class Drain:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._ms_max / 1000):
                 while not (self._is_empty() or self._cluster_stops()):
-                    await self._clock.sleep(LOOK_S)  # a look costs as much as there is left to move
+                    # the check's cost is proportional to what is left to move
+                    await self._clock.sleep(LOOK_S)
         self._process.postpone_end(END_S)
         duration_ms = (self._clock.monotonic_ns() - started_ns) // 1_000_000
         if self._is_empty():
             LOG.info("drained in %d ms", duration_ms)
             return True
         LOG.warning(
-            "not drained after %d ms: %d partitions are still led here, %d streams open (%s); this broker stops nevertheless",
+            "not drained after %d ms: %d partitions are still led here, %d streams open (%s); this broker stops anyway",
             duration_ms,
             self._led(),
             self._streams_held(),
-            "the whole cluster stops" if self._cluster_stops() else "drain_ms_max is over",
+            "the whole cluster is stopping" if self._cluster_stops() else "drain_ms_max has passed",
         )
         return False
 
     async def leave(self) -> None:
-        """Say goodbye: nobody waits for this process any more, or looks for it."""
+        """Leave the cluster, so that the controllers do not suspect this node."""
         self._node.part()
         try:
             async with asyncio.timeout(LEAVE_MS_MAX / 1000):
                 while not await self._try_to_leave():
                     await self._clock.sleep(LEAVE_RETRY_S)
         except NodeFencedError:
-            LOG.info("left the cluster")  # an answer was lost, and the question asked again
+            LOG.info("left the cluster")  # the answer to an earlier attempt was lost
         except (OperationError, SessionClosedError, TimeoutError) as error:
-            LOG.warning(
-                "the controllers were not told that this broker leaves, they will suspect it: %s", error
-            )
+            LOG.warning("LeaveCluster failed, so the controllers will suspect this broker: %s", error)
         else:
             LOG.info("left the cluster")
 
@@ -103,12 +106,14 @@ class Drain:
         return True
 
     def _has_reason(self) -> bool:
-        """Whether somebody is there who could take partitions, as far as the image knows, there is time for it, and the cluster goes on without this broker."""
+        """Return whether the image shows another broker that can take partitions, there is time,
+        and the cluster is not stopping.
+        """
         if self._cluster_stops():
-            LOG.info("the whole cluster stops: nothing is moved away")
+            LOG.info("the whole cluster is stopping: no partitions are moved")
             return False
         if self._process.is_hurried:
-            LOG.info("whoever started this broker is gone: nothing is moved away")
+            LOG.info("the parent process has exited: no partitions are moved")
             return False
         return any(
             row.role is NodeRole.BROKER
@@ -123,7 +128,7 @@ class Drain:
         try:
             await self._node.session.submit(Operation(set_drain=body), deadline_ms=ASK_MS_MAX)
         except (OperationError, OperationTimeoutError, SessionClosedError) as error:
-            LOG.info("nothing is moved away before this stop: %s", error)
+            LOG.info("no partitions are moved before this stop: %s", error)
             return False
         return True
 

@@ -1,7 +1,8 @@
-"""What this broker carries, told to the leading controller while there is traffic, and once when it ends.
+"""Load reports to the leading controller, while there is traffic and once when it ends.
 
-What lives here: the difference between two looks at counters that the hot path keeps anyway. Nothing is smoothed or weighed: that is the balancer's. A look
-costs a comparison for every open partition; the counters cost an addition for every batch.
+A report contains the difference between two readings of counters. Smoothing and weighing are up to
+the balancer. A reading costs one comparison per open partition; the counters cost one addition per
+batch.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from ponor_runtime.process import Process
 from ponor_broker.partitions.partition import Partition
 
 PARTITIONS_MAX: Final = 2_000
-"""Of one report, the busiest first: about 80 KiB, a third of what a frame may have."""
+"""Partitions of one report, the busiest first: about 80 KiB, a third of a frame."""
 
 
 class LoadReporter:
-    """Looks every `interval_ms` and sends what happened since."""
+    """Reads the counters every `interval_ms` and sends the differences."""
 
     def __init__(
         self,
@@ -32,7 +33,9 @@ class LoadReporter:
         requests: Callable[[], int],
         send: Callable[[LoadReport], None],
     ) -> None:
-        """`requests` counts all that were answered so far; `send` takes a report and does not wait."""
+        """`requests` returns the number of answered requests; `send` takes a report without
+        waiting.
+        """
         self._clock = clock
         self._process = process
         self._interval_ms = interval_ms
@@ -46,13 +49,15 @@ class LoadReporter:
         self._was_busy = False
 
     async def run(self) -> None:
-        """Report for ever."""
+        """Send reports; a background task."""
         while True:
             await self._clock.sleep(self._interval_ms / 1000)
             self.look()
 
     def look(self) -> None:
-        """Compare the counters with the last look, and send what differs; nothing, if nothing did and nothing did before."""
+        """Compare the counters with the last reading and send the difference; nothing after two
+        readings without traffic.
+        """
         now_ns = self._clock.monotonic_ns()
         window_ms = max(1, (now_ns - self._looked_ns) // 1_000_000)
         self._looked_ns = now_ns
@@ -73,7 +78,9 @@ class LoadReporter:
         self._was_busy = bool(loads)
 
     def _loads(self, window_ms: int) -> list[PartitionLoad]:
-        """Of the partitions that carried something since the last look. One that closed in between is not counted any more."""
+        """Return the loads of partitions with traffic since the last reading. Partitions that
+        closed in between are omitted.
+        """
         before, counted, loads = self._counted, {}, []
         for partition in self._partitions():
             now = (partition.bytes_in, partition.bytes_out)

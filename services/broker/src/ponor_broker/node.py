@@ -1,7 +1,8 @@
-"""This process as a node of the cluster: its registration, its session and its image, and the end of its rights.
+"""This process as a node of the cluster: registration, session, metadata image, and the end of its
+epoch.
 
-What lives here: the two conversations with the controllers, and the watch over the epoch. A process that learns, by either of them, that its epoch is over
-ends in the same turn of the loop: what it has promised so far is durable, and nothing of what it holds may be acknowledged any more.
+A process that learns that its epoch has ended stops in the same event-loop turn: everything
+acknowledged so far is durable, and nothing more may be acknowledged.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ INCARNATION_BYTES: Final = 16
 
 
 class Node:
-    """See the module's docstring.
+    """The session and the subscription of one broker process.
 
     Attributes:
-        controllers: whom to ask; grows with what the cluster tells.
-        session: how metadata are changed.
-        subscription: how they are followed.
+        controllers: known controller addresses; grows with the cluster's answers.
+        session: changes metadata.
+        subscription: follows metadata.
     """
 
     def __init__(
@@ -83,27 +84,27 @@ class Node:
 
     @property
     def epoch(self) -> NodeEpoch:
-        """Under which this process acts; known once `register` returned."""
+        """Node epoch of this process; known after `register`."""
         return self.session.node_epoch
 
     @property
     def row(self) -> NodeRow | None:
-        """What the image says of this node."""
+        """This node's row in the image."""
         return self.subscription.image[NODES].get(self.node_id)
 
     def start(self, tasks: BackgroundTasks) -> None:
-        """Begin both conversations."""
+        """Start session and subscription."""
         require_session(self._runtime.health, self.session)
         require_current_image(self._runtime.health, self.subscription)
         tasks.spawn(self.subscription.run(), "subscription")
         tasks.spawn(self._run_session(), "session")
 
     async def register(self) -> None:
-        """Return when a controller has taken this process in and the image shows it.
+        """Return when a controller registered this process and the image shows it.
 
         Raises:
-            OperationError: it never will, as things are; the message says why, and what to do.
-            NodeFencedError, SessionClosedError: it never will.
+            OperationError: registration was refused; the message gives the reason and the remedy.
+            NodeFencedError, SessionClosedError: registration can no longer succeed.
         """
         try:
             await self.session.ready()
@@ -115,11 +116,11 @@ class Node:
         self._registered = True
 
     def part(self) -> None:
-        """From now on the end of this epoch is what was asked for, and no reason to stop in haste."""
+        """Expect the end of this epoch: it no longer stops the process."""
         self._parting = True
 
     async def close(self) -> None:
-        """End both conversations. Idempotent."""
+        """Close session and subscription. Idempotent."""
         await self.subscription.close()
         await self.session.close()
 
@@ -129,10 +130,10 @@ class Node:
         except OperationError as error:
             if self._registered:
                 raise
-            self._refusal = error  # what a person has to change, not a failure of this process
+            self._refusal = error  # a configuration problem, not a failure of this process
 
     def _look_for_end(self) -> None:
-        """The image may know of a fence before the session is told."""
+        """Check the image for a fence; it may show it before the session does."""
         row = self.row if self._registered else None
         if row is None or row.node_epoch < self.epoch:
             return
@@ -148,7 +149,7 @@ class Node:
 
 
 async def first_of(wanted: asyncio.Future[None], stop: asyncio.Event) -> bool:
-    """Wait for what is wanted or for `stop`; whether it was the first. What is not awaited any more is cancelled."""
+    """Wait for `wanted` or `stop`; return whether `wanted` was first. The other one is cancelled."""
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((wanted, stopping), return_when=asyncio.FIRST_COMPLETED)

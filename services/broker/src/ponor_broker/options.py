@@ -1,4 +1,4 @@
-"""What differs from one broker to another: who it is, where it listens, where its log lies."""
+"""Identity of one broker: node id, addresses, and the location of its data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from ponor_runtime.identity import NodeId
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """`advertised_host` is what clients are told, the host that is bound if empty.
+    """Values that differ from one broker to another.
 
-    `node_id` below 2^16 is a number, which the cluster's ordinal completes. `data` is the directory of a file write-ahead log; with a log in the object store nothing is ever written there.
+    `advertised_host` is the host name for clients; the bound host if empty. A `node_id` below 2^16
+    is completed with the cluster's ordinal. `data` is the directory of a file write-ahead log; with
+    a log in the object store nothing is written there.
     """
 
     node_id: NodeId
@@ -24,12 +26,12 @@ class BrokerOptions:
     kafka_port: int = 0
     advertised_host: str = ""
     object_store: str = ""
-    """The store's URL as tools may read it; the store itself is given to `run`."""
+    """URL of the store, shown to tools; the store itself is an argument of `run`."""
     wal: WalKind = WalKind.FILE
     membership: Membership = ANY_CLUSTER
-    """The cluster that this broker expects."""
+    """The expected cluster."""
 
     @property
     def client_host(self) -> str:
-        """What clients are told."""
+        """Host name for clients."""
         return self.advertised_host or self.kafka_host

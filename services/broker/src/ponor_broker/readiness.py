@@ -1,7 +1,4 @@
-"""When a broker is ready, beyond its conversations with the controllers: it may serve what it leads, and does.
-
-A single partition that cannot be opened does not make a broker unready: it would leave the bootstrap service with all that it serves.
-"""
+"""Readiness of a broker beyond its sessions with the controllers."""
 
 from __future__ import annotations
 
@@ -11,12 +8,15 @@ from ponor_runtime.health import Health
 
 
 def require_serving(health: Health, led: Callable[[], int], opened: Callable[[], int]) -> None:
-    """Ready unless the broker leads partitions and has opened none.
+    """Report the broker as not ready while it leads partitions and has opened none.
+
+    A single partition that cannot be opened does not make a broker unready: that would remove the
+    broker, with all partitions that it serves, from the bootstrap service.
 
     Args:
         health: of the process.
-        led: how many partitions it leads.
-        opened: how many of them it has opened.
+        led: number of partitions that the broker leads.
+        opened: number of them that are open.
     """
 
     def check() -> str:

@@ -1,6 +1,6 @@
-"""The parts of one broker behind its Kafka port, connected: partitions, groups, handlers, dispatcher.
+"""Composition of one broker behind its Kafka port: partitions, groups, handlers, dispatcher.
 
-What lives here: construction and wiring. Registration, storage and sockets are `app`'s.
+`app` owns registration, storage and sockets.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ from ponor_broker.storage.refusals import storage_error_of
 
 
 class BrokerServices:
-    """Everything that a request needs. `start` begins to open partitions; `close` seals them, their streams are the caller's to close."""
+    """Everything that serves requests. `start` begins to open partitions; `close` persists them.
+    The caller closes their streams.
+    """
 
     def __init__(
         self,
@@ -135,7 +137,8 @@ class BrokerServices:
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
         self.coordinator = GroupCoordinator(
-            # A cast, because futures are invariant in their result: ours are futures of a class that fulfils the port's protocol.
+            # A cast, because futures are invariant in their result type; the partition's result
+            # class fulfils the port's protocol.
             cast("OffsetsPartitions", self.partitions),
             self.topics,
             self.topics,
@@ -221,7 +224,7 @@ class BrokerServices:
         return partitions, maintenance, self._log_cleaner(partitions, owned, schedule)
 
     def _open_here(self, key: PartitionKey) -> Sequence[StreamRow]:
-        """Streams of a partition that the image shows open at this broker."""
+        """Return the streams of a partition that the image shows open at this broker."""
         return self.topics.streams_open_at(key, self._node_id)
 
     def _log_cleaner(
@@ -326,7 +329,7 @@ class BrokerServices:
         ]
 
     def start(self) -> None:
-        """Follow the image and open what this broker leads."""
+        """Follow the image and open the partitions that this broker leads."""
         self._subscription.listeners.append(self._image_changed)
         self._subscription.image_listeners.append(lambda _: self._image_changed(None))
         self.coordinator.start()
@@ -356,7 +359,7 @@ class BrokerServices:
         )
 
     async def close(self) -> None:
-        """Answer what waits, persist every partition."""
+        """Answer waiting requests, persist every partition."""
         await self.coordinator.close()
         await self.partitions.close()
 

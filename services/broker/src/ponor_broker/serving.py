@@ -1,18 +1,26 @@
-"""The authority that says whether this broker may answer its clients, and why not.
+"""The serving lease: whether this broker may answer clients, and if not, why.
 
-A broker that was replaced does not know it at once. What is produced to it is safe without this authority: its write-ahead log in the store has a fence
-where the recovery ended, a put behind the fence fails, and nothing is acknowledged. But it would answer reads, group requests and metadata requests from
-what it remembers. So a broker answers only while two ages are within a bound: the age of its metadata (counted from a probe that a controller answered,
-so that frames that waited somewhere prove nothing) and the silence of the leading controller. The controllers may begin to replace a broker that they have not
-heard for their session timeout. The bound is two thirds of it, because a broker sends a heartbeat every third: its last heartbeat that arrived may be so much
-older than the last probe that was answered. The controllers may begin earlier when the broker's session broke; then reads can be stale until the broker is told,
-or until the bound is reached.
+A broker that was replaced may not notice immediately. Produce is safe without this check: the
+recovery puts a fence into the broker's write-ahead log in the store, a put after the fence fails,
+and nothing is acknowledged. Reads, group requests and metadata requests, however, would be answered
+from stale memory. Therefore a broker answers only while two ages are within a bound: the age of its
+metadata (since the last probe that a controller answered) and the silence of the leading
+controller.
 
-An election of the controllers takes a second or two, less than the bound. When no controller leads for longer than that, nobody can be replaced either, but
-a broker with its log in the store cannot tell this from being cut off, and stops as well. Nobody takes over a log in a file, so there the check is off.
+The controllers may replace a broker after its session timeout without a heartbeat. The bound is two
+thirds of that timeout, because a broker sends a heartbeat every third of it: the last heartbeat
+that arrived may be that much older than the last answered probe. The controllers may act earlier if
+the broker's session broke; then reads can be stale until the broker receives the new metadata, or
+until the bound.
 
-The dispatcher asks `check` before a request begins and again when its answer is ready (`requests_under_way`), because the process may have been paused in
-between. Partitions and the group coordinator ask `refusal`. `/readyz` shows it.
+An election of the controllers takes one to two seconds, less than the bound. If no controller leads
+for longer, no broker can be replaced either, but a broker cannot distinguish this from a network
+partition and stops answering. No other broker takes over a write-ahead log in a file, so the check
+is off there.
+
+The dispatcher calls `check` before a request starts and again when its answer is ready
+(`requests.running_requests`). Partitions and the group coordinator read `refusal`. `/readyz` shows
+it.
 """
 
 from __future__ import annotations
@@ -26,25 +34,25 @@ from ponor_runtime.clock import Clock
 
 LOG: Final = logging.getLogger("ponor.broker")
 LOOKS: Final = 20
-"""Looks per `after_ms`: waiting requests hear of a refusal at most a twentieth of the bound late."""
+"""Checks per `after_ms`: waiting requests are refused at most a twentieth of the bound late."""
 AUTOMATIC: Final = -1
 NS_PER_MS: Final = 1_000_000
 
 
 def fence_after_ms(setting_ms: int, wal: WalKind, session_timeout_ms: int) -> int:
-    """The bound in ms that the setting means for a broker with this kind of log; 0: no bound."""
+    """Return the bound in ms for a broker with this kind of log; 0: no bound."""
     if setting_ms != AUTOMATIC:
         return setting_ms
     return session_timeout_ms * 2 // 3 if wal is WalKind.OBJECT else 0
 
 
 class Serving:
-    """Refuses when the metadata are older than a bound, or the leading controller was silent for as long; permits when both are current again.
+    """The lease of one broker.
 
     Attributes:
-        refusal: why this broker may not answer, as a sentence for people; None while it may. As of the last look.
-        epoch: how often permission was withdrawn. What was computed in an earlier epoch must not be answered.
-        listeners: called with whether permission was withdrawn, after `refusal` has changed.
+        refusal: why this broker may not answer, as of the last check; None while it may.
+        epoch: number of withdrawals. An answer computed in an earlier epoch must not be sent.
+        listeners: called with whether permission was withdrawn, after `refusal` changed.
     """
 
     def __init__(
@@ -64,18 +72,20 @@ class Serving:
         self.listeners: list[Callable[[bool], None]] = []
 
     def limit(self, after_ms: int) -> None:
-        """Refuse from now on when an age exceeds this; 0, as before this call: never."""
+        """Set the bound in ms; 0, the initial value: no bound."""
         assert after_ms >= 0
         self._after_ms = after_ms
 
     def check(self) -> str | None:
-        """Compare both ages with the bound now; returns `refusal`."""
+        """Compare both ages with the bound and return `refusal`."""
         if self._after_ms and self._clock.monotonic_ns() > self._permitted_until_ns:
             self._look()
         return self.refusal
 
     async def watch(self) -> None:
-        """Look for ever, so that requests that wait are refused in time; a background task. Returns if there is no limit."""
+        """Check periodically, so that waiting requests are refused in time. Returns if there is no
+        bound.
+        """
         while self._after_ms:
             self.check()
             await self._clock.sleep(self._after_ms / LOOKS / 1000)
@@ -84,13 +94,14 @@ class Serving:
         now_ns = self._clock.monotonic_ns()
         staleness_ms, silence_ms = self._staleness_ms(), self._silence_ms()
         if staleness_ms is None or silence_ms is None or max(staleness_ms, silence_ms) > self._after_ms:
-            self._permitted_until_ns = 0  # every request looks anew
+            self._permitted_until_ns = 0  # check again with every request
             self._withdraw(
                 f"metadata are {staleness_ms} ms old and the leading controller was silent for {silence_ms} ms;"
                 f" {self._after_ms} ms are allowed"
             )
             return
-        # News only makes the ages smaller: no look is needed before the older one reaches the bound.
+        # Ages only fall when news arrives, so no check is needed before the larger one reaches the
+        # bound.
         self._permitted_until_ns = now_ns + (self._after_ms - max(staleness_ms, silence_ms)) * NS_PER_MS
         self._permit()
 

@@ -1,7 +1,7 @@
-"""Settings of the broker: every bound and every time it keeps, with its default.
+"""Settings of the broker: every bound and every time, with its default.
 
-What lives here: one frozen dataclass for `--set NAME=VALUE`, with those of the storage and of the groups inside. A setting that Kafka has
-too says Kafka's name in its documentation. Who the broker is and whom it talks to is no setting: see `options`.
+A setting that Kafka also has names Kafka's setting in its documentation. Identity and addresses are
+in `options`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What an operator may choose; see each field's `doc`."""
+    """Values that an operator may choose with `--set NAME=VALUE`; see each field's `doc`."""
 
     # Listener
     connections_max: int = setting(

@@ -1,7 +1,9 @@
-"""A broker trusts no store that it has not asked: what is asked before it registers, and what the answers mean for its start.
+"""Checks of the object store at every start, before the broker registers.
 
-What lives here: the decision. What is asked is `s3stream.stores.probe.start_check`. Every start asks, because a bucket's rules and the server behind an address
-change without a word. It costs one request for the rules, and about thirty for the race of a broker whose log is in the store.
+Every start repeats them, because a bucket's rules and the server behind an address can change. They
+cost one request for the rules, and about thirty for the race of a broker whose log is in the store.
+`s3stream.stores.probe.start_check` implements them; this module decides what their results mean for
+the start.
 """
 
 from __future__ import annotations
@@ -28,20 +30,21 @@ from s3stream.stores.s3_location import parse_s3_location
 LOG: Final = logging.getLogger("ponor.broker")
 TOKEN_BYTES: Final = 8
 CONNECTIONS: Final = 2
-"""Two pools of connections race, so that a store is caught which is atomic behind one of them only."""
+"""Two connection pools race, to detect a store that is atomic only within one of them."""
 SILENCE: Final[Mapping[WalKind, str]] = {
     WalKind.FILE: "what is produced stays on this disk until it does",
     WalKind.OBJECT: "nothing that is produced is acknowledged until it does",
 }
-"""What a store that is away means, by where the log is."""
+"""Consequence of an unreachable store, by location of the log."""
 
 
 async def prove_store(url: str, runtime: Runtime, environment: Mapping[str, str], wal: WalKind) -> Condition:
-    """Refuse a store that loses data; say what is known of its create-only put. Nobody asks where the log is in a file: then it is unproven.
+    """Refuse a store that loses data; return what is known of its create-only put (unproven with a
+    log in a file, which does not need it).
 
     Raises:
-        UnsafeStoreError: names what is wrong with the store, and the remedy.
-        ObjectStoreError: it cannot be used at all.
+        UnsafeStoreError: names the problem of the store, and the remedy.
+        ObjectStoreError: the store cannot be used at all.
     """
     await _check_rules(url, environment, wal)
     if wal is WalKind.FILE:
@@ -64,7 +67,7 @@ async def prove_store(url: str, runtime: Runtime, environment: Mapping[str, str]
 
 
 def _remove_directories(url: str, token: str) -> None:
-    """A store in a directory keeps the directories of keys that are gone; with every start there would be more of them."""
+    """Remove the probe's directories from a store in a directory, which keeps empty ones."""
     if url.startswith("file://"):
         shutil.rmtree(
             Path(url.removeprefix("file://")) / "objects" / PROBE_PREFIX / token, ignore_errors=True
@@ -75,12 +78,12 @@ async def _check_rules(url: str, environment: Mapping[str, str], wal: WalKind) -
     if not url.startswith("s3://"):
         return
     location = parse_s3_location(url, environment)
-    # The request blocks; a thread of its own lets this process be told to stop meanwhile.
+    # The request blocks; a separate thread keeps the process stoppable meanwhile.
     try:
         unknown = await asyncio.get_running_loop().run_in_executor(None, refuse_expiry_rules, location)
     except ObjectStoreUnavailableError as error:
         LOG.warning(
-            "the object store %s does not answer (%s): %s. Whether rules of the bucket delete objects is not known either; `ponor doctor storage '%s'` looks closer",
+            "the object store %s does not answer (%s): %s. The bucket's expiry rules could not be checked either; run `ponor doctor storage '%s'`",
             url,
             error,
             SILENCE[wal],
@@ -88,4 +91,8 @@ async def _check_rules(url: str, environment: Mapping[str, str], wal: WalKind) -
         )
         return
     if unknown:
-        LOG.warning("the expiry rules of %s are not known: %s; none may match its prefix", location, unknown)
+        LOG.warning(
+            "the expiry rules of %s are unknown: %s; make sure that none matches its prefix",
+            location,
+            unknown,
+        )

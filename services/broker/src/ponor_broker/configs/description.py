@@ -1,7 +1,4 @@
-"""Settings in the form of DescribeConfigs, which CreateTopics answers with too.
-
-What lives here: one description per setting: value, source, synonyms, type, document. Values of secrets are never shown.
-"""
+"""Descriptions of configs as DescribeConfigs and CreateTopics return them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from ponor_broker.configs.sources import ConfigSources, Source, SourcedValue
 
 
 class ConfigDescription(NamedTuple):
-    """One setting as clients are told of it."""
+    """One config: value, source, synonyms, type, documentation. The value of a secret is None."""
 
     name: str
     value: str | None
@@ -30,14 +27,16 @@ class ConfigDescription(NamedTuple):
 
 
 class ConfigDescriptions:
-    """What can be said of topics and of this broker. `own` are Ponor's own settings of this broker, by their names without the prefix."""
+    """Descriptions for topics and for this broker. `own` are Ponor's settings of this broker,
+    without the prefix `ponor.`.
+    """
 
     def __init__(self, sources: ConfigSources, own: Mapping[str, str]) -> None:
         self._sources = sources
         self._own = own
 
     def of_topic(self, configs: Mapping[str, str]) -> Iterator[ConfigDescription]:
-        """Every topic setting, given the topic's own ones."""
+        """Yield every topic config, given the topic's own configs."""
         for definition in TOPIC_CONFIGS.values():
             if definition.unlisted and definition.name not in configs:
                 continue
@@ -46,7 +45,7 @@ class ConfigDescriptions:
             yield _described(definition, value, synonyms)
 
     def of_broker(self) -> Iterator[ConfigDescription]:
-        """Every setting of this broker, Kafka's and then Ponor's."""
+        """Yield every config of this broker: Kafka's, then Ponor's."""
         for definition in BROKER_CONFIGS.values():
             synonyms = self._sources.of_broker(definition.name)
             if definition.unlisted and not any(each.source is not Source.DEFAULT for each in synonyms):
@@ -62,11 +61,11 @@ class ConfigDescriptions:
                 is_sensitive=False,
                 synonyms=[sourced],
                 type=ConfigType.STRING,
-                doc="A setting of Ponor's own, chosen when the broker was started.",
+                doc="A setting of Ponor, fixed when the broker starts.",
             )
 
     def of_all_brokers(self) -> Iterator[ConfigDescription]:
-        """What was set for all brokers, and nothing else."""
+        """Yield the configs that were set for all brokers."""
         return self._set_for(ALL_BROKERS, Source.DYNAMIC_DEFAULT_BROKER)
 
     def _set_for(self, node_id: NodeId, source: Source) -> Iterator[ConfigDescription]:

@@ -1,6 +1,7 @@
-"""Where the value of a setting comes from: the layers that Kafka knows, the strongest first.
+"""Sources of config values, in Kafka's order of precedence.
 
-What lives here: the order of sources and synonyms (kafka.server.ConfigHelper), over what the broker was started with and what the image holds.
+The order of sources and synonyms is that of `kafka.server.ConfigHelper`; the layers are the start
+configuration and the image.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ponor_runtime.identity import NodeId
 
 
 class Source(IntEnum):
-    """Numbers of DescribeConfigs."""
+    """Source numbers of DescribeConfigs."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -28,7 +29,7 @@ class Source(IntEnum):
 
 
 class SourcedValue(NamedTuple):
-    """A value, under the name it was given, and who gave it."""
+    """A value, the name under which it was set, and its source."""
 
     name: str
     value: str
@@ -36,7 +37,7 @@ class SourcedValue(NamedTuple):
 
 
 class ConfigSources:
-    """The layers of one broker. `image` is asked anew at every look-up."""
+    """The config layers of one broker. `image` is called at every look-up."""
 
     def __init__(self, image: Callable[[], View], node_id: NodeId, static: Mapping[str, str]) -> None:
         self._image = image
@@ -44,12 +45,14 @@ class ConfigSources:
         self._static = static
 
     def dynamic(self, node_id: NodeId) -> Mapping[str, str]:
-        """What was set while brokers run, for one of them or for all."""
+        """Return what was set at run time, for one broker or for all."""
         row = self._image()[BROKER_CONFIGS_TABLE].get(node_id)
         return {} if row is None else row.configs
 
     def of_broker(self, name: str) -> list[SourcedValue]:
-        """The values that a broker setting has, its own name first: the first one holds."""
+        """Return the values of a broker config under its name and its synonyms; the first one is in
+        force.
+        """
         names = broker_synonyms(name)
         found = (
             SourcedValue(each, value, source)
@@ -60,13 +63,15 @@ class ConfigSources:
         return list(dropwhile(lambda sourced: sourced.name != name, found))
 
     def of_topic(self, name: str, own: Mapping[str, str]) -> list[SourcedValue]:
-        """The values that a topic setting has, given the topic's own ones."""
+        """Return the values of a topic config, given the topic's own configs."""
         found = [SourcedValue(name, own[name], Source.DYNAMIC_TOPIC)] if name in own else []
         synonyms = TOPIC_SYNONYMS.get(name)
         return found if synonyms is None else found + self.of_broker(synonyms[0].name)
 
     def topic_value(self, name: str, own: Mapping[str, str]) -> str | None:
-        """What holds for a topic. It may come from a synonym in another unit, which `of_topic` does not show (nor does Kafka)."""
+        """Return the value in force for a topic. It may come from a synonym in another unit, which
+        `of_topic` omits, as Kafka does.
+        """
         if name in own:
             return own[name]
         for synonym in TOPIC_SYNONYMS.get(name, ()):

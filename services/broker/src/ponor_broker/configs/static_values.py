@@ -1,6 +1,6 @@
-"""What Kafka's broker settings are on this broker, as far as it was started with them.
+"""Kafka's broker configs that this broker was started with.
 
-What lives here: the table from Kafka's names to Ponor's settings. A value that equals Kafka's default is none of this broker's own and is left out.
+A value equal to Kafka's default is omitted.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ NUMBERS: Final[Mapping[str, str]] = MappingProxyType(
         "socket.request.max.bytes": "request_bytes_max",
     }
 )
-"""Kafka's name and the setting's, of numbers in the same unit."""
+"""Kafka's name and the setting's, for numbers in the same unit."""
 _UNSET: Final = MappingProxyType({"log.roll.ms": str(7 * 86_400_000)})
-"""What a setting without a default in Kafka is worth while nobody sets it."""
+"""Effective value of configs without a default in Kafka."""
 _MINUTE_MS: Final = 60_000
 
 
 def static_values(settings: BrokerSettings, node_id: NodeId, *, host: str, port: int) -> dict[str, str]:
-    """Kafka's broker settings that differ from Kafka's defaults, and who and where the broker is."""
+    """Return Kafka's broker configs that differ from Kafka's defaults, and the broker's identity
+    and addresses.
+    """
     groups = settings.groups
     given = {name: str(_setting(settings, path)) for name, path in NUMBERS.items()}
     given["auto.create.topics.enable"] = str(settings.auto_create_topics).lower()

@@ -1,7 +1,9 @@
-"""The group coordinator of one broker: finds the shard of a group, loads and unloads shards with their partitions.
+"""The group coordinator of one broker: finds the shard of a group, loads and unloads shards with
+their partitions.
 
-What lives here: the door for handlers. It checks what does not depend on a group's state (ids, bounds), draws member ids, and answers for
-groups that are led elsewhere or are still being read. Shards do the rest.
+The entry point for handlers. It checks what does not depend on a group's state (ids, bounds),
+assigns member ids, and refuses requests for groups that another broker coordinates or that are
+being loaded. `shard` does the rest.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ ROWS_PER_STEP: Final = 1_000
 
 
 class GroupCoordinator:
-    """Built by the broker's `app.py`; `start` before partitions open, `close` before they close."""
+    """The coordinator; call `start` before partitions open, `close` before they close."""
 
     def __init__(
         self,
@@ -96,11 +98,11 @@ class GroupCoordinator:
 
     @property
     def refusal(self) -> ErrorCode | None:
-        """What every group is answered while this broker may not answer."""
+        """Error for every group while this broker may not answer."""
         return None if self._serving.refusal is None else ErrorCode.NOT_COORDINATOR
 
     def _permission_changed(self, withdrawn: bool) -> None:
-        """Members whose heartbeats are refused are not blamed for silence: their time stands still meanwhile."""
+        """Stop the timers while heartbeats are refused, so that members are not expired for it."""
         if withdrawn:
             self._timers.stand_still()
         else:
@@ -110,7 +112,7 @@ class GroupCoordinator:
     # --- life
 
     def start(self) -> None:
-        """Follow the partitions of `__consumer_offsets` as they open and close here."""
+        """Follow the partitions of `__consumer_offsets` that open and close here."""
         self._partitions.on_opened(OFFSETS_TOPIC, self._opened)
         self._partitions.on_closed(OFFSETS_TOPIC, self._closed)
         self._tasks.spawn(self._expire_now_and_then(), "group expiry")
@@ -141,7 +143,7 @@ class GroupCoordinator:
 
     def _opened(self, partition: OffsetsPartition) -> None:
         if self._tasks.is_closed:
-            return  # its open was under way when the broker began to stop: no group of it was served, and none will be
+            return  # the open ended after the coordinator was closed: its groups are never served
         assert partition.index not in self._shards, f"{OFFSETS_TOPIC}-{partition.index} was opened twice"
         log = OffsetsLog(
             partition,
@@ -180,8 +182,9 @@ class GroupCoordinator:
             try:
                 await shard.load()
             except (S3StreamError, OffsetsLogCorruptError) as error:
-                # Its groups answer COORDINATOR_LOAD_IN_PROGRESS meanwhile; other partitions are not concerned.
-                _LOG.error("groups of %s cannot be loaded, trying again: %s", name, error)
+                # Its groups answer COORDINATOR_LOAD_IN_PROGRESS meanwhile; other partitions are not
+                # affected.
+                _LOG.error("loading the groups of %s failed, retrying: %s", name, error)
                 await self._runtime.clock.sleep(_LOAD_RETRY_S)
         self._topics_deleted.set()
         self._readiness.changed()
@@ -196,7 +199,7 @@ class GroupCoordinator:
                 self._expired.add(await shard.removal.expire())
 
     async def _shorten_logs(self) -> None:
-        """One log at a time: it is rewritten no faster than the disk takes it, and commits share the disk."""
+        """Rewrite one log at a time, no faster than the disk, which commits share."""
         while True:
             await self._rewrite_due.wait()
             self._rewrite_due.clear()
@@ -211,7 +214,7 @@ class GroupCoordinator:
                 await self._runtime.clock.sleep(_REWRITE_RETRY_S)
 
     def topics_deleted(self) -> None:
-        """Topics were deleted: end what was committed to them, in the background."""
+        """Topics were deleted: remove their committed offsets in the background."""
         for shard in self._shards.values():
             shard.has_to_forget_topics = True
         self._topics_deleted.set()
@@ -230,7 +233,8 @@ class GroupCoordinator:
                 await self._runtime.clock.sleep(_FORGET_RETRY_S)
 
     def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
-        # The image never goes back, and a commit is taken only for a topic that stands in it: what is missing now was deleted.
+        # The image never goes back, and a commit is accepted only for an existing topic: a topic
+        # that is missing now was deleted.
         topic_id = self._topics.topic_id(topic)
         if topic_id is None:
             return self._topics.partition_count(topic) is None
@@ -239,17 +243,18 @@ class GroupCoordinator:
     def _loaded(self) -> list[GroupShard]:
         return [shard for shard in self._shards.values() if shard.is_loaded]
 
-    # --- where a group lives
+    # location of a group
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that keeps a group."""
+        """Return the partition of `__consumer_offsets` that stores a group."""
         count = self._topics.partition_count(OFFSETS_TOPIC) or self._settings.offsets_topic_partitions
         return partition_for(group_id, count)
 
     async def find(self, group_ids: Sequence[str]) -> list[BrokerAddress | None]:
-        """Return the coordinator of each group; None while there is none (the client asks again).
+        """Return the broker that coordinates each group; None if there is none yet (the client
+        retries).
 
-        The first call creates the topic and waits a moment for it.
+        The first call creates the topic and waits for it with a bound.
         """
         if self.refusal is None and self._topics.partition_count(OFFSETS_TOPIC) is None:
             if self._creation is None:
@@ -276,17 +281,19 @@ class GroupCoordinator:
         return indexes
 
     def _is_new(self, index: int) -> bool:
-        """Whether the partition is about to be opened for the first time, perhaps because another broker was asked."""
+        """Return whether the partition has not been opened for the first time yet."""
         if self.refusal is not None or self._tasks.is_closed:
             return False
         return self._brokers.is_new(OFFSETS_TOPIC, index)
 
     def image_changed(self) -> None:
-        """The image says something new of topics, partitions or brokers: requests that wait look again."""
+        """Topics, partitions or brokers changed: waiting requests check again."""
         self._readiness.changed()
 
     async def decided(self, group_ids: Iterable[str]) -> None:
-        """Wait a moment for groups whose partition this broker leads, or is about to, and does not serve yet."""
+        """Wait, with a bound, for groups whose partition this broker leads, or will lead soon, but
+        does not serve yet.
+        """
         indexes = set(await in_turns(self._partitions_of(group_ids)))
         await self._readiness.wait(lambda: any(map(self._is_undecided, indexes)))
 
@@ -296,7 +303,8 @@ class GroupCoordinator:
         shard = self._shards.get(index)
         if shard is not None:
             return not shard.is_loaded
-        # The broker that named this one to the client may show the first open, or the election after a move, earlier than this image.
+        # The broker that named this one to the client may have a newer image, with the first open
+        # or the election after a move.
         here = (OFFSETS_TOPIC, index, self._node_id)
         return self._brokers.is_led_by(*here) or self._brokers.is_moving_to(*here)
 
@@ -305,8 +313,8 @@ class GroupCoordinator:
             await self._partitions.ensure_topic(
                 OFFSETS_TOPIC, partitions=self._settings.offsets_topic_partitions, internal=True
             )
-        except Exception as error:  # noqa: BLE001 - whatever the controller says, the next question tries again
-            _LOG.warning("%s cannot be made now: %s", OFFSETS_TOPIC, error)
+        except Exception as error:  # noqa: BLE001 - any error: the next request retries
+            _LOG.warning("creating %s failed: %s", OFFSETS_TOPIC, error)
         finally:
             self._creation = None
             self._readiness.changed()
@@ -317,13 +325,16 @@ class GroupCoordinator:
         return self._shard_of_any(group_id)
 
     def _shard_of_any(self, group_id: str) -> GroupShard | ErrorCode:
-        """Offsets may be kept under the empty group id, by consumers that have no group (as Kafka allows)."""
+        """Return the shard of any group id. Consumers without a group may commit under the empty
+        id, as in Kafka.
+        """
         if self.refusal is not None:
             return self.refusal
         index = self.partition_of(group_id)
         shard = self._shards.get(index)
         if shard is None:
-            # Led here but not open yet, as right after the topic was made: the client found the right broker, and only has to wait.
+            # Led here but not open yet, as just after the topic was created: the client is at the
+            # right broker and must wait.
             is_ours = self._brokers.is_led_by(OFFSETS_TOPIC, index, self._node_id)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
         return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -331,7 +342,7 @@ class GroupCoordinator:
     # --- members
 
     async def join_group(self, group_id: str, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup. The coordinator fills in the request's number and the id of a new member."""
+        """JoinGroup. The coordinator sets the request's number and the id of a new member."""
         await self.decided((group_id,))
         shard = self._shard(group_id)
         if isinstance(shard, ErrorCode):
@@ -364,7 +375,8 @@ class GroupCoordinator:
         """Heartbeat."""
         shard = self._shard(group_id)
         if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # The member must not rejoin because its coordinator restarted: its session starts anew when the load is done.
+            # The member must not rejoin because its coordinator restarted: its session restarts
+            # after the load.
             return ErrorCode.NONE
         return shard if isinstance(shard, ErrorCode) else await shard.heartbeat(group_id, claim)
 
@@ -379,7 +391,9 @@ class GroupCoordinator:
     async def commit_offsets(
         self, group_id: str, claim: MemberClaim, commits: Mapping[TopicPartition, CommittedOffset]
     ) -> ErrorCode:
-        """OffsetCommit of partitions that exist and whose metadata is short enough; GROUP_ID_NOT_FOUND for a member of no group."""
+        """OffsetCommit for existing partitions with short enough metadata; GROUP_ID_NOT_FOUND for a
+        member of a missing group.
+        """
         await self.decided((group_id,))
         shard = self._shard_of_any(group_id) if fits_record(group_id) else ErrorCode.INVALID_GROUP_ID
         return shard if isinstance(shard, ErrorCode) else await shard.commit(group_id, claim, commits)
@@ -387,7 +401,7 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, wanted: Sequence[TopicPartition] | None
     ) -> ErrorCode | Sequence[tuple[TopicPartition, CommittedOffset | None]]:
-        """OffsetFetch; None as `wanted` is everything the group has committed. A group that does not exist has committed nothing."""
+        """OffsetFetch; None as `wanted` means all committed offsets. A missing group has none."""
         shard = self._shard_of_any(group_id)
         if isinstance(shard, ErrorCode):
             return shard
@@ -399,7 +413,7 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
-        """OffsetDelete: an answer for each partition, or one for the group."""
+        """OffsetDelete: one result per partition, or one error for the group."""
         await self.decided((group_id,))
         shard = self._shard(group_id)
         return (
@@ -408,7 +422,7 @@ class GroupCoordinator:
             else await shard.removal.delete_offsets(group_id, partitions)
         )
 
-    # --- administration: groups of the empty id too, as Kafka allows
+    # administration: including groups with an empty id, as in Kafka
 
     def describe_group(self, group_id: str) -> GroupDescription:
         """DescribeGroups, one group."""
@@ -428,7 +442,9 @@ class GroupCoordinator:
         )
 
     def list_groups(self) -> Steps[tuple[ErrorCode, list[GroupListing]]]:
-        """ListGroups of this broker. With a partition still loading, the code says that the list is not whole."""
+        """ListGroups of this broker. While a partition is loading, the code shows that the list is
+        incomplete.
+        """
         if self._serving.refusal is not None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         is_whole = all(shard.is_loaded for shard in self._shards.values())

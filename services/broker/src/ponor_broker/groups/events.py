@@ -1,4 +1,6 @@
-"""What comes into the group state machine from clients. Timers and finished writes are plain methods of `Membership`."""
+"""Events from clients for the group state machine. Timers and completed writes are methods of
+`Membership`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Final
 from ponor_broker.groups.member import JoinProtocol, RequestId
 
 UNNUMBERED: Final = RequestId(0)
-"""Of a request that the coordinator has not taken in yet; it fills number and new member id."""
+"""Number of a request before the coordinator assigns one, together with a new member id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +19,11 @@ class JoinRequest:
     """A JoinGroup whose session timeout is within bounds.
 
     Args:
-        member_id: empty for a member that has no id yet.
-        new_member_id: the id that it gets if it is given one now (`<client or instance id>-<uuid>`).
+        member_id: empty for a member without an id.
+        new_member_id: the id for a new member (`<client or instance id>-<uuid>`).
         rebalance_timeout_ms: the session timeout for version 0, which has no such field.
-        requires_known_member_id: from version 4 on, an id must be taken before joining (KIP-394).
+        requires_known_member_id: from version 4 on, a member must get an id before it joins
+            (KIP-394).
         supports_skipping_assignment: from version 9 on (KIP-814).
     """
 
@@ -40,7 +43,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class MemberClaim:
-    """Who a request says it comes from. A generation of -1 is none."""
+    """The member that a request claims to be from. A generation of -1 means none."""
 
     member_id: str
     instance_id: str | None = None
@@ -49,7 +52,9 @@ class MemberClaim:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A SyncGroup. Protocol type and name are None below version 5; the leader's assignments are by member id."""
+    """A SyncGroup. Protocol type and name are None below version 5; the leader's assignments are by
+    member id.
+    """
 
     claim: MemberClaim
     protocol_type: str | None
@@ -68,7 +73,9 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequest:
-    """A LeaveGroup. An empty member id with an instance id is an administrator who removes a static member."""
+    """A LeaveGroup. An empty member id with an instance id means that an administrator removes a
+    static member.
+    """
 
     leaving: tuple[MemberClaim, ...]
     request: RequestId = UNNUMBERED

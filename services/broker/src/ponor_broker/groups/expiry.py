@@ -1,17 +1,17 @@
-"""Which committed offsets have had their time (KIP-211, KIP-496).
+"""Expiry of committed offsets (KIP-211, KIP-496), as a function of a group and the wall clock.
 
-The rule alone: a pure function of a group and the wall clock. `removal.py` ends the offsets.
-
-    group                                    an offset's time begins with
+    group                                    retention of an offset starts with
     simple (never had members)               its commit
     empty                                    the later of its commit and the last member's leaving
     stable, of consumers, topic not read     its commit
-    anything else                            never
+    anything else                            never expires
 
-An explicit retention time (OffsetCommit 2 to 4) counts instead, in the first three rows. Kafka 4.3.1 lets the time of an empty group's offset begin with the
-last member's leaving even when it was committed later, so that an administrator's reset of an old group's offsets can be gone within
-minutes; here a commit always has its whole retention time. The wall clock decides, as in Kafka, since retention has to span restarts: a
-clock that jumps forward by an hour ends offsets an hour early and no more, one that jumps back lets them live longer.
+An explicit retention time (OffsetCommit 2 to 4) replaces the configured one, in the first three
+rows. In Kafka 4.3.1 the retention in an empty group starts with the last member's leaving even if
+an offset was committed later, so that an administrator's reset of an old group can expire within
+minutes; here a commit always has its whole retention time. The wall clock decides, as in Kafka,
+since retention must span restarts: a clock that jumps forward by an hour expires offsets an hour
+early, one that jumps back delays their expiry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
 def expired_offsets(
     group: Group, partitions: Iterable[TopicPartition], *, now_ms: int, retention_ms: int
 ) -> tuple[TopicPartition, ...]:
-    """Those of the partitions whose commits have expired. A commit under way begins their time anew."""
+    """Return those of the partitions whose commits have expired. Partitions with a commit in flight
+    are excluded.
+    """
     membership = group.membership
     read_topics: frozenset[str] = frozenset()
     not_before_ms = NO_TIMESTAMP

@@ -1,4 +1,4 @@
-"""A group as a shard holds it: the state machine, the offsets, and the record that the log has of it."""
+"""A group as a shard holds it: the state machine, the offsets, and its newest record in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ponor_broker.groups.records import NO_TIMESTAMP, GroupRecord
 
 
 class Holding(NamedTuple):
-    """What a group holds, for the broker's budget."""
+    """Resources of a group, for the broker's budget."""
 
     state: GroupState | None
     members: int
@@ -28,31 +28,31 @@ NO_HOLDING: Final = Holding(None, 0, 0, 0)
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """One group; `durable` is its newest record in the log, None when there is none."""
+    """One group; `durable` is its newest record in the log, None if there is none."""
 
     group_id: str
     membership: Membership
     offsets: OffsetTable = field(default_factory=OffsetTable)
     durable: GroupRecord | None = None
     quiet_since_ms: int = NO_TIMESTAMP
-    """When its newest record was made, durable or not: for an empty group, when it became empty."""
+    """When its newest record was written, durable or not: for an empty group, when it became empty."""
     counted: Holding = NO_HOLDING
 
     @property
     def holding(self) -> Holding:
-        """What it holds now."""
+        """Current resources."""
         membership, offsets = self.membership, self.offsets
         size_bytes = membership.size_bytes + offsets.size_bytes
         return Holding(membership.state, len(membership), len(offsets), size_bytes)
 
     @property
     def is_simple(self) -> bool:
-        """Has it never had members? Then consumers only keep their offsets under its name."""
+        """Whether it never had members: consumers only store offsets under its id."""
         return not self.membership.protocol_type
 
     @property
     def is_unused(self) -> bool:
-        """Nothing would be lost with it."""
+        """Whether it contains neither members nor offsets."""
         return self.membership.is_unused and self.offsets.is_unused
 
 
@@ -67,7 +67,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """What DescribeGroups tells; without error code, everything but the id is empty for a group that does not exist."""
+    """Content of DescribeGroups; the defaults describe a missing group."""
 
     error: ErrorCode
     state: GroupState = GroupState.DEAD

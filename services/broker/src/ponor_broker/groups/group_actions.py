@@ -1,7 +1,7 @@
-"""Carries out what the state machines of a shard's groups ask for: answers, timers, writes.
+"""Execution of the state machines' instructions for a shard's groups: answers, timers, writes.
 
-What lives here: the way from an instruction to the world and back, and waiting for a write no longer than the client is asked to. Every change is
-one synchronous step; the log ends writes in its own order, so that memory changes in the order of the log.
+Every change is one synchronous step. The log completes writes in its own order, so that memory
+changes in the order of the log. A client waits for a write for a bounded time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ponor_broker.groups.waiting import WaitingRequests
 
 
 class GroupActions:
-    """Of one shard."""
+    """The actions of one shard."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class GroupActions:
 
     @property
     def waiting_count(self) -> int:
-        """Requests without an answer."""
+        """Number of requests without an answer."""
         return len(self._waiting)
 
     def open_request(self) -> tuple[RequestId, asyncio.Future[AnswerBody]]:
-        """A number for a new request, and where its answer will be."""
+        """Return a number for a new request, and the future of its answer."""
         return self._waiting.open()
 
     def run(self, group: Group, instructions: list[Instruction]) -> None:
-        """Carry out in order; then the group is counted anew."""
+        """Execute instructions in order, then update the group's budget."""
         for instruction in instructions:
             match instruction:
                 case Answer(request, body):
@@ -77,7 +77,7 @@ class GroupActions:
         self.recount(group)
 
     def recount(self, group: Group) -> None:
-        """What the group holds has changed."""
+        """Update the group's budget after a change."""
         if group in self._table:
             self._table.budget.recount(group)
 
@@ -91,14 +91,14 @@ class GroupActions:
         key = (self, group, write_id)
 
         def tell(error: ErrorCode) -> None:
-            # The second of time-out and outcome finds that the state machine does not wait for it any more.
+            # The state machine ignores the later one of timeout and outcome.
             self.run(group, membership.written(write_id, error))
 
         def ended(error: ErrorCode) -> None:
             self._timers.cancel(key)
             if error is ErrorCode.NONE:
                 group.durable = stamped
-            # Too large: as Kafka, since there is nothing that members could do about it.
+            # Too large: as in Kafka, because members cannot fix it.
             tell(ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error)
 
         timeout_ms = self._settings.coordinator_write_timeout_ms
@@ -106,11 +106,13 @@ class GroupActions:
         self._log.append([GroupEntry(GroupKey(group.group_id), stamped)], ended)
 
     async def write(self, entries: Sequence[Entry], apply: Callable[[ErrorCode], None]) -> ErrorCode:
-        """Append one batch, apply the outcome to memory whenever it comes, and wait for it so long as the client is asked to.
+        """Append one batch, apply its outcome to memory when it is known, and wait for it up to the
+        client's limit.
 
         Returns:
-            The outcome, or COORDINATOR_NOT_AVAILABLE after the time-out (as Kafka: clients look the coordinator up and try again); then the
-            entries may still become durable, and be applied, later.
+            The outcome, or COORDINATOR_NOT_AVAILABLE after the timeout, as in Kafka: clients look
+                up the coordinator and retry. The entries may still become durable, and be applied,
+                later.
         """
         answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 

@@ -1,6 +1,6 @@
-"""The groups of one shard by id, and what the groups of all shards of a broker hold together.
+"""The groups of one shard by id, and the budget of all groups of a broker.
 
-What lives here: counting, and the bounds that follow from it. Counts are kept by difference, so that no request pays for the number of groups.
+Counts are updated by difference, so the cost of a request does not depend on the number of groups.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.settings import GroupSettings
 
 GROUP_BYTES: Final = 4_000
-"""What a group without members and offsets takes in memory beside its id: measured, rounded up."""
+"""Memory of a group without members and offsets: measured, rounded up."""
 ROOM_AGAIN: Final = 0.9
-"""Below this share of the bounds the next refusal is worth another line in the log."""
+"""Below this share of the bounds the next refusal is logged again."""
 
 WALKED_PER_TURN_MAX: Final = 1_000
-"""Groups and offsets that a walk passes before the event loop may do something else: a few milliseconds."""
+"""Groups and offsets that a walk visits per event-loop turn: a few milliseconds."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class GroupBudget:
-    """One per broker: what its groups hold, against `groups_max` and `groups_memory_bytes_max`."""
+    """Resources of all groups of a broker, against `groups_max` and `groups_memory_bytes_max`."""
 
     def __init__(self, settings: GroupSettings, refused: Counter) -> None:
         self._settings = settings
@@ -46,14 +46,18 @@ class GroupBudget:
         return sum(self.by_state.values())
 
     def admits_group(self, group_id: str) -> bool:
-        """May one group more be held? A refusal is counted, and said once until there is room again."""
+        """Return whether one more group is allowed. A refusal is counted, and logged once until
+        there is room again.
+        """
         if self.groups >= self._settings.groups_max:
             self._refuse(f"{self.groups} groups are held, groups_max")
             return False
         return self.admits(GROUP_BYTES + len(group_id))
 
     def admits(self, more_bytes: int) -> bool:
-        """May groups grow by so much? What replaces as much or more is always admitted."""
+        """Return whether groups may grow by this many bytes. A change without growth is always
+        allowed.
+        """
         if more_bytes <= 0 or self.size_bytes + more_bytes <= self._settings.groups_memory_bytes_max:
             return True
         self._refuse(f"groups take {self.size_bytes} bytes, groups_memory_bytes_max would be exceeded")
@@ -63,9 +67,7 @@ class GroupBudget:
         self._refused.add()
         if not self._is_full:
             self._is_full = True
-            _LOG.warning(
-                "new groups, members or offsets are refused: %s; delete groups or raise the bound", why
-            )
+            _LOG.warning("refusing new groups, members or offsets: %s; delete groups or raise the bound", why)
 
     def _note_room(self) -> None:
         settings = self._settings
@@ -77,7 +79,7 @@ class GroupBudget:
             self._is_full = False
 
     def recount(self, group: Group) -> None:
-        """A group may have changed: replace what was counted for it by what it holds now."""
+        """Replace the counted resources of a group by its current ones."""
         old, new = group.counted, group.holding
         if old == new:
             return
@@ -94,7 +96,7 @@ class GroupBudget:
         self._note_room()
 
     def forget(self, group: Group) -> None:
-        """A group is not held here any more."""
+        """Subtract the resources of a removed group."""
         old: Holding = group.counted
         assert old.state is not None
         self.by_state[old.state] -= 1
@@ -120,7 +122,9 @@ class GroupTable:
         return iter(list(self._groups.values()))
 
     async def walk(self, clock: Clock) -> AsyncIterator[Group]:
-        """Every group that is still held when the walk comes to it, in bounded turns of the event loop."""
+        """Yield every group that still exists when the walk reaches it, in bounded event-loop
+        turns.
+        """
         walked = 0
         for group in self:
             if group not in self:
@@ -139,23 +143,23 @@ class GroupTable:
         return self._groups.get(group_id)
 
     def create(self, group_id: str) -> Group | None:
-        """A new group, or None at the broker's bound."""
+        """Create a group; return None at the broker's bound."""
         return self.add(group_id) if self.budget.admits_group(group_id) else None
 
     def add(self, group_id: str) -> Group:
-        """A new group, whatever the bound: the log has it already."""
+        """Create a group regardless of the bound, because the log contains it already."""
         assert group_id not in self._groups
         group = self._groups[group_id] = Group(group_id, Membership(self._settings))
         self.budget.recount(group)
         return group
 
     def remove(self, group: Group) -> None:
-        """The group is gone."""
+        """Remove a group."""
         assert group in self
         del self._groups[group.group_id]
         self.budget.forget(group)
 
     def clear(self) -> None:
-        """All groups are gone from this broker."""
+        """Remove all groups."""
         for group in self:
             self.remove(group)

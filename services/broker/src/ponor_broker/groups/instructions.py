@@ -1,4 +1,6 @@
-"""What goes out of the group state machine: answers, timers, records to write. The shard carries them out in order."""
+"""Instructions of the group state machine: answers, timers, records to write. The shard executes
+them in order.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ponor_broker.groups.records import GroupRecord
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A row of the member list that only the leader is told."""
+    """A row of the member list that only the leader gets."""
 
     member_id: str
     instance_id: str | None
@@ -24,7 +26,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """To a JoinGroup. With an error only the member id means something."""
+    """The answer to a JoinGroup. With an error only the member id is valid."""
 
     error: ErrorCode
     member_id: str
@@ -38,7 +40,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """To a SyncGroup."""
+    """The answer to a SyncGroup."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -48,14 +50,14 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """To a Heartbeat."""
+    """The answer to a Heartbeat."""
 
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
-    """To a LeaveGroup: one result for each leaving member, in their order."""
+    """The answer to a LeaveGroup: one result per leaving member, in order."""
 
     results: tuple[tuple[MemberClaim, ErrorCode], ...]
 
@@ -65,26 +67,26 @@ AnswerBody: TypeAlias = JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer a request that waits. Every request is answered exactly once."""
+    """Answer a waiting request. Every request is answered exactly once."""
 
     request: RequestId
     body: AnswerBody
 
 
 class TimerKind(Enum):
-    """What a timer is for."""
+    """The purpose of a timer."""
 
     SESSION = "session"
-    """One member: it was silent for its session timeout, or its first join took too long."""
+    """One member: no heartbeat for its session timeout, or its first join took too long."""
     JOIN = "join"
-    """The group: the rebalance has waited long enough for members to rejoin."""
+    """The group: the time for members to rejoin has passed."""
     SYNC = "sync"
-    """The group: members that joined have had long enough to sync."""
+    """The group: the time for joined members to sync has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Names a timer within a group; setting it again moves it."""
+    """Identifies a timer within a group; setting it again moves it."""
 
     kind: TimerKind
     member_id: str = ""
@@ -92,7 +94,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Call `Membership.timer_fired(timer)` after this time."""
+    """Call `Membership.timer_fired(timer)` after this delay."""
 
     timer: Timer
     delay_ms: int
@@ -100,7 +102,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget the timer, if it is set."""
+    """Cancel the timer, if it is set."""
 
     timer: Timer
 
@@ -124,25 +126,25 @@ class Outbox:
         self._writes = 0
 
     def answer(self, request: RequestId, body: AnswerBody) -> None:
-        """Queue an answer."""
+        """Add an answer."""
         self._instructions.append(Answer(request, body))
 
     def set_timer(self, timer: Timer, delay_ms: int) -> None:
-        """Queue the setting of a timer."""
+        """Add the setting of a timer."""
         assert delay_ms >= 0
         self._instructions.append(SetTimer(timer, delay_ms))
 
     def cancel_timer(self, timer: Timer) -> None:
-        """Queue the end of a timer."""
+        """Add the cancellation of a timer."""
         self._instructions.append(CancelTimer(timer))
 
     def write(self, record: GroupRecord) -> int:
-        """Queue a write; returns its id."""
+        """Add a write; return its id."""
         self._writes += 1
         self._instructions.append(WriteGroup(self._writes, record))
         return self._writes
 
     def drain(self) -> list[Instruction]:
-        """Take everything queued."""
+        """Remove and return all instructions."""
         instructions, self._instructions = self._instructions, []
         return instructions

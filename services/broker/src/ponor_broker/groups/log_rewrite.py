@@ -1,14 +1,17 @@
-"""A shard's whole state, written once more into its own log, and the trim below it (docs/design/log-cleaner.md#consumer-offsets).
+"""Rewrite of a shard's state into its own log, and the trim of the log before it
+(docs/design/log-cleaner.md#consumer-offsets).
 
-What lives here: when the log of a partition of `__consumer_offsets` is too long for what it says, and how it becomes short while commits go on. The
-rewrite consists of ordinary records, in the log's own order, so that replay knows nothing of it. The order of steps is what makes it safe:
+Shortens the log of a partition of `__consumer_offsets` while commits continue. A rewrite consists
+of ordinary records in log order, so replay needs no special case. The order of steps makes it safe:
 
-    1. the boundary is the log's end; wait until every write below it has ended, so that memory holds all that is below
-    2. write every key that memory holds again, batch by batch, with the value it has then. A key with a write under way is passed over: memory
-       does not know its newest value, and that write lies above the boundary itself
-    3. when the last batch is durable, so is everything before it: trim the log below the boundary
+    1. the boundary is the log's end; wait until every write below it has completed, so that memory
+    contains everything below
+    2. write every key in memory again, batch by batch, with its current value. A key with a write
+        in flight is skipped: memory does not have its newest value, and that write is above the
+        boundary anyway
+    3. when the last batch is durable, all before it are: trim the log below the boundary
 
-A crash before the third step leaves a longer log that says the same.
+A crash before the third step leaves a longer log with the same content.
 """
 
 from __future__ import annotations
@@ -28,12 +31,12 @@ from ponor_broker.groups.settings import GroupSettings
 
 _LOG = logging.getLogger(__name__)
 BATCH_BYTES: Final = 64 << 10
-"""The rewrite's share of one step of the event loop, and of what is in memory of it at a time."""
+"""Size of one step of the rewrite, and its memory at a time."""
 BATCH_ENTRIES_MAX: Final = 250
 
 
 class _Trim(NamedTuple):
-    """The last step: everything below the boundary is said again above it."""
+    """The last step: everything below the boundary has been written again above it."""
 
     before_offset: int
     dropped_bytes: int
@@ -41,7 +44,7 @@ class _Trim(NamedTuple):
 
 
 class LogRewrite:
-    """Of one shard. `load` and `write` never run at the same time."""
+    """The rewrites of one shard. `load` and `write` never run at the same time."""
 
     def __init__(self, log: OffsetsLog, table: GroupTable, settings: GroupSettings) -> None:
         self._log = log
@@ -51,15 +54,15 @@ class LogRewrite:
         self._is_writing = False
         self._is_stopped = False
         self._trim: _Trim | None = None
-        """What is left to do of a rewrite that is durable."""
+        """The remaining step of a rewrite that is durable."""
 
     def loaded(self, state_bytes: int) -> None:
-        """The shard was restored; its state is so large as records."""
+        """Note the size of the restored state as records."""
         self._state_bytes = state_bytes
 
     @property
     def is_due(self) -> bool:
-        """Is the log too long for what it says?"""
+        """Whether the log is too long relative to its state."""
         if self._is_writing or self._is_stopped or self._log.holds_unknown_kinds:
             return False
         bound = max(
@@ -69,11 +72,15 @@ class LogRewrite:
         return self._log.size_bytes > bound
 
     def stop(self) -> None:
-        """Memory is about to be emptied: a rewrite that is under way is not complete, and must not be taken for it."""
+        """Abort a running rewrite, because memory is about to be cleared and the rewrite would be
+        incomplete.
+        """
         self._is_stopped = True
 
     async def write(self) -> bool:
-        """Write everything anew and trim the log. False: not now, the log is as long as before."""
+        """Rewrite the state and trim the log; return False if it was not possible now and the log
+        has its old length.
+        """
         assert not self._is_writing
         self._is_writing = True
         try:
@@ -91,10 +98,10 @@ class LogRewrite:
             batch_bytes, entries = batch
             error = await self._append(entries)
             if error is not ErrorCode.NONE:
-                _LOG.warning("the rewrite of %s is given up: %s", self._log.name, error.meaning)
+                _LOG.warning("the rewrite of %s was aborted: %s", self._log.name, error.meaning)
                 return None
             state_bytes += batch_bytes
-        await self._log.flushed()  # the writes of keys that were passed over
+        await self._log.flushed()  # the writes of skipped keys
         if self._is_stopped or self._log.failures != failures:
             return None
         return _Trim(boundary, below_bytes, state_bytes)
@@ -103,16 +110,17 @@ class LogRewrite:
         try:
             await self._log.trim(trim.before_offset, trim.dropped_bytes)
         except S3StreamError as error:
-            _LOG.warning("%s cannot be trimmed below %d now: %s", self._log.name, trim.before_offset, error)
+            _LOG.warning("trimming %s below %d failed: %s", self._log.name, trim.before_offset, error)
             return False
         self._trim = None
         self._state_bytes = trim.state_bytes
         return True
 
     def _next_batch(self, rows: Iterator[Entry]) -> tuple[int, list[Entry]] | None:
-        """The next rows as memory has them in this moment, and their size; None at the end.
+        """Return the next rows with their current values, and their size; None at the end.
 
-        The caller appends them without a pause, so that no newer write of one of their keys can come before them.
+        The caller appends them without an await, so that no newer write of one of their keys can
+        precede them.
         """
         in_flight = self._log.keys_in_flight()
         entries: list[Entry] = []
@@ -128,7 +136,9 @@ class LogRewrite:
         return (size_bytes, entries) if seen else None
 
     def _rows(self) -> Iterator[Entry]:
-        """A row for each key that is held when the iteration comes to it; what is newer than that lies above the boundary."""
+        """Yield a row for each key that exists when the iteration reaches it; newer keys are above
+        the boundary.
+        """
         for group in self._table:
             if group in self._table and group.durable is not None:
                 yield GroupEntry(GroupKey(group.group_id), group.durable)
@@ -138,7 +148,9 @@ class LogRewrite:
                     yield OffsetEntry(OffsetKey(group.group_id, topic, index), committed)
 
     async def _append(self, entries: list[Entry]) -> ErrorCode:
-        """Take the entries without a pause, then wait until they are durable; how a write ends is seen in the log's count of failures."""
+        """Append the entries without an await, then wait until they are durable; the log's failure
+        count shows failed writes.
+        """
         for part in self._log.in_parts(entries):
             error = self._log.try_append(part, lambda _: None)
             if error is not ErrorCode.NONE:

@@ -1,4 +1,4 @@
-"""One member of a classic group: what it told when it joined, and which of its requests wait for an answer."""
+"""One member of a classic group: its join data, and its requests that wait for an answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, NewType
 
 RequestId = NewType("RequestId", int)
-"""Names one request that waits for its answer; drawn by the shard, meaningless to the state machine."""
+"""Identifies a waiting request; assigned by the shard."""
 
 MEMBER_BYTES: Final = 2_000
-"""What a member takes in memory beside its protocols and its assignment: measured, rounded up."""
+"""Memory of a member without subscriptions and assignment: measured, rounded up."""
 PROTOCOL_BYTES: Final = 300
 """What a protocol of a member takes in memory beside its name and its subscription: measured, rounded up."""
 PROTOCOLS_MAX: Final = 1_000
@@ -19,7 +19,7 @@ PROTOCOLS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class JoinProtocol:
-    """A way of assigning partitions that a member offers, with its opaque subscription."""
+    """An assignment protocol that a member offers, with its opaque subscription."""
 
     name: str
     metadata: bytes
@@ -50,27 +50,30 @@ class Member:
     awaiting_join: RequestId | None = None
     awaiting_sync: RequestId | None = None
     is_new: bool = False
-    """Has never finished a join: it does not know its id, or cannot heartbeat yet, so that its join itself is timed."""
+    """Has never completed a join: it does not have its id, or cannot send heartbeats yet, so its
+    join itself is timed."""
 
     @property
     def is_waiting(self) -> bool:
-        """A request of it is held: it cannot be asked to heartbeat (clients send one request at a time)."""
+        """Whether one of its requests waits: then it cannot send heartbeats (clients send one
+        request at a time).
+        """
         return self.awaiting_join is not None or self.awaiting_sync is not None
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of the member."""
         return MEMBER_BYTES + protocols_bytes(self.protocols) + len(self.assignment)
 
     def vote(self, candidates: Container[str]) -> str:
-        """The first of its protocols, in its own order of preference, that all members support."""
+        """Return its most preferred protocol that all members support."""
         for protocol in self.protocols:
             if protocol.name in candidates:
                 return protocol.name
         raise AssertionError(f"member {self.member_id} supports none of the candidates")
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
-        """Its subscription under a protocol; empty when it does not offer it."""
+        """Return its subscription under a protocol; empty if it does not offer it."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata

@@ -1,11 +1,13 @@
 """The classic group protocol as a state machine without I/O: events in, instructions out.
 
-What lives here: who may join, sync, heartbeat, leave and commit, and with which error others are turned away. The course of a rebalance
-is in `rebalance.py`, the return of static members in `static_members.py`. Time enters as timers that fire, the disk as writes that
-finish; every method that returns instructions expects them to be carried out in order before the next event.
+Decides which clients may join, sync, heartbeat, leave and commit, and the errors for the others.
+`rebalance.py` implements the course of a rebalance, `static_members.py` the return of static
+members. Time enters as fired timers, the disk as completed writes. Every method that returns
+instructions expects their execution, in order, before the next event.
 
-Sources: KIP-62 (background heartbeat), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (known member ids), KIP-559 (protocol
-names in SyncGroup), KIP-814 (static leaders skip the assignment), and the behaviour of Kafka's coordinator where these are silent.
+Sources: KIP-62 (background heartbeat), KIP-134 (initial delay), KIP-345 (static members), KIP-394
+(known member ids), KIP-559 (protocol names in SyncGroup), KIP-814 (static leaders skip the
+assignment), and otherwise the behaviour of Kafka's coordinator.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from ponor_broker.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_
 
 
 class Membership:
-    """One classic group."""
+    """The members of one classic group."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
@@ -46,61 +48,67 @@ class Membership:
 
     @property
     def state(self) -> GroupState:
-        """Where the group stands."""
+        """State of the group."""
         return self._rebalance.state
 
     @property
     def generation(self) -> int:
-        """Rises with every rebalance; -1 never stands here."""
+        """Incremented by every rebalance; never -1."""
         return self._rebalance.generation
 
     @property
     def protocol_type(self) -> str:
-        """What its members are, `consumer` for instance; empty for a group that never had any."""
+        """Protocol type of the members, for example `consumer`; empty for a group that never had
+        members.
+        """
         return self._roster.protocol_type or ""
 
     @property
     def protocol_name(self) -> str | None:
-        """The assignor in force."""
+        """The chosen assignor."""
         return self._rebalance.protocol_name
 
     @property
     def is_of_consumers(self) -> bool:
-        """Do its members speak the consumer protocol, so that their subscriptions can be read?"""
+        """Whether the members use the consumer protocol, so that their subscriptions can be
+        decoded.
+        """
         return self._roster.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     @property
     def is_unused(self) -> bool:
-        """No members, and nobody about to become one."""
+        """Whether there are neither members nor assigned member ids."""
         return self.state is GroupState.EMPTY and not self._roster.pending_count
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the members take."""
+        """Memory of the members."""
         return self._roster.size_bytes
 
     def __len__(self) -> int:
         return len(self._roster)
 
     def size_bytes_of(self, member_id: str) -> int:
-        """Memory that one member takes; 0 for who is none."""
+        """Return the memory of one member; 0 if it does not exist."""
         member = self._roster.get(member_id)
         return 0 if member is None else member.size_bytes
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What the members subscribe to; None when that cannot be known: no consumers, or no protocol chosen yet."""
+        """Return the members' subscribed topics; None if unknown: not consumers, or no protocol
+        chosen yet.
+        """
         if not self.is_of_consumers or (self._roster and self.protocol_name is None):
             return None
         return subscribed_topics(member.metadata_for(self.protocol_name) for member in self._roster)
 
     def members(self) -> tuple[Member, ...]:
-        """The members; for reading only."""
+        """Return the members, for reading only."""
         return tuple(self._roster)
 
     # --- JoinGroup
 
     def join(self, request: JoinRequest) -> list[Instruction]:
-        """A client wants to be in the next generation, or to learn of the present one."""
+        """Handle a JoinGroup."""
         error = self._refusal_of_join(request)
         if error is not None:
             member_id = "" if error is ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
@@ -121,7 +129,8 @@ class Membership:
         if not self._roster.supports(request.protocol_type, request.protocols):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if self._roster.is_pending(request.member_id):
-            # An id is only handed out to a client without a static name; with one it would be two members at once.
+            # Ids are only assigned to clients without an instance id; with one, the client would be
+            # two members.
             return None if request.instance_id is None else ErrorCode.INVALID_REQUEST
         if request.member_id:
             return self._refusal_of_claim(MemberClaim(request.member_id, request.instance_id))
@@ -161,7 +170,8 @@ class Membership:
         )
         self._rebalance.note_new_member()
         self._roster.add(member, request.protocol_type)
-        # It cannot heartbeat while its join is held; a join that nobody waits for any more must end all the same.
+        # It cannot send heartbeats while its join waits; this timer ends a join whose client
+        # disappeared.
         self._out.set_timer(
             Timer(TimerKind.SESSION, member_id), self._settings.group_new_member_join_timeout_ms
         )
@@ -175,7 +185,8 @@ class Membership:
         if (self.state is GroupState.COMPLETING_REBALANCE and same_subscriptions) or (
             self.state is GroupState.STABLE and same_subscriptions and not leads
         ):
-            # It did not get the answer of this generation's join, or joins for no reason: tell it again.
+            # It did not receive this generation's answer, or rejoins without a change: repeat the
+            # answer.
             self._roster.hold_join(member, request.request)
             self._rebalance.answer_join(member)
             return
@@ -185,7 +196,9 @@ class Membership:
         self._rebalance.start_or_complete()
 
     def _supersede_join(self, member: Member) -> None:
-        """Its older join was given up (a new connection, say); it must not wait for ever."""
+        """Answer the member's older join (from a former connection, for example), which must not
+        wait forever.
+        """
         older = self._roster.release_join(member)
         if older is not None:
             self._out.answer(older, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
@@ -193,7 +206,9 @@ class Membership:
     # --- SyncGroup, Heartbeat, OffsetCommit
 
     def sync(self, request: SyncRequest) -> list[Instruction]:
-        """A member asks for its assignment; the leader brings everybody's."""
+        """Handle a SyncGroup: a member gets its assignment; the leader's request contains all
+        assignments.
+        """
         error = self._refusal_of_sync(request)
         if error is not None:
             self._out.answer(request.request, SyncAnswer(error))
@@ -219,7 +234,7 @@ class Membership:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else None
 
     def heartbeat(self, request: HeartbeatRequest) -> list[Instruction]:
-        """A member lives. REBALANCE_IN_PROGRESS tells it to rejoin; it is not a failure."""
+        """Handle a Heartbeat. REBALANCE_IN_PROGRESS makes the member rejoin; it is not a failure."""
         error = self._refusal_of_generation(request.claim)
         if error is None:
             self._note_alive(request.claim)
@@ -229,9 +244,10 @@ class Membership:
         return self._out.drain()
 
     def commit(self, claim: MemberClaim) -> tuple[ErrorCode, list[Instruction]]:
-        """May this client commit offsets? It counts as a heartbeat.
+        """Check whether the client may commit offsets; counts as a heartbeat.
 
-        A consumer without a group (generation -1, no ids) may commit only while the group has no members.
+        A consumer without a group (generation -1, no ids) may commit only while the group has no
+        members.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
@@ -243,7 +259,8 @@ class Membership:
         if error is not None:
             return error, []
         if self.state is GroupState.COMPLETING_REBALANCE:
-            # The member knows the new generation already, so it cannot be asked to rejoin for it: let it sync first.
+            # The member has the new generation already, so an error that makes it rejoin would be
+            # wrong: it must sync first.
             return ErrorCode.REBALANCE_IN_PROGRESS, []
         self._note_alive(claim)
         return ErrorCode.NONE, self._out.drain()
@@ -271,10 +288,12 @@ class Membership:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
-    # --- leaving, politely or not
+    # leaving and expiry
 
     def leave(self, request: LeaveRequest) -> list[Instruction]:
-        """Members go, or an administrator removes static ones; those who remain rebalance once."""
+        """Handle a LeaveGroup: members leave, or an administrator removes static ones; the others
+        rebalance once.
+        """
         members_before = len(self._roster)
         results = tuple((claim, self._leave_one(claim)) for claim in request.leaving)
         self._out.answer(request.request, LeaveAnswer(results))
@@ -309,14 +328,14 @@ class Membership:
         self._out.cancel_timer(Timer(TimerKind.SESSION, member.member_id))
 
     def _rebalance_without(self, members_before: int) -> None:
-        # A handed-out id that is gone may complete a join that waited for it, but never makes a quiet group rebalance.
+        # A removed member id may complete a join that waited for it, but never starts a rebalance.
         if self.state is GroupState.PREPARING_REBALANCE or len(self._roster) < members_before:
             self._rebalance.start_or_complete()
 
     # --- timers and writes
 
     def timer_fired(self, timer: Timer) -> list[Instruction]:
-        """A timer that was set, and neither moved nor cancelled since, is due."""
+        """Handle a timer that was neither moved nor cancelled."""
         if timer.kind is TimerKind.JOIN:
             self._rebalance.join_timer_fired()
         elif timer.kind is TimerKind.SYNC:
@@ -331,12 +350,13 @@ class Membership:
         if member is None:
             self._roster.remove_pending(member_id)
         elif member.is_new or not member.is_waiting:
-            # A client whose request is held cannot heartbeat: its session starts anew when it is answered.
+            # A client whose request waits cannot send heartbeats: its session restarts with the
+            # answer.
             self._remove(member)
         self._rebalance_without(members_before)
 
     def written(self, write_id: int, error: ErrorCode) -> list[Instruction]:
-        """A record is durable (NONE), or could not be written."""
+        """Handle the outcome of a write; NONE: the record is durable."""
         if self._rebalance.owns_write(write_id):
             self._rebalance.assignment_written(error)
         else:
@@ -346,7 +366,7 @@ class Membership:
     # --- deletion, moves, restarts
 
     def delete(self) -> ErrorCode:
-        """Take the group out of use; only one without members can be deleted."""
+        """Mark the group as dead; only possible without members."""
         if self.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if self.state is not GroupState.EMPTY:
@@ -355,7 +375,9 @@ class Membership:
         return ErrorCode.NONE
 
     def unload(self, error: ErrorCode) -> list[Instruction]:
-        """This broker leads the group no more: everybody who waits is told so, and nothing is written."""
+        """Answer all waiting requests with `error`, because another broker coordinates the group
+        now; write nothing.
+        """
         self._static.end(error)
         for member in self._roster:
             if member.awaiting_join is not None:
@@ -370,7 +392,9 @@ class Membership:
         return self._out.drain()
 
     def restore(self, record: GroupRecord) -> list[Instruction]:
-        """Go on where the log ends: members have their full session timeout to be heard of again."""
+        """Restore the state from the log: every member has its full session timeout to send a
+        heartbeat.
+        """
         assert self.state is GroupState.EMPTY
         assert not self._roster
         self._roster.protocol_type = record.protocol_type
@@ -393,7 +417,7 @@ class Membership:
         return self._out.drain()
 
     def validate(self) -> None:
-        """Invariants, for tests."""
+        """Check the invariants, for tests."""
         self._roster.validate()
         self._rebalance.validate()
         self._static.validate()

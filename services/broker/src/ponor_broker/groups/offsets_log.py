@@ -1,8 +1,9 @@
-"""The log of one partition of `__consumer_offsets`: entries in, record batches out, and back again on load.
+"""The log of one partition of `__consumer_offsets`: appends entries as record batches, and replays
+them on load.
 
-What lives here: batches, the outcome of writes as Kafka error codes, replay, and what the log and its writes under way hold. Which entries there are is
-decided in `shard.py` and `removal.py`, their bytes in `record_codec.py`. A later entry of a key replaces the earlier one; `log_rewrite.py` writes the log anew
-when it has become long, and `trim` drops what that replaced.
+Also maps the outcomes of writes to Kafka's error codes, and tracks writes in flight. `shard.py` and
+`removal.py` produce the entries, `record_codec.py` encodes them. A later entry of a key replaces
+the earlier one; `log_rewrite.py` rewrites a long log, and `trim` drops the replaced part.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, e
 from ponor_broker.groups.records import Entry, GroupKey, OffsetKey
 
 _RECORD_BYTES: Final = 40
-"""A record's frame within a batch, at most, beside key and value."""
+"""Upper bound of a record's framing within a batch, without key and value."""
 
 
 class OffsetsLogCorruptError(Exception):
-    """A batch or record of the log breaks its format; the message names partition, offset and rule."""
+    """A batch or record violates its format; the message names partition, offset and rule."""
 
 
 @dataclass(slots=True)
 class _Write:
-    """A batch under way, and whom to tell."""
+    """A batch in flight, and its callback."""
 
     entries: Sequence[Entry]
     then: Callable[[ErrorCode], None]
@@ -43,13 +44,13 @@ class _Write:
 
 
 ENTRIES_PER_TURN: Final = 200
-"""Entries of a replay after which others get the loop."""
+"""Entries that a replay processes per event-loop turn."""
 PART_BYTES_MAX: Final = 64 << 10
-"""Bytes of a batch where a write may be cut: a write is encoded in one step."""
+"""Size of a batch at which a write may be split: each batch is encoded in one step."""
 
 
 class OffsetsLog:
-    """One open partition."""
+    """The log of one open partition."""
 
     def __init__(
         self,
@@ -68,15 +69,16 @@ class OffsetsLog:
         self._in_flight: deque[_Write] = deque()
         self._is_closed = False
         self.size_bytes = 0
-        """Batches between the log's start and its end, those under way included: what the next load reads."""
+        """Bytes of batches between the log's start and its end, including those in flight: what the
+        next load reads."""
         self.failures = 0
-        """Writes that were taken and did not become durable."""
+        """Writes that were accepted and did not become durable."""
         self.holds_unknown_kinds = False
-        """Whether replay passed over records of other kinds of groups, which memory cannot write again."""
+        """Whether replay skipped records of other kinds of groups, which a rewrite would lose."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name for messages."""
         return f"{OFFSETS_TOPIC}-{self._partition.index}"
 
     def close(self) -> None:
@@ -90,8 +92,9 @@ class OffsetsLog:
     def append(self, entries: Sequence[Entry], then: Callable[[ErrorCode], None]) -> None:
         """Write entries as one batch: all of them become durable, or none.
 
-        `then` is called once, never within this call: with NONE when the entries are durable, and that strictly in the order of the log;
-        with MESSAGE_TOO_LARGE, or with a retriable code of the group APIs, when they were not taken.
+        `then` is called once, never within this call: with NONE when the entries are durable,
+        strictly in log order; with MESSAGE_TOO_LARGE, or a retriable code of the group APIs, if
+        they were refused.
         """
         assert entries
         error = self.try_append(entries, then)
@@ -99,7 +102,7 @@ class OffsetsLog:
             asyncio.get_running_loop().call_soon(then, error)
 
     def try_append(self, entries: Sequence[Entry], then: Callable[[ErrorCode], None]) -> ErrorCode:
-        """The same, but a refusal is returned at once and `then` is not called for it."""
+        """As `append`, but a refusal is returned immediately and `then` is not called for it."""
         now_ms = self._now_ms()
         batch = build_batch([(now_ms, *encode_entry(entry)) for entry in entries])
         if len(batch) > self._batch_bytes_max:
@@ -109,7 +112,9 @@ class OffsetsLog:
         return self._submit(batch, _Write(entries, then))
 
     def in_parts(self, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-        """The entries in order, cut so that each part fits into one batch: for writes that need not be one step."""
+        """Yield the entries in order, split so that each part fits into one batch, for writes that
+        need not be atomic.
+        """
         part: list[Entry] = []
         part_bytes = 0
         for entry in entries:
@@ -125,25 +130,27 @@ class OffsetsLog:
 
     @property
     def end_offset(self) -> int:
-        """The Kafka offset that the next entry gets."""
+        """Kafka offset of the next entry."""
         return self._partition.log_end_offset
 
     def keys_in_flight(self) -> frozenset[OffsetKey | GroupKey]:
-        """Keys of every entry that was taken and is not durable yet: memory does not know their newest value."""
+        """Return the keys of all entries in flight: memory does not have their newest value."""
         return frozenset(entry.key for write in self._in_flight for entry in write.entries)
 
     async def flushed(self) -> None:
-        """Return when every write that is under way now has ended, well or not, and was told."""
+        """Return when every write that is in flight now has completed or failed, and its callback
+        was called.
+        """
         if self._in_flight:
             barrier: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._in_flight[-1].barriers.append(barrier)
             await barrier
 
     async def trim(self, before_offset: int, dropped_bytes: int) -> None:
-        """Drop everything below an offset for good: so many bytes of batches.
+        """Drop everything below an offset, `dropped_bytes` bytes of batches.
 
         Raises:
-            S3StreamError: not now; the log is as it was.
+            S3StreamError: retry later; the log is unchanged.
         """
         await self._partition.advance_log_start(before_offset)
         self.size_bytes -= dropped_bytes
@@ -164,7 +171,7 @@ class OffsetsLog:
         error = StreamClosedError("cancelled") if appended.cancelled() else appended.exception()
         write.outcome = ErrorCode.NONE if error is None else _code_of(error)
         self.failures += error is not None
-        # Futures that end together may be seen in any order; memory has to follow the order of the log.
+        # Futures that complete together may call back in any order; memory must follow log order.
         while self._in_flight and (outcome := self._in_flight[0].outcome) is not None:
             ended = self._in_flight.popleft()
             ended.then(outcome)
@@ -173,10 +180,11 @@ class OffsetsLog:
                     barrier.set_result(None)
 
     async def replay(self, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[Entry]:
-        """Every entry from the start of the log to its end, in order, tombstones included.
+        """Yield every entry from the start of the log to its end, in order, including tombstones.
 
-        The end is what was appended before, durable or not: a partition whose move was called off may still have writes under way that another `OffsetsLog` took, and
-        whose callers are going to be told that they are kept. Between two looks for them `pause` is awaited.
+        The end includes appends that are not durable yet: after a cancelled move another
+        `OffsetsLog` may have writes in flight, and their callers will be answered. `pause` is
+        awaited between two checks for them.
 
         Raises:
             S3StreamError: unreadable now; replay again later.
@@ -204,12 +212,12 @@ class OffsetsLog:
                 offset = BatchView(batch).next_offset
 
     def _decode(self, batch: memoryview, offset: int) -> Iterator[Entry | None]:
-        """The entries of a batch; None for records of other kinds of groups."""
+        """Yield the entries of a batch; None for records of other kinds of groups."""
         try:
             view = BatchView(batch)
             view.check_crc()
             if view.next_offset <= offset:
-                raise KafkaWireError(f"the batch ends at {view.next_offset}, before what was asked for")
+                raise KafkaWireError(f"the batch ends at {view.next_offset}, before the requested offset")
             if view.is_control:
                 return
             for record in view.records(self._batch_bytes_max):
@@ -221,7 +229,9 @@ class OffsetsLog:
 
 
 def _code_of(error: BaseException) -> ErrorCode:
-    """All retriable: after NOT_COORDINATOR clients look the coordinator up again, after NOT_AVAILABLE they also wait."""
+    """Map an error to a retriable code: after NOT_COORDINATOR clients look up the coordinator,
+    after COORDINATOR_NOT_AVAILABLE they also wait.
+    """
     if isinstance(error, StreamFencedError | StreamClosedError | StreamNotFoundError):
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

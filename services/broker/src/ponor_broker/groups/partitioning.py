@@ -1,4 +1,6 @@
-"""Which partition of `__consumer_offsets` keeps a group. Kafka's tools compute the same, so the rule is part of the format."""
+"""The partition of `__consumer_offsets` that stores a group. Kafka's tools compute the same, so the
+rule is part of the format.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import struct
 
 
 def java_string_hash(text: str) -> int:
-    """`String.hashCode()` of Java: over UTF-16 code units, a signed 32-bit number."""
+    """Return Java's `String.hashCode()`: over UTF-16 code units, a signed 32-bit number."""
     encoded = text.encode("utf-16-le", "surrogatepass")
     value = 0
     for unit in struct.unpack(f"<{len(encoded) // 2}H", encoded):
@@ -15,7 +17,7 @@ def java_string_hash(text: str) -> int:
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """Kafka's `abs(hashCode) % partitions`, where the abs of the smallest int is 0."""
+    """Return Kafka's `abs(hashCode) % partitions`, where the abs of the smallest int is 0."""
     assert partitions > 0
     hashed = java_string_hash(group_id)
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions

@@ -1,9 +1,9 @@
-"""The seam between groups and partitions: what the group coordinator needs of the rest of the broker.
+"""Interfaces that the group coordinator needs from the rest of the broker.
 
-Only protocols live here. The coordinator keeps its state in the partitions of `__consumer_offsets`, which are partitions like
-all others: `ponor_broker.partitions` fulfils `OffsetsPartition` and `OffsetsPartitions`, the metadata image fulfils
-`TopicDirectory` and `BrokerDirectory`. Nothing in `ponor_broker.groups` imports those packages, so that the state machines can be
-tested, and moved between brokers later, without them.
+The coordinator stores its state in the partitions of `__consumer_offsets`.
+`ponor_broker.partitions` implements `OffsetsPartition` and `OffsetsPartitions`, the metadata image
+implements `TopicDirectory` and `BrokerDirectory`. Nothing in `ponor_broker.groups` imports those
+packages, so the state machines can be tested without them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 OFFSETS_TOPIC = "__consumer_offsets"
-"""Kafka's name for the internal topic; tools look it up by this name."""
+"""Kafka's name of the internal topic; tools look it up by this name."""
 
 
 class AppendResult(Protocol):
-    """What a durable append tells."""
+    """Result of a durable append."""
 
     @property
     def base_offset(self) -> int:
@@ -36,32 +36,34 @@ class OffsetsPartition(Protocol):
 
     @property
     def log_start_offset(self) -> int:
-        """First Kafka offset that can be read."""
+        """First readable Kafka offset."""
         ...
 
     @property
     def log_end_offset(self) -> int:
-        """The Kafka offset that the next batch gets."""
+        """Kafka offset of the next batch."""
         ...
 
     def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
-        """Append one v2 record batch; its base offset and leader epoch are patched in place.
+        """Append one v2 record batch; its base offset and leader epoch are written in place.
 
-        The future resolves when the batch is durable, in the order of the calls. It fails, or the call raises, with an
-        `s3stream.errors.S3StreamError` when the batch was not taken.
+        The future resolves when the batch is durable, in call order. It fails, or the call raises,
+        with an `s3stream.errors.S3StreamError` if the batch was refused.
         """
         ...
 
     async def advance_log_start(self, offset: int) -> None:
-        """Move the start of the log up to `offset`, which is at most its durable end; return when that is durable.
+        """Raise the log start to `offset`, at most the durable end; return when that is durable.
 
         Raises:
-            S3StreamError: it cannot be made durable now; the start is where it was, or there already.
+            S3StreamError: it cannot be made durable now; the start may have moved or not.
         """
         ...
 
     async def read_batches(self, start_offset: int, max_bytes: int) -> Sequence[memoryview]:
-        """Whole v2 batches from the one that contains `start_offset` on, at least one however big; empty at the end of the log."""
+        """Return whole v2 batches from the one that contains `start_offset`, at least one of any
+        size; empty at the end of the log.
+        """
         ...
 
 
@@ -69,47 +71,52 @@ PartitionCallback: TypeAlias = Callable[[OffsetsPartition], None]
 
 
 class OffsetsPartitions(Protocol):
-    """The partition manager, as far as the coordinator needs it."""
+    """The part of the partition manager that the coordinator uses."""
 
     async def ensure_topic(self, name: str, *, partitions: int, internal: bool) -> None:
-        """Return once the topic exists in the image; make it when it is missing. Idempotent.
+        """Return when the topic exists in the image; create it if necessary. Idempotent.
 
         Raises:
-            Exception: the controller refused or cannot be reached; the caller answers with a retriable error.
+            Exception: the controller refused or cannot be reached; the caller answers with a
+                retriable error.
         """
         ...
 
     def get(self, name: str, index: int) -> OffsetsPartition | None:
-        """The partition if it is open on this broker."""
+        """Return the partition if it is open on this broker."""
         ...
 
     def on_opened(self, name: str, callback: PartitionCallback) -> None:
-        """Call back for every partition of `name` that opens here from now on, and at once for those already open."""
+        """Call back for every partition of `name` that opens here from now on, and immediately for
+        open ones.
+        """
         ...
 
     def on_closed(self, name: str, callback: PartitionCallback) -> None:
-        """Call back when a partition of `name` starts closing here (move, deletion, stop), before its streams close."""
+        """Call back when a partition of `name` starts closing here (move, deletion, stop), before
+        its streams close.
+        """
         ...
 
 
 class TopicDirectory(Protocol):
-    """Names, ids and sizes of topics, from the image."""
+    """Names, ids and partition counts of topics, from the image."""
 
     def topic_id(self, name: str) -> UUID | None:
-        """Id of a topic of the caller's tenant."""
+        """Return the id of a topic of the caller's tenant."""
         ...
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        """Name of a topic."""
+        """Return the name of a topic."""
         ...
 
     def partition_count(self, name: str) -> int | None:
-        """Number of partitions; None when there is no such topic."""
+        """Return the number of partitions; None if the topic does not exist."""
         ...
 
 
 class BrokerAddress(Protocol):
-    """Where clients reach a broker."""
+    """A broker's address for clients."""
 
     @property
     def node_id(self) -> int: ...
@@ -122,10 +129,12 @@ class BrokerAddress(Protocol):
 
 
 class BrokerDirectory(Protocol):
-    """Who leads what, from the image."""
+    """Leaders of partitions, from the image."""
 
     def leader(self, topic: str, index: int) -> BrokerAddress | None:
-        """Address of the partition's leader; None when there is no partition, no leader, or the leader is not registered, or has not opened it once."""
+        """Return the address of the partition's leader; None if there is no partition or leader, or
+        the leader is not registered or has not opened it once.
+        """
         ...
 
     def is_led_by(self, topic: str, index: int, node_id: int) -> bool:
@@ -137,5 +146,5 @@ class BrokerDirectory(Protocol):
         ...
 
     def is_new(self, topic: str, index: int) -> bool:
-        """Whether the partition exists and was never opened."""
+        """Return whether the partition exists and was never opened."""
         ...

@@ -1,7 +1,9 @@
-"""Requests that wait until the partition of `__consumer_offsets` that keeps their group serves here.
+"""Requests that wait until this broker serves the partition of `__consumer_offsets` with their
+group.
 
-On a new cluster the first question about a group makes the topic, its partitions open a moment later, and their (empty) logs are loaded. A client that was
-refused meanwhile would come back after its back-off; one that waits here is answered as soon as there is an answer.
+On a new cluster the first group request creates the topic, its partitions open shortly after, and
+their empty logs are loaded. A refused client would return after its back-off; a waiting request is
+answered as soon as possible.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from ponor_broker.groups.timers import TimerQueue
 
 
 class Readiness:
-    """Waits of at most `ms_max` each; 0: none waits. A connection has one request that waits, so connections bound their number."""
+    """Waits of at most `ms_max` each; 0 disables waiting. A connection has at most one waiting
+    request, so connections bound their number.
+    """
 
     def __init__(self, timers: TimerQueue, ms_max: int) -> None:
         self._timers = timers
@@ -24,7 +28,7 @@ class Readiness:
         return len(self._waiting)
 
     async def wait(self, is_undecided: Callable[[], bool]) -> None:
-        """Return when the condition does not hold any more, or the time is over."""
+        """Return when the condition no longer holds, or the time has passed."""
         if self._ms_max == 0 or not is_undecided():
             return
         is_over = False
@@ -47,7 +51,7 @@ class Readiness:
             self._waiting.pop(news, None)
 
     def changed(self) -> None:
-        """A partition serves, or will not: every request looks again."""
+        """A partition serves, or will not: every request checks its condition."""
         for news in list(self._waiting):
             self._wake(news)
 

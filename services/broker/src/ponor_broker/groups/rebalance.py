@@ -1,12 +1,13 @@
 """The rebalance of a classic group: from one generation to the next.
 
-    Empty ──first join──▶ PreparingRebalance ──all rejoined, or time is over──▶ CompletingRebalance ──leader's plan durable──▶ Stable
-      ▲                     ▲      │ nobody is left                                │ join, leave, lost member                  │
+    Empty ──first join──▶ PreparingRebalance ──all rejoined, or timeout──▶ CompletingRebalance ──assignments durable──▶ Stable
+      ▲                     ▲      │ no members                                    │ join, leave, expired member               │
       └─────────────────────┼──────┘                                             ◀─┴──────────────────────────────────────────┘
                             └──────────────────────────────────────────────────────
 
-What lives here: states, generation, the two windows (join, sync), the hand-out of results. Who may ask for what is decided in
-`membership.py`. The rules are those of Kafka's group coordinator; where it leaves a request without an answer, this one answers it.
+Implements states, generations, the join and sync windows, and the distribution of results.
+`membership.py` decides which requests are allowed. The rules are those of Kafka's group
+coordinator; requests that it leaves without an answer are answered here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SYNC_TIMER = Timer(TimerKind.SYNC)
 
 
 class GroupState(StrEnum):
-    """As DescribeGroups and ListGroups name them."""
+    """State names of DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -36,7 +37,7 @@ class GroupState(StrEnum):
 
 
 class Rebalance:
-    """State and generation of one group. Methods put instructions into the outbox."""
+    """State and generation of one group. Methods add instructions to the outbox."""
 
     def __init__(self, roster: Roster, outbox: Outbox, *, initial_delay_ms: int) -> None:
         self._roster = roster
@@ -46,7 +47,8 @@ class Rebalance:
         self.generation = 0
         self.protocol_name: str | None = None
         self._is_gathering = False
-        """In the first rebalance of an empty group, which lasts its whole delay even when all known members are there."""
+        """In the first rebalance of an empty group, which lasts its whole delay even if all members
+        have joined."""
         self._gathering_left_ms = 0
         self._grew = False
         self._unsynced: dict[str, None] = {}
@@ -56,7 +58,7 @@ class Rebalance:
     # --- PreparingRebalance
 
     def start_or_complete(self) -> None:
-        """Something changed: begin a rebalance, or see whether the running one is complete now."""
+        """Start a rebalance after a change, or complete the running one if all members have joined."""
         if self.state is GroupState.PREPARING_REBALANCE:
             if not self._is_gathering and self._roster.all_joined:
                 self._complete_join()
@@ -64,7 +66,7 @@ class Rebalance:
             self._start()
 
     def note_new_member(self) -> None:
-        """A first join came while an empty group gathers: give others the same time again."""
+        """Extend the first rebalance of an empty group after a first join."""
         if self._is_gathering:
             self._grew = True
 
@@ -76,7 +78,7 @@ class Rebalance:
         self._is_gathering = self.state is GroupState.EMPTY
         self.state = GroupState.PREPARING_REBALANCE
         if self._is_gathering:
-            # As Kafka: the first delay is whole even where the members' rebalance timeout is shorter.
+            # As in Kafka: the first delay is not shortened by the members' rebalance timeout.
             delay_ms = self._initial_delay_ms
             self._gathering_left_ms = max(self._roster.rebalance_timeout_ms - delay_ms, 0)
             self._grew = False
@@ -87,7 +89,7 @@ class Rebalance:
             self._out.set_timer(_JOIN_TIMER, self._roster.rebalance_timeout_ms)
 
     def join_timer_fired(self) -> None:
-        """The time for joining is over."""
+        """The time for joining has passed."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             return
         if self._is_gathering and self._grew and self._gathering_left_ms:
@@ -99,7 +101,9 @@ class Rebalance:
             self._complete_join()
 
     def _complete_join(self) -> None:
-        """Members that did not rejoin are out (static ones stay until their session ends); the others get a new generation."""
+        """Remove members that did not rejoin (static ones stay until their session ends); the
+        others get a new generation.
+        """
         assert self.state is GroupState.PREPARING_REBALANCE
         self._out.cancel_timer(_JOIN_TIMER)
         for member in self._roster:
@@ -107,7 +111,7 @@ class Rebalance:
                 self._roster.remove(member)
                 self._out.cancel_timer(Timer(TimerKind.SESSION, member.member_id))
         if self._roster and not self._roster.elect_joined_leader():
-            # Only silent static members are left: their sessions decide.
+            # Only static members that did not rejoin remain: wait for their sessions.
             self._is_gathering = False
             self._out.set_timer(_JOIN_TIMER, self._roster.rebalance_timeout_ms)
             return
@@ -130,7 +134,9 @@ class Rebalance:
     def answer_join(
         self, member: Member, *, leader: str | None = None, skip_assignment: bool = False
     ) -> None:
-        """Tell a member the present generation; its session starts anew. `leader` may name another than the real one (static members)."""
+        """Answer a member's join with the current generation and restart its session. `leader`
+        overrides the real leader (for static members).
+        """
         request = self._roster.release_join(member)
         self.restart_session(member)
         if request is None:
@@ -156,17 +162,19 @@ class Rebalance:
         )
 
     def restart_session(self, member: Member) -> None:
-        """The member was heard of."""
+        """Restart a member's session timer."""
         self._out.set_timer(Timer(TimerKind.SESSION, member.member_id), member.session_timeout_ms)
 
     # --- CompletingRebalance
 
     def sync(self, member: Member, request: RequestId, assignments: Mapping[str, bytes]) -> None:
-        """Hold a member's SyncGroup until the leader's plan is durable; the leader brings the plan."""
+        """Hold a member's SyncGroup until the leader's assignments are durable; the leader's
+        request contains them.
+        """
         assert self.state is GroupState.COMPLETING_REBALANCE
         self._answer_sync(
             member, ErrorCode.REBALANCE_IN_PROGRESS
-        )  # an older one of the same member: it was given up
+        )  # an older request of the member, which its client gave up
         member.awaiting_sync = request
         self.note_synced(member)
         if member.member_id == self._roster.leader_id and self._assignment_write is None:
@@ -174,14 +182,16 @@ class Rebalance:
             self._assignment_write = self._out.write(self.record(self._assignments))
 
     def note_synced(self, member: Member) -> None:
-        """The member came for its assignment, or is gone; when none is left, nobody is removed for not coming."""
+        """The member has synced or was removed. When no member is left to sync, the sync timer is
+        cancelled.
+        """
         if member.member_id in self._unsynced:
             del self._unsynced[member.member_id]
             if not self._unsynced:
                 self._out.cancel_timer(_SYNC_TIMER)
 
     def sync_timer_fired(self) -> None:
-        """Members that joined and never synced are out."""
+        """Remove members that joined and did not sync in time."""
         if self.state not in {GroupState.COMPLETING_REBALANCE, GroupState.STABLE} or not self._unsynced:
             return
         for member_id in self._unsynced:
@@ -193,11 +203,11 @@ class Rebalance:
         self._start()
 
     def owns_write(self, write_id: int) -> bool:
-        """Is it the write of a plan that is still wanted?"""
+        """Return whether this is the write of the current assignments."""
         return write_id == self._assignment_write
 
     def assignment_written(self, error: ErrorCode) -> None:
-        """The plan is durable, or could not be made so."""
+        """Handle the outcome of writing the assignments."""
         assert self.state is GroupState.COMPLETING_REBALANCE
         self._assignment_write = None
         if error is not ErrorCode.NONE:
@@ -226,25 +236,25 @@ class Rebalance:
         self._out.answer(request, self.sync_answer(member) if error is ErrorCode.NONE else SyncAnswer(error))
 
     def sync_answer(self, member: Member) -> SyncAnswer:
-        """The member's share of the plan in force."""
+        """Return the member's assignment."""
         return SyncAnswer(ErrorCode.NONE, self._roster.protocol_type, self.protocol_name, member.assignment)
 
     # --- any state
 
     def rename(self, old_member_id: str, member: Member) -> None:
-        """A static member has another id."""
+        """A static member has a new id."""
         if old_member_id in self._unsynced:
             del self._unsynced[old_member_id]
             self._unsynced[member.member_id] = None
 
     def restore(self, record: GroupRecord) -> None:
-        """Take over the generation that the log holds; the roster is filled already."""
+        """Restore the generation from the log; the roster is restored before."""
         self.generation = record.generation
         self.protocol_name = record.protocol_name
         self.state = GroupState.STABLE if self._roster else GroupState.EMPTY
 
     def end(self) -> None:
-        """The group is deleted, or led elsewhere."""
+        """The group is deleted, or another broker coordinates it."""
         self.state = GroupState.DEAD
         self._assignment_write = None
         self._unsynced.clear()
@@ -252,7 +262,7 @@ class Rebalance:
         self._out.cancel_timer(_SYNC_TIMER)
 
     def record(self, assignments: Mapping[str, bytes]) -> GroupRecord:
-        """The present generation as it is kept."""
+        """Return the current generation as a record."""
         return GroupRecord(
             protocol_type=self._roster.protocol_type or "",
             generation=self.generation,
@@ -274,7 +284,7 @@ class Rebalance:
         )
 
     def validate(self) -> None:
-        """Invariants, for tests."""
+        """Check the invariants, for tests."""
         members = list(self._roster)
         if self.state in {GroupState.EMPTY, GroupState.DEAD}:
             assert not members

@@ -1,7 +1,9 @@
-"""The bytes of the records of `__consumer_offsets`: Kafka's own format (docs/formats/consumer-offsets.md).
+"""Encoding of the records of `__consumer_offsets`: Kafka's own format
+(docs/formats/consumer-offsets.md).
 
-Keys and values start with a version. A key's version is also its kind: 0 and 1 an offset commit, 2 a group. Higher ones belong to other
-kinds of groups, which this broker does not write; they are kept in the log and not looked at.
+Keys and values start with a version. A key's version is also its kind: 0 and 1 an offset commit, 2
+a group. Higher ones belong to other kinds of groups, which this broker does not write; they stay in
+the log and are skipped.
 """
 
 from __future__ import annotations
@@ -33,20 +35,20 @@ from ponor_broker.groups.records import (
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2
 _GROUP_VALUE_VERSION = 3
-"""Kafka's own choice: version 4 differs only by compact lengths."""
+"""As Kafka writes; version 4 differs only by compact lengths."""
 _OFFSET_VALUE_VERSION = 4
-"""The one that can carry a topic id."""
+"""The version with a topic id."""
 _EXPIRING_OFFSET_VALUE_VERSION = 1
-"""The only one with an expiry, which then has neither leader epoch nor topic id; Kafka writes it so too."""
+"""The only version with an expiry, which has neither leader epoch nor topic id; as Kafka writes."""
 _STRING_BYTES_MAX = 32_767
 
 
 class OffsetsRecordError(ValueError):
-    """A record's bytes are not of the format; the message says which key and why."""
+    """A record violates the format; the message names the key and the reason."""
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
-    """Key and value of an entry; the value of a tombstone is None."""
+    """Return key and value of an entry; the value of a tombstone is None."""
     if isinstance(entry, OffsetEntry):
         return _encode_offset_key(entry.key), None if entry.value is None else _encode_offset(entry.value)
     key = encode_versioned(GroupMetadataKey(entry.key.group_id), _GROUP_KEY_VERSION)
@@ -54,10 +56,10 @@ def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
 
 
 def decode_entry(key: Buffer | None, value: Buffer | None) -> Entry | None:
-    """The entry of a record; None for kinds that are not looked at.
+    """Return the entry of a record; None for skipped kinds.
 
     Raises:
-        OffsetsRecordError: the bytes are malformed, or of a version that is not known.
+        OffsetsRecordError: the bytes are malformed, or of an unknown version.
     """
     if key is None:
         raise OffsetsRecordError("a record of __consumer_offsets has no key")
@@ -70,7 +72,7 @@ def decode_entry(key: Buffer | None, value: Buffer | None) -> Entry | None:
 
 
 def fits_record(text: str) -> bool:
-    """Can the text be a string of a record? (Kafka's bound: 32767 bytes.)"""
+    """Return whether the text fits a string of a record (Kafka's bound: 32767 bytes)."""
     return len(text) * 4 <= _STRING_BYTES_MAX or len(text.encode()) <= _STRING_BYTES_MAX
 
 

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets` as values; their bytes are in `record_codec.py`."""
+"""The records of `__consumer_offsets` as values; `record_codec.py` encodes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_TIMESTAMP = -1
 
 @dataclass(frozen=True, slots=True)
 class OffsetKey:
-    """Whose offset it is."""
+    """Group and partition of an offset."""
 
     group_id: str
     topic: str
@@ -22,7 +22,8 @@ class OffsetKey:
 class CommittedOffset:
     """A committed position: the next Kafka offset to consume.
 
-    `expire_timestamp_ms` is -1 but for commits of versions 2 to 4 with an explicit retention time.
+    `expire_timestamp_ms` is -1 except for commits of versions 2 to 4 with an explicit retention
+    time.
     """
 
     offset: int
@@ -35,14 +36,14 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """Which group."""
+    """Id of a group."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """A member as it is kept: its subscription under the chosen protocol, and its assignment."""
+    """A stored member: its subscription under the chosen protocol, and its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -56,7 +57,7 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A generation of a group. Without members: an empty group, whose generation must not go back."""
+    """A generation of a group. Without members: an empty group, whose generation must not decrease."""
 
     protocol_type: str
     generation: int
@@ -68,7 +69,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffsetEntry:
-    """A commit; None is a tombstone."""
+    """A commit; a value of None is a tombstone."""
 
     key: OffsetKey
     value: CommittedOffset | None
@@ -76,7 +77,7 @@ class OffsetEntry:
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A generation; None is a tombstone."""
+    """A generation; a value of None is a tombstone."""
 
     key: GroupKey
     value: GroupRecord | None

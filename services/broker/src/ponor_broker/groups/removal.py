@@ -1,7 +1,8 @@
-"""How offsets and groups end: deleted by an administrator, expired, or left behind by a deleted topic.
+"""Removal of offsets and groups: deleted by an administrator, expired, or of a deleted topic.
 
-Tombstones are written; when they are durable, memory forgets what they ended. A group's offsets may be more than one batch holds; then they
-end in parts, and the group itself with the last. Which offsets have expired is decided in `expiry.py`.
+Tombstones are written, and when they are durable, memory is updated. A group's offsets may exceed
+one batch; then they are removed in parts, and the group with the last part. `expiry.py` decides
+which offsets have expired.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from ponor_broker.groups.records import CommittedOffset, Entry, GroupEntry, Grou
 from ponor_broker.groups.settings import GroupSettings
 
 IsGone: TypeAlias = Callable[[str, CommittedOffset], bool]
-"""Was the topic of this name, to which this was committed, deleted?"""
+"""Returns whether the topic of this name, to which this offset was committed, was deleted."""
 ENDED_UNDER_WAY_MAX: Final = 256
-"""Groups whose tombstones may be on their way to the log at a time: most of the log's writes in flight are left to clients."""
+"""Groups whose tombstones may be in flight at a time: most of the log's writes in flight are
+reserved for clients."""
 
 OFFSETS_PER_STEP: Final = 250
-"""Offsets of a group that are looked at, and ended, in one turn of the event loop: 5 ms."""
+"""Offsets of a group that are checked and removed in one event-loop turn: about 5 ms."""
 STEPS_UNDER_WAY_MAX: Final = 8
-"""Such steps whose tombstones may be under way: one turn may hear that all of them are durable."""
+"""Such steps with tombstones in flight: all of them may complete in one turn."""
 Select: TypeAlias = Callable[[Sequence[TopicPartition]], Sequence[TopicPartition]]
 
 
 class GroupRemoval:
-    """Of one shard."""
+    """The removals of one shard."""
 
     def __init__(
         self,
@@ -56,14 +58,16 @@ class GroupRemoval:
         self._clock = clock
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups: gone once the tombstones of the group and of all its offsets, those on their way included, are durable."""
+        """DeleteGroups: done when the tombstones of the group and of all its offsets, including
+        commits in flight, are durable.
+        """
         group = self._table.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         error = group.membership.delete()
         if error is not ErrorCode.NONE:
             return error
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # for who is cancelled between two parts
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # if this call is cancelled between two parts
         try:
             parts = self._log.in_parts(self._tombstones(group))
             part, count = next(parts), 0
@@ -82,14 +86,17 @@ class GroupRemoval:
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
-        """OffsetDelete: an answer for each partition, or one for the group. Nothing committed is nothing to do, and no error."""
+        """OffsetDelete: one result per partition, or one error for the group. A partition without a
+        commit is no error.
+        """
         group = self._table.get(group_id)
         if group is None or group.membership.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.membership.state is not GroupState.EMPTY and not group.membership.is_of_consumers:
-            return ErrorCode.NON_EMPTY_GROUP  # what its members read is for them to know
+            return ErrorCode.NON_EMPTY_GROUP  # the topics that such members read are unknown
         topics_read = group.membership.subscribed_topics()
-        in_doubt = group.membership.is_of_consumers  # whose subscriptions cannot be read
+        # without readable subscriptions every topic counts as read
+        in_doubt = group.membership.is_of_consumers
         answers: dict[TopicPartition, ErrorCode] = {}
         for topic, index in partitions:
             is_read = in_doubt if topics_read is None else topic in topics_read
@@ -106,7 +113,9 @@ class GroupRemoval:
         return answers if error is ErrorCode.NONE else error
 
     async def expire(self) -> int:
-        """End offsets whose time is over, and groups that hold nothing any more. Called now and then; returns how many offsets."""
+        """Remove expired offsets, and groups that become unused. Called periodically; returns the
+        number of offsets.
+        """
         count = ended = 0
         async for group in self._table.walk(self._clock):
             expired_among = partial(self._expired_among, group)
@@ -140,10 +149,12 @@ class GroupRemoval:
         )
 
     async def forget_deleted_topics(self, is_gone: IsGone) -> bool:
-        """End what was committed to topics that are deleted. A commit on its way was allowed before the deletion: it is waited for.
+        """Remove offsets of deleted topics. Commits in flight, which were accepted before the
+        deletion, are waited for.
 
         Returns:
-            Whether all of it is gone for good. False: a write was refused, failed or is under way; call again later.
+            Whether all are removed durably. False: a write was refused, failed or is in flight;
+                call again later.
         """
         await self._log.flushed()
         failures, ended, is_whole = self._log.failures, 0, True
@@ -160,7 +171,8 @@ class GroupRemoval:
                     if (committed := group.offsets.get(partition)) is not None
                     and is_gone(partition[0], committed)
                 ]
-                # A commit under way may be to the topic's successor, and a tombstone behind it would end it too.
+                # A commit in flight may be for a new topic of the same name, and a tombstone after
+                # it would remove it too.
                 gone = [partition for partition in old if not group.offsets.is_in_flight(partition)]
                 doubtful = doubtful or len(gone) < len(old)
                 return gone
@@ -194,10 +206,11 @@ class GroupRemoval:
             self._buried(group, error)
 
     async def _end_in_steps(self, group: Group, select: Select) -> tuple[int, ErrorCode]:
-        """End the offsets that `select` finds. It looks at some of them at a time, and these are handed to the log in the same step.
+        """Remove the offsets that `select` returns, step by step; each step selects and appends
+        without an await.
 
         Returns:
-            How many were handed to the log, and why it refused one more.
+            How many were appended, and the log's refusal of the next one.
         """
         partitions, count, writes = group.offsets.partitions(), 0, 0
         for first in range(0, len(partitions), OFFSETS_PER_STEP):
@@ -217,11 +230,11 @@ class GroupRemoval:
         return count, ErrorCode.NONE
 
     def _end_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> ErrorCode:
-        # Refused, or failed: they are still there, and the next look ends them.
+        # If refused or failed, the offsets still exist, and the next check removes them.
         return self._bury_in_parts(group, self._log.in_parts(_ends(group, partitions)))
 
     def _bury_in_parts(self, group: Group, parts: Iterable[Sequence[Entry]]) -> ErrorCode:
-        """Hand tombstones of offsets to the log, up to the first part that it refuses."""
+        """Append tombstones of offsets, up to the first part that the log refuses."""
         for part in parts:
             partitions = [
                 (entry.key.topic, entry.key.partition) for entry in part if isinstance(entry, OffsetEntry)
@@ -243,7 +256,7 @@ class GroupRemoval:
         if error is ErrorCode.NONE:
             self._table.remove(group)
             return
-        # It lives on as the log has it.
+        # The group continues with the state in the log.
         group.membership = Membership(self._settings)
         restored = [] if group.durable is None else group.membership.restore(group.durable)
         self._actions.run(group, restored)

@@ -1,6 +1,6 @@
-"""Who is in a group: members, their leader, static names, ids handed out, and the vote for a protocol.
+"""The members of a group: leader, instance ids, assigned member ids, and the vote for a protocol.
 
-Only bookkeeping lives here, no state of a rebalance and no instructions.
+Bookkeeping only, without the state of a rebalance and without instructions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ponor_broker.groups.member import JoinProtocol, Member, RequestId
 
 
 class Roster:
-    """The members of one group, in the order in which they came."""
+    """The members of one group, in order of arrival."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
@@ -21,7 +21,7 @@ class Roster:
         self._support: Counter[str] = Counter()
         self._waiting = 0
         self.size_bytes = 0
-        """Memory that the members' subscriptions and assignments take, for the broker's budget."""
+        """Memory of the members' subscriptions and assignments, for the broker's budget."""
         self.protocol_type: str | None = None
         self.leader_id: str | None = None
 
@@ -35,41 +35,41 @@ class Roster:
         return iter(list(self._members.values()))
 
     def get(self, member_id: str) -> Member | None:
-        """A member, by id."""
+        """Return a member by id."""
         return self._members.get(member_id)
 
     def static_member_id(self, instance_id: str | None) -> str | None:
-        """The member id that holds a static name now."""
+        """Return the member id that holds an instance id now."""
         return None if instance_id is None else self._static.get(instance_id)
 
-    # --- ids handed out (KIP-394): not members yet
+    # assigned member ids whose owners have not joined (KIP-394)
 
     @property
     def pending_count(self) -> int:
-        """Ids handed out whose owners have not joined."""
+        """Number of assigned ids whose owners have not joined."""
         return len(self._pending)
 
     def pending_ids(self) -> tuple[str, ...]:
-        """The same, by id."""
+        """Return these ids."""
         return tuple(self._pending)
 
     def is_pending(self, member_id: str) -> bool:
-        """Was this id handed out, and not used yet?"""
+        """Return whether this id was assigned and not used yet."""
         return member_id in self._pending
 
     def add_pending(self, member_id: str) -> None:
-        """Hand an id out."""
+        """Note an assigned id."""
         assert member_id not in self._members
         self._pending[member_id] = None
 
     def remove_pending(self, member_id: str) -> None:
-        """The id was used, or given up."""
+        """The id was used, or has expired."""
         self._pending.pop(member_id, None)
 
     # --- members
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """A new member; the first one decides the protocol type and leads."""
+        """Add a member; the first one determines the protocol type and leads."""
         assert member.member_id not in self._members
         if not self._members:
             self.protocol_type = protocol_type
@@ -86,7 +86,7 @@ class Roster:
             self.leader_id = member.member_id
 
     def remove(self, member: Member) -> None:
-        """A member is gone; the oldest of the others leads if it led."""
+        """Remove a member; if it led, the oldest remaining member leads."""
         del self._members[member.member_id]
         if member.instance_id is not None:
             del self._static[member.instance_id]
@@ -97,12 +97,14 @@ class Roster:
             self.leader_id = next(iter(self._members), None)
 
     def replace_static(self, member: Member, new_member_id: str) -> None:
-        """A static member came back under a new id: it keeps its place, its leadership and its assignment."""
+        """A static member returned under a new id: it keeps its position, leadership and
+        assignment.
+        """
         assert member.instance_id is not None
         old_member_id = member.member_id
         assert self._static[member.instance_id] == old_member_id
         member.member_id = new_member_id
-        # Rebuilt to keep the order: the votes and the next leader depend on it.
+        # Rebuilt to keep the order, on which votes and the next leader depend.
         self._members = {m.member_id: m for m in self._members.values()}
         self._static[member.instance_id] = new_member_id
         if self.leader_id == old_member_id:
@@ -117,7 +119,7 @@ class Roster:
         self._count(protocols, 1)
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """A member's share of the plan."""
+        """Set a member's assignment."""
         self.size_bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
@@ -128,7 +130,9 @@ class Roster:
         member.awaiting_join = request
 
     def release_join(self, member: Member) -> RequestId | None:
-        """The JoinGroup that the member waits in, which the caller answers now; None when it does not wait."""
+        """Return the JoinGroup in which the member waits, which the caller answers; None if it does
+        not wait.
+        """
         request, member.awaiting_join = member.awaiting_join, None
         if request is not None and self._members.get(member.member_id) is member:
             self._waiting -= 1
@@ -144,21 +148,21 @@ class Roster:
 
     @property
     def all_joined(self) -> bool:
-        """Everybody who is known waits in a join, handed-out ids included."""
+        """Whether all members wait in a join, and no assigned id is pending."""
         return not self._pending and self._waiting == len(self._members)
 
     @property
     def waiting_count(self) -> int:
-        """Members that wait in a join."""
+        """Number of members that wait in a join."""
         return self._waiting
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long members may take to rejoin: the longest that any of them asked for."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one who joined; False when nobody did."""
+        """Ensure that the leader has joined; return False if no member has."""
         leader = self._members.get(self.leader_id or "")
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -169,7 +173,7 @@ class Roster:
         return False
 
     def supports(self, protocol_type: str, protocols: Sequence[JoinProtocol]) -> bool:
-        """Could a member with these protocols join the others?"""
+        """Return whether a member with these protocols could join."""
         if not self._members:
             return bool(protocol_type) and bool(protocols)
         return self.protocol_type == protocol_type and any(
@@ -177,14 +181,17 @@ class Roster:
         )
 
     def select_protocol(self) -> str:
-        """The protocol that wins: candidates are those all support, each member votes for its favourite, the oldest member breaks a tie."""
+        """Return the winning protocol: candidates are those that all members support, each member
+        votes for its most preferred one, and the oldest member breaks a tie.
+        """
         assert self._members
         candidates = {name for name, count in self._support.items() if count == len(self._members)}
         votes = Counter(member.vote(candidates) for member in self._members.values())
-        return max(votes, key=votes.__getitem__)  # the first of equals: votes keep the order of members
+        # the first of equals: votes are in order of members
+        return max(votes, key=votes.__getitem__)
 
     def validate(self) -> None:
-        """Invariants, for tests."""
+        """Check the invariants, for tests."""
         assert all(member_id == member.member_id for member_id, member in self._members.items())
         assert not self._pending.keys() & self._members.keys()
         named = {m.instance_id: m.member_id for m in self._members.values() if m.instance_id is not None}
@@ -199,5 +206,5 @@ class Roster:
         assert counted == self._support
         if self._members:
             assert any(count == len(self._members) for count in counted.values()), (
-                "no protocol is left that all support"
+                "no protocol is supported by all members"
             )

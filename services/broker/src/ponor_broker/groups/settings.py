@@ -1,4 +1,4 @@
-"""Settings of the group coordinator: every bound of this package by name, with Kafka's defaults where Kafka has the setting."""
+"""Settings of the group coordinator, with Kafka's defaults where Kafka has the setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ponor_runtime.settings import setting
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Bounds and delays of groups. In each `doc` stands the name of the setting in Kafka, if it has one."""
+    """Bounds and delays of groups. Each `doc` names Kafka's setting, if there is one."""
 
     offsets_topic_partitions: int = setting(
         50,

@@ -1,7 +1,9 @@
-"""The groups of one partition of `__consumer_offsets`: members, commits, and what survives.
+"""The groups of one partition of `__consumer_offsets`.
 
-What lives here: the requests that members and committing clients make, and loading and leaving the partition. A commit can be read, and a plan
-is handed out, only after its record is durable. State machines are run by `group_actions.py`, ends are in `removal.py`, and `log_rewrite.py` keeps the log short.
+Handles the requests of members and committing clients, and loads and unloads the partition. A
+commit becomes readable, and assignments are sent, only after their record is durable.
+`group_actions.py` executes the state machines, `removal.py` removes groups and offsets, and
+`log_rewrite.py` keeps the log short.
 """
 
 from __future__ import annotations
@@ -37,17 +39,17 @@ from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.timers import TimerQueue
 
 _ENTRIES_PER_STEP: Final = 200
-"""So many records of the log are taken in before the event loop may do something else: about 8 ms."""
+"""Records of the log that are restored per event-loop turn: about 8 ms."""
 
 _FREED_PER_STEP: Final = 1_000
-"""Groups and offsets."""
+"""Groups and offsets that are freed per event-loop turn."""
 
 _UNDER_WAY_S: Final = 0.02
-"""Between two looks whether what was under way before this shard is durable."""
+"""Interval of the check whether writes of an earlier shard are durable."""
 
 
 class GroupShard:
-    """Built when the partition opens here; serves once `load` has returned; ends with `close`."""
+    """Created when the partition opens here; serves after `load`; ends with `close`."""
 
     def __init__(
         self,
@@ -69,25 +71,25 @@ class GroupShard:
         self.rewrite = LogRewrite(log, self._table, settings)
         self.is_loaded = False
         self.has_to_forget_topics = True
-        """Topics may have been deleted since this was last looked at: always so after a load."""
+        """Topics may have been deleted since the last check: always True after a load."""
 
     def __len__(self) -> int:
         return len(self._table)
 
     def groups(self) -> tuple[Group, ...]:
-        """Every group, for reading only."""
+        """Return every group, for reading only."""
         return tuple(self._table)
 
     def get(self, group_id: str) -> Group | None:
-        """A group, for reading only."""
+        """Return a group, for reading only."""
         return self._table.get(group_id)
 
     @property
     def log_size_bytes(self) -> int:
-        """What the next load reads."""
+        """Bytes that the next load reads."""
         return self._log.size_bytes
 
-    # --- what survives: one interface for restarts now, for moves later
+    # restore and snapshot
 
     async def load(self) -> None:
         """Restore from the log.
@@ -101,7 +103,7 @@ class GroupShard:
         async for entry in self._log.replay(lambda: self._clock.sleep(_UNDER_WAY_S)):
             read += 1
             if not read % _ENTRIES_PER_STEP:
-                await self._clock.sleep(0)  # other partitions are served meanwhile
+                await self._clock.sleep(0)  # let other tasks run
             if entry.value is None:
                 entries.pop(entry.key, None)
             else:
@@ -109,7 +111,9 @@ class GroupShard:
         await self.restore(entries.values())
 
     async def restore(self, entries: Iterable[Entry]) -> None:
-        """Take over state: a record for each group and each offset, no tombstones. In bounded turns of the event loop; serves from the last one on."""
+        """Restore one record for each group and each offset, without tombstones, in bounded
+        event-loop turns; then serve.
+        """
         assert not self.is_loaded
         state_bytes = 0
         for number, entry in enumerate(entries, 1):
@@ -133,7 +137,7 @@ class GroupShard:
         self._check_log()
 
     def snapshot(self) -> Iterator[Entry]:
-        """Everything durable, in the form that `restore` takes."""
+        """Yield all durable state in the form that `restore` takes."""
         for group in self.groups():
             if group.durable is not None:
                 yield GroupEntry(GroupKey(group.group_id), group.durable)
@@ -141,7 +145,9 @@ class GroupShard:
                 yield OffsetEntry(OffsetKey(group.group_id, topic, partition), committed)
 
     def close(self, error: ErrorCode) -> Steps[None]:
-        """The partition is led elsewhere, or the broker stops: answer everybody who waits, and free memory. No request comes any more."""
+        """Answer all waiting requests and free memory, because another broker leads the partition,
+        or the broker stops. No request may follow.
+        """
         # Timers and requests of this shard may still run between the steps.
         self._log.close()
         self.rewrite.stop()
@@ -164,7 +170,7 @@ class GroupShard:
     # --- members
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup; waits as long as the rebalance takes."""
+        """JoinGroup; waits for the rebalance."""
         group = self._table.get(group_id)
         if group is None and request.member_id:
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
@@ -185,7 +191,7 @@ class GroupShard:
         return self._budget.admits(wanted - held)
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup; waits for the leader's plan to be durable."""
+        """SyncGroup; waits until the leader's assignments are durable."""
         group = self._table.get(group_id)
         if group is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -223,7 +229,9 @@ class GroupShard:
     async def commit(
         self, group_id: str, claim: MemberClaim, commits: Mapping[TopicPartition, CommittedOffset]
     ) -> ErrorCode:
-        """OffsetCommit; NONE only once the records are durable. Without commits it still asks whether the client may commit."""
+        """OffsetCommit; NONE only when the records are durable. Without commits it only checks
+        whether the client may commit.
+        """
         group = self._table.get(group_id)
         if group is None:
             if claim.generation >= 0:

@@ -1,8 +1,9 @@
-"""Static members (KIP-345) that come back, and the write that makes their new member id durable.
+"""Static members (KIP-345) that return, and the write that makes their new member id durable.
 
-A static member that restarts joins without a member id under its instance id. It gets a new member id and, in a stable group, keeps its
-assignment: nobody else notices. Its older incarnation, if it still lives, is fenced. The new id must be in the log before it is told:
-after a restart of the broker the member would be unknown otherwise.
+A static member that restarts joins without a member id under its instance id. It gets a new member
+id and, in a stable group, keeps its assignment without a rebalance. Its older incarnation, if it
+still runs, is fenced. The new id must be durable before it is sent: otherwise the member would be
+unknown after a restart of the broker.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from ponor_broker.groups.roster import Roster
 
 @dataclass(frozen=True, slots=True)
 class _Return:
-    """A join of a static member that is answered once its record is durable; and what it was before, to go back to on failure."""
+    """A join of a static member that is answered when its record is durable, and the member's
+    former data, to restore on failure.
+    """
 
     request: RequestId
     member: Member
@@ -33,7 +36,7 @@ class _Return:
 
 
 class StaticMembers:
-    """Returns of static members of one group."""
+    """Returning static members of one group."""
 
     def __init__(self, roster: Roster, rebalance: Rebalance, outbox: Outbox) -> None:
         self._roster = roster
@@ -68,7 +71,7 @@ class StaticMembers:
         self._rebalance.start_or_complete()
 
     def update(self, member: Member, request: JoinRequest) -> None:
-        """A member rejoined: what it says now counts."""
+        """Apply the data of a member's new join."""
         self._roster.set_protocols(member, request.protocols)
         member.client_id = request.client_id
         member.client_host = request.client_host
@@ -86,17 +89,18 @@ class StaticMembers:
             self._go_back(back)
             self._out.answer(back.request, JoinAnswer(error, ""))
         elif self._rebalance.state is not GroupState.STABLE:
-            # A rebalance began meanwhile: the member takes part in it.
+            # A rebalance started meanwhile: the member takes part in it.
             self._roster.hold_join(back.member, back.request)
             self._rebalance.start_or_complete()
         else:
             self._tell(back)
 
     def _tell(self, back: _Return) -> None:
-        """Answer with the generation in force.
+        """Answer with the current generation.
 
-        A leader that came back would compute a new plan that nobody asked for. From version 9 on it is told to skip that; an
-        older client is told the old leader's id, so that it takes itself for a follower.
+        A returning leader would compute new assignments, which nothing requires. From version 9 on
+        its answer tells it to skip that; an older client gets the old leader's id, so that it acts
+        as a follower.
         """
         member, leads = back.member, back.new_member_id == self._roster.leader_id
         self._roster.hold_join(member, back.request)
@@ -119,7 +123,7 @@ class StaticMembers:
         self._rebalance.restart_session(member)
 
     def _fence(self, member: Member) -> None:
-        """Requests of the older incarnation that wait."""
+        """Answer waiting requests of the older incarnation."""
         joining = self._roster.release_join(member)
         if joining is not None:
             self._out.answer(joining, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, member.member_id))
@@ -134,11 +138,11 @@ class StaticMembers:
         self._rebalance.rename(old_member_id, member)
 
     def end(self, error: ErrorCode) -> None:
-        """The group is led elsewhere now: answer the joins whose writes have not finished."""
+        """Another broker coordinates the group now: answer joins whose writes have not completed."""
         for back in self._returns.values():
             self._out.answer(back.request, JoinAnswer(error, ""))
         self._returns.clear()
 
     def validate(self) -> None:
-        """Invariants, for tests."""
+        """Check the invariants, for tests."""
         assert all(back.member.instance_id is not None for back in self._returns.values())

@@ -1,8 +1,9 @@
-"""The topics in a consumer's subscription, as far as the coordinator must know them.
+"""The topics in a consumer's subscription.
 
-To the group protocol a subscription is opaque bytes. Only for members of protocol type `consumer` does Kafka look into it, for two
-questions: may the offsets of a topic expire while the group lives, and may they be deleted. All versions of the subscription begin as
-version 0 does (int16 version, then an array of strings), so nothing more than that is read (ConsumerProtocolSubscription.json, KIP-496).
+To the group protocol a subscription is opaque. Only for members of protocol type `consumer` does
+Kafka decode it, to decide whether offsets of a topic may expire or be deleted while the group has
+members. All versions of the subscription start like version 0 (int16 version, then an array of
+strings), so only that part is decoded (ConsumerProtocolSubscription.json, KIP-496).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _TOPIC_BYTES_MIN: Final = 2
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """Every topic that one of the subscriptions names; None when one of them is no consumer's subscription."""
+    """Return every topic in the subscriptions; None if one of them is not a consumer's
+    subscription.
+    """
     topics: set[str] = set()
     for subscription in subscriptions:
         read = _topics_of(subscription)

@@ -1,7 +1,9 @@
-"""Many timers on one sleeper: deadlines of sessions and rebalances, in observed time. Members are not blamed for the time in which this process did not run.
+"""A queue of many timers with one sleeping task: deadlines of sessions and rebalances, in observed
+time, which excludes pauses of this process.
 
-A heartbeat moves its session's timer, so moving must be cheap: a later deadline only overwrites a number, and the heap entry that comes due
-too early is pushed again then. Bound: one timer for each key, and at most one heap entry for each time a timer was moved earlier.
+A heartbeat moves its session's timer, so moving must be cheap: a later deadline only overwrites a
+number, and the heap entry that becomes due too early is then pushed again. Bound: one timer per
+key, and at most one heap entry for each time a timer was moved earlier.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ponor_runtime.tasks import BackgroundTasks
 
 _NS_PER_MS = 1_000_000
 _LOOK_S_MIN = 0.1
-"""Between two looks of a queue that stands still."""
+"""Minimum sleep while the queue is paused."""
 
 
 @dataclass(slots=True)
@@ -28,7 +30,7 @@ class _Timer:
 
 
 class TimerQueue:
-    """Calls back once for each timer that came due, in order of deadlines."""
+    """Calls back once for each due timer, in order of deadlines."""
 
     def __init__(self, clock: Clock, tasks: BackgroundTasks) -> None:
         self._clock = ObserverClock(clock)
@@ -45,12 +47,12 @@ class TimerQueue:
         return len(self._timers)
 
     def stand_still(self) -> None:
-        """No time passes for any timer until `go_on`. Idempotent."""
+        """Pause all timers until `go_on`. Idempotent."""
         if self._stands_since_ns is None:
             self._stands_since_ns = self._now_ns()
 
     def go_on(self) -> None:
-        """Time passes again, from where it stood. Idempotent."""
+        """Resume all timers. Idempotent."""
         if self._stands_since_ns is not None:
             since_ns, self._stands_since_ns = self._stands_since_ns, None
             self._stood_ns += self._now_ns() - since_ns
@@ -72,7 +74,7 @@ class TimerQueue:
         self._wake_by(deadline_ns)
 
     def cancel(self, key: Hashable) -> None:
-        """Forget a timer; it will not call back."""
+        """Cancel a timer."""
         self._timers.pop(key, None)
 
     def _push(self, key: Hashable, timer: _Timer) -> None:
@@ -105,7 +107,7 @@ class TimerQueue:
             queued_ns, _, key = heapq.heappop(self._heap)
             timer = self._timers.get(key)
             if timer is None or timer.queued_ns != queued_ns:
-                continue  # cancelled, or queued anew for an earlier time
+                continue  # cancelled, or queued again for an earlier time
             if timer.deadline_ns > now_ns:
                 self._push(key, timer)
                 continue

@@ -1,6 +1,7 @@
 """Requests that wait for the state machine's answer.
 
-Bound: a member has at most one JoinGroup and one SyncGroup waiting; everything else is answered within the call.
+Bound: a member has at most one JoinGroup and one SyncGroup waiting; everything else is answered
+within the call.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from ponor_broker.groups.member import RequestId
 
 
 class WaitingRequests:
-    """Numbers requests and hands each its answer. An answer to a client that went away is dropped."""
+    """Assigns numbers to requests and delivers their answers. Answers to disconnected clients are
+    dropped.
+    """
 
     def __init__(self) -> None:
         self._last = 0
@@ -22,7 +25,7 @@ class WaitingRequests:
         return len(self._answers)
 
     def open(self) -> tuple[RequestId, asyncio.Future[AnswerBody]]:
-        """A number for a new request, and where its answer will be."""
+        """Return a number for a new request, and the future of its answer."""
         self._last += 1
         request = RequestId(self._last)
         answer: asyncio.Future[AnswerBody] = asyncio.get_running_loop().create_future()
@@ -30,7 +33,7 @@ class WaitingRequests:
         return request, answer
 
     def settle(self, request: RequestId, body: AnswerBody) -> None:
-        """Hand over an answer; exactly one for each request."""
+        """Deliver an answer, exactly one per request."""
         answer = self._answers.pop(request)
         if not answer.done():
             answer.set_result(body)

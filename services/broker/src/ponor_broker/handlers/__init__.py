@@ -1,5 +1,6 @@
-"""Request handlers, one file per API family: from a decoded request to a response message.
+"""Request handlers, one package per API family: from a decoded request to a response message.
 
-A handler turns requests into calls of `partitions/` and `groups/` and their errors into Kafka's codes; it keeps no state of its own beyond
-bounds on what is in process. Produce and Fetch have a raw path: they see the request's bytes and answer with buffers.
+A handler translates requests into calls of `partitions/` and `groups/`, and their errors into
+Kafka's codes. It keeps no state except bounds on running requests. Produce, Fetch and Metadata
+parse the request's bytes themselves and answer with buffers.
 """

@@ -1,6 +1,7 @@
-"""DescribeAcls, CreateAcls, DeleteAcls of a cluster without an authorizer: SECURITY_DISABLED, as Kafka answers then.
+"""DescribeAcls, CreateAcls, DeleteAcls: SECURITY_DISABLED, Kafka's answer without an authorizer.
 
-Clients know this answer: MirrorMaker 2 stops copying ACLs, where an API that is missing is an error to it at every attempt.
+Clients handle this code: MirrorMaker 2 stops copying ACLs, whereas a missing API is an error at
+every attempt.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 
 DISABLED: Final = ErrorCode.SECURITY_DISABLED
 MESSAGE: Final = "No Authorizer is configured."
-"""Kafka's words."""
+"""Kafka's message."""
 
 
 def acl_handlers() -> Sequence[ApiHandler]:
-    """For the dispatcher."""
+    """Return the handlers for the dispatcher."""
     return (
         ApiHandler(ApiKey.DESCRIBE_ACLS, 1, 3, _describe),
         ApiHandler(ApiKey.CREATE_ACLS, 1, 3, _create),

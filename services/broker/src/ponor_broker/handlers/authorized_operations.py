@@ -1,13 +1,10 @@
-"""Which operations a client may do (KIP-430), while there are no ACLs: all of them.
-
-What lives here: the bit sets that Metadata, DescribeCluster and their kin answer with.
-"""
+"""Authorized operations (KIP-430): without ACLs, all of them."""
 
 from __future__ import annotations
 
 from typing import Final
 
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
-"""Nobody asked."""
+"""The request did not ask for them."""
 TOPIC_OPERATIONS: Final = 3576
 CLUSTER_OPERATIONS: Final = 8096

@@ -1,15 +1,16 @@
-"""From received bytes to request frames, with bounded memory and exactly one copy of a frame that arrives whole.
+"""Assembly of received bytes into request frames, with bounded memory and one copy per complete
+frame.
 
-What lives here: the state of one connection's incoming bytes; pure, no sockets. Frames that are complete in the loop's shared scratch are
-copied out of it (the log cache keeps them); a frame that is not complete gets a buffer of its own, into which the kernel then writes
-directly. An idle connection holds nothing.
+State of one connection's incoming bytes, without sockets. Frames that are complete in the event
+loop's shared buffer are copied out of it (the log cache keeps them). An incomplete frame gets its
+own buffer, into which the kernel then writes directly. An idle connection holds no buffer.
 
-A length is a claim: memory is taken as bytes arrive (1 MiB first, then in growing steps), so that a client cannot make the broker
-allocate what it does not send. The claim itself is charged to a budget by the owner before the first byte of an incomplete frame is kept;
-a complete frame claims nothing, its bytes are here.
+A length field is only a claim: memory is allocated as bytes arrive (1 MiB first, then in growing
+steps), so that a client cannot make the broker allocate what it does not send. The owner charges
+the claimed length to a budget before an incomplete frame is kept; a complete frame claims nothing.
 
-Only Produce carries bulk. Every other request is decoded into objects, several times as large as a tiny array element on the wire, and is
-therefore held to a smaller bound.
+Only Produce may be large. Every other request is decoded into objects several times larger than its
+bytes, and therefore has a smaller bound.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ _LENGTH: Final = Struct(">i")
 _PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(API_KEY_BYTES, "big")
 
 Admit: TypeAlias = Callable[[int], bool]
-"""Asked once per frame that is not complete, with its length, before memory is taken: False stops the receiver until `resume`."""
+"""Called once per incomplete frame, with its length, before memory is allocated: False blocks the
+receiver until `resume`."""
 
 
 class FrameReceiver:
-    """Cuts a connection's bytes into frames: each without its length field, in a writable buffer of its own.
+    """Cuts a connection's bytes into frames, each without its length field, in its own writable
+    buffer.
 
-    A frame below one byte, above `frame_bytes_max`, or above `control_bytes_max` without being a Produce sets `failure`: the connection
-    cannot be trusted any further. Frames that stood before it are returned all the same.
+    A frame of length 0 or less, above `frame_bytes_max`, or above `control_bytes_max` without being
+    a Produce sets `failure`: the rest of the connection cannot be parsed. Frames before it are
+    still returned.
     """
 
     __slots__ = (
@@ -61,21 +65,25 @@ class FrameReceiver:
         self._filled = 0
         self._stash = b""  # an incomplete length field; while blocked, everything that was received
         self.blocked = False
-        """Waiting for `resume`: no bytes may be given meanwhile."""
+        """Waiting for `resume`: no bytes may be passed in meanwhile."""
         self.failure: KafkaWireError | None = None
-        """What makes the bytes useless; none may be given after it."""
+        """Why the bytes cannot be parsed; no bytes may be passed in after it."""
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether a part of a frame has arrived."""
+        """Whether part of a frame has arrived."""
         return self._frame is not None or bool(self._stash)
 
     def own_buffer(self) -> memoryview | None:
-        """Where the next bytes should be received: the rest of the present frame's buffer, None for the shared scratch."""
+        """Return where to receive the next bytes: the rest of the current frame's buffer; None: the
+        shared buffer.
+        """
         return None if self._frame is None else memoryview(self._frame)[self._filled :]
 
     def received_own(self, count: int) -> list[bytearray]:
-        """`count` bytes were written into `own_buffer`. Returns the frame if they completed it."""
+        """Note that `count` bytes were written into `own_buffer`. Returns the frame if they
+        completed it.
+        """
         frame = self._frame
         assert frame is not None
         self._filled += count
@@ -90,7 +98,9 @@ class FrameReceiver:
         return []
 
     def received(self, data: memoryview, size: int) -> list[bytearray]:
-        """The first `size` bytes of somebody else's buffer arrived; what is needed of them is copied. Returns the complete frames."""
+        """Process the first `size` bytes of a shared buffer; copies what it needs. Returns the
+        complete frames.
+        """
         assert self._frame is None
         assert not self.blocked
         if not self._stash and size > LENGTH_BYTES:
@@ -98,7 +108,7 @@ class FrameReceiver:
             if 0 < length <= self._control_max and length + LENGTH_BYTES == size:
                 return [
                     bytearray(data[LENGTH_BYTES:size])
-                ]  # one frame and nothing else: who waits for answers sends so
+                ]  # exactly one frame: the usual case of a client that waits for answers
         if self._stash:
             data = memoryview(self._stash + bytes(data[:size]))
             size = len(data)
@@ -106,7 +116,9 @@ class FrameReceiver:
         return self._cut(data, 0, size)
 
     def resume(self) -> None:
-        """The frame that was not admitted is now (its owner has charged it). It is not complete, so nothing stands behind it."""
+        """Continue with the frame that was not admitted; its owner has charged it. It is
+        incomplete, so no bytes follow it.
+        """
         assert self.blocked
         self.blocked = False
         data, self._stash = memoryview(self._stash), b""
@@ -133,12 +145,15 @@ class FrameReceiver:
         return frames
 
     def _take_incomplete(self, length: int, data: memoryview, at: int, size: int) -> None:
-        """All bytes from `at` on belong to a frame that is not complete, or is refused, or cannot be judged yet."""
+        """Store the bytes from `at` on, which belong to a frame that is incomplete, refused, or not
+        decidable yet.
+        """
         begin = at + LENGTH_BYTES
         if self.failure is not None:
             return
         if length > self._control_max and size - begin < API_KEY_BYTES:
-            self._stash = bytes(data[at:size])  # its first two bytes will say whether it may be so large
+            # the API key in its first two bytes decides whether it may be this large
+            self._stash = bytes(data[at:size])
         elif self._admit(length):
             self._begin(length, data, begin, size)
         else:
@@ -146,7 +161,9 @@ class FrameReceiver:
             self._stash = bytes(data[at:size])
 
     def _is_welcome(self, length: int, data: memoryview, begin: int, size: int) -> bool:
-        """Whether a length outside the bound that holds for all requests is acceptable, as far as can be said; sets `failure`."""
+        """Return whether a length above the general bound is acceptable, as far as known; sets
+        `failure` if not.
+        """
         if not 0 < length <= self._frame_max:
             self.failure = KafkaWireError(
                 f"a frame claims {length} bytes; socket.request.max.bytes is {self._frame_max}"
@@ -161,7 +178,8 @@ class FrameReceiver:
         self._frame_length = length
         self._filled = size - begin
         if begin + length <= len(data):
-            # What stands behind the received bytes is overwritten as the rest arrives; copying it costs less than clearing as much.
+            # Bytes after the received ones are overwritten later; copying them is cheaper than
+            # clearing as many.
             self._frame = bytearray(data[begin : begin + length])
             return
         self._frame = bytearray(min(length, max(FIRST_BUFFER_BYTES, self._filled)))

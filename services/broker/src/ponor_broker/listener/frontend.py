@@ -1,7 +1,7 @@
-"""Where Kafka requests come from: the sockets of a real broker, or the simulator.
+"""The port between a broker and its Kafka clients: real sockets, or the simulator.
 
-What lives here: the one port between a broker and its clients. It is bound before the broker registers, because its number goes to the controllers, and lets
-clients in when everything else is ready.
+It is bound before the broker registers, because the port number is part of the registration. It
+accepts clients when everything else is ready.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ponor_broker.settings import BrokerSettings
 
 
 class Frontend(Protocol):
-    """What lets clients in."""
+    """Accepts Kafka clients."""
 
     @property
     def port(self) -> int:
-        """The port that clients are told."""
+        """The port number for clients."""
         ...
 
     async def serve(self, dispatcher: RequestDispatcher) -> None:
-        """Let clients in."""
+        """Accept clients."""
         ...
 
     async def close(self) -> None:
-        """Let nobody in any more and end every connection. Idempotent."""
+        """Stop accepting clients and close every connection. Idempotent."""
         ...
 
 
@@ -43,7 +43,7 @@ BindFrontend: TypeAlias = Callable[
 async def bind_listener(
     runtime: Runtime, settings: BrokerSettings, options: BrokerOptions, backlog: AnswerBacklog
 ) -> Frontend:
-    """The frontend of a real broker: sockets.
+    """Bind the sockets of a real broker.
 
     Raises:
         OSError: the address cannot be bound; the message names it.

@@ -33,16 +33,20 @@ from ponor_broker.requests.request_flow import RequestFlow
 LOG: Final = logging.getLogger("ponor.broker.listener")
 
 SCRATCH_BYTES: Final = 256 << 10
-"""What one read takes at most. Four batches of 64 KiB, read and cut at once; still within a core's second-level cache."""
+"""Size of the shared read buffer: four batches of 64 KiB are read and cut at once, and it still
+fits a core's second-level cache."""
 SCRATCH_BYTES_WHEN_FULL: Final = 512
-"""The same while the receive budget is used up: what arrives then is charged above it, so it arrives in drops."""
+"""Size of a read while the receive budget is used up: its bytes are charged above the budget, so it
+must be small."""
 LARGE_FRAME_BYTES: Final = 4 << 20
-"""Frames above this share half of the receive budget, so that they cannot keep small ones out."""
+"""Larger frames share half of the receive budget, so that they cannot block small ones."""
 SWEEP_S: Final = 2.0
 WRITE_HIGH_BYTES: Final = 0
-"""What the socket does not take at once is unread: every byte of it is counted in `fetch_answers_bytes_max`, and nothing new is started meanwhile."""
+"""Every byte that the socket does not accept immediately counts as unread in
+`fetch_answers_bytes_max`, and no request starts meanwhile."""
 JOINED_BYTES_MAX: Final = 16 << 10
-"""Answers up to this size in all are joined: one buffer costs the loop less than several, and copying this much next to nothing."""
+"""Answers up to this total size are joined: one buffer costs the event loop less than several, and
+a small copy is cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class ListenerSettings:
 
 
 class _Shared:
-    """What all connections of one listener share."""
+    """State that all connections of one listener share."""
 
     def __init__(
         self,
@@ -125,7 +129,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._shared = shared
         self._transport: asyncio.Transport | None = None
         self._context = ConnectionContext(peer="?")
-        assert shared.dispatcher is not None, "no client gets in before the broker serves"
+        assert shared.dispatcher is not None, "clients connect only after `serve`"
         self._connection = ClientConnection(shared.dispatcher, self, self._context, shared.flow)
         self._receiver = FrameReceiver(
             self._admit_frame,
@@ -136,9 +140,11 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._admission: asyncio.Task[None] | None = None
         self._wants_reading = True
         self._paused = False
-        self._unread_bytes = 0  # our share of the backlog; 0 while the client keeps up
+        # this connection's share of the backlog; 0 while the client reads fast enough
+        self._unread_bytes = 0
         self._progressed = True
-        """Since the last sweep, which alone looks at the clock: a look per read and per answer cost a microsecond a request."""
+        """Whether bytes moved since the last sweep. Only the sweep reads the clock: a clock call
+        per read and answer cost 1 µs per request."""
         self._last_progress_ns = 0
 
     # asyncio.BufferedProtocol
@@ -162,7 +168,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
         del sizehint
         if self._held is not None:
             own = self._receiver.own_buffer()
-            assert own is not None, "what is charged is being received"
+            assert own is not None, "a charged frame has its own buffer"
             return own
         shared = self._shared
         return shared.scratch[:SCRATCH_BYTES_WHEN_FULL] if shared.receive.is_full else shared.scratch
@@ -284,18 +290,18 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._shared.refused(reason)
         self._shared.refusals.say(self._context.peer, reason, text)
         if self._transport is not None:
-            # Who was never let in is not worth the wait for a polite end.
+            # A client that was refused at connect gets no graceful close.
             self._transport.close() if self in self._shared.connections else self._transport.abort()
 
     def sweep(self, now_ns: int) -> None:
-        """Close the connection if it is idle, or stuck in the middle of a frame or of an answer, for too long."""
+        """Close the connection if it is idle, or stalled within a frame or an answer, for too long."""
         if self._progressed:
             self._progressed = False
             self._last_progress_ns = now_ns
         silent_ms = (now_ns - self._last_progress_ns) // 1_000_000
         settings = self._shared.settings
         if self._receiver.is_mid_frame and not self._paused and silent_ms > settings.stall_ms_max:
-            self._refuse("stalled", f"no byte of a half-sent request for {silent_ms} ms")
+            self._refuse("stalled", f"no byte of an incomplete request for {silent_ms} ms")
         elif silent_ms > settings.idle_ms_max and not self._connection.is_busy:
             self._refuse("idle", f"idle for {silent_ms} ms")
         elif self._buffered_bytes() and silent_ms > settings.idle_ms_max:
@@ -309,13 +315,13 @@ class ClientProtocol(asyncio.BufferedProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class KafkaListener:
-    """A bound port that serves Kafka clients once `serve` was called; before that connections are refused."""
+    """A bound port that accepts Kafka clients after `serve`; before that, connections are refused."""
 
     def __init__(self, server: asyncio.Server, shared: _Shared) -> None:
         self._server = server
@@ -334,7 +340,7 @@ class KafkaListener:
         telemetry: Telemetry,
         fail_stop: FailStop,
     ) -> KafkaListener:
-        """Take the port (0: any), so that the broker can tell the cluster its address before it serves.
+        """Bind the port (0: any), so that its number is available before the broker serves.
 
         Raises:
             OSError: the address cannot be bound; the message names it.
@@ -353,19 +359,19 @@ class KafkaListener:
         return cls(server, shared)
 
     async def serve(self, dispatcher: RequestDispatcher) -> None:
-        """Let clients in."""
+        """Accept clients."""
         self._shared.dispatcher = dispatcher
         await self._server.start_serving()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep(), name="sweep idle connections")
 
     @property
     def port(self) -> int:
-        """The port that was really bound."""
+        """The bound port."""
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """Number of connected clients."""
         return len(self._shared.connections)
 
     async def _sweep(self) -> None:
@@ -377,7 +383,7 @@ class KafkaListener:
                 protocol.sweep(now_ns)
 
     async def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening and close every connection."""
         self._server.close()
         for protocol in list(self._shared.connections):
             protocol.abort()

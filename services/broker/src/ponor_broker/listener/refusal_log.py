@@ -1,6 +1,6 @@
-"""Lines about refused clients, so few that a hostile crowd cannot fill a disk with them.
+"""Log lines about refused clients, with a bound per period.
 
-What lives here: the bound on lines. How often what was refused is in the metric `ponor_kafka_connections_refused_total`, without a bound.
+`ponor_kafka_connections_refused_total` counts all refusals.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ LINES_PER_PERIOD_MAX: Final = 50
 
 
 class RefusalLog:
-    """A number of lines per period, then a count; the owner begins periods."""
+    """Logs a bounded number of lines per period, then their count. The owner starts periods."""
 
     def __init__(self) -> None:
         self._lines = 0
 
     def say(self, peer: str, reason: str, text: str) -> None:
-        """One client is refused."""
+        """Log one refusal."""
         self._lines += 1
         if self._lines <= LINES_PER_PERIOD_MAX:
             LOG.warning("closing connection of %s (%s): %s", peer, reason, text)
 
     def begin_period(self) -> None:
-        """Say how many lines were left out, and begin anew."""
+        """Log how many lines were omitted, and start a new period."""
         left_out = self._lines - LINES_PER_PERIOD_MAX
         self._lines = 0
         if left_out > 0:
-            LOG.warning("closed %d more connections without a line each", left_out)
+            LOG.warning("closed %d more connections; their lines were omitted", left_out)

@@ -1,7 +1,8 @@
-"""What a producer's record batch must fulfil before a partition takes it (docs/design/kafka-protocol-and-produce-path.md#record-validation).
+"""Validation of a producer's record batch
+(docs/design/kafka-protocol-and-produce-path.md#record-validation).
 
-What lives here: Kafka's rules for one partition's records of a Produce request (`LogValidator` of Apache Kafka 4.3), in Kafka's order, with Kafka's
-error codes, and what Kafka changes in the batch: its codec and its timestamps. Pure but for one scratch buffer.
+Implements the rules of `LogValidator` (Apache Kafka 4.3) in Kafka's order and with Kafka's error
+codes, and Kafka's changes to the batch: codec and timestamps. No I/O.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
 RECORD_ERRORS_MAX: Final = 1_000
-"""Records that an answer speaks of one by one; the message counts all."""
+"""Records that an answer lists individually; the message contains the total."""
 SCRATCH_BYTES: Final = 1 << 20
-"""Batches that decompress to less need no memory of their own."""
+"""Size of the reused buffer; larger batches are decompressed into a new one."""
 _LZ4: Final = int(Codec.LZ4)
 _ZSTD: Final = int(Codec.ZSTD)
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
@@ -46,14 +47,16 @@ _LEVELED: Final = bytes((Codec.GZIP, Codec.LZ4, Codec.ZSTD))
 
 
 class ValidBatch(NamedTuple):
-    """What may be appended. None of the batch's records has a timestamp below `min_timestamp`, -1 ("none") among them; `INT64_MIN` where nobody knows."""
+    """A batch that may be appended. No record has a timestamp below `min_timestamp`, where -1
+    ("none") counts as -1; `INT64_MIN` if unknown.
+    """
 
     batch: BatchView
     min_timestamp: int
 
 
 class BatchValidator:
-    """Rules that are the same for every partition of this broker."""
+    """The rules, with this broker's bound on decompression."""
 
     def __init__(self, *, decompressed_batch_bytes_max: int) -> None:
         self._decompressed_bytes_max = decompressed_batch_bytes_max
@@ -62,10 +65,11 @@ class BatchValidator:
     def validate(
         self, records: memoryview | None, version: int, config: TopicConfig, now_ms: int
     ) -> ValidBatch:
-        """The one batch of a partition's records, as it is to be appended: in place, or a new one under the topic's codec.
+        """Return the batch to append: the original, changed in place, or a new one under the
+        topic's codec.
 
         Raises:
-            PartitionError: with the code that Kafka answers, and the records it is about.
+            PartitionError: with Kafka's code, and the records concerned.
         """
         batch = _only_batch(records)
         if batch.base_offset != 0:
@@ -93,13 +97,14 @@ class BatchValidator:
         if config.is_log_append_time:
             batch.set_log_append_time(now_ms)
             return ValidBatch(batch, now_ms)
-        # Where the producer claimed one time for all records, the walk saw that and not the times that they have from here on.
+        # If the producer set one time for all records, the walk checked that time, not the records'
+        # own deltas, which apply from here on.
         min_timestamp = INT64_MIN if batch.attributes & TIMESTAMP_TYPE_BIT else walk.min_timestamp
         batch.set_create_time(walk.max_timestamp)
         return ValidBatch(batch, min_timestamp)
 
     def _walk(self, batch: BatchView, config: TopicConfig, now_ms: int) -> tuple[Buffer, RecordWalk]:
-        """Every record's bytes, key and time; the records uncompressed, which may lie in the scratch buffer."""
+        """Check every record; return the uncompressed records, which may be in the scratch buffer."""
         is_fixed = bool(batch.attributes & TIMESTAMP_TYPE_BIT)
         timestamp_min, timestamp_max = _timestamp_bounds(config, now_ms)
         try:
@@ -124,7 +129,7 @@ class BatchValidator:
 def _only_batch(records: memoryview | None) -> BatchView:
     if records:
         with contextlib.suppress(KafkaWireError):
-            return BatchView(records)  # it fills the field, so it is the only one
+            return BatchView(records)  # it fills the field, so it is the only batch
     try:
         batches = list(split_batches(records)) if records else []
     except OldRecordFormatError as error:
@@ -157,7 +162,7 @@ def _check_header(batch: BatchView) -> None:
     if batch.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
         if batch.is_control:
             raise _invalid("a client may not write control batches")
-        raise PartitionError(ErrorCode.INVALID_TXN_STATE, "there are no transactions on this broker yet")
+        raise PartitionError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker yet")
     count = batch.record_count
     if count <= 0 or count != batch.last_offset_delta + 1:
         raise _invalid(f"{count} records do not take {batch.last_offset_delta + 1} offsets")
@@ -183,9 +188,11 @@ def _timestamp_bounds(config: TopicConfig, now_ms: int) -> tuple[int, int]:
 
 
 def _refused_records(batch: BatchView, walk: RecordWalk, config: TopicConfig, now_ms: int) -> PartitionError:
-    """The error for records that are well-formed and may not be here: one line for each, and what they have in common."""
+    """Build the error for well-formed records that the topic does not allow: one line for each, and
+    a summary.
+    """
     if batch.attributes & TIMESTAMP_TYPE_BIT and config.is_log_append_time:
-        wrong_type = "only the broker sets the timestamp type LogAppendTime"
+        wrong_type = "only the broker may set the timestamp type LogAppendTime"
         errors = [
             RecordError(index, wrong_type) for index in range(min(batch.record_count, RECORD_ERRORS_MAX))
         ]

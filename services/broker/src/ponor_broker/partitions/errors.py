@@ -1,7 +1,7 @@
-"""Why a partition refused: exceptions that carry the Kafka error a client gets.
+"""Exceptions of partitions, with the Kafka error code for the client.
 
-What lives here: the one family of errors between partitions and handlers. Overload and trouble with the storage are always among
-Kafka's retriable codes; UNKNOWN_SERVER_ERROR is never used, since producers take it as final.
+Overload and storage errors always get a retriable code. UNKNOWN_SERVER_ERROR is never used, since
+producers treat it as final.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from ponor_broker.partitions.identity import PartitionKey
 
 
 class RecordError(NamedTuple):
-    """What is wrong with one record of a refused batch; `record` counts from 0."""
+    """The problem of one record of a refused batch; `record` counts from 0."""
 
     record: int
     message: str
 
 
 class PartitionError(Exception):
-    """A request that a partition refused, with the code for the client and one line for people; `record_errors` where single records are why."""
+    """A request that a partition refused: code for the client, message, and problems of single
+    records.
+    """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
@@ -39,23 +41,26 @@ class PartitionError(Exception):
 
 
 class NotOneBatchError(PartitionError):
-    """The records of a Produce request are not one batch of a format that is known: refused before the partition looks at them."""
+    """The records of a Produce request are not exactly one batch of a known format; refused before
+    the partition checks them.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
 class BrokerFencedError(PartitionError):
-    """This broker may not answer (`Serving`): it does not know any more who leads the partition, nor whether it exists."""
+    """This broker may not answer (`Serving`): its image may be outdated."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker may not answer: {reason}")
 
 
 class PartitionInTransitError(PartitionError):
-    """Which broker serves the partition is about to be known: who can wait for a moment should, others are told NOT_LEADER_OR_FOLLOWER.
+    """The partition changes its leader: requests that can wait should wait; others get
+    NOT_LEADER_OR_FOLLOWER.
 
-    `key` is the topic id and the number, for `TransitParking`.
+    `key` identifies the partition for `TransitParking`.
     """
 
     def __init__(self, key: PartitionKey, message: str) -> None:
@@ -64,7 +69,7 @@ class PartitionInTransitError(PartitionError):
 
 
 def storage_error(error: BaseException) -> PartitionError:
-    """What a client is told about an exception of the storage layer."""
+    """Translate an exception of the storage layer for the client."""
     if isinstance(error, PartitionError):
         return error
     return PartitionError(_code_of(error), f"{type(error).__name__}: {error}")
@@ -73,7 +78,8 @@ def storage_error(error: BaseException) -> PartitionError:
 def _code_of(error: BaseException) -> ErrorCode:
     match error:
         case AppendBackpressureError() | ReadTimeoutError() | TimeoutError():
-            # Every client repeats REQUEST_TIMED_OUT without a metadata refresh: the leader is right, it is only slow or full.
+            # Every client retries REQUEST_TIMED_OUT without a metadata refresh: the leader is
+            # correct, only slow or full.
             return ErrorCode.REQUEST_TIMED_OUT
         case StreamFencedError() | StreamClosedError() | StreamNotFoundError():
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,7 +1,4 @@
-"""Which partition: the name under which everything in `partitions/` and its callers speak of one.
-
-What lives here: two types without behaviour.
-"""
+"""Identifiers of a partition."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 PartitionKey: TypeAlias = tuple[bytes, int]
-"""Topic id and number: the key of the controller's rows."""
+"""Topic id and partition number: the key of the controller's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionId:
-    """Which partition: the topic's id (16 bytes) and name, and the number."""
+    """Topic id (16 bytes), topic name and partition number."""
 
     topic_id: bytes
     topic: str
@@ -25,5 +22,5 @@ class PartitionId:
 
     @property
     def key(self) -> PartitionKey:
-        """The same without the name."""
+        """The identifier without the name."""
         return self.topic_id, self.index

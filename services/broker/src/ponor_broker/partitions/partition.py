@@ -1,14 +1,16 @@
-"""A partition that this broker leads: appends, reads, and what must survive a move.
+"""A partition that this broker leads.
 
-A batch is checked against the producer's state and appended in one step; it becomes readable, and is acknowledged, when it is durable. Replication factor
-is 1 by design (durability is the log's and the object store's), so the high watermark is the confirmed end and there is no follower.
+A batch is checked against the producer's state and appended in one synchronous step. It becomes
+readable, and is acknowledged, when it is durable. The replication factor is 1 by design (the
+write-ahead log and the object store provide durability), so the high watermark is the confirmed end
+and there are no followers.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.plain_produce import stamped_copy
@@ -20,7 +22,7 @@ from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.in_flight import InFlightAppends, OnSettled
+from ponor_broker.partitions.in_flight import AppendResult, InFlightAppends, OnSettled
 from ponor_broker.partitions.log.meta_stream import MetaStream
 from ponor_broker.partitions.log.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.log.stream_port import PartitionStream
@@ -38,21 +40,17 @@ from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS
 ANY_EPOCH: Final = -1
 HIGH_WATERMARK: Final = -1  # as an offset of `delete_records`
 COPIED_BYTES_MAX: Final = 2048
-"""A batch up to this size is copied out of its request. The log cache keeps it for a while, and a view keeps the whole request, three more
-objects and the garbage collector's interest in two of them: more than the batch itself."""
+"""A batch up to this size is copied out of its request. The log cache keeps it for a while, and a
+view would keep the whole request and three more objects, two of them tracked by the garbage
+collector: more than the batch itself."""
 
 Watcher: TypeAlias = Callable[["Partition", int], None]
-"""Called with the bytes by which the readable end grew; 0 when the log start moved, or the partition closed or failed."""
-
-
-class AppendResult(NamedTuple):
-    """What a durable append tells."""
-
-    base_offset: int
+"""Called with the number of bytes by which the readable end grew; 0 if the log start moved, or the
+partition closed or failed."""
 
 
 class Partition:
-    """See the module's docstring. Built by `partition_opener`, after `recover` it serves."""
+    """One open partition. Built by `partition_opener`; it serves after `recover`."""
 
     def __init__(
         self,
@@ -68,38 +66,40 @@ class Partition:
     ) -> None:
         self.identity = identity
         self.is_internal = identity.topic in INTERNAL_TOPICS
-        """Of a topic that the broker keeps for itself: clients read it, and cannot write."""
+        """Whether the topic is internal: clients may read, but not write."""
         self.leader_epoch = leader_epoch
         self.log = log
         self.config = config
         self.plain_bytes_max = -1 if self.is_internal else config.plain_bytes_max
-        """As `TopicConfig.plain_bytes_max`; below all sizes where clients do not write."""
+        """As `TopicConfig.plain_bytes_max`; -1 if clients may not write."""
         self._meta = meta
         self._state = state
         self._clock = clock
         self._settled_offset = log.confirmed_offset
-        """Producer state, timestamps and watchers have seen the appends below; the log itself may be a moment ahead."""
+        """Producer state, timestamps and watchers reflect all appends below; the log may be
+        slightly ahead."""
         self._start = LogStart(state, lambda: self._attend(self))
         self._order = SequenceOrder(identity, state.producers, refused)
-        self._in_flight: InFlightAppends | None = None  # made by the first append: most partitions rest
+        # created by the first append: most partitions are idle
+        self._in_flight: InFlightAppends | None = None
         self._drained: asyncio.Future[None] | None = None
         self.bytes_in = 0
-        """Produced since it opened here; counted up by whoever takes a batch, for `load_report`."""
+        """Bytes produced since the open; incremented by `_take`, read by `load_report`."""
         self.bytes_out = 0
-        """Fetched since it opened here; counted up by whoever answers."""
+        """Bytes fetched since the open; incremented by Fetch."""
         self._watchers: dict[Watcher, None] = {}
-        self._attend: Callable[[Partition], None] = _nobody
+        self._attend: Callable[[Partition], None] = lambda _: None
         self.service = ServiceState(identity)
-        """Changed by `partition_closing`, and by a failure."""
+        """Changed by `partition_closing`, and by a failed append."""
 
     @property
     def producers(self) -> ProducerStates:
-        """Idempotent producers of the partition."""
+        """Idempotent producers."""
         return self._state.producers
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """Where leader epochs began."""
+        """Start offsets of leader epochs."""
         return self._state.epochs
 
     @property
@@ -109,46 +109,49 @@ class Partition:
 
     @property
     def log_start_offset(self) -> int:
-        """First Kafka offset that can be read. Never shown before it is durable: no crash takes it back."""
+        """First readable Kafka offset. Visible only after it is durable, so no crash reverts it."""
         return self._start.offset
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next batch gets."""
+        """Offset of the next batch."""
         return self.log.end_offset
 
     @property
     def high_watermark(self) -> int:
-        """Where reads end: what is durable. Also the last stable offset, as long as there are no transactions.
+        """End of reads: the durable end. Without transactions also the last stable offset.
 
-        It is the log's own number, so that no answer shows records beyond the high watermark beside them, and none precedes it.
+        It is read from the log itself, so that an answer never contains records beyond its high
+        watermark.
         """
         return self.log.confirmed_offset
 
     @property
     def max_timestamp(self) -> tuple[int, int]:
-        """The largest timestamp of all readable records, and the base offset of its batch; −1 for none."""
+        """Largest timestamp of all readable records, and the base offset of its batch; −1 for none."""
         checkpoint = self._state.checkpoint
         return checkpoint.max_timestamp, checkpoint.max_timestamp_offset
 
     @property
     def is_serving(self) -> bool:
-        """Whether it can be read: neither closed nor failed, and no other broker may lead it."""
+        """Whether it is readable: neither closed nor failed, and no other broker may lead it."""
         return not self.service.refuses_reads
 
     @property
     def is_writable(self) -> bool:
-        """Whether it can be changed as well."""
+        """Whether it also accepts appends."""
         return not self.service.refuses_appends
 
     def apply_config(self, config: TopicConfig) -> None:
-        """The topic's settings changed: they hold for everything that happens from now on."""
+        """Apply changed topic configs from now on."""
         self.config = config
         self.log.apply_rules(RollRules(config.segment_bytes, config.roll_ms))
         self.service_changed()
 
     def service_changed(self, *, wake: bool = False) -> None:
-        """Settings or `service` are other ones: housekeeping looks again, and those who wait for data too where they must."""
+        """Notify maintenance, and with `wake` also waiting readers, of changed configs or
+        `service`.
+        """
         has_plain = self.is_writable and not self.is_internal
         self.plain_bytes_max = self.config.plain_bytes_max if has_plain else -1
         self._attend(self)
@@ -156,12 +159,12 @@ class Partition:
             self._wake(0)
 
     def attend(self, callback: Callable[[Partition], None]) -> None:
-        """Call back, for housekeeping, when settings or data changed or the partition stops serving; and now."""
+        """Call back now, and whenever configs, data or the service state change: for maintenance."""
         self._attend = callback
         callback(self)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Compare the leader epoch a client believes in (−1: no opinion).
+        """Compare a client's leader epoch with this partition's (−1: not checked).
 
         Raises:
             PartitionError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
@@ -180,15 +183,17 @@ class Partition:
     def append(
         self, batch: BatchView, now_ms: int, on_settled: OnSettled, *, min_timestamp: int = TIMESTAMP_MIN
     ) -> int:
-        """Take one validated batch, stamp base offset and leader epoch into it in place, and return the base offset.
+        """Append one validated batch and return its base offset; base offset and leader epoch are
+        written into the batch in place.
 
-        A repeated batch of an idempotent producer is not appended: offset and outcome are its first append's, and `on_settled` is called
-        within this call if that is durable already. No record has a timestamp below `min_timestamp`.
+        A repeated batch of an idempotent producer is not appended: offset and outcome are those of
+        its first append, and if that is durable already, `on_settled` is called within this call.
+        No record has a timestamp below `min_timestamp`.
 
         Raises:
-            PartitionInTransitError: it moves; the batch may be given again in a moment.
+            PartitionInTransitError: the partition moves; the batch may be retried soon.
             PartitionError: the producer's epoch or sequence is refused.
-            S3StreamError: the storage did not take it; nothing changed.
+            S3StreamError: the storage refused the append; nothing changed.
         """
         if self.service.refuses_appends:
             self.service.check_appends()
@@ -234,9 +239,11 @@ class Partition:
         now_ms: int,
         on_settled: OnSettled,
     ) -> int | None:
-        """`append`, with the same result and errors, of a batch within a request, told by its numbers: they cost less than an object.
+        """`append` of a batch within a request; its header fields are passed as numbers, which is
+        cheaper than an object.
 
-        None, and nothing was done, where the producer's state machine has to judge: the batch is not the one that must follow.
+        Returns None, without any effect, if the batch is not its producer's next one: the general
+        path then decides.
         """
         if self.service.refuses_appends:
             self.service.check_appends()
@@ -271,7 +278,7 @@ class Partition:
         now_ms: int,
         on_settled: OnSettled,
     ) -> None:
-        """Append what was admitted and stamped, and remember whom to tell."""
+        """Append a checked and stamped batch, and note its callback."""
         state, end_offset = self._state, base_offset + count
         if state.epochs_are_dirty:
             state.persist_epochs()
@@ -285,10 +292,11 @@ class Partition:
         self._in_flight.append((base_offset, end_offset, max_timestamp, size_bytes, on_settled))
 
     def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
-        """`append` for the broker's own batches, which are well-formed; resolves when durable, in the order of the calls.
+        """`append` for the broker's own, well-formed batches. The future resolves when the batch is
+        durable, in call order.
 
         Raises:
-            S3StreamError: the storage did not take it; nothing changed.
+            S3StreamError: the storage refused the append; nothing changed.
         """
         self.service.check_changes()
         result: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
@@ -305,14 +313,14 @@ class Partition:
         return result
 
     def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:
-        """The append that ends here was taken before: tell what became, or becomes, of it."""
+        """Report the outcome of the first append of a repeated batch, now or when it is known."""
         if self._in_flight is None or not self._in_flight.tell_also(end_offset, on_settled):
             on_settled(None)
 
     def _settle(self, failure: BaseException | None) -> None:
-        """The oldest append is durable, or will never be: the stream tells of them in their order."""
+        """Complete the oldest append; the stream reports appends in order."""
         in_flight = self._in_flight
-        assert in_flight is not None, "told of an append that nobody made"
+        assert in_flight is not None, "completion without an append"
         base_offset, end_offset, max_timestamp, size_bytes, on_settled = in_flight.popleft()
         if failure is None and self.service.failure is None:
             assert base_offset >= self._settled_offset, (
@@ -338,39 +346,33 @@ class Partition:
             self._drained.set_result(None)
 
     def _fail(self, failure: BaseException) -> None:
-        """A stream is dead after a failed append: the partition answers NOT_LEADER until it is opened again."""
+        """A failed append makes the stream unusable: the partition answers NOT_LEADER_OR_FOLLOWER
+        until it is opened again.
+        """
         if self.service.failure is None:
             self.service.fail(failure)
             self.service_changed(wake=True)
 
     # Reads
 
-    def read_cached(self, offset: int, max_bytes: int) -> list[StreamRecord] | None:
-        """Batches from memory, or None where objects are needed; see `PartitionLog.read_cached`.
-
-        Raises:
-            PartitionError: OFFSET_OUT_OF_RANGE.
-        """
-        if self.service.refuses_reads:
-            self.service.check_reads()
-        log = self.log
-        if self.log_start_offset <= offset < log.confirmed_offset:
-            return log.read_cached(offset, max_bytes)
-        self.check_offset(offset)
-        return []
-
     async def read(self, offset: int, max_bytes: int) -> list[StreamRecord]:
-        """The same, from objects too.
+        """Return batches from memory or objects.
 
         Raises:
             PartitionError: OFFSET_OUT_OF_RANGE.
             S3StreamError: unreadable or too slow.
         """
-        cached = self.read_cached(offset, max_bytes)
-        return cached if cached is not None else await self.log.read(offset, max_bytes)
+        if self.service.refuses_reads:
+            self.service.check_reads()
+        if self.log_start_offset <= offset < self.log.confirmed_offset:
+            return await self.log.read(offset, max_bytes)
+        self.check_offset(offset)
+        return []
 
     async def read_batches(self, start_offset: int, max_bytes: int) -> list[memoryview]:
-        """Whole batches from the one that contains `start_offset` on, at least one however big; empty at the end."""
+        """Return whole batches from the one that contains `start_offset`, at least one of any size;
+        empty at the end.
+        """
         return [memoryview(record.payload) for record in await self.read(start_offset, max_bytes)]
 
     def check_offset(self, offset: int) -> None:
@@ -381,7 +383,7 @@ class Partition:
             )
 
     def watch(self, watcher: Watcher) -> None:
-        """Call back at every advance of the readable end."""
+        """Call back when the readable end advances; see `Watcher`."""
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
@@ -395,15 +397,17 @@ class Partition:
     # The start of the log
 
     async def delete_records(self, offset: int) -> int:
-        """Move the log start up to `offset` (−1: the high watermark), for a client; returns the new start, which is durable then.
+        """Raise the log start to `offset` (−1: the high watermark), for a client; return the new
+        start when it is durable.
 
         Raises:
-            PartitionError: OFFSET_OUT_OF_RANGE; POLICY_VIOLATION for a topic that is only compacted.
-            S3StreamError: the storage did not take it.
+            PartitionError: OFFSET_OUT_OF_RANGE; POLICY_VIOLATION for a topic that is only
+                compacted.
+            S3StreamError: the storage refused the change.
         """
         if not self.config.deletes_old:
             raise PartitionError(
-                ErrorCode.POLICY_VIOLATION, f"{self.identity}: its cleanup.policy does not have delete"
+                ErrorCode.POLICY_VIOLATION, f"{self.identity}: its cleanup.policy does not contain delete"
             )
         end = self.high_watermark
         wanted = end if offset == HIGH_WATERMARK else offset
@@ -415,25 +419,27 @@ class Partition:
         return self.log_start_offset
 
     async def advance_log_start(self, offset: int) -> None:
-        """The log begins at `offset`; returns when that is durable. Segments and streams are trimmed later (`PartitionLog.trim`).
+        """Raise the log start to `offset`; return when that is durable. Segments and streams are
+        trimmed later (`PartitionLog.trim`).
 
         Raises:
-            S3StreamError: the storage did not take it.
+            S3StreamError: the storage refused the change.
         """
         self.service.check_changes()
         assert offset <= self._settled_offset, f"{self.identity}: {offset} is not readable yet"
         await self._start.advance(offset, self._settled_offset)
 
-    # What survives
+    # State that survives a move
 
     @property
     def recovers_from(self) -> tuple[StreamId, int] | None:
-        """Stream and offset where `recover` begins to read; None where it has the checkpoint and need not wait for anything."""
+        """Stream and offset where `recover` starts to read; None if the checkpoint is at the end."""
         offset = self._state.checkpoint.recover_offset
         return None if offset >= self._settled_offset else self.log.place_of(offset)
 
     async def recover(self) -> int:
-        """Learn what the Meta stream does not say, and begin this leader's epoch; returns how many batches were read for it.
+        """Read the batch headers after the checkpoint, and begin this leader's epoch; return the
+        number of batches read.
 
         Raises:
             S3StreamError: the log cannot be read.
@@ -443,7 +449,7 @@ class Partition:
         return batches
 
     def before_upload(self) -> bool:
-        """The hook of the Data stream; see `DurableState.before_upload`."""
+        """Upload hook of the Data stream; see `DurableState.before_upload`."""
         if not self.is_writable:
             return False
         if self._state.before_upload(self._settled_offset):
@@ -453,11 +459,11 @@ class Partition:
 
     @property
     def wants_time_stream(self) -> bool:
-        """Whether there are timestamps that a Time stream should hold, and none exists."""
+        """Whether a Time stream is needed and does not exist yet."""
         return self._state.wants_time_stream
 
     async def trim_meta(self) -> bool:
-        """Drop Meta entries that a rewrite replaced, once that lies in committed objects."""
+        """Trim Meta entries that a rewrite replaced, when the rewrite is in committed objects."""
         return await self._meta.trim_rewritten()
 
     @property
@@ -471,30 +477,24 @@ class Partition:
         return bool(self._in_flight)
 
     async def drained(self) -> None:
-        """Return when every append that was taken is durable, or will never be. To be called once `service` refuses appends."""
+        """Return when every append is durable or has failed. Call after `service` refuses appends."""
         if self._in_flight:
             if self._drained is None or self._drained.done():
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
 
     def write_clean_checkpoint(self, *, whole: bool = False) -> None:
-        """Say all that the next open has to know: it has nothing to learn from the data then. `whole`: in one place, so that it reads little.
+        """Write everything that the next open needs, so that it reads no batch headers. `whole`: in
+        one place, so that it reads few entries.
 
         Raises:
-            S3StreamError: the storage did not take it; the next open reads more, and loses nothing.
+            S3StreamError: the storage refused the write; the next open reads more, and loses
+                nothing.
         """
-        assert not self._in_flight, f"{self.identity}: appends are under way"
-        self._state.persist_epochs()
-        if whole:
-            self._state.write_whole(self._settled_offset)
-        else:
-            self._state.write_checkpoint(self._settled_offset, clean=True)
+        assert not self._in_flight, f"{self.identity}: appends are in flight"
+        self._state.write_clean(self._settled_offset, whole=whole)
 
     @property
     def streams(self) -> list[PartitionStream]:
         """Every open stream, the Meta stream last."""
         return [*self.log.streams.values(), self._meta.stream]
-
-
-def _nobody(_: Partition) -> None:
-    """Nobody attends yet."""

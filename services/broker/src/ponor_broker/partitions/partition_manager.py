@@ -1,7 +1,8 @@
-"""Which partitions this broker serves: it follows the image, opens what it leads, closes what it does not.
+"""The partitions that this broker serves: look-ups, and reconciliation with the metadata image.
 
-What lives here: the reconciliation loop and the look-up of open partitions. The image is the wish; the controller's stream epochs decide:
-a partition serves only after its streams were opened at its leader epoch. How partitions come and go is `arrivals` and `departures`.
+The image shows which partitions this broker leads; the controller's stream epochs decide. A
+partition serves only after its streams were opened at its leader epoch. `handoff_target` opens
+partitions, `handoff_source` moves them away.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ PartitionCallback: TypeAlias = Callable[[Partition], None]
 
 
 class PartitionManager:
-    """Open partitions by name and by id, and the loop that keeps them as the image says."""
+    """Open partitions by name and id, and the loop that follows the image."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class PartitionManager:
         self._closing: dict[PartitionKey, asyncio.Task[None]] = {}
         self._opened_callbacks: dict[str, list[PartitionCallback]] = {}
         self._closed_callbacks: dict[str, list[PartitionCallback]] = {}
-        self._stale: dict[PartitionKey, None] = {}  # to be compared with the image
+        self._stale: dict[PartitionKey, None] = {}  # partitions to compare with the image
         self._all_stale = True
         self._changed = asyncio.Event()
         self._stopping = False
@@ -98,7 +99,9 @@ class PartitionManager:
         arrivals.on_undecided = self._note_stale
 
     def _permission_changed(self, withdrawn: bool) -> None:
-        """While permission is withdrawn nothing is found here. What is open stays open, and appends under way end as they end."""
+        """While permission to answer is withdrawn no partition is found. Open ones stay open, and
+        running appends complete.
+        """
         if withdrawn:
             self.parking.settle_all()
 
@@ -108,7 +111,7 @@ class PartitionManager:
         return len(self._open)
 
     def get(self, name: str | bytes, index: int) -> Partition | None:
-        """An open partition by topic name or topic id; it may be on its way out."""
+        """Return an open partition by topic name or id; it may be closing."""
         if self._serving.refusal is not None:
             return None
         if isinstance(name, str):
@@ -116,11 +119,12 @@ class PartitionManager:
         return self._open.get((name, index))
 
     def find(self, topic: str | bytes, index: int) -> Partition:
-        """The partition, serving.
+        """Return a serving partition.
 
         Raises:
-            PartitionInTransitError: in a moment it serves, or is led elsewhere.
-            PartitionError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, or NOT_LEADER_OR_FOLLOWER where it is led elsewhere.
+            PartitionInTransitError: it serves soon, here or elsewhere.
+            PartitionError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, or NOT_LEADER_OR_FOLLOWER
+                if another broker leads it.
         """
         partition = self.get(topic, index)
         if partition is not None and partition.is_serving:
@@ -132,7 +136,8 @@ class PartitionManager:
         return list(self._open.values())
 
     async def find_settled(self, topic: str | bytes, index: int) -> Partition:
-        """`find`, but for those who can wait: a partition on the move is waited for, as long as requests are parked.
+        """Return a serving partition; wait for a partition in transit as long as requests are
+        parked.
 
         Raises:
             PartitionError: as `find`.
@@ -151,19 +156,24 @@ class PartitionManager:
         return self.find(topic, index)
 
     def note_refusal(self, topic: str | bytes, index: int, batch: ProducerBatch) -> None:
-        """A batch was refused that may be taken here in a moment: what its producer sent behind it has to wait for it."""
+        """Note a batch that was refused temporarily: later batches of its producer must wait for
+        it.
+        """
         row = self.topics.by_id(topic) if isinstance(topic, bytes) else self.topics.by_name(topic)
         if row is not None:
             self._refused.note((row.topic_id, index), batch)
 
     def _is_in_transit(self, key: PartitionKey) -> bool:
-        """Whether it is about to be known who serves a partition that is not served here."""
+        """Return whether a partition that is not served here will soon be served, here or
+        elsewhere.
+        """
         if self._stopping:
             return False
         if key in self.departures or self._wish(key) is not None:
             return True
         move = self.topics.image[MOVES].get(key)
-        # Elected, as another broker or the controller may have told the client, before this image shows it.
+        # Another broker, or the controllers, may know of this broker's election before this image
+        # shows it.
         return move is not None and move.target_id == self._node_id
 
     def _absence(self, topic: str | bytes, index: int) -> PartitionError:
@@ -174,19 +184,21 @@ class PartitionManager:
         shown = topic.hex() if isinstance(topic, bytes) else topic
         if row is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return PartitionError(code, f"there is no topic {shown}")
+            return PartitionError(code, f"topic {shown} does not exist")
         if self.topics.partition(row.topic_id, index) is None:
             return PartitionError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {row.name} has no partition {index}"
             )
         if self._is_in_transit((row.topic_id, index)):
-            raise PartitionInTransitError((row.topic_id, index), f"{row.name}-{index} is on the move")
+            raise PartitionInTransitError((row.topic_id, index), f"{row.name}-{index} is moving")
         return PartitionError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{row.name}-{index} is not open on this broker"
         )
 
     def on_opened(self, name: str, callback: PartitionCallback) -> None:
-        """Call back for every partition of a topic that opens here from now on, and at once for those already open."""
+        """Call back for every partition of a topic that opens here from now on, and immediately for
+        open ones.
+        """
         self._opened_callbacks.setdefault(name, []).append(callback)
         for partition in self.all():
             if partition.identity.topic == name:
@@ -197,18 +209,21 @@ class PartitionManager:
         self._closed_callbacks.setdefault(name, []).append(callback)
 
     async def ensure_topic(self, name: str, *, partitions: int, internal: bool = False) -> None:
-        """Return once the topic exists in the image; make it when it is missing.
+        """Return when the topic exists in the image; create it if necessary.
 
         Raises:
-            PartitionError: the controller refused or cannot be reached; the code is retriable for internal topics.
+            PartitionError: the controller refused or cannot be reached; the code is retriable for
+                internal topics.
         """
-        assert not internal or name in INTERNAL_TOPICS, f"{name} is no internal topic of Kafka"
+        assert not internal or name in INTERNAL_TOPICS, f"{name} is not an internal topic"
         await self._admin.ensure(name, partitions=partitions)
 
     # Following the image
 
     def image_changed(self, batch: RecordBatch | None) -> bool:
-        """A batch was applied (None: the image was replaced). Returns whether it speaks of topics, partitions or nodes, or of keys and closed streams, by which leaders are announced."""
+        """Handle an applied batch; None: the image was replaced. Return whether it concerns topics,
+        partitions or nodes, or keys and closed streams, which affect announcements.
+        """
         if batch is None:
             self._apply_configs(None)
             self._all_stale = True
@@ -225,7 +240,7 @@ class PartitionManager:
         return not kinds.isdisjoint(_RELEVANT)
 
     def _note_changes(self, batch: RecordBatch) -> None:
-        """The image says something new of these partitions: with thousands open, only they are looked at."""
+        """Mark the partitions of the batch as stale: with thousands open, only they are checked."""
         deleted: set[bytes] = set()
         for record in batch.records:
             if record.HasField("partition_changed"):
@@ -240,7 +255,7 @@ class PartitionManager:
                 self._note_stale((cancelled.topic_id, cancelled.partition))
             elif record.HasField("topic_deleted"):
                 deleted.add(record.topic_deleted.topic_id)
-        if deleted:  # one look at all for a thousand topics that are deleted together
+        if deleted:  # one pass for all topics that were deleted together
             known = [*self._open, *self._arrivals.waiting, *self.parking.partitions]
             for key in [key for key in known if key[0] in deleted]:
                 self._note_stale(key)
@@ -250,7 +265,7 @@ class PartitionManager:
         self._changed.set()
 
     def _apply_configs(self, batch: RecordBatch | None) -> None:
-        """Settings changed: those of the topics that are named, or of all where a broker's did."""
+        """Apply changed configs: of the named topics, or of all if a broker's configs changed."""
         records = () if batch is None else batch.records
         of_all = batch is None or any(record.HasField("broker_configs_set") for record in records)
         topic_ids = {
@@ -268,7 +283,7 @@ class PartitionManager:
                 partition.apply_config(config)
 
     async def run(self) -> None:
-        """Reconcile for ever; a background task."""
+        """Reconcile whenever something changed; a background task."""
         self._changed.set()
         while not self._stopping:
             await self._changed.wait()
@@ -276,13 +291,15 @@ class PartitionManager:
             self._reconcile()
 
     def notice_failures(self) -> None:
-        """Reconcile if a partition stopped serving by itself."""
+        """Mark partitions that failed as stale."""
         for key, partition in self._open.items():
             if not partition.is_serving:
                 self._note_stale(key)
 
     async def wait_settled(self) -> None:
-        """Until every partition that the image gives this broker has been opened, or refused, once."""
+        """Wait until every partition that the image assigns to this broker was opened, or refused,
+        once.
+        """
         await self._arrivals.wait_settled()
 
     def _reconcile(self) -> None:
@@ -295,11 +312,13 @@ class PartitionManager:
                 if not self._is_in_transit(key):
                     self.parking.settled(key)
             elif not (key in self._open or key in self._arrivals or key in self._closing):
-                wanted.append(row)  # what opens or closes is looked at again afterwards
+                wanted.append(row)  # partitions that open or close are checked again afterwards
         self._arrivals.begin(wanted)
 
     def _compare(self, key: PartitionKey, row: PartitionRow | None) -> None:
-        """Let an open partition begin to leave, stay after all, or end, as the image says; `row` is None where it is not wanted here."""
+        """Start or cancel the move of an open partition, or close it, as the image shows; `row` is
+        None if another broker leads it.
+        """
         partition = self._open.get(key)
         if partition is None:
             self._arrivals.look_again(key)
@@ -319,14 +338,15 @@ class PartitionManager:
         stale, self._stale = self._stale, {}
         if self._all_stale:
             self._all_stale = False
-            # A partition that was deleted, or is led elsewhere by now, is in no row of this broker.
+            # A partition that was deleted, or has another leader by now, is in no row of this
+            # broker.
             known = (*self._open, *self._arrivals.waiting, *self.parking.partitions)
             stale.update(dict.fromkeys(known))
             stale.update(((row.topic_id, row.partition), None) for row in self.topics.led_by(self._node_id))
         return list(stale)
 
     def _wish(self, key: PartitionKey) -> PartitionRow | None:
-        """The partition's row, if the image wants it here."""
+        """Return the partition's row if this broker leads it."""
         row = self.topics.partition(*key)
         return row if row is not None and row.leader_id == self._node_id else None
 
@@ -338,12 +358,12 @@ class PartitionManager:
             key = identity.key
             self._open[key] = partition
             self._open_by_name[identity.topic, identity.index] = partition
-            self._apply_config(partition)  # the image may have moved on while it opened
+            self._apply_config(partition)  # the image may have changed while it opened
             self._note_stale(key)
             self._tell_opened(partition)
 
     def _tell_opened(self, partition: Partition) -> None:
-        """It serves: for the first time, or again, after its move was taken back."""
+        """The partition serves: after its open, or again after a cancelled move."""
         for callback in self._opened_callbacks.get(partition.identity.topic, ()):
             callback(partition)
         self.parking.settled(partition.identity.key)
@@ -351,9 +371,9 @@ class PartitionManager:
     def _begin_close(self, key: PartitionKey, partition: Partition, *, is_deleted: bool) -> None:
         self._forget(key, partition)
         if self.departures.ended(key, is_deleted=is_deleted):
-            return  # its streams are closed
+            return  # the move has closed its streams
         if is_deleted:
-            partition_closing.abandon(partition)  # its streams are gone: there is nothing to wait for
+            partition_closing.abandon(partition)  # its streams were deleted: nothing to wait for
         else:
             self._closing[key] = self._tasks.spawn(self._close(key, partition), f"close {partition.identity}")
 
@@ -362,7 +382,7 @@ class PartitionManager:
         name_key = (partition.identity.topic, partition.identity.index)
         if self._open_by_name.get(name_key) is partition:
             del self._open_by_name[name_key]
-        if not partition.service.is_sealed:  # else they were told when it began to leave
+        if not partition.service.is_sealed:  # otherwise they were notified when the move began
             self._tell_closed(partition)
 
     def _tell_closed(self, partition: Partition) -> None:
@@ -379,7 +399,9 @@ class PartitionManager:
             self._note_stale(key)
 
     async def close(self) -> None:
-        """Persist and seal every partition; their streams are closed by the stream client, all together."""
+        """Persist every partition and refuse requests. The stream client closes all streams
+        together.
+        """
         await self.departures.close()
         self._stopping = True
         await self._arrivals.close()
@@ -393,6 +415,6 @@ class PartitionManager:
         waiting = [partition for _, partition in partitions if partition.has_in_flight]
         for _, partition in partitions:
             if not partition.has_in_flight:
-                # At once; a task for each of ten thousand would not be.
+                # Sequentially: a task for each of ten thousand partitions would be slower.
                 await partition_closing.seal(partition)
         await asyncio.gather(*(partition_closing.seal(partition) for partition in waiting))

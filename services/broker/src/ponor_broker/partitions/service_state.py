@@ -1,8 +1,8 @@
-"""Whether a partition takes appends and gives reads, and why not.
+"""Service state of one partition: whether it accepts appends and reads, and the error if not.
 
-What lives here: the states of one partition and their words. It serves; it is sealed (a move: no appends, and what was confirmed is still read, since
-nobody else can lead yet); it is held (its streams are being closed: another broker may lead from now on, so nothing is told any more); it is
-closed, or has failed. Sealed is taken back when a move is cancelled, the others are not.
+serving → sealed (a move: no appends; confirmed data is still readable, because no other broker can
+lead yet) → held (its streams are being closed: another broker may lead, so nothing may be read) →
+closed. It may also have failed. A cancelled move reverts the first two states.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ponor_broker.partitions.identity import PartitionId
 
 
 class ServiceState:
-    """Of one partition. The two flags are for the hot path; the checks find the words when one of them is set."""
+    """Of one partition. The hot path reads the two flags; the `check` methods build the error."""
 
     __slots__ = (
         "_identity",
@@ -36,41 +36,43 @@ class ServiceState:
         self.refuses_reads = False
 
     def seal(self) -> None:
-        """No appends from now on, until `unseal`."""
+        """Refuse appends until `unseal`."""
         self.is_sealed = self.refuses_appends = True
 
     def unseal(self) -> None:
-        """As before `seal`: the move was cancelled."""
+        """Accept appends again: the move was cancelled."""
         assert self.is_sealed, f"{self._identity} is not sealed"
         assert not self.is_held, f"{self._identity}: its streams may be closed already"
         self.is_sealed = False
         self.refuses_appends = self.refuses_reads
 
     def hold(self) -> None:
-        """Nothing at all from now on: another broker may lead before this one hears of it."""
-        assert self.is_sealed, f"{self._identity}: streams of a partition that takes appends are not closed"
+        """Refuse reads too: another broker may lead before this broker's image shows it."""
+        assert self.is_sealed, f"{self._identity}: its streams may only be closed after `seal`"
         self.is_held = self.refuses_reads = True
 
     def release(self) -> None:
-        """Undo `hold`: the streams were not closed, and nobody else can lead. The partition stays sealed."""
+        """Revert `hold`: the streams were not closed, and no other broker can lead. The partition
+        stays sealed.
+        """
         assert self.is_held, f"{self._identity} is not held"
         self.is_held = False
         self.refuses_reads = self.is_closed or self.failure is not None
 
     def close(self) -> None:
-        """Nothing at all, for good."""
+        """Refuse everything, permanently."""
         self.is_closed = self.refuses_appends = self.refuses_reads = True
 
     def fail(self, failure: BaseException) -> None:
-        """The same, because of an error."""
+        """Refuse everything because of an error."""
         self.failure = failure
         self.refuses_appends = self.refuses_reads = True
 
     def check_appends(self) -> None:
-        """For requests of clients.
+        """Check whether clients may append.
 
         Raises:
-            PartitionInTransitError: a moment later it is known who takes them.
+            PartitionInTransitError: the partition moves.
             StreamClosedError: the partition is closed here, or has failed.
         """
         if self.is_sealed and not self.is_closed and self.failure is None:
@@ -78,7 +80,7 @@ class ServiceState:
         self.check_changes()
 
     def check_changes(self) -> None:
-        """For what the broker itself writes: there is another time, or another broker, for it.
+        """Check whether the broker itself may write.
 
         Raises:
             StreamClosedError: the partition is closed here, moves, or has failed.
@@ -88,10 +90,11 @@ class ServiceState:
             raise StreamClosedError(f"{self._identity} moves to another broker")
 
     def check_reads(self) -> None:
-        """For readers.
+        """Check whether the partition may be read.
 
         Raises:
-            StreamClosedError: the partition is closed here, or has failed, or its streams are being closed.
+            StreamClosedError: the partition is closed here, has failed, or its streams are being
+                closed.
         """
         if self.failure is not None:
             raise StreamClosedError(f"{self._identity} failed: {self.failure}") from self.failure

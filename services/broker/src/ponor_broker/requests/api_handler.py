@@ -1,7 +1,4 @@
-"""What a request handler is: the type that dispatch and every file of `handlers/` share.
-
-Only types, so that no handler imports the dispatcher or another handler.
-"""
+"""The handler of one API: the types that the dispatcher and all of `handlers/` share."""
 
 from __future__ import annotations
 
@@ -17,19 +14,21 @@ from ponor_broker.requests.connection import ConnectionContext
 
 
 class WhenFenced(Enum):
-    """What becomes of requests of one API while this broker may not answer (`Serving`)."""
+    """Treatment of an API's requests while this broker may not answer (`Serving`)."""
 
     CLOSES = "closes"
-    """The connection is closed. The default: an API that says nothing about it never answers with state."""
+    """The connection is closed. The default: the API has no error answer."""
     REFUSES = "refuses"
-    """The handler answers with errors, without waiting, because partitions or the group coordinator refuse it."""
+    """The handler answers with errors without waiting, because partitions or the group coordinator
+    refuse."""
     SETTLES = "settles"
-    """As REFUSES for what begins now. What began before is settled by the write-ahead log: its acknowledgement is true whoever leads by then."""
+    """New requests as with REFUSES. Requests that started before are completed by the write-ahead
+    log: its acknowledgement stays true under a new leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What a handler knows beside the request."""
+    """Context of a request beyond its body."""
 
     api_version: int
     client_id: str | None
@@ -37,7 +36,7 @@ class RequestContext:
 
     @property
     def client_host(self) -> str:
-        """Address of the client without its port."""
+        """The client's address without the port."""
         return self.connection.host
 
 
@@ -47,7 +46,7 @@ Handle: TypeAlias = Callable[[Any, RequestContext], Awaitable[Message | None]]
 
 @dataclass(frozen=True, slots=True)
 class ApiHandler:
-    """One API: the versions that are handled (inclusive), by what, and what it does on a fenced broker. `advertised_min` may be lower: see dispatch."""
+    """One API: its handled versions (inclusive), its handler, and its behaviour on a fenced broker."""
 
     key: ApiKey
     version_min: int

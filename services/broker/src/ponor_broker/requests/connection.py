@@ -1,11 +1,14 @@
-"""One client's requests in their order: what may overlap, what must wait, and in which order answers leave.
+"""Order of one client's requests: which requests may overlap, which wait, and in which order
+answers are sent.
 
-What lives here: the queue of one connection, without sockets. Kafka promises answers in request order and clients rely on each request
-seeing the effect of those before it; so one request is in process at a time, with one exception that costs nothing of this: a Produce may
-start while earlier Produces of the connection still wait for the disk. Their appends were taken in order, their answers are sent in order.
+Kafka sends answers in request order, and clients rely on each request seeing the effects of the
+requests before it. Therefore one request runs at a time, with one exception: a Produce may start
+while earlier Produces of the connection wait for the disk. Their appends were made in order, and
+their answers are sent in order.
 
-A request that may start at once, as nearly all do, is never queued, and its answer needs no future: the handler gives back a `PendingAnswer`,
-which is the request's place in the order. Measured: futures and their callbacks were 8 of the 28 us of a small Produce.
+A request that can start immediately is never queued, and its answer needs no future: the handler
+returns a `PendingAnswer`, which holds the request's place in the order. Measured: futures and their
+callbacks took 8 of the 28 µs of a small Produce.
 """
 
 from __future__ import annotations
@@ -29,18 +32,19 @@ Response: TypeAlias = Sequence[Buffer] | None
 QUEUED_REQUESTS_MAX: Final = 16
 QUEUED_BYTES_MAX: Final = 1 << 20
 QUEUED_OVERHEAD_BYTES: Final = 96
-"""What a queued frame is charged beyond its bytes: the smallest requests are smaller than the object that holds them."""
+"""Charged for a queued frame in addition to its bytes: the smallest requests are smaller than the
+object that holds them."""
 PIPELINED_PRODUCES_MAX: Final = 64
 _PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(2, "big")
 
 
 class CloseConnectionError(Exception):
-    """This connection must end, without an answer; the message says why. Other connections are not affected."""
+    """The connection must be closed without an answer; the message gives the reason."""
 
 
 @dataclass(slots=True)
 class ConnectionContext:
-    """What is known of a client, for handlers and log lines."""
+    """Data about a client, for handlers and log lines."""
 
     peer: str
     client_software_name: str = "unknown"
@@ -53,19 +57,21 @@ class ConnectionContext:
 
 
 class PendingAnswer:
-    """The place of a request whose answer comes later. Whoever works on it calls `answer` once, in the loop's thread."""
+    """The place of a request whose answer is produced later. Its owner calls `answer` once, on the
+    event-loop thread.
+    """
 
     __slots__ = ("connection", "frame_bytes", "is_answered", "response")
 
     def __init__(self) -> None:
         self.connection: ClientConnection | None = None
-        """Set while somebody waits for the answer."""
+        """Set while the client waits for the answer."""
         self.frame_bytes = 0
         self.is_answered = False
         self.response: Response = None
 
     def answer(self, response: Response) -> None:
-        """The request is done; its answer leaves when those before it have left."""
+        """Complete the request. Its answer is sent after the answers of the requests before it."""
         assert not self.is_answered, "a request has one answer"
         self.response = response
         self.is_answered = True
@@ -73,16 +79,16 @@ class PendingAnswer:
             self.connection.answered(self)
 
     def abandon(self) -> None:
-        """The client is gone: nobody waits for the answer any more."""
+        """The client disconnected; the answer will be dropped."""
         self.connection = None
 
 
 Answer: TypeAlias = "Response | asyncio.Future[Response] | PendingAnswer"
-"""What starting a request gives: its response at once, or a promise of it."""
+"""Result of starting a request: its response, or a promise of it."""
 
 
 class RequestDispatcher(Protocol):
-    """What turns a request frame into a response."""
+    """Turns a request frame into a response."""
 
     def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
         """Start a request that was received at this monotonic time.
@@ -95,23 +101,25 @@ class RequestDispatcher(Protocol):
 
 
 class ConnectionOutput(Protocol):
-    """Where a connection's answers and wishes go: the socket, or a simulated one."""
+    """Receives a connection's answers and its flow control: a socket, or the simulator."""
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Write response frames: their buffers one after the other."""
+        """Write response frames: the buffers one after the other."""
         ...
 
     def want_reading(self, *, wanted: bool) -> None:
-        """Whether more requests are welcome."""
+        """Resume or pause reading of requests."""
         ...
 
     def end(self, reason: str | BaseException) -> None:
-        """Close the connection, saying why in one line; an exception that is no protocol error is a bug and is shown in full."""
+        """Close the connection and log the reason in one line. An exception that is not a protocol
+        error is a bug and is logged with its traceback.
+        """
         ...
 
 
 class _FutureAnswer(PendingAnswer):
-    """The place of a request that a coroutine works on."""
+    """The place of a request that a coroutine handles."""
 
     __slots__ = ("_work",)
 
@@ -135,7 +143,7 @@ class _FutureAnswer(PendingAnswer):
 
 
 class ClientConnection:
-    """See the module's docstring."""
+    """The requests and answers of one connection, without its socket."""
 
     __slots__ = (
         "_admission",
@@ -165,10 +173,12 @@ class ClientConnection:
         self._dispatcher = dispatcher
         self._output = output
         self._flow = flow
-        self._queue: list[bytearray] = []  # nearly always empty, and a list is an order smaller than a deque
+        # nearly always empty; a list is much smaller than a deque
+        self._queue: list[bytearray] = []
         self._queued_bytes = 0
-        self._places: deque[PendingAnswer] | None = None  # made with the first answer that comes later
-        self._alone = False  # the newest request in process is no Produce: nothing may start beside it
+        # created with the first answer that is produced later
+        self._places: deque[PendingAnswer] | None = None
+        self._alone = False  # the newest running request is not a Produce: no other may start
         self._admission: asyncio.Task[None] | None = None
         self._writable = True
         self._wants_reading = True
@@ -178,13 +188,13 @@ class ClientConnection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits or is in process."""
+        """Whether a request waits or runs."""
         return bool(self._places or self._queue)
 
     # Requests
 
     def frames_received(self, frames: Sequence[bytearray]) -> None:
-        """Whole requests arrived, in this order."""
+        """Start or queue complete requests, in order of arrival."""
         self._flow.note_read()
         for number, frame in enumerate(frames):
             if not self._queue and number < PIPELINED_PRODUCES_MAX and self._admits(frame):
@@ -192,16 +202,21 @@ class ClientConnection:
             else:
                 self._enqueue(frame)
         if len(frames) > PIPELINED_PRODUCES_MAX:
-            self._take_turn()  # its first ones may be answered already: nobody else would start the others
+            # the first ones may be answered already, so no answer would start the others
+            self._take_turn()
 
     def set_writable(self, *, writable: bool) -> None:
-        """The client reads its answers fast enough, or not: then nothing new is started for it."""
+        """Note whether the client reads its answers fast enough. No request starts while it does
+        not.
+        """
         self._writable = writable
         if writable:
             self._take_turn()
 
     def closed(self) -> None:
-        """The socket is gone: stop what can be stopped. Appends that were taken go on; their answers are dropped."""
+        """The socket is closed: cancel what can be cancelled. Appends continue; their answers are
+        dropped.
+        """
         if self._closed:
             return
         self._closed = True
@@ -230,7 +245,9 @@ class ClientConnection:
             self._flow.take_turn(self._start_queued)
 
     def _start_queued(self, starts_max: int) -> int:
-        """Our turn. What cannot start now is tried again after an answer."""
+        """Start queued requests in this connection's turn. A request that cannot start now is tried
+        again after an answer.
+        """
         self._turn_is_due = False
         started = 0
         while self._queue and started < starts_max and self._admits(self._queue[0]):
@@ -257,7 +274,7 @@ class ClientConnection:
             self._output.want_reading(wanted=has_room)
 
     def _admits(self, frame: bytearray) -> bool:
-        """Whether the request may start now; if so its bytes are charged."""
+        """Return whether the request may start now; if so, charge its bytes."""
         if self._closed or not self._writable or self._admission is not None:
             return False
         places = self._places
@@ -271,7 +288,7 @@ class ClientConnection:
         return False
 
     async def _wait_for_room(self, size_bytes: int) -> None:
-        """Wait until other connections' requests are answered, for the request at the front of the queue."""
+        """Wait for budget for the first queued request until other requests are answered."""
         try:
             await self._flow.in_flight.acquire(size_bytes)
         except BudgetExceededError as error:
@@ -286,16 +303,16 @@ class ClientConnection:
             self._take_turn()
 
     def _start(self, frame: bytearray) -> None:
-        """Begin a request whose bytes are charged."""
+        """Start a request whose bytes are charged."""
         self._alone = not frame.startswith(_PRODUCE)
         flow = self._flow
         try:
             answer = self._dispatcher.dispatch(frame, self.context, flow.read_ns)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this connection and no other
+        except Exception as error:  # noqa: BLE001 - any error closes this connection only
             flow.in_flight.release(len(frame))
             self.failed(error)
             return
-        if isinstance(answer, PendingAnswer):  # nearly always; `_place`, without a call
+        if isinstance(answer, PendingAnswer):  # the usual case: `_place` inlined
             answer.connection = self
             answer.frame_bytes = len(frame)
             places = self._places
@@ -327,14 +344,16 @@ class ClientConnection:
     # Answers
 
     def answered(self, place: PendingAnswer) -> None:
-        """A request in process is answered; what may leave leaves at the end of this turn of the loop."""
+        """A running request is answered. At the end of this event-loop turn every answer that is
+        next in order is sent.
+        """
         assert self._places, "an answer has a place"
         if self._places[0] is place and not self._flush_is_due:
             self._flush_is_due = True
             self._flow.flush_later(self._flush)
 
     def failed(self, error: BaseException) -> None:
-        """A request ends this connection."""
+        """Close the connection because a request failed."""
         if self._closed:
             return
         expected = isinstance(error, KafkaWireError | CloseConnectionError | BudgetExceededError)

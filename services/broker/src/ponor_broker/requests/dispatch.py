@@ -1,8 +1,9 @@
-"""From a request frame to its handler, and from the handler's answer to response buffers.
+"""Dispatch of a request frame to its handler, and of the handler's answer to response buffers.
 
-What lives here: the rules of Kafka's envelope as measured on Apache Kafka 4.3.1 (docs/compatibility.md): which versions are advertised, what an
-ApiVersions request of an unknown version gets, and that everything else this broker does not handle closes the connection without an
-answer. No sockets: the simulator calls `dispatch` with the bytes of a frame.
+Implements the rules of Kafka's envelope as measured on Apache Kafka 4.3.1 (docs/compatibility.md):
+which versions are advertised, the answer to an ApiVersions request of an unknown version, and
+closing the connection for every other request that this broker does not handle. No sockets: the
+simulator calls `dispatch` with the bytes of a frame.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ from ponor_broker.requests.running_requests import RequestsUnderWay
 from ponor_broker.serving import Serving
 
 PRODUCE_ADVERTISED_MIN: Final = 0
-"""Advertised although Produce 0 to 2 are refused: librdkafka reads from it which codecs a broker knows (KAFKA-18659)."""
+"""Advertised although Produce 0 to 2 are refused: librdkafka derives the codecs of a broker from
+this number (KAFKA-18659)."""
 
 
 class Measured:
-    """Counts the requests of one API, once a turn of the loop: what one group commit answers costs one look at the clock."""
+    """Counts and times the requests of one API, once per event-loop turn: requests that one group
+    commit completes share one clock call.
+    """
 
     __slots__ = ("_clock", "_duration", "_requests", "_started_ns")
 
@@ -50,11 +54,11 @@ class Measured:
 
     @property
     def requests(self) -> int:
-        """How many were counted."""
+        """Number of counted requests."""
         return self._requests.value
 
     def answered(self, started_ns: int) -> None:
-        """A request that was received at this monotonic time is answered, or wants no answer."""
+        """Count a request that was received at this monotonic time."""
         if not self._started_ns:
             asyncio.get_running_loop().call_soon(self._record)
         self._started_ns.append(started_ns)
@@ -68,7 +72,7 @@ class Measured:
 
 
 class Reply:
-    """Makes a response frame of a body, and counts the request as answered."""
+    """Builds the response frame of a body and counts the request as answered."""
 
     __slots__ = ("_is_noted", "_measured", "header", "received_ns")
 
@@ -79,13 +83,15 @@ class Reply:
         self.received_ns = received_ns
 
     def __call__(self, body: Sequence[Buffer]) -> Response:
-        """The frame for a body's buffers, which are not copied."""
+        """Return the frame for a body's buffers, which are not copied."""
         self.note()
         header = self.header
         return encode_response_frame(header.api_key, header.api_version, header.correlation_id, body)
 
     def note(self) -> None:
-        """The request is answered, or wants no answer. Counted once, also when an answer is replaced by a refusal."""
+        """Count the request as answered. Counted once, also when an answer is replaced by a
+        refusal.
+        """
         if not self._is_noted:
             self._is_noted = True
             self._measured.answered(self.received_ns)
@@ -106,7 +112,9 @@ class TracedReply(Reply):
 
 
 class RawHandler(Protocol):
-    """Produce, Fetch and Metadata: they read the frame themselves and answer with the body's buffers, at once or later."""
+    """Produce, Fetch and Metadata: they parse the frame themselves and answer with the body's
+    buffers, immediately or later.
+    """
 
     @property
     def version_min(self) -> int: ...
@@ -118,20 +126,24 @@ class RawHandler(Protocol):
     def when_fenced(self) -> WhenFenced: ...
 
     def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Answer:
-        """Begin the request: `reply(body)`, or a promise of it; None: it has no answer."""
+        """Start the request; return `reply(body)`, a promise of it, or None if the request has no
+        answer.
+        """
         ...
 
 
 class PlainHandler(Protocol):
-    """The short way of Produce requests that have nothing unusual; see `handlers.plain_produce`."""
+    """The fast path of Produce requests; see `handlers.produce.plain_produce`."""
 
     def start(self, frame: bytearray, measured: Measured, received_ns: int) -> PendingAnswer | None:
-        """Begin the request; None, and nothing is done, if it has to take the long way. `measured` counts its answer."""
+        """Start the request; return None, without any effect, if it needs the general path.
+        `measured` counts its answer.
+        """
         ...
 
 
 class _Route:
-    """Where requests of one API go: to one of the two kinds of handlers."""
+    """The handler of one API, of either kind."""
 
     __slots__ = ("handler", "measured", "raw", "version_max", "version_min", "when_fenced")
 
@@ -155,7 +167,7 @@ class AdvertisedApi(NamedTuple):
 
 
 class Dispatcher:
-    """Routes requests. Handlers are given by constructor; `advertised` is what ApiVersions shows."""
+    """Routes requests to handlers. `advertised` is the content of ApiVersions."""
 
     def __init__(
         self,
@@ -186,12 +198,12 @@ class Dispatcher:
 
     @property
     def requests(self) -> int:
-        """How many requests were answered so far."""
+        """Number of answered requests."""
         return sum(route.measured.requests for route in self._routes.values())
 
     @property
     def advertised(self) -> list[AdvertisedApi]:
-        """Every handled API, by key: never an API that is not, and with the one measured exception."""
+        """Every handled API, by key."""
         return sorted(
             AdvertisedApi(
                 key,
@@ -202,13 +214,14 @@ class Dispatcher:
         )
 
     def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
-        """Start one request, which was received at this monotonic time.
+        """Start a request that was received at this monotonic time.
 
         Returns:
-            The response frame's buffers, or a promise of them; None (also as what is promised) when no answer is due.
+            The response frame's buffers, or a promise of them; None if the request has no answer.
 
         Raises:
-            KafkaWireError: malformed; CloseConnectionError: not handled. The connection is closed for both.
+            KafkaWireError: malformed; the connection is closed.
+            CloseConnectionError: not handled; the connection is closed.
         """
         if self._plain is not None and self._telemetry.tracing is None:
             pending = self._plain.start(frame, self._produce_measured, received_ns)
@@ -236,7 +249,8 @@ class Dispatcher:
         try:
             if header.api_key == ApiKey.PRODUCE:
                 return self._start(route, frame, connection, reply)
-            # Tasks of the request inherit its span. Produce has none, and callbacks that its appends wake must not.
+            # Tasks of the request inherit its span. Produce starts no task, and callbacks that its
+            # appends trigger must not inherit it.
             inside = telemetry.tracing.inside(span)
             return inside.run(self._start, route, frame, connection, reply)
         except BaseException as error:
@@ -266,15 +280,15 @@ class Dispatcher:
     def _begin_guarded(
         self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply
     ) -> Response | asyncio.Future[Response]:
-        """Have a request handled whose answer needs permission.
+        """Start a request whose answer needs permission (`Serving`).
 
         Raises:
-            CloseConnectionError: there is no permission, and this API has no answer that says so.
+            CloseConnectionError: permission is withdrawn, and this API has no error answer.
         """
         if self._serving.refusal is not None and route.when_fenced is WhenFenced.CLOSES:
             raise CloseConnectionError(f"this broker may not answer: {self._serving.refusal}")
         answer = self._begin(route, frame, connection, reply)
-        assert not isinstance(answer, PendingAnswer), "what waits for the write-ahead log is settled by it"
+        assert not isinstance(answer, PendingAnswer), "only SETTLES handlers wait for the write-ahead log"
         return answer
 
     def _begin(self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply) -> Answer:
@@ -295,7 +309,8 @@ class Dispatcher:
     ) -> Response:
         version = header.api_version
         if handler.key is ApiKey.API_VERSIONS and not handler.version_min <= version <= handler.version_max:
-            # The client learns from version 0 what to ask next; its request cannot even be decoded.
+            # Version 0 of the answer lists the versions; a request of an unknown version cannot be
+            # decoded.
             version = header.api_version = 0
             request = None
         else:

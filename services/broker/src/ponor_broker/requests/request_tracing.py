@@ -1,7 +1,7 @@
-"""One Kafka request as a span: from its frame to its answer.
+"""Spans of Kafka requests, from frame to answer.
 
-What lives here: what a request's span says, and the reply that ends it. Nothing here runs for a request that is not sampled; whether it is, the
-dispatcher asks once. Attributes are OpenTelemetry's for messaging where there are some (semantic conventions 1.4x, messaging/kafka).
+Nothing here runs for a request that is not sampled. Attributes follow OpenTelemetry's semantic
+conventions 1.4x for messaging/kafka where they exist.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _OPERATIONS: Final = {
     ApiKey.FETCH: ("poll", "receive"),
     ApiKey.OFFSET_COMMIT: ("commit", "settle"),
 }
-"""Messaging's own words for three requests: operation name and type. The others have none."""
+"""Messaging operation name and type of three requests; the conventions define none for the others."""
 
 
 def begin_request(
     tracing: Tracing, header: RequestHeader, connection: ConnectionContext, received_ns: int
 ) -> Span | None:
-    """The span of a request; None when it is not sampled."""
+    """Return the span of a request; None if it is not sampled."""
     return tracing.begin(
         "ponor.kafka.request", _attributes(header, connection), kind=SpanKind.SERVER, started_ns=received_ns
     )
@@ -34,7 +34,7 @@ def begin_request(
 def partition_attributes(
     topic: str, index: int, base_offset: int, records: int, size_bytes: int
 ) -> Attributes:
-    """What an append tells of its batch."""
+    """Attributes of an appended batch."""
     return {
         "messaging.destination.name": topic,
         "messaging.destination.partition.id": str(index),

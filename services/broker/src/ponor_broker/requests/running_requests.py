@@ -1,12 +1,14 @@
-"""Requests whose answers come later, and what becomes of them when the broker may not answer any more.
+"""Requests whose answers are produced later, and their refusal when permission to answer is
+withdrawn.
 
-An answer may leave only if this broker had permission (`Serving`) from the request's start until its answer was ready. The permission is looked at anew when
-the answer is ready, because the process may have been paused since the last look. If it was withdrawn in between, the work is dropped, and the request
-begins again: handlers that `refuses_when_fenced` then answer with errors, and every other connection is closed. The withdrawal itself does this
-for all requests that wait, a few in each turn of the loop.
+An answer may be sent only if this broker had permission (`Serving`) from the request's start until
+the answer was ready. Permission is checked again when the answer is ready, because the process may
+have been paused in between. If it was withdrawn, the work is dropped and the request starts again:
+handlers with `WhenFenced.REFUSES` then answer with errors, and other connections are closed. A
+withdrawal does this for all waiting requests, a few per event-loop turn.
 
-Produce is not among them. Its answer says that an append is durable, which is true whoever leads the partition by then, and an append that was refused by the
-log is answered with an error.
+Produce is excluded. Its answer says that an append is durable, which stays true under a new leader,
+and an append that the log refused is answered with an error.
 """
 
 from __future__ import annotations
@@ -22,14 +24,13 @@ from ponor_broker.requests.connection import CloseConnectionError, PendingAnswer
 from ponor_broker.serving import Serving
 
 WITHDRAWAL_TURN_NS_MAX: Final = 4_000_000
-"""A turn of the loop refuses waiting requests for no longer than this, and at least one."""
+"""Longest refusal of waiting requests in one event-loop turn; at least one is refused."""
 
 BeginAgain: TypeAlias = Callable[[], "Response | asyncio.Future[Response]"]
-"""Answers a request with nothing but errors. Only called while permission is withdrawn.
+"""Starts a request again, to get an error answer. Only called while permission is withdrawn.
 
 Raises:
-    CloseConnectionError: this API has no such answer.
-"""
+    CloseConnectionError: this API has no error answer."""
 
 
 class RequestUnderWay(PendingAnswer):
@@ -67,10 +68,10 @@ class RequestUnderWay(PendingAnswer):
         self._epoch = self._owner.serving.epoch
         try:
             if self._owner.serving.refusal is None:
-                # Begun again it would not be refused but carried out, perhaps for the second time.
+                # With permission, a second start would execute the request, perhaps twice.
                 raise CloseConnectionError("permission to answer was withdrawn while the request ran")
             answer = self._again()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this connection and no other
+        except Exception as error:  # noqa: BLE001 - any error closes this connection only
             self._fail(error)
             return
         if isinstance(answer, asyncio.Future):
@@ -81,7 +82,7 @@ class RequestUnderWay(PendingAnswer):
     def _worked(self, work: asyncio.Future[Response]) -> None:
         error = CloseConnectionError("the request was cancelled") if work.cancelled() else work.exception()
         if self.is_answered or work is not self._work:
-            return  # the work was dropped
+            return  # replaced by `_begin_again`, or answered
         if self.connection is None:
             self._owner.forget(self)
         elif not self._owner.may_leave(self._epoch):

@@ -1,4 +1,4 @@
-"""Which write-ahead logs the controllers gave this process to recover, as the image says. Pure."""
+"""Write-ahead logs that the controllers assigned to this process for recovery, from the image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ponor_runtime.identity import NodeEpoch, NodeId
 
 
 class Assignment(NamedTuple):
-    """One log, given to this process by one record."""
+    """One log, assigned to this process by one record."""
 
     node_id: NodeId
     epoch: NodeEpoch
@@ -21,19 +21,25 @@ class Assignment(NamedTuple):
 
 
 def assigned_to(image: View, node_id: NodeId, epoch: NodeEpoch) -> list[Assignment]:
-    """What this process is to recover, by owner and epoch. What was given to an earlier process of the node is not this one's yet."""
+    """Return the logs that this process must recover, by owner and epoch. Assignments to an earlier
+    process of the node are excluded.
+    """
     rows = image[WALS].find(WALS_RECOVERED_BY, node_id)
     return [_assignment(row) for row in rows if row.recoverer_epoch == epoch]
 
 
 def row_of(image: View, assignment: Assignment) -> WalRow | None:
-    """The log's row while it is open and the assignment stands; None once it is closed or given to somebody else."""
+    """Return the log's row while the log is open and the assignment is in force; None after it was
+    closed or assigned to another process.
+    """
     row = image[WALS].get((assignment.node_id, assignment.epoch))
     return row if row is not None and row.token == assignment.token else None
 
 
 def is_somebody_elses(image: View, assignment: Assignment) -> bool:
-    """Whether the log was given to another process, open as it is. Of a closed one the slots may still have to be deleted."""
+    """Return whether the open log is now assigned to another process. The slots of a closed log may
+    still have to be deleted.
+    """
     row = image[WALS].get((assignment.node_id, assignment.epoch))
     return row is not None and row.token != assignment.token
 

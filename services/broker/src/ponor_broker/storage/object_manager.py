@@ -1,6 +1,5 @@
-"""`s3stream.ports.ObjectManager` over the controller session: object ids, commits, and the read index of the local image.
-
-What lives here: requests and answers. Ids are reserved in blocks by the caller; every read-index look-up is local.
+"""`s3stream.ports.ObjectManager` over the controller session: object ids, commits, and look-ups in
+the local read index.
 """
 
 from __future__ import annotations
@@ -33,16 +32,17 @@ from ponor_broker.storage.refusals import storage_error_of
 from ponor_broker.storage.wal_manager import wire_wal
 
 LAG_WAIT_MS = 1_000
-"""How long a look-up waits for an image that does not reach the offset yet; then the caller asks again."""
+"""Longest wait of a look-up for an image that does not show the last commit yet; then the caller
+retries."""
 
 _LEASE_IS_OVER: Final = frozenset(
     {error_pb2.ERROR_CODE_OBJECT_EXPIRED, error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED}
 )
-"""The ids expired before the commit, or GC has taken them already: the upload begins anew under new ids."""
+"""The ids expired before the commit, or GC removed them: the upload starts again with new ids."""
 
 
 class ControllerObjectManager:
-    """Fulfils `ObjectManager`. After a commit the image is waited for before the next look-up that needs it."""
+    """Fulfils `ObjectManager`. A look-up after a commit waits until the image shows the commit."""
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class ControllerObjectManager:
             result = await self._submit(Operation(prepare_objects=body))
         except OperationError as error:
             raise storage_error_of(error) from error
-        # Before an object has one of these ids, and below before the caller trims its log: an older copy of the controllers' log must not go on unnoticed.
+        # Before an object gets one of these ids (and below, before the caller trims its log): a
+        # restored older copy of the controllers' log must be detected.
         await self._witness.write(self._session.seen)
         reserved = result.objects_reserved
         return PreparedObjects(
@@ -131,7 +132,7 @@ class ControllerObjectManager:
 
 
 def _range_count(image: View, object_id: ObjectId) -> int:
-    """Ranges in an object; a stream object has one."""
+    """Return the number of ranges in an object; a stream object has one."""
     row = image[STREAM_SET_OBJECTS].get(object_id)
     return 1 if row is None else len(row.ranges.decoded)
 

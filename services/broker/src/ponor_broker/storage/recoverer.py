@@ -1,8 +1,8 @@
-"""The recoverer: follows the image for logs that this process is to recover, and recovers them beside its own work.
+"""Recovery of other processes' write-ahead logs that the image assigns to this process.
 
-What lives here: one task per log, a bound on how many run at once, retries, and what is told of it. The bytes that all of them hold together are bounded by
-`takeover_bytes_max`. A recovery ends by itself when its log is closed or given to somebody else; whatever it did until then stays right, because every
-step of it is conditional at the controller and repeatable.
+One task per log, with a bound on concurrent tasks and retries. `takeover_bytes_max` bounds the
+bytes that all of them hold. A recovery ends when its log is closed or assigned to another process.
+Every step is conditional at the controller and repeatable, so an interrupted recovery does no harm.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ LOG: Final = logging.getLogger("ponor.broker.takeover")
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
 ALARM_RETRY_S: Final = 60.0
-"""Pause before a log is read again in which something acknowledged is missing: only a person, or a store that comes to its senses, changes that."""
+"""Pause before a log with missing acknowledged records is read again: only a person, or the store,
+can fix it."""
 HELD_TWICE: Final = 2
-"""A recovery holds up to a chunk that is being read, and one that is being uploaded."""
+"""A recovery holds up to two chunks: one being read and one being uploaded."""
 _RECORDS: Final = frozenset({"wal_recovery_assigned", "wal_closed"})
 
 
 class Recoverer:
-    """See the module's docstring. `recover_own` before clients are let in, `run` as a task from then on."""
+    """Recovers assigned logs. `recover_own` runs before clients are accepted, `run` as a task from
+    then on.
+    """
 
     def __init__(
         self,
@@ -63,12 +66,14 @@ class Recoverer:
         self._places = asyncio.Semaphore(in_flight_max)
         self._changed = asyncio.Event()
         self._running: dict[Assignment, asyncio.Task[None]] = {}
-        self._over: dict[Assignment, None] = {}  # that the image may show for a moment longer
+        # finished, but possibly still assigned in the image
+        self._over: dict[Assignment, None] = {}
         self._duration = runtime.telemetry.histogram("ponor_wal_takeover_seconds")
         runtime.telemetry.gauge("ponor_wal_takeovers_running", lambda: len(self._running))
 
     async def recover_own(self) -> None:
-        """Recover what earlier processes of this node left, as far as it was given to this one: its partitions cannot open before.
+        """Recover the logs of earlier processes of this node that are assigned to this one: its
+        partitions cannot open before.
 
         Raises:
             WalCorruptError: acknowledged records are missing from a log; the message names them.
@@ -82,7 +87,7 @@ class Recoverer:
             self._changed.set()
 
     async def run(self) -> None:
-        """Follow the image for ever."""
+        """Follow the image; a background task."""
         self._changed.set()
         while True:
             await self._changed.wait()
@@ -110,7 +115,9 @@ class Recoverer:
             del self._running[assignment]
 
     async def _recover(self, assignment: Assignment, *, alarms: bool) -> None:
-        """Try until the log is closed or somebody else's. With `alarms` a damaged log is tried again for ever, else it is raised."""
+        """Retry until the log is closed or assigned to another process. With `alarms` a damaged log
+        is retried forever, else its error is raised.
+        """
         pause_s = RETRY_S
         while (log := self._log_of(assignment)) is not None:
             try:
@@ -119,17 +126,18 @@ class Recoverer:
                 self._over[assignment] = None
                 return
             except WalNotHeldError as error:
-                # The row ends the loop once the image shows who closed or took the log. As long as it does not, the assignment stands: nobody else would recover the log.
-                LOG.info("%s: the row is looked at again: %s", assignment, error)
+                # The loop ends when the image shows that the log was closed or reassigned. Until
+                # then this process stays responsible.
+                LOG.info("%s: reading its row again: %s", assignment, error)
             except (StorageFailedError, NodeFencedError):
-                return  # this process's own epoch or session is over, and others see to that
+                return  # this process's epoch or session has ended; other tasks handle that
             except WalCorruptError as error:
                 if not alarms:
                     raise
                 LOG.critical("%s CANNOT BE RECOVERED, its streams stay closed: %s", assignment, error)
                 pause_s = ALARM_RETRY_S
             except (S3StreamError, ObjectStoreError) as error:
-                LOG.warning("recovering %s failed, it is tried again: %s", assignment, error)
+                LOG.warning("recovering %s failed, retrying: %s", assignment, error)
             await self._runtime.clock.sleep(pause_s)
             pause_s = min(2 * pause_s, max(pause_s, RETRY_S_MAX))
 
@@ -140,7 +148,7 @@ class Recoverer:
         return OpenWal(self._ports.wals.name_of(row.node_id, row.wal_epoch), row.trim_sequence)
 
     async def _attempt(self, assignment: Assignment, log: OpenWal) -> None:
-        LOG.info("recovering %s from slot %d on", assignment, log.trim_sequence)
+        LOG.info("recovering %s from slot %d", assignment, log.trim_sequence)
         report = await recover_wal(
             runtime=self._runtime,
             store=self._ports.store,

@@ -1,6 +1,5 @@
-"""From the controller's refusals to the storage's errors.
-
-What lives here: one table. A code that means the same to every caller is translated here; what is special to one operation stands with it.
+"""Translation of the controller's error codes into the storage's errors, for codes that mean the
+same in every operation.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from s3stream.errors import (
 
 _ERRORS: Final[dict[int, type[S3StreamError]]] = {
     error_pb2.ERROR_CODE_STREAM_NOT_FOUND: StreamNotFoundError,
-    error_pb2.ERROR_CODE_TOPIC_NOT_FOUND: StreamNotFoundError,  # its streams were deleted with it
+    # its streams were deleted with the topic
+    error_pb2.ERROR_CODE_TOPIC_NOT_FOUND: StreamNotFoundError,
     error_pb2.ERROR_CODE_STREAM_FENCED: StreamFencedError,
     error_pb2.ERROR_CODE_STREAM_NOT_OPENED: StreamClosedError,
     error_pb2.ERROR_CODE_STREAM_NOT_CLOSED: StreamNotClosedError,
@@ -29,5 +29,5 @@ _ERRORS: Final[dict[int, type[S3StreamError]]] = {
 
 
 def storage_error_of(error: OperationError) -> S3StreamError:
-    """The storage's error for a refusal."""
+    """Return the storage error for a refused operation."""
     return _ERRORS.get(error.code, S3StreamError)(str(error))

@@ -1,7 +1,7 @@
-"""The storage of one broker: its write-ahead log of either kind, and the client on top of it.
+"""Start of the storage of one broker: its write-ahead log, of either kind, and the stream client.
 
-What lives here: construction and the order of a start. A file log is recovered here, by its own process. Logs in the object store are recovered by whoever
-the controllers chose (`takeover`); this process only opens its own, under its own epoch.
+A file log is recovered here, by its own node. Logs in the object store are recovered by the broker
+that the controllers chose (`recoverer`); this process only opens its own, under its own epoch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WAL_DIRECTORY: Final = "wal"
 
 @dataclass(frozen=True, slots=True)
 class StoragePorts:
-    """s3stream's ports, fulfilled by the controllers, and the store."""
+    """Implementations of s3stream's ports, and the store."""
 
     store: ObjectStore
     streams: ControllerStreamManager
@@ -46,7 +46,7 @@ class StoragePorts:
 
     @classmethod
     def of(cls, node: Node, store: ObjectStore, settings: StorageSettings, clock: Clock) -> StoragePorts:
-        """The ports of a registered node."""
+        """Build the ports of a registered node."""
         session, subscription = node.session, node.subscription
         cluster = cluster_of(subscription.image)
         assert cluster is not None, "a registered node has an image"
@@ -68,11 +68,12 @@ async def start_on_file(
     directory: PurePath,
     tasks: BackgroundTasks,
 ) -> StreamClient:
-    """Recover what an earlier process of this node left in the directory, then be ready.
+    """Recover the log that an earlier process of this node left in the directory, and start the
+    client.
 
     Raises:
-        WalCorruptError, JournalIdentityError: the log cannot be used; the message says what to do.
-        BlockingIOError: another process has it.
+        WalCorruptError, JournalIdentityError: the log cannot be used; the message gives the remedy.
+        BlockingIOError: another process has locked it.
     """
     wal = await FileWal.open(
         runtime.disk,
@@ -109,10 +110,10 @@ async def start_on_store(
     condition: Condition,
     tasks: BackgroundTasks,
 ) -> StreamClient:
-    """Begin the log of this process's epoch in the store; nothing of an earlier one is looked at.
+    """Open the log of this process's epoch in the store; logs of earlier epochs are not read.
 
     Raises:
-        StorageFailedError: the epoch is over already.
+        StorageFailedError: the epoch has ended already.
     """
     wal = await ObjectWal.open(
         store=ports.store,
@@ -138,5 +139,7 @@ async def start_on_store(
 
 
 def _wal_identity(cluster_id: str, node_id: NodeId) -> bytes:
-    """16 bytes that name the owner of a write-ahead log: the log of another node or cluster is refused."""
+    """Return 16 bytes that identify the owner of a write-ahead log: the log of another node or
+    cluster is refused.
+    """
     return hashlib.blake2b(f"{cluster_id}/{node_id}".encode(), digest_size=16).digest()

@@ -1,6 +1,6 @@
-"""`s3stream.ports.StreamManager` over the controller session: the life of streams.
+"""`s3stream.ports.StreamManager` over the controller session.
 
-What lives here: requests and answers, nothing else. The session retries under the same request id until the outcome is known.
+The session retries an operation under the same request id until its result is known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`s3stream.ports.WalManager` over the controller session and the image: the life of write-ahead logs in the object store.
-
-What lives here: requests and answers, and which logs the image gives this process to recover. What a log is and how it is recovered is s3stream's.
-"""
+"""`s3stream.ports.WalManager` over the controller session and the image."""
 
 from __future__ import annotations
 
@@ -29,11 +26,11 @@ class ControllerWalManager:
 
     @property
     def own(self) -> WalName:
-        """The log of this process, open or not; the session was welcomed and the image shows that."""
+        """Name of this process's log, open or not. Requires a registered session."""
         return self.name_of(self._session.identity.node_id, self._session.node_epoch)
 
     def name_of(self, node_id: NodeId, epoch: NodeEpoch) -> WalName:
-        """A log of this cluster."""
+        """Name of a log of this cluster."""
         cluster = cluster_of(self._subscription.image)
         assert cluster is not None, "an image without its cluster"
         return WalName(cluster.namespace, node_id, epoch)
@@ -77,5 +74,5 @@ class ControllerWalManager:
 
 
 def wire_wal(name: WalName) -> wire.WalName:
-    """How a log is called on the wire; the namespace is the cluster's own there."""
+    """Return the wire form of a log's name; it omits the namespace, which is the cluster's."""
     return wire.WalName(node_id=name.node_id, wal_epoch=name.epoch)

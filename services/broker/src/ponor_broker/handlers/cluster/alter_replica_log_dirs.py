@@ -1,7 +1,4 @@
-"""AlterReplicaLogDirs: moves between the log directories of a broker, of which there is one (KIP-113).
-
-What lives here: the answer. To be in that directory is done at once; another one there is not.
-"""
+"""AlterReplicaLogDirs: moves between log directories (KIP-113), of which there is one."""
 
 from __future__ import annotations
 
@@ -33,7 +30,9 @@ class AlterReplicaLogDirsHandler:
     async def handle(
         self, request: AlterReplicaLogDirsRequest, context: RequestContext
     ) -> AlterReplicaLogDirsResponse:
-        """A result per partition, by topic; of a partition that is named for two directories, the last word holds."""
+        """Return a result per partition. Of a partition named for two directories, the last entry
+        counts.
+        """
         del context
         results: dict[str, dict[int, ErrorCode]] = {}
         for directory in request.dirs:

@@ -1,8 +1,8 @@
 """ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
 
-What lives here: the answer, and the checks of the client's name and of whom the client takes this broker for. No feature of Kafka is finalized
-whose APIs are missing: clients read from `transaction.version` and `group.version` that they may use them. What is told are the cluster's own features,
-under names that no client takes for Kafka's.
+No feature of Kafka is finalized whose APIs are missing: clients use transactions and new groups if
+`transaction.version` and `group.version` are finalized. The answer contains only the cluster's own
+features, under the prefix `ponor.`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersionsHandler:
-    """Answers with `advertised`, which is known only once all handlers are built."""
+    """Answers with `advertised`, which is known only after all handlers are built."""
 
     def __init__(
         self,
@@ -76,15 +76,20 @@ class ApiVersionsHandler:
         return self._answer()
 
     def _is_meant(self, request: ApiVersionsRequest) -> bool:
-        """Whether the client talks to whom it believes: an address may have gone to another broker, or to another cluster."""
+        """Return whether the request is for this node and cluster: an address may have been
+        reassigned.
+        """
         if request.cluster_id is not None and request.cluster_id != self._topics.cluster_id:
             return False
         return request.node_id in {ANY_NODE, self._node_id}
 
     def _answer(self) -> ApiVersionsResponse:
-        """The same object until the metadata changes: every new connection asks, and building it was two thirds of the cost."""
+        """Return the cached answer until the image changes: every new connection asks, and building
+        it was two thirds of the cost.
+        """
         if self._serving.refusal is not None:
-            # Which requests this process understands is true without permission; which features the cluster has is not known.
+            # The list of APIs is valid without permission to answer; the cluster's features may be
+            # outdated.
             return ApiVersionsResponse(api_keys=self._api_keys())
         index = self._topics.image.index
         if self._answered is None or self._answered[0] != index:

@@ -1,7 +1,4 @@
-"""DescribeCluster: who the brokers are, for administrators (KIP-700).
-
-What lives here: the answer from the image.
-"""
+"""DescribeCluster: the brokers, for administrators (KIP-700)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
-"""The other endpoint type; controllers are not for Kafka clients here."""
+"""The other endpoint type; Kafka clients cannot connect to the controllers."""
 
 
 class DescribeClusterHandler:
@@ -39,7 +36,7 @@ class DescribeClusterHandler:
     async def handle(
         self, request: DescribeClusterRequest, context: RequestContext
     ) -> DescribeClusterResponse:
-        """Brokers only; fenced ones when they are asked for."""
+        """Return brokers, including fenced ones if requested."""
         del context
         if request.endpoint_type == CONTROLLERS:
             return _refused(

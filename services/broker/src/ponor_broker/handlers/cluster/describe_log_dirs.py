@@ -1,7 +1,7 @@
-"""DescribeLogDirs: how much data a broker's partitions hold, for monitoring.
+"""DescribeLogDirs: bytes of a broker's partitions, for monitoring.
 
-What lives here: the answer. There is one log directory, the object store; it has no size and never fills up, so total and usable bytes are Kafka's
-"unknown" (−1). Sizes are those of the retained segments, without compression by the store and without copies.
+The object store is the only log directory. It has no size limit, so total and usable bytes are
+Kafka's "unknown" (−1). Sizes are those of the retained segments, without replication by the store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class DescribeLogDirsHandler:
     async def handle(
         self, request: DescribeLogDirsRequest, context: RequestContext
     ) -> DescribeLogDirsResponse:
-        """Partitions asked for that are not here are left out, as in Kafka; null asks for all."""
+        """Describe the requested partitions, or all for null. Partitions of other brokers are
+        omitted, as in Kafka.
+        """
         del context
         if request.topics is None:
             wanted: Iterable[Partition] = self._partitions.all()

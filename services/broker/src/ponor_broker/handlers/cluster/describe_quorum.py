@@ -1,8 +1,8 @@
-"""DescribeQuorum: who of the controllers votes, who leads, who lags (KIP-595, KIP-836, KIP-853).
+"""DescribeQuorum: voters, leader and lag of the controllers (KIP-595, KIP-836, KIP-853).
 
-What lives here: the question to the controllers' leader, who alone knows how far the others are, and its answer in Kafka's words. Kafka's log of metadata is a
-partition of a topic; ours is not, but goes by that name here. Learners are Kafka's observers. Brokers, which are observers of Kafka's, subscribe and are no
-members of ours.
+The controllers' leader answers, because only it has the progress of the others. Kafka's metadata
+log is a partition of a topic; the answer uses that name. Learners are shown as observers. Brokers,
+which are observers in Kafka, are no members of the quorum here.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_PARTITION: Final = 0
 LISTENER_NAME: Final = "CONTROLLER"
 FIRST_VERSION_WITH_DIRECTORIES: Final = 2
-"""KIP-853: voters go by node and directory, and say where they are reached."""
+"""KIP-853: voters are identified by node and directory, and have endpoints."""
 
 
 class DescribeQuorumHandler:
-    """Asks and translates."""
+    """Translates between the wire and the controllers' quorum service."""
 
     def __init__(self, quorum: QuorumClient, clock: Clock, *, timeout_ms: int) -> None:
         self._quorum = quorum
@@ -50,7 +50,7 @@ class DescribeQuorumHandler:
         return ApiHandler(ApiKey.DESCRIBE_QUORUM, 0, 2, self.handle)
 
     async def handle(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
-        """Kafka takes the one partition of the one topic; anything else is unknown."""
+        """Answer for Kafka's metadata partition; any other partition is unknown."""
         asked = [
             (topic.topic_name, [row.partition_index for row in topic.partitions]) for topic in request.topics
         ]
@@ -104,7 +104,7 @@ def _of_unknown(asked: list[tuple[str, list[int]]]) -> DescribeQuorumResponse:
                 DescribeQuorumResponsePartitionData(
                     partition_index=index,
                     error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    error_message=f"only partition {METADATA_PARTITION} of {METADATA_TOPIC} has a quorum; ask for it alone",
+                    error_message=f"only partition {METADATA_PARTITION} of {METADATA_TOPIC} has a quorum; request only that one",
                 )
                 for index in partitions
             ],

@@ -1,7 +1,7 @@
-"""UpdateFeatures: levels of the cluster's features rise (KIP-584, KIP-1022).
+"""UpdateFeatures: raises levels of the cluster's features (KIP-584, KIP-1022).
 
-What lives here: Kafka's words for it, and what can be refused without asking. Levels never fall here, so neither safe nor unsafe downgrades exist; whether
-every controller and node can run a level is the controllers' leader to say.
+Levels never fall, so there are no downgrades. The leading controller decides whether every
+controller and node supports a level.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ TIMEOUT_MS_MAX: Final = 60_000
 
 
 class UpdateFeaturesHandler:
-    """Translates and asks. All updates of a request happen, or none (as Kafka does since version 2)."""
+    """Translates requests for the leading controller. All updates of a request are applied, or
+    none, as in Kafka since version 2.
+    """
 
     def __init__(self, quorum: QuorumClient) -> None:
         self._quorum = quorum
@@ -43,7 +45,7 @@ class UpdateFeaturesHandler:
         return ApiHandler(ApiKey.UPDATE_FEATURES, 0, 2, self.handle)
 
     async def handle(self, request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
-        """Refused for one reason, the first that is found. No updates are no error, as in Kafka."""
+        """Refuse for the first reason found. An empty request succeeds, as in Kafka."""
         if not request.feature_updates:
             return _answer(request, context, ErrorCode.NONE, None)
         for update in request.feature_updates:
@@ -76,11 +78,9 @@ _CODES: Final[Mapping[int, ErrorCode]] = {
 
 def _refusal(update: FeatureUpdateKey) -> str | None:
     if not update.feature.startswith(FEATURE_PREFIX):
-        return (
-            f"the feature {update.feature} is not known; this cluster's features begin with {FEATURE_PREFIX}"
-        )
+        return f"feature {update.feature} is unknown; names of this cluster's features start with {FEATURE_PREFIX}"
     if update.allow_downgrade or update.upgrade_type != UPGRADE or update.max_version_level < 1:
-        return f"{update.feature}: levels only rise, because records of the higher level may be in the log"
+        return f"{update.feature}: a level can only be raised, because the log may contain records of the present level"
     return None
 
 

@@ -1,7 +1,8 @@
-"""AlterConfigs and IncrementalAlterConfigs: settings of topics and brokers change while they run (KIP-133, KIP-226, KIP-339).
+"""AlterConfigs and IncrementalAlterConfigs: changes of topic and broker configs (KIP-133, KIP-226,
+KIP-339).
 
-What lives here: the form of requests and answers, and which resource is meant. What a change makes of the settings is decided by the controller, one
-operation per resource: a refused resource does not hold up the others.
+The controller applies the changes, one operation per resource, so a refused resource does not delay
+the others.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Outcome(NamedTuple):
 
 
 class AlterConfigsHandler:
-    """Asks the controller. `apis` are both of Kafka's ways to say it."""
+    """Sends changes to the controller. `apis` contains both APIs."""
 
     def __init__(self, topics: Topics, admin: TopicAdmin, *, node_id: int) -> None:
         self._topics = topics
@@ -50,7 +51,7 @@ class AlterConfigsHandler:
     async def replace(
         self, request: alter_configs.AlterConfigsRequest, context: RequestContext
     ) -> alter_configs.AlterConfigsResponse:
-        """All settings of a resource at once; those that are not named fall back to their defaults."""
+        """Replace all configs of a resource; those not named return to their defaults."""
         del context
         rows = [(resource.resource_type, resource.resource_name) for resource in request.resources]
         sets = [
@@ -68,7 +69,7 @@ class AlterConfigsHandler:
     async def change(
         self, request: incremental_alter_configs.IncrementalAlterConfigsRequest, context: RequestContext
     ) -> incremental_alter_configs.IncrementalAlterConfigsResponse:
-        """Setting by setting; those that are not named stay."""
+        """Change named configs; the others stay."""
         del context
         rows = [(resource.resource_type, resource.resource_name) for resource in request.resources]
         changes = [
@@ -137,12 +138,16 @@ class AlterConfigsHandler:
             )
         else:
             raise PartitionError(
-                ErrorCode.INVALID_REQUEST, f"settings of resource type {kind} are not kept here"
+                ErrorCode.INVALID_REQUEST, f"configs of resource type {kind} are not supported"
             )
 
 
 def _checked(changes: Sequence[tuple[str, int, str | None]]) -> list[ConfigChange]:
-    """Raises PartitionError with Kafka's words for what no setting can have."""
+    """Return the changes.
+
+    Raises:
+        PartitionError: with Kafka's message, for a change that is invalid for every config.
+    """
     times = Counter(name for name, _, _ in changes)
     if any(count > 1 for count in times.values()):
         raise PartitionError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")

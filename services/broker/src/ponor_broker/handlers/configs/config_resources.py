@@ -1,7 +1,4 @@
-"""Resources that have settings, as the config APIs name them.
-
-What lives here: their types, and the checks of names that describing and altering share, with Kafka's messages.
-"""
+"""Resources of the config APIs: types, and checks of names with Kafka's messages."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ class ResourceType(IntEnum):
 
 
 def require_topic_name(name: str) -> None:
-    """Refuse what cannot be a topic's name.
+    """Refuse an invalid topic name.
 
     Raises:
         PartitionError: INVALID_TOPIC_EXCEPTION.
@@ -35,7 +32,7 @@ def require_topic_name(name: str) -> None:
 
 
 def require_broker(name: str, node_id: int, *, or_what: str = "") -> None:
-    """Refuse what is not this broker: its settings are its own to tell.
+    """Refuse any broker but this one: a broker only describes and changes its own configs.
 
     Raises:
         PartitionError: INVALID_REQUEST.

@@ -1,7 +1,8 @@
-"""DescribeConfigs: every setting of a topic or of this broker, where its value comes from, and what it is for (KIP-133, KIP-226, KIP-569).
+"""DescribeConfigs: every config of a topic or of this broker: value, source, documentation
+(KIP-133, KIP-226, KIP-569).
 
-What lives here: which resource is meant, and the form of the answer. Tools that were given only a bootstrap address learn here where the cluster's
-controllers and its object store are (`ponor.controllers`, `ponor.object.store`).
+Tools that have only a bootstrap address find the controllers and the object store here
+(`ponor.controllers`, `ponor.object.store`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class DescribeConfigsHandler:
     async def handle(
         self, request: DescribeConfigsRequest, context: RequestContext
     ) -> DescribeConfigsResponse:
-        """One result per resource asked for."""
+        """Return one result per resource."""
         del context
         # Each resource once: a request may name the broker, with its hundreds of settings, a million times.
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
@@ -86,7 +87,11 @@ class DescribeConfigsHandler:
         return result
 
     def _describe(self, resource: DescribeConfigsResource) -> Iterable[ConfigDescription]:
-        """Raises PartitionError: there is no such resource, or none of this broker's."""
+        """Describe one resource.
+
+        Raises:
+            PartitionError: the resource does not exist, or is another broker.
+        """
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
             require_topic_name(name)
@@ -100,7 +105,7 @@ class DescribeConfigsHandler:
             require_broker(name, self._node_id, or_what=" or empty string")
             return self._descriptions.of_broker()
         raise PartitionError(
-            ErrorCode.INVALID_REQUEST, f"settings of resource type {resource.resource_type} are not kept here"
+            ErrorCode.INVALID_REQUEST, f"configs of resource type {resource.resource_type} are not supported"
         )
 
 

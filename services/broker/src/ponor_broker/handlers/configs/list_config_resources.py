@@ -1,7 +1,4 @@
-"""ListConfigResources: what has settings (KIP-1142).
-
-What lives here: the answer from the image. Of the types that Kafka knows, topics and brokers have settings here; of the others there are none.
-"""
+"""ListConfigResources (KIP-1142): topics and brokers have configs; the other types have none."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class ListConfigResourcesHandler:
     async def handle(
         self, request: ListConfigResourcesRequest, context: RequestContext
     ) -> ListConfigResourcesResponse:
-        """Of the types asked for; no types: of all. Version 0 asks for client metrics alone."""
+        """List resources of the requested types, or of all. Version 0 lists client metrics only."""
         if context.api_version == 0:
             return ListConfigResourcesResponse()
         wanted = list(request.resource_types) or list(ResourceType)

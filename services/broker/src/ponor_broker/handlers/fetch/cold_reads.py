@@ -1,7 +1,8 @@
-"""Reads of old data on behalf of Fetch: so many at a time, so large, so fast, each so long, and everybody's turn comes.
+"""Bounded reads from objects for Fetch: concurrency, size, rate and duration.
 
-What lives here: the bounds that keep readers of objects from starving producers and those who read at the end of the log. Slots go round over the
-fetches that want one, so that a fetch of a thousand old partitions does not hold up a fetch of one. Nothing here knows objects.
+The bounds keep readers of old data from slowing producers and readers at the end of the log. Slots
+rotate over the waiting fetches, so that a fetch of a thousand old partitions does not block a fetch
+of one.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from ponor_broker.partitions.partition import Partition
 
 LOG: Final = logging.getLogger("ponor.broker.fetch")
 REPORTED_MAX: Final = 256
-"""Distinct lines about unreadable objects that are remembered, so that each is said once."""
+"""Distinct error lines that are remembered, so that each is logged once."""
 BURST_MS: Final = 250
-"""How far a quiet time may be made up for at once."""
+"""Unused time that may be caught up at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColdReadLimits:
-    """Bounds; see `BrokerSettings`. `bytes_per_s_max` 0: any speed."""
+    """Bounds; see `BrokerSettings`. `bytes_per_s_max` 0: no bound."""
 
     in_flight_max: int
     waiting_max: int
@@ -45,7 +46,9 @@ class ColdReadLimits:
 
 
 class FairSlots:
-    """A semaphore whose slots go round over the owners that wait; first come, first served within one owner."""
+    """A semaphore whose slots rotate over the waiting owners; first come, first served within one
+    owner.
+    """
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -63,7 +66,7 @@ class FairSlots:
 
     async def _acquire(self, owner: object) -> None:
         if self._free > 0:
-            assert not self._waiters, "nobody waits beside a free slot"
+            assert not self._waiters, "no waiter while a slot is free"
             self._free -= 1
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,14 +76,14 @@ class FairSlots:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self._release()  # granted and cancelled in the same turn of the loop
+                self._release()  # granted and cancelled in the same event-loop turn
             else:
                 self._leave(owner, granted)
             raise
 
     def _leave(self, owner: object, granted: asyncio.Future[None]) -> None:
         queue = self._waiters.get(owner, deque())
-        if granted in queue:  # else a release met it first, and went on to the next
+        if granted in queue:  # otherwise `_release` has removed it already
             queue.remove(granted)
             self.waiting -= 1
             if not queue:
@@ -92,7 +95,7 @@ class FairSlots:
             granted = queue.popleft()
             self.waiting -= 1
             if queue:
-                self._waiters[owner] = queue  # to the end: the others come first
+                self._waiters[owner] = queue  # to the end of the rotation
             if not granted.done():
                 granted.set_result(None)
                 return
@@ -100,7 +103,7 @@ class FairSlots:
 
 
 class ColdReads:
-    """See the module's docstring."""
+    """Runs reads from objects within the limits."""
 
     def __init__(self, limits: ColdReadLimits, *, clock: Clock, telemetry: Telemetry) -> None:
         self._limits = limits
@@ -117,20 +120,22 @@ class ColdReads:
     async def read(
         self, owner: object, partition: Partition, offset: int, bytes_max: int, *, ms_max: int | None
     ) -> list[StreamRecord] | PartitionError:
-        """Whole batches from the one that contains `offset` on, or why there are none.
+        """Return whole batches from the one that contains `offset`, or the error.
 
         Args:
-            owner: the fetch that asks; slots go round over owners.
-            partition: what to read.
-            offset: where.
-            bytes_max: how much, at most `read_bytes_max` of the limits.
-            ms_max: there is something to answer without them: not in time then means none. What a read that was given up has asked of the
-                object store still arrives in the block cache, so the next one gets further.
+            owner: the fetch; slots rotate over owners.
+            partition: the partition to read.
+            offset: the first Kafka offset.
+            bytes_max: size, at most `read_bytes_max` of the limits.
+            ms_max: if given, the fetch has other data to answer with: a timeout then returns an
+                empty list. The blocks of an abandoned read still arrive in the block cache, so the
+                next read makes progress.
         """
         if self._slots.waiting >= self._limits.waiting_max:
             self._refused.add()
             return PartitionError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self._slots.waiting} reads of old data wait already"
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self._slots.waiting} reads of old data are waiting already; retry later",
             )
         self._begun += 1
         limit_ms = self._limits.ms_max if ms_max is None else min(ms_max, self._limits.ms_max)
@@ -161,7 +166,9 @@ class ColdReads:
         return records
 
     def _report(self, error: Exception) -> None:
-        """Damage and absence are for a person to mend: one line each, not one per retry of a consumer."""
+        """Log damage and missing objects, which need an operator: once per message, not per retry
+        of a consumer.
+        """
         line = str(error)
         if not isinstance(error, ObjectCorruptError | StreamUnreadableError) or line in self._reported:
             return

@@ -1,11 +1,14 @@
-"""Fetch: long poll over partitions, hot from memory, cold from the object store, whole or in a session.
+"""Fetch: long poll over partitions, from memory or objects, as a full request or within a fetch
+session.
 
-What lives here: when an answer is due, and whom it is for. A pass over the partitions (`fetch_reading`) finds what memory has; enough of it, an
-error, or no time left: answered at once. Otherwise the request is parked (`fetch_parking`) until appends bring enough or its time is over.
-Data that is in objects only is read under bounds of its own (`cold_reads`), so that readers of old data never hold up those at the end.
+A pass over the partitions (`fetch_reading`) returns what memory has. The request is answered
+immediately if that is enough, if there is an error, or if it must not wait. Otherwise it is parked
+(`fetch_parking`) until appends bring enough bytes or its time has passed. Reads from objects have
+their own bounds (`cold_reads`), so that readers of old data do not delay readers at the end of the
+log.
 
-A request stands for itself, or is part of a fetch session (`fetch_session`): then the session says which partitions have to be looked at, and
-the answer tells only what changed.
+In a fetch session (`fetch_session`), the session selects the partitions to check, and the answer
+contains only changes.
 """
 
 from __future__ import annotations
@@ -46,11 +49,11 @@ COLD_PARTITIONS_MAX: Final = 256
 ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 NEVER_ENOUGH_BYTES: Final = 1 << 62
 FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
-"""Session epochs of a request that is complete in itself."""
+"""Session epochs of a full request."""
 
 
 class _Job:
-    """One request on its way to its answer; `plain` are its partitions where no session has them."""
+    """One request until its answer; `plain` are its partitions if it has no session."""
 
     __slots__ = ("context", "epoch", "is_full", "plain", "reply", "session", "version", "walk")
 
@@ -63,21 +66,24 @@ class _Job:
         self.epoch = 0 if session is None else session.epoch
         self.plain = _partitions(walk) if session is None else []
         self.context: contextvars.Context | None = None
-        """The request's own, kept while it is parked: whoever wakes it may be in the middle of another request's trace."""
+        """The request's context, kept while it is parked: its wake-up may run within another
+        request's trace."""
 
     @property
     def partitions(self) -> int:
-        """How many are asked for."""
+        """Number of requested partitions."""
         return len(self.plain) if self.session is None else len(self.session)
 
     @property
     def is_incremental(self) -> bool:
-        """Whether partitions may be left out of the answer; the others have to be in it."""
+        """Whether the answer may omit partitions."""
         return self.session is not None and not self.is_full
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether somebody went on with the session while this request waited: its partitions are not this request's any more."""
+        """Whether a later request continued the session while this one waited: its partitions now
+        belong to that request.
+        """
         return self.session is not None and self.session.epoch != self.epoch
 
 
@@ -110,7 +116,7 @@ class FetchHandler:
     def start(
         self, frame: bytearray, header: RequestHeader, reply: Reply
     ) -> Response | asyncio.Future[Response]:
-        """Answer at once if an answer is due.
+        """Parse the request and run its first pass.
 
         Raises:
             KafkaWireError: malformed, or more partitions than `fetch_partitions_max`.
@@ -133,7 +139,7 @@ class FetchHandler:
         return self._go_on(job, self._pass(job))
 
     def _go_on(self, job: _Job, found: FetchPass) -> Response | asyncio.Future[Response]:
-        """Answer what a pass found, or let the request wait."""
+        """Answer the result of a pass, or park the request."""
         if found.held and not (job.is_incremental and (found.cold or self._is_due(job, found))):
             wait = TransitWait()
             transits = [transit for _, transit in found.held]
@@ -149,12 +155,14 @@ class FetchHandler:
     # Sessions
 
     def _resume(self, walk: FetchWalk, version: int) -> FetchSession | ErrorCode | None:
-        """The session of an incremental request, changed as it says; None when nothing is left in it, which ends it."""
+        """Return the session of an incremental request after applying the request's changes; None
+        if it has no partitions left, which ends it.
+        """
         session = self._sessions.find(walk.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.serving_epoch != self._serving.epoch:
-            # Its partitions may be led elsewhere since. A full request asks for each of them anew.
+            # Its partitions may have other leaders now. A full request looks up each of them again.
             self._sessions.remove(session)
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != walk.session_epoch:
@@ -170,7 +178,9 @@ class FetchHandler:
         return session
 
     def _begin(self, walk: FetchWalk, version: int) -> FetchSession | None:
-        """A full request ends the session it names, and may be the first of a new one."""
+        """End the session that a full request names; return a new session if the request starts
+        one.
+        """
         if (named := self._sessions.find(walk.session_id)) is not None:
             self._sessions.remove(named)
         if walk.session_epoch == FINAL_EPOCH or version < SESSION_MIN:
@@ -202,7 +212,8 @@ class FetchHandler:
             found.bytes_found >= walk.min_bytes
             or found.is_urgent
             or walk.max_wait_ms <= 0
-            or found.unknown == job.partitions  # nobody can bring anything; also where nothing was asked for
+            # no append can add anything; also if no partition was requested
+            or found.unknown == job.partitions
             or found.bytes_left <= 0
             or self._parking.is_full
         )
@@ -236,14 +247,17 @@ class FetchHandler:
     # Parked
 
     def _park(self, job: _Job, found: FetchPass, wait: TransitWait | None = None) -> asyncio.Future[Response]:
-        """Wait for data, or, with `wait`, for partitions on the move: those that must be in the answer, however much the others have."""
+        """Wait for data. With `wait`, wait for partitions in transit: a full answer must contain
+        them, however much data the others have.
+        """
         if job.context is None:
             job.context = contextvars.copy_context()
         listen: Listen = partial(listen_to, found.parts)
         if job.session is not None and not job.is_full:
-            listen = job.session.wait  # a session that is not admitted yet watches nothing
+            listen = job.session.wait  # a session that is not admitted yet watches no partitions
         for one in found.parts:
-            one.drop_records()  # a fetch that waits must not keep batches in memory; it looks again anyway
+            # a parked fetch must not keep batches in memory; it reads again anyway
+            one.drop_records()
         missing_bytes = job.walk.min_bytes - found.bytes_found
         wait_ms = min(job.walk.max_wait_ms, self._settings.fetch_wait_ms_max)
         if wait is not None:
@@ -260,7 +274,7 @@ class FetchHandler:
     def _finish_parked(self, job: _Job, wait: TransitWait | None, answer: asyncio.Future[Response]) -> None:
         found = self._pass(job)
         if found.held and wait is None and not job.is_incremental:
-            # Its time was over just when a partition is on the move: it waits for that.
+            # The wait ended while a partition is in transit: park again for that partition.
             outcome = self._go_on(job, found)
             if isinstance(outcome, asyncio.Future):
                 copy_outcome(outcome, answer)
@@ -272,7 +286,7 @@ class FetchHandler:
         if not found.cold or found.bytes_found:
             answer.set_result(self._answer(job, found))
             return
-        # What came has left memory again already: a slow turn, answered from objects.
+        # The new data was evicted from memory already: read it from objects.
         copy_outcome(self._in_task(job, found), answer)
 
     # Cold
@@ -284,7 +298,7 @@ class FetchHandler:
     async def _answer_cold(self, job: _Job, found: FetchPass) -> Response:
         walk = job.walk
         chosen = _choose(found)
-        # Hot data that was found is not kept back for long.
+        # Data from memory is not delayed for long by reads from objects.
         ms_max = max(walk.max_wait_ms, COLD_BESIDE_HOT_MS) if found.bytes_found else None
         outcomes = await asyncio.gather(
             *(
@@ -298,7 +312,8 @@ class FetchHandler:
             if isinstance(outcome, PartitionError):
                 found.refuse(one, outcome)
                 continue
-            if not partition.is_serving:  # it took its time: another broker may know more by now
+            # the read took time: another broker may have appended by now
+            if not partition.is_serving:
                 absent = PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.identity} moved")
                 self._reader.refuse(found, one, absent, version=job.version)
                 continue
@@ -308,13 +323,15 @@ class FetchHandler:
 
 
 def _partitions(walk: FetchWalk) -> list[PartitionFetch]:
-    """What a request asks for; a partition named twice is one, with what is said of it last, as in Kafka."""
+    """Return the requested partitions. Of a partition named twice, the last entry counts, as in
+    Kafka.
+    """
     wanted = {(topic, row[0]): row for topic, rows in walk.topics for row in rows}
     return [PartitionFetch(topic, row) for (topic, _), row in wanted.items()]
 
 
 def _refused(walk: FetchWalk, version: int) -> Sequence[Buffer]:
-    """The answer to an isolation level that is none. Clients take it for final."""
+    """Return the answer to an unknown isolation level. Clients treat its code as final."""
     parts = _partitions(walk)
     for one in parts:
         one.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -323,7 +340,7 @@ def _refused(walk: FetchWalk, version: int) -> Sequence[Buffer]:
 
 
 def _choose(found: FetchPass) -> list[tuple[PartitionFetch, Partition, int]]:
-    """Which cold partitions are read, and with how much room each: in the request's order, as far as the answer has room."""
+    """Select the cold partitions to read and their share of the answer's room, in request order."""
     chosen: list[tuple[PartitionFetch, Partition, int]] = []
     left = found.bytes_left
     for one in found.cold[:COLD_PARTITIONS_MAX]:

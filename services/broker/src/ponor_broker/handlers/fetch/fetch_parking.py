@@ -1,8 +1,4 @@
-"""Fetches that wait for data: so many, each until enough came, something broke, or its time is over.
-
-What lives here: the waiting alone. Where news comes from (`Partition.watch` for a request that stands for itself, its session otherwise) and
-what is answered is the caller's.
-"""
+"""Parked fetches: each waits until enough data arrived, an error occurred, or its time has passed."""
 
 from __future__ import annotations
 
@@ -19,13 +15,13 @@ from ponor_broker.partitions.partition import Partition
 from ponor_broker.requests.connection import Response
 
 Listen: TypeAlias = Callable[[News], Callable[[], None]]
-"""Sends news to a callback until the function that it returns is called."""
+"""Sends news to a callback until the returned function is called."""
 Finish: TypeAlias = Callable[[asyncio.Future[Response]], None]
-"""Fulfils the answer: the wait is over."""
+"""Completes the answer when the wait has ended."""
 
 
 class FetchParking:
-    """The place where fetches wait; at its bound nobody waits and everybody is answered at once."""
+    """Parked fetches of a broker. At the bound, fetches are answered immediately instead of parked."""
 
     def __init__(self, parked_max: int, telemetry: Telemetry) -> None:
         self._parked_max = parked_max
@@ -34,13 +30,15 @@ class FetchParking:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more fetch may wait."""
+        """Whether no more fetch may be parked."""
         return self._parked >= self._parked_max
 
     def park(
         self, *, missing_bytes: int, wait_ms: int, listen: Listen, finish: Finish
     ) -> asyncio.Future[Response]:
-        """The answer to come: `finish` is called with it, at the latest after `wait_ms`, unless it was cancelled."""
+        """Return the future answer. `finish` is called with it after at most `wait_ms`, unless it
+        was cancelled.
+        """
         assert not self.is_full
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()
@@ -78,7 +76,7 @@ class FetchParking:
 
 
 def listen_to(parts: list[PartitionFetch], news: News) -> Callable[[], None]:
-    """News of partitions that no session watches."""
+    """Send news of partitions that belong to no session."""
 
     def advanced(partition: Partition, size_bytes: int) -> None:
         news(size_bytes, not partition.is_serving)
@@ -95,7 +93,7 @@ def listen_to(parts: list[PartitionFetch], news: News) -> Callable[[], None]:
 
 
 def copy_outcome(work: asyncio.Future[Response], answer: asyncio.Future[Response]) -> None:
-    """Let `answer` end as `work` does, and end `work` when nobody wants the answer any more."""
+    """Complete `answer` with the result of `work`, and cancel `work` if `answer` is cancelled."""
     work.add_done_callback(partial(_copy, answer))
     answer.add_done_callback(lambda ended: work.cancel() if ended.cancelled() else None)
 

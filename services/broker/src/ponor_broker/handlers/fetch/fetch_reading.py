@@ -1,7 +1,8 @@
-"""One pass of a Fetch over partitions: what is in memory, what is not, what is refused.
+"""One synchronous pass of a Fetch over partitions: data from memory, partitions that need objects,
+errors.
 
-What lives here: the size rules (KIP-74), the errors per partition and the check for diverging logs (KIP-595), synchronously. Waiting for data or
-for the object store is `fetch`, which partitions are looked at is the request's or its session's affair.
+Implements the size rules (KIP-74), errors per partition, and the check for diverging logs
+(KIP-595).
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from ponor_broker.partitions.topics.leader_hints import leader_hint
 
 EPOCH_UNKNOWN: Final = -1
 BATCHES_MAX: Final = 16_384
-"""Batches of one answer: with more tiny ones than this it counts as full, because gathering them takes the loop's time, not the bytes."""
+"""Batches of one answer. An answer with more small batches counts as full, because collecting
+batches, not bytes, takes the event loop's time."""
 SMALL_BATCH_BYTES: Final = 2_048
-"""Batches that are smaller on average are copied into one buffer: no dearer than to hand the socket each of them, and their own can go."""
+"""If the average batch is smaller, all are copied into one buffer: that costs no more than passing
+each to the socket, and releases the originals."""
 
 
 class FetchPass:
-    """The result of one pass. `bytes_left` is the answer's room; below 1 only a first batch may still be added."""
+    """Result of one pass. `bytes_left` is the answer's room; below 1, only the first batch of the
+    answer may still be added.
+    """
 
     __slots__ = (
         "_batches_left",
@@ -48,19 +53,21 @@ class FetchPass:
         self.cold: list[PartitionFetch] = []
         """Partitions that need the object store."""
         self.held: list[tuple[PartitionFetch, PartitionInTransitError]] = []
-        """Partitions on the move: nothing can be said of them yet."""
+        """Partitions in transit, without a result yet."""
         self.bytes_found = 0
         self.bytes_left = bytes_max
         self._batches_left = BATCHES_MAX
         self.is_urgent = False
-        """There is an error of a partition or a diverging log: nobody waits for more."""
+        """A partition has an error or a diverging log: answer without waiting."""
         self.unknown = 0
-        """Partitions that nobody has. As in Kafka the others are waited for, so that a client that asks for a deleted topic does not ask in a tight loop."""
+        """Partitions that do not exist. As in Kafka, the request still waits for the others, so
+        that a client that fetches a deleted topic does not poll in a tight loop."""
 
     def add_records(self, one: PartitionFetch, records: Sequence[StreamRecord]) -> None:
-        """Take records into the answer.
+        """Add records to the answer.
 
-        The first batch of the whole answer is added however big, every other only if answer and partition have room for it.
+        The first batch of the whole answer is added regardless of its size; every other batch only
+        if answer and partition have room.
         """
         if not records:
             return
@@ -78,7 +85,7 @@ class FetchPass:
             self.bytes_left = 0
 
     def refuse(self, one: PartitionFetch, error: PartitionError) -> None:
-        """The partition's answer is an error."""
+        """Set an error as the partition's result."""
         one.refuse(error)
         if error.code in UNKNOWN_PARTITION:
             self.unknown += 1
@@ -87,7 +94,7 @@ class FetchPass:
 
 
 class FetchReader:
-    """Looks at partitions on behalf of Fetch."""
+    """Reads partitions for Fetch."""
 
     def __init__(self, partitions: PartitionManager) -> None:
         self._partitions = partitions
@@ -101,14 +108,14 @@ class FetchReader:
         isolation_level: int,
         whole: bool,
     ) -> FetchPass:
-        """One pass: reads what memory has.
+        """Run one pass over partitions and read from memory.
 
         Args:
             wanted: the partitions, most urgent first.
             bytes_max: room in the answer.
             version: of the request.
             isolation_level: of the request.
-            whole: look at all of them; otherwise stop when there is no more room.
+            whole: check all partitions; otherwise stop when there is no room left.
         """
         found = FetchPass(bytes_max)
         parts = found.parts
@@ -126,13 +133,15 @@ class FetchReader:
         return found
 
     def refuse(self, found: FetchPass, one: PartitionFetch, error: PartitionError, *, version: int) -> None:
-        """The partition's answer is an error, with a hint where that helps and the client understands it."""
+        """Set an error as the partition's result, with a leader hint if it helps and the version
+        has the field.
+        """
         found.refuse(one, error)
         if version >= NODE_ENDPOINTS_MIN:
             self._add_hint(one, error)
 
     def refuse_held(self, found: FetchPass, *, version: int) -> None:
-        """What has not settled is not waited for any more."""
+        """Refuse partitions that are still in transit."""
         held, found.held = found.held, []
         for one, transit in held:
             self.refuse(found, one, transit, version=version)
@@ -166,7 +175,9 @@ class FetchReader:
 
     @staticmethod
     def _diverges(one: PartitionFetch, partition: Partition) -> bool:
-        """Whether the record before the fetch offset is not the one that the reader knows; the answer then says where the logs part."""
+        """Return whether the reader's last record differs from this log's; the answer then contains
+        the point of divergence.
+        """
         epoch, end_offset = partition.epochs.end_offset(one.last_fetched_epoch, partition.log_end_offset)
         if (epoch, end_offset) == UNKNOWN:
             raise PartitionError(
@@ -186,7 +197,7 @@ class FetchReader:
             one.current_leader = (hint.leader_id, hint.leader_epoch)
 
     def endpoints(self, found: FetchPass) -> list[FetchNodeEndpoint]:
-        """Addresses of the leaders that the answer hints at."""
+        """Return the addresses of the hinted leaders."""
         if not found.is_urgent:
             return []
         ids = {one.current_leader[0]: None for one in found.parts if one.current_leader is not None}

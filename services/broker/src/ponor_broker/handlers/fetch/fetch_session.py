@@ -1,11 +1,12 @@
-"""One incremental fetch session (KIP-227): the partitions a reader is interested in, and which of them have to be looked at.
+"""One incremental fetch session (KIP-227): its partitions, and which of them must be checked.
 
-What lives here: the state of one session. A thousand partitions at rest must cost nothing, so nobody ever walks over all of them: a partition is
-`due` when the request changed it, when it had something to say that the answer had no room for, or when it called (`Partition.watch`). Once a
-look finds nothing, it is watched and leaves `due`. A partition that called is not watched any more until it was looked at, unless a fetch
-waits: a busy partition pays for a sleeping reader once.
+A thousand idle partitions must cost nothing, so no request iterates over all partitions of a
+session. A partition is `due` when the request changed it, when its data did not fit into the last
+answer, or when it changed (`Partition.watch`). When a check finds nothing to report, the partition
+leaves `due` and is watched. After a change it is not watched again until it was checked, unless a
+fetch waits: a busy partition notifies an idle session once.
 
-Who gets a session at all is `fetch_session_cache`.
+`fetch_session_cache` decides which sessions exist.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ NO_SESSION: Final = 0
 
 SESSION_BYTES: Final = 1_000
 PARTITION_BYTES: Final = 640
-"""What one remembered partition costs, its topic's name not counted: measured 560 to 640 bytes with its watcher."""
+"""Memory of one partition without its topic name: measured 560 to 640 bytes with its watcher."""
 
 News: TypeAlias = Callable[[int, bool], None]
-"""Called while a fetch waits: by how many bytes a partition grew, and whether the fetch must be answered now whatever it waits for."""
+"""Called while a fetch waits: by how many bytes a partition grew, and whether the fetch must be
+answered now."""
 
 
 class SessionPartition(PartitionFetch):
-    """A partition that a session remembers."""
+    """A partition of a session."""
 
     __slots__ = ("_session", "_watched")
 
@@ -42,7 +44,7 @@ class SessionPartition(PartitionFetch):
         self._watched: Partition | None = None
 
     def watch(self) -> None:
-        """Be called when the partition changes."""
+        """Call back when the partition changes."""
         if self._watched is not self.partition:
             self.unwatch()
             if self.partition is not None:
@@ -50,7 +52,7 @@ class SessionPartition(PartitionFetch):
                 self.partition.watch(self._changed)
 
     def unwatch(self) -> None:
-        """Not any more."""
+        """Stop calling back."""
         if self._watched is not None:
             self._watched.unwatch(self._changed)
             self._watched = None
@@ -60,7 +62,9 @@ class SessionPartition(PartitionFetch):
 
 
 class FetchSession:
-    """See the module's docstring. `epoch` is the one that the next request must carry, `serving_epoch` that of `Serving` when it began."""
+    """The partitions of one session. `epoch` is the epoch that the next request must carry,
+    `serving_epoch` that of `Serving` at the start.
+    """
 
     def __init__(self, walk: FetchWalk, *, uses_topic_ids: bool, serving_epoch: int = 0) -> None:
         self.session_id = NO_SESSION
@@ -81,16 +85,16 @@ class FetchSession:
 
     @property
     def size_bytes(self) -> int:
-        """What remembering it costs."""
+        """Memory of the session."""
         return SESSION_BYTES + len(self._partitions) * PARTITION_BYTES + self._topic_bytes
 
     @property
     def due(self) -> list[SessionPartition]:
-        """The partitions to look at: those that were answered with data longest ago first, so that none starves."""
+        """Partitions to check. Those that returned data come last, so that none starves."""
         return list(self._due)
 
     def update(self, walk: FetchWalk) -> None:
-        """Take an incremental request's changes; whoever waits with the epoch before must be answered now."""
+        """Apply an incremental request; a fetch that waits with the previous epoch is answered now."""
         self.epoch = next_epoch(self.epoch)
         self._tell(0, must_answer=True)
         self._want(walk)
@@ -118,7 +122,9 @@ class FetchSession:
             self._topic_bytes -= len(key[0])
 
     def looked_at(self, parts: Iterable[PartitionFetch]) -> None:
-        """A pass, or an answer, is over: what has nothing to say any more is left to its watcher."""
+        """Note the end of a pass or an answer: partitions with nothing to report leave `due` and
+        are watched.
+        """
         if self._closed:
             return
         for one in parts:
@@ -128,7 +134,7 @@ class FetchSession:
                 one.watch()
 
     def answered(self, parts: Iterable[PartitionFetch]) -> None:
-        """These answers were sent. A partition that brought data goes to the end of the queue."""
+        """Note sent results. A partition that returned data goes to the end of the queue."""
         for one in parts:
             assert isinstance(one, SessionPartition)
             one.told()
@@ -136,13 +142,14 @@ class FetchSession:
                 if one in self._due:
                     del self._due[one]
                     self._due[one] = None
-                one.drop_records()  # the answer has them; a sleeping session must not keep batches in memory
+                # the answer has them; an idle session must not keep batches in memory
+                one.drop_records()
         self.looked_at(parts)
 
     # Waiting
 
     def wait(self, news: News) -> Callable[[], None]:
-        """Tell `news` of every change until the function that is returned is called."""
+        """Send every change to `news` until the returned function is called."""
         assert self._waiting is None, "one fetch of a session waits at a time"
         self._waiting = news
         for one in self._due:
@@ -155,7 +162,7 @@ class FetchSession:
         return leave
 
     def changed(self, one: SessionPartition, size_bytes: int, *, must_answer: bool) -> None:
-        """A partition called."""
+        """Note that a partition changed."""
         self._due.setdefault(one)
         if self._waiting is None:
             one.unwatch()
@@ -167,7 +174,7 @@ class FetchSession:
             self._waiting(size_bytes, must_answer)
 
     def close(self) -> None:
-        """The session is over; a fetch that waits is answered."""
+        """End the session; a waiting fetch is answered."""
         self._closed = True
         for one in self._partitions.values():
             one.unwatch()
@@ -175,5 +182,5 @@ class FetchSession:
 
 
 def next_epoch(epoch: int) -> int:
-    """The session epoch after this one: 0 is for requests that begin a session, so it wraps to 1."""
+    """Return the session epoch after this one. It wraps to 1, because 0 starts a session."""
     return FIRST_INCREMENTAL_EPOCH if epoch >= EPOCH_MAX else epoch + 1

@@ -1,9 +1,11 @@
-"""Which fetch sessions are remembered: slots, bytes, and who has to leave for whom (KIP-227).
+"""Cache of fetch sessions: slots, bytes and eviction (KIP-227).
 
-What lives here: Kafka's rules. A session that was not used for two minutes leaves for anybody; one that is older than two minutes leaves for a
-session of more partitions, the smallest first; otherwise the newcomer gets no session and sends full requests, which is always legal. Beyond
-Kafka's slots there is a bound on bytes, because a client chooses how many partitions and how long names it wants remembered. Sessions belong
-to the broker, not to connections. Nobody is privileged as followers are in Kafka: there are none.
+Implements Kafka's rules. A session unused for two minutes can be evicted by any new one. A session
+older than two minutes can be evicted by one with more partitions, the smallest first. Otherwise the
+new request gets no session, and its client sends full requests. In addition to Kafka's slots there
+is a bound on bytes, because a client chooses the number of partitions and the length of their
+names. Sessions belong to the broker, not to connections. There are no followers, so no session is
+privileged.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ponor_runtime.telemetry import Telemetry
 from ponor_broker.handlers.fetch.fetch_session import FetchSession
 
 EVICTION_MS: Final = 120_000
-"""Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: how long a session may keep its place unused, or whatever its size."""
+"""Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: minimum idle time or age before eviction."""
 SESSION_IDS: Final = (1 << 31) - 1
 _HEAP_SLACK: Final = 64
 
@@ -35,7 +37,7 @@ class SessionLimits:
 
 
 class FetchSessionCache:
-    """Sessions by id. All methods run in the loop's thread and never wait."""
+    """Sessions by id. All methods run on the event-loop thread and never wait."""
 
     def __init__(
         self, limits: SessionLimits, *, clock: Clock, randomness: Randomness, telemetry: Telemetry
@@ -44,11 +46,12 @@ class FetchSessionCache:
         self._clock = clock
         self._randomness = randomness
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
-        self._young: deque[FetchSession] = deque()  # by creation; may hold sessions that are gone
+        self._young: deque[FetchSession] = deque()  # by creation; may contain removed sessions
         self._old: list[
             tuple[int, int]
         ] = []  # heap of (partitions, id); may hold rows that are not true any more
-        self._counted: dict[int, tuple[int, int]] = {}  # (partitions, bytes) of each session as counted below
+        # (partitions, bytes) of each session, as counted in the sums below
+        self._counted: dict[int, tuple[int, int]] = {}
         self._partitions = 0
         self._bytes = 0
         self._evicted = telemetry.counter("ponor_fetch_sessions_evicted_total")
@@ -62,19 +65,21 @@ class FetchSessionCache:
 
     @property
     def held_bytes(self) -> int:
-        """What all sessions cost."""
+        """Memory of all sessions."""
         return self._bytes
 
     def find(self, session_id: int) -> FetchSession | None:
-        """A session that is remembered."""
+        """Return a cached session."""
         return self._sessions.get(session_id)
 
     def may_remember(self, session: FetchSession) -> bool:
-        """Whether one session may be as large as this one."""
+        """Return whether the session is small enough for the cache."""
         return session.size_bytes <= self._limits.session_bytes_max
 
     def admit(self, session: FetchSession) -> bool:
-        """Remember a new session under a new id, if there is a place for it or one that has to yield."""
+        """Add a session under a new id, if there is room or a session can be evicted; return
+        whether it was added.
+        """
         now_ms = self._now_ms()
         while not self._has_room(session):
             if not self._evict_for(len(session), now_ms):
@@ -89,7 +94,9 @@ class FetchSessionCache:
         return True
 
     def used(self, session: FetchSession) -> bool:
-        """A request used the session and may have changed its size; False: it has become too large and is forgotten."""
+        """Note the use of a session, whose size may have changed; return False if it became too
+        large and was removed.
+        """
         session.used_ms = self._now_ms()
         self._sessions.move_to_end(session.session_id)
         before = self._counted[session.session_id]
@@ -104,7 +111,7 @@ class FetchSessionCache:
         return True
 
     def remove(self, session: FetchSession) -> None:
-        """Forget a session; unknown ones are forgotten already."""
+        """Remove a session. Idempotent."""
         if self._sessions.get(session.session_id) is not session:
             return
         del self._sessions[session.session_id]
@@ -152,7 +159,7 @@ class FetchSessionCache:
         return now_ms - session.created_ms > EVICTION_MS
 
     def _drop_stale_rows(self) -> None:
-        """Keep the aging structures as large as the cache, whatever comes and goes."""
+        """Bound the aging structures by the size of the cache."""
         bound = 2 * len(self._sessions) + _HEAP_SLACK
         if len(self._old) > bound:
             self._old = [row for row in dict.fromkeys(self._old) if self._is_true(row)]

@@ -1,8 +1,4 @@
-"""Fetches that meet a partition on the move: they wait until it is known who serves it, for a moment.
-
-What lives here: the places of one fetch among the requests that wait (`partitions.transit_parking`), beside the news it waits for anyway. When such a
-fetch is answered, and what it says of a partition that has not settled, is `fetch`'s.
-"""
+"""Fetches that wait for partitions in transit."""
 
 from __future__ import annotations
 
@@ -15,7 +11,9 @@ from ponor_broker.partitions.handoff.transit_parking import ParkedRequest, Trans
 
 
 class TransitWait:
-    """Of one fetch. `is_over`: a partition has settled, or its time is over."""
+    """The places of one fetch in `partitions.handoff.transit_parking`. `is_over`: a partition
+    serves again, or the wait has ended.
+    """
 
     __slots__ = ("_news", "_places", "is_over")
 
@@ -25,7 +23,9 @@ class TransitWait:
         self.is_over = False
 
     def take_places(self, parking: TransitParking, transits: Sequence[PartitionInTransitError]) -> bool:
-        """Wait for all of these partitions; False, and for none, where one of them is waited for no more or there is no room."""
+        """Wait for all of these partitions; return False, and wait for none, if one of them is not
+        waited for any more or there is no room.
+        """
         for transit in transits:
             place = parking.park(transit.key, self._look_again)
             if place is None:
@@ -35,7 +35,7 @@ class TransitWait:
         return True
 
     def beside(self, listen: Listen) -> Listen:
-        """News from `listen`, and that the wait is over."""
+        """Combine the news from `listen` with the end of this wait."""
 
         def both(news: News) -> Callable[[], None]:
             self._news = news

@@ -1,7 +1,8 @@
-"""One partition as one reader fetches it: what is wanted, what was found, and what the reader was told last.
+"""One partition as one reader fetches it: request fields, result of the last pass, and last
+reported values.
 
-What lives here: the state that a pass (`fetch_reading`) fills in and that a fetch session (`fetch_session`) keeps from one request to the next.
-It is the answer for its partition as well, so that nothing is copied between looking and answering. No decisions about the whole request.
+A pass (`fetch_reading`) fills it in, and a fetch session (`fetch_session`) keeps it between
+requests. It is also the partition's part of the answer, so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ NOT_TOLD: Final = -1
 READ_COMMITTED: Final = 1
 READ_UNCOMMITTED: Final = 0
 UNKNOWN_PARTITION: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Nobody could be asked: then the list of aborted transactions is empty. Beside an error of a read it is null, as in Kafka."""
+"""Errors for which the list of aborted transactions is empty; for errors of an existing partition
+it is null, as in Kafka."""
 
 
 class PartitionFetch(FetchedPartition):
-    """A partition of a request: the fields of `FetchedPartition` are its answer so far."""
+    """A partition of a request: the fields of `FetchedPartition` are its current result."""
 
     __slots__ = (
         "bytes_max",
@@ -44,18 +46,19 @@ class PartitionFetch(FetchedPartition):
         self.is_cold = False
         """Its data is in objects only."""
         self.is_held = False
-        """It is on the move: nothing is said of it, neither data nor where it stands."""
+        """It is in transit: the answer contains neither data nor offsets of it."""
         self.told_high_watermark = NOT_TOLD
         self.told_log_start_offset = NOT_TOLD
 
     def want(self, wanted: WantedPartition) -> None:
-        """The reader asks for something else from now on."""
+        """Replace the request fields."""
         _, self.leader_epoch, self.fetch_offset, self.last_fetched_epoch, self.bytes_max = wanted
 
     def begin(self, partition: Partition, isolation_level: int) -> None:
-        """Forget what an earlier pass found and note where the partition stands.
+        """Reset the result of an earlier pass and set the partition's offsets.
 
-        Without transactions the last stable offset is the high watermark, and none is aborted.
+        Without transactions the last stable offset is the high watermark, and no transaction is
+        aborted.
         """
         self.partition = partition
         self.error_code = ErrorCode.NONE
@@ -68,7 +71,7 @@ class PartitionFetch(FetchedPartition):
         self.is_cold = self.is_held = False
 
     def hold(self) -> None:
-        """It is not known who serves it."""
+        """Mark the partition as in transit."""
         self.error_code = ErrorCode.NONE
         self.diverging_epoch = self.current_leader = None
         self.drop_records()
@@ -76,10 +79,11 @@ class PartitionFetch(FetchedPartition):
         self.is_held = True
 
     def refuse(self, error: PartitionError) -> None:
-        """The answer is an error."""
+        """Set an error as the result."""
         code = error.code
         if code is ErrorCode.REQUEST_TIMED_OUT:
-            # Java's consumer knows this one in a Fetch, and dies of the other.
+            # Java's consumer handles KAFKA_STORAGE_ERROR in a Fetch, but throws on
+            # REQUEST_TIMED_OUT.
             code = ErrorCode.KAFKA_STORAGE_ERROR
         self.error_code = code
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
@@ -91,13 +95,13 @@ class PartitionFetch(FetchedPartition):
         self.is_cold = self.is_held = False
 
     def drop_records(self) -> None:
-        """Let go of the batches that were found."""
+        """Release the batches."""
         self.records = ()
         self.records_bytes = 0
 
     @property
     def is_news(self) -> bool:
-        """Whether an incremental answer has to mention the partition (KIP-227)."""
+        """Whether an incremental answer must contain the partition (KIP-227)."""
         return not self.is_held and bool(
             self.records_bytes
             or self.error_code
@@ -108,10 +112,12 @@ class PartitionFetch(FetchedPartition):
 
     @property
     def is_settled(self) -> bool:
-        """Nothing to say and nothing to read: only the partition itself can change that."""
+        """Whether there is nothing to report and nothing to read until the partition changes."""
         return not (self.is_news or self.is_cold or self.is_held or self.fetch_offset < self.high_watermark)
 
     def told(self) -> None:
-        """The present answer was sent. After an error the next answer without one is news whatever it says."""
+        """The current result was sent. After an error, the next result without one is always
+        reported.
+        """
         self.told_high_watermark = NOT_TOLD if self.error_code else self.high_watermark
         self.told_log_start_offset = self.log_start_offset

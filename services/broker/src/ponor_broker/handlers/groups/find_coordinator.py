@@ -1,8 +1,8 @@
-"""FindCoordinator: which broker keeps a group.
+"""FindCoordinator: the broker that coordinates a group.
 
-What lives here: the two shapes of the request (one key, from version 4 on many) and the kinds of keys. Transactions and share groups have no
-coordinator yet; asking for one is refused by name, and a transactional id with a code that every client takes for final: after
-INVALID_REQUEST librdkafka asks again and again, so that `init_transactions()` does not return.
+Transactions and share groups are not supported. A transactional id is refused with a code that
+every client treats as final: after INVALID_REQUEST librdkafka retries forever, so that
+`init_transactions()` does not return.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 NO_NODE: Final = -1
 SINGLE_SUCCESS: Final = "NONE"
-"""What Kafka writes as the error message of a success, before version 4."""
+"""Kafka's error message of a success, before version 4."""
 REFUSALS: Final[Mapping[int, tuple[ErrorCode, str]]] = {
-    GROUP: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker coordinates this group yet; ask again"),
+    GROUP: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker coordinates this group yet; retry"),
     TRANSACTION: (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        "there are no transactions on this broker yet",
+        "transactions are not supported by this broker yet",
     ),
 }
 """Why a key of each type has no coordinator."""
 
 
 class FindCoordinatorHandler:
-    """Answers from the image; the first question makes `__consumer_offsets`."""
+    """Answers from the image; the first request creates `__consumer_offsets`."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
@@ -50,7 +50,7 @@ class FindCoordinatorHandler:
     async def handle(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
-        """One answer per key."""
+        """Return one result per key."""
         if context.api_version >= BATCHED_FROM:
             return FindCoordinatorResponse(
                 coordinators=await self._find(request.coordinator_keys, request.key_type)

@@ -1,7 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups: groups as tools see them.
-
-What lives here: translation, filters, and the sentences that say why a group could not be deleted.
-"""
+"""DescribeGroups, ListGroups, DeleteGroups."""
 
 from __future__ import annotations
 
@@ -36,18 +33,19 @@ DESCRIBED_PER_STEP: Final = 500
 DELETED_TOGETHER_MAX: Final = 32
 """Groups of a request that are deleted at a time. The first step of each takes about 0.1 ms."""
 NOT_FOUND_FROM: Final = 6
-"""Below it, DescribeGroups tells a missing group by the state Dead and no error (KIP-1043)."""
+"""In earlier versions DescribeGroups reports a missing group with state Dead and no error
+(KIP-1043)."""
 GROUP_TYPE: Final = "classic"
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
 _READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
 GROUP_OPERATIONS: Final = sum(
     1 << bit for bit in (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
 )
-"""Codes of `AclOperation` that a group can be subject to: without authorization everything is allowed."""
+"""Codes of `AclOperation` that apply to groups; without authorization all are allowed."""
 
 
 class GroupAdminHandlers:
-    """See the module's docstring."""
+    """Handlers for administration tools."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
@@ -84,7 +82,7 @@ class GroupAdminHandlers:
         return DescribeGroupsResponse(groups=await self._turns.run_short(described()))
 
     async def list_groups(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-        """ListGroups; empty filters let everything pass, and case does not matter."""
+        """ListGroups; an empty filter matches everything, and case is ignored."""
         del context
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
@@ -141,7 +139,9 @@ def _described(group_id: str, group: GroupDescription, operations: int, version:
 
 
 def _described_member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
-    """Subscriptions only of a stable group (Kafka's rule): before that it is not decided under which protocol they are to be read."""
+    """Describe a member. Subscriptions are shown only in a stable group (Kafka's rule): before
+    that, the protocol to decode them is undecided.
+    """
     return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,

@@ -1,7 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members of classic groups.
-
-What lives here: translation, and what changed over the versions of these APIs.
-"""
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members of classic groups."""
 
 from __future__ import annotations
 
@@ -23,7 +20,8 @@ from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFe
 
 REBALANCE_TIMEOUT_FROM: Final = 1
 KNOWN_MEMBER_ID_FROM: Final = 4
-"""KIP-394: a member takes its id in a first round, so that a client that retries leaves no ghosts behind."""
+"""KIP-394: a member gets its id in a first request, so that a client's retries create no orphaned
+members."""
 PROTOCOL_NAMED_FROM: Final = 5
 NULL_PROTOCOL_FROM: Final = 7
 SKIP_ASSIGNMENT_FROM: Final = 9
@@ -31,7 +29,9 @@ LEAVE_BATCHED_FROM: Final = 3
 
 
 class GroupMembershipHandlers:
-    """JoinGroup and SyncGroup are answered when the rebalance is: their connection waits, as in Kafka."""
+    """JoinGroup and SyncGroup are answered when the rebalance completes; their connection waits, as
+    in Kafka.
+    """
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
@@ -70,7 +70,7 @@ class GroupMembershipHandlers:
         return _join_response(answer, version)
 
     async def sync(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
-        """SyncGroup. From version 5 on the protocol must be named (KIP-559)."""
+        """SyncGroup. From version 5 on the protocol name is required (KIP-559)."""
         is_named = request.protocol_type is not None and request.protocol_name is not None
         if context.api_version >= PROTOCOL_NAMED_FROM and not is_named:
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -97,7 +97,7 @@ class GroupMembershipHandlers:
         return HeartbeatResponse(error_code=await self._coordinator.heartbeat(request.group_id, claim))
 
     async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
-        """LeaveGroup: one member, from version 3 on many with a result each."""
+        """LeaveGroup: one member; from version 3 on many, with a result each."""
         is_batched = context.api_version >= LEAVE_BATCHED_FROM
         if is_batched:
             leaving = tuple(MemberClaim(m.member_id, m.group_instance_id) for m in request.members)

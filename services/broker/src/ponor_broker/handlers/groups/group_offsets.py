@@ -1,7 +1,7 @@
-"""OffsetCommit and OffsetFetch: where a group goes on reading.
+"""OffsetCommit and OffsetFetch: committed positions of a group.
 
-Requests are translated for the coordinator. The image says which partitions exist, and gives topic ids: version 10 names topics by them, and they keep the
-offsets of a deleted topic from being taken for those of a new one with the same name.
+The image provides existing partitions and topic ids. Version 10 names topics by id. Stored topic
+ids keep the offsets of a deleted topic from being returned for a new topic with the same name.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ TOPIC_IDS_FROM: Final = 10
 GROUPS_FROM: Final = 8
 GROUP_ERROR_FROM: Final = 2
 GROUP_NOT_FOUND_FROM: Final = 9
-"""Below it, a commit by a member of a group that does not exist has an ILLEGAL_GENERATION."""
+"""In earlier versions a commit by a member of a missing group gets ILLEGAL_GENERATION."""
 NOTHING: Final = CommittedOffset(offset=-1)
-"""What a partition without a commit is answered with: no error."""
+"""Result for a partition without a commit; not an error."""
 
 ROWS_PER_STEP: Final = 1_000
-"""Rows of an OffsetFetch answer that are made in one step."""
+"""Rows of an OffsetFetch answer that are built in one step."""
 R = TypeVar("R")
 _EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE})
 
@@ -76,10 +76,11 @@ class GroupOffsetsHandlers:
     # --- OffsetCommit
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        """OffsetCommit. Partitions that do not exist are refused one by one, the others are committed together.
+        """OffsetCommit. Partitions that do not exist are refused individually, the others are
+        committed together.
 
-        As in Kafka the group's verdict on the client goes before that on a partition's metadata, and the group is not asked, nor made, for
-        partitions none of which exist.
+        As in Kafka the group's error takes precedence over an error of a partition's metadata, and
+        if no partition exists, the group is neither checked nor created.
         """
         by_id = context.api_version >= TOPIC_IDS_FROM
         commits: dict[TopicPartition, CommittedOffset] = {}
@@ -153,7 +154,9 @@ class GroupOffsetsHandlers:
     # --- OffsetFetch
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-        """OffsetFetch. `require_stable` needs nothing more here: there are no transactions that could hold a commit back."""
+        """OffsetFetch. `require_stable` has no effect: there are no transactions that could delay a
+        commit.
+        """
         version = context.api_version
         await self._coordinator.decided([group.group_id for group in request.groups] or [request.group_id])
         if version >= GROUPS_FROM:
@@ -203,16 +206,16 @@ class GroupOffsetsHandlers:
             OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=rows)
             for name, rows in by_topic.items()
             for topic_id in (self._id_of(name),)
-            if topic_id != ZERO_UUID or not by_id  # a deleted topic cannot be named by its id
+            if topic_id != ZERO_UUID or not by_id  # a deleted topic has no id to name it by
         ]
         return OffsetFetchResponseGroup(group.group_id, topics=topics + unknown)
 
     def _by_topic(
         self, found: Sequence[Found], row: Callable[[int, CommittedOffset], R]
     ) -> Steps[dict[str, list[R]]]:
-        """Rows of the answer by topic, in the order in which topics and rows came first.
+        """Build the rows of the answer by topic, in the order of first occurrence.
 
-        An offset is hidden if it was committed to a deleted topic whose name another topic bears now.
+        An offset that was committed to a deleted topic is hidden if a new topic has the same name.
         """
         by_topic: dict[str, tuple[list[R], UUID | None]] = {}
         for number, ((name, index), committed) in enumerate(found, 1):
@@ -236,7 +239,7 @@ class GroupOffsetsHandlers:
 
 
 def _utf16_units(text: str) -> int:
-    """Length as Java counts it, which is how Kafka applies its bound."""
+    """Return the length in UTF-16 units, which Kafka's bound counts."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

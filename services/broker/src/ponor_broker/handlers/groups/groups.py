@@ -1,8 +1,4 @@
-"""The APIs of consumer groups, as the dispatcher wants them.
-
-What lives here: the list alone. `find_coordinator.py`, `group_membership.py`, `group_offsets.py`, `offset_delete.py` and `group_admin.py` translate between the wire
-and `ponor_broker.groups`, which does not know the wire.
-"""
+"""The handlers of consumer group APIs. They translate between the wire and `ponor_broker.groups`."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from ponor_broker.requests.api_handler import ApiHandler
 
 
 def group_handlers(coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> list[ApiHandler]:
-    """Handlers of the eleven APIs of classic groups."""
+    """Return the handlers of the eleven APIs of classic groups."""
     return [
         FindCoordinatorHandler(coordinator).api,
         *GroupMembershipHandlers(coordinator).apis,

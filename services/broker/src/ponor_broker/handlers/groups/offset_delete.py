@@ -1,6 +1,6 @@
-"""OffsetDelete: an administrator has a group forget where it was in a topic (KIP-496).
+"""OffsetDelete: removes a group's offsets of a topic (KIP-496).
 
-What lives here: translation, and which topics exist. A topic that a living member reads is not forgotten; the coordinator knows.
+Offsets of a topic that a live member reads are not removed; the coordinator checks this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFe
 
 
 class OffsetDeleteHandler:
-    """Answered when the offsets are gone for good."""
+    """Answered when the removal is durable."""
 
     def __init__(self, coordinator: GroupCoordinator, topics: TopicDirectory) -> None:
         self._coordinator = coordinator
@@ -32,7 +32,7 @@ class OffsetDeleteHandler:
         return ApiHandler(ApiKey.OFFSET_DELETE, 0, 0, self.handle, WhenFenced.REFUSES)
 
     async def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
-        """One answer per partition, or one error for the group."""
+        """Return one result per partition, or one error for the group."""
         del context
         known = [
             (topic.name, partition.partition_index)

@@ -1,6 +1,5 @@
-"""DescribeTopicPartitions: topics by pages (KIP-966).
-
-The order of topics, the cursor, and how much one page holds; partitions come from the image. `kafka-topics --describe` asks this first.
+"""DescribeTopicPartitions: topics by pages (KIP-966). `kafka-topics --describe` tries this API
+first.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 
 PARTITIONS_MAX: Final = int(BROKER_CONFIGS["max.request.partition.size.limit"].default or 0)
 PARTITIONS_PER_TURN: Final = 500
-"""Partitions after which others get the loop; one topic may exceed it."""
+"""Partitions per event-loop turn; a single topic may exceed it."""
 
 
 class DescribeTopicPartitionsHandler:
@@ -45,12 +44,14 @@ class DescribeTopicPartitionsHandler:
     async def handle(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext
     ) -> DescribeTopicPartitionsResponse:
-        """Topics by name, from the cursor on, until the page is full. Topics in error take no room in it."""
+        """Describe topics by name from the cursor on, until the page is full. Topics with errors
+        take no room.
+        """
         del context
         names = sorted({topic.name for topic in request.topics})
         cursor = request.cursor
         if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
-            # The cursor was made up, or belongs to another list of topics.
+            # The cursor is invalid, or belongs to another list of topics.
             return DescribeTopicPartitionsResponse(
                 topics=[
                     DescribeTopicPartitionsResponseTopic(ErrorCode.INVALID_REQUEST, name=topic.name)
@@ -68,7 +69,7 @@ class DescribeTopicPartitionsHandler:
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(name, 0)
                 break
             topic, following = self._page(name, first, left)
-            response.topics.append(topic)  # type: ignore[attr-defined]  # the list that was made above
+            response.topics.append(topic)  # type: ignore[attr-defined]  # the list created above
             left -= len(topic.partitions)
             described += len(topic.partitions)
             if described >= PARTITIONS_PER_TURN:
@@ -82,7 +83,9 @@ class DescribeTopicPartitionsHandler:
     def _page(
         self, name: str, first: int, limit: int
     ) -> tuple[DescribeTopicPartitionsResponseTopic, int | None]:
-        """A topic with at most `limit` partitions from `first` on, and the next one where there are more."""
+        """Return a topic with at most `limit` partitions from `first` on, and the next index if
+        there are more.
+        """
         row = self._topics.by_name(name)
         if row is None:
             code = (

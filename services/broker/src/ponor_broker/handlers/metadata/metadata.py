@@ -1,7 +1,8 @@
-"""Metadata: brokers, topics and leaders, and topics that are made because a client asked for them.
+"""Metadata: brokers, topics and leaders, and automatic creation of topics.
 
-The answer comes from the image. Encoded answers are kept until the image changes in a way that shows: in a reconnect storm all clients ask the same,
-and one encoding serves them. An answer about many partitions is made in steps. The replication factor is a fiction by design: replicas = ISR = the leader
+The answer comes from the image. Encoded answers are cached until a relevant change of the image: in
+a reconnect storm all clients send the same request, and one encoding serves them. An answer about
+many partitions is built in steps. The replication factor is nominal: replicas = ISR = the leader
 (docs/compatibility.md).
 """
 
@@ -47,9 +48,9 @@ CACHED_ANSWERS_MAX: Final = 256
 KEPT_BYTES_MAX: Final = 16 << 20
 CREATIONS_MAX: Final = 256
 AUTO_CREATE_FLAG_MIN: Final = 4
-"""Older requests have no flag and mean yes."""
+"""Older versions have no flag, which means yes."""
 IDS_MIN: Final = 12
-"""Versions 10 and 11 have a field for topic ids, which clients must leave alone (KAFKA-12728)."""
+"""Versions 10 and 11 have a field for topic ids, which clients must not use (KAFKA-12728)."""
 
 PARTITIONS_PER_STEP: Final = 250
 
@@ -59,7 +60,9 @@ _Key: TypeAlias = tuple[int, bytes]
 
 
 class MetadataHandler:
-    """Fulfils `dispatch.RawHandler`. `invalidate` must be called when topics, partitions or nodes change in the image."""
+    """Fulfils `dispatch.RawHandler`. `invalidate` must be called when topics, partitions or nodes
+    change in the image.
+    """
 
     version_min = 0
     version_max = 13
@@ -87,14 +90,14 @@ class MetadataHandler:
         self._creating: dict[str, None] = {}
         self._turns = Turns()
         self._long: set[_Key] = set()
-        """Requests whose answers are being made in several turns. Equal ones wait for them."""
+        """Requests whose answers take several event-loop turns. Equal requests wait for them."""
         self._changes = 0
         self._answers: dict[_Key, list[Buffer]] = {}
         self._answers_bytes = 0
         self._kept_bytes_max = kept_bytes_max
 
     def invalidate(self) -> None:
-        """What was kept may be wrong by now."""
+        """Drop the cached answers."""
         self._changes += 1
         self._forget()
 
@@ -105,7 +108,8 @@ class MetadataHandler:
     def start(
         self, frame: bytearray, header: RequestHeader, reply: Reply
     ) -> Response | asyncio.Future[Response]:
-        """Answer from what is kept if an equal request was answered since the last change. An answer about few partitions is given at once.
+        """Answer from the cache, or build the answer; a short one immediately, a long one in a
+        task.
 
         Raises:
             KafkaWireError: malformed.
@@ -136,10 +140,10 @@ class MetadataHandler:
     def _answer(self, request: MetadataRequest, key: _Key) -> Steps[list[Buffer]]:
         kept = self._answers.get(key)
         if kept is not None:
-            return kept  # it was made while this request waited
+            return kept  # another request built it while this one waited
         changes, version = self._changes, key[0]
         response = yield from self.describe(request, version)
-        # One piece: the encoder's thousands of small ones would be counted and joined again with every answer.
+        # One buffer: thousands of small ones would be counted and joined with every answer.
         answer: list[Buffer] = [b"".join((yield from encode_steps(response, version)))]
         if changes == self._changes and all(topic.error_code == ErrorCode.NONE for topic in response.topics):
             self._keep(key, answer)
@@ -156,9 +160,10 @@ class MetadataHandler:
         self._answers_bytes += size_bytes
 
     def describe(self, request: MetadataRequest, version: int) -> Steps[MetadataResponse]:
-        """All topics for a null list (an empty one in version 0), else those asked for.
+        """Describe all topics for a null list (an empty one in version 0), else the requested ones.
 
-        The image may change between two steps. Brokers are looked up once, so that every leader that is named is among them.
+        The image may change between two steps. Brokers are looked up once, so that every named
+        leader is in the list.
         """
         brokers = {broker.node_id: broker for broker in self._topics.brokers()}
         pace = _Pace()
@@ -216,7 +221,8 @@ class MetadataHandler:
         if not may_create:
             return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
         self._create(name)
-        # What Kafka says while the topic is being made. Every client asks again, and the next answer has it.
+        # As in Kafka while the topic is being created: every client retries, and the next answer
+        # contains the topic.
         return MetadataResponseTopic(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=name in INTERNAL_TOPICS
         )
@@ -230,7 +236,7 @@ class MetadataHandler:
         try:
             await self._admin.ensure(name, partitions=self._partitions_of_new(name))
         except PartitionError as error:
-            LOG.warning("topic %r was asked for and could not be made: %s", name, error)
+            LOG.warning("automatic creation of topic %r failed: %s", name, error)
         finally:
             self._creating.pop(name, None)
 

@@ -1,6 +1,6 @@
-"""DeleteRecords: move the log start of partitions up, for a client that needs the records below no more.
+"""DeleteRecords: raises the log start of partitions.
 
-What lives here: the request and its errors. The new start is durable before it is answered; the streams are trimmed behind it by housekeeping.
+The new start is durable before the answer. Maintenance trims the streams later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_WATERMARK: Final = -1
 
 
 class DeleteRecordsHandler:
-    """All partitions of a request at once: each waits for one group commit."""
+    """Handles all partitions of a request concurrently: each waits for one group commit."""
 
     def __init__(self, partitions: PartitionManager) -> None:
         self._partitions = partitions
@@ -40,7 +40,7 @@ class DeleteRecordsHandler:
         return ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, self.handle, WhenFenced.REFUSES)
 
     async def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
-        """One answer per partition."""
+        """Return one result per partition."""
         del context
         timeout_s = max(request.timeout_ms, 1) / 1000
         topics = [
@@ -60,7 +60,9 @@ class DeleteRecordsHandler:
         try:
             partition = await self._partitions.find_settled(topic, wanted.partition_index)
             if topic in INTERNAL_TOPICS:
-                raise PartitionError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} belongs to the brokers")
+                raise PartitionError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: only brokers delete its records"
+                )
             async with asyncio.timeout(timeout_s):
                 low_watermark = await partition.delete_records(wanted.offset)
         except (PartitionError, S3StreamError, TimeoutError) as error:

@@ -1,7 +1,8 @@
-"""ListOffsets: the offsets at the ends of a partition, by time, and of Kafka's special timestamps.
+"""ListOffsets: the offsets at the ends of a partition, by timestamp, and for Kafka's special
+timestamps.
 
-What lives here: the table of special timestamps as measured on Apache Kafka 4.3.1 without tiered storage. -4 ("earliest local") is the log start:
-that data lies in object storage makes it no less local.
+Special timestamps behave as measured on Apache Kafka 4.3.1 without tiered storage. -4 ("earliest
+local") is the log start: all data counts as local.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ SEARCHES_IN_FLIGHT_MAX: Final = 16
 
 
 class ListOffsetsHandler:
-    """Searches by time run on a bounded concurrency, since they may read objects."""
+    """Searches by timestamp have bounded concurrency, since they may read objects."""
 
     def __init__(self, partitions: PartitionManager) -> None:
         self._partitions = partitions
@@ -61,7 +62,7 @@ class ListOffsetsHandler:
         return ApiHandler(ApiKey.LIST_OFFSETS, 1, 11, self.handle, WhenFenced.REFUSES)
 
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        """One answer per partition."""
+        """Return one result per partition."""
         topics = [
             ListOffsetsTopicResponse(topic.name, await self._answers(topic, context.api_version))
             for topic in request.topics
@@ -69,7 +70,7 @@ class ListOffsetsHandler:
         return ListOffsetsResponse(topics=topics)
 
     async def _answers(self, topic: ListOffsetsTopic, version: int) -> list[ListOffsetsPartitionResponse]:
-        """Of one topic. A partition that is asked for twice is refused once: nobody knows which question was meant."""
+        """Answer for one topic. A partition that is named twice is refused once, as in Kafka."""
         asked = Counter(wanted.partition_index for wanted in topic.partitions)
         once = [wanted for wanted in topic.partitions if asked[wanted.partition_index] == 1]
         answers = await bounded_gather(self._answer(topic.name, wanted, version) for wanted in once)
@@ -84,7 +85,8 @@ class ListOffsetsHandler:
             partition = await self._partitions.find_settled(topic, wanted.partition_index)
             partition.check_epoch(wanted.current_leader_epoch)
             found, epoch = await self._find(partition, wanted.timestamp, version)
-            partition.service.check_reads()  # a search takes its time: another broker may know more by now
+            # a search takes time: another broker may have appended by now
+            partition.service.check_reads()
         except PartitionError as error:
             return ListOffsetsPartitionResponse(wanted.partition_index, error_code=error.code)
         except KafkaWireError:
@@ -102,7 +104,7 @@ class ListOffsetsHandler:
         if timestamp < EARLIEST_PENDING_UPLOAD or version < VERSION_MIN_OF.get(timestamp, 0):
             raise PartitionError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"timestamp {timestamp} means nothing in ListOffsets version {version}",
+                f"timestamp {timestamp} is not defined in ListOffsets version {version}",
             )
         if timestamp == LATEST:
             return TimestampOffset(partition.high_watermark, -1), partition.leader_epoch
@@ -128,7 +130,8 @@ class ListOffsetsHandler:
                 is_outside = storage_error(error).code == ErrorCode.OFFSET_OUT_OF_RANGE
                 if not is_outside or partition.log_start_offset == start:
                     raise
-                # Retention moved the log start past what was being read: what is left is searched.
+                # Retention moved the log start past the offset of the read: search the remaining
+                # log.
 
     def _epoch_at(self, partition: Partition, offset: int) -> int:
         epoch = partition.epochs.epoch_at(offset)

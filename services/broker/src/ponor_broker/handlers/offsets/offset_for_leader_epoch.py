@@ -1,7 +1,6 @@
-"""OffsetForLeaderEpoch: where an epoch ended, for consumers that check whether their position was truncated (KIP-320).
+"""OffsetForLeaderEpoch: where an epoch ended, for consumers that check for truncation (KIP-320).
 
-What lives here: the request and its errors; the map is `partitions.leader_epochs`. Acknowledged data is never truncated here, so the answer
-never takes a consumer back.
+Acknowledged data is never truncated, so the answer never moves a consumer back.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class LeaderEpochsHandler:
     async def handle(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
     ) -> OffsetForLeaderEpochResponse:
-        """One answer per partition."""
+        """Return one result per partition."""
         del context
         return OffsetForLeaderEpochResponse(
             topics=[

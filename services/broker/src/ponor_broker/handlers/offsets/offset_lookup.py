@@ -1,8 +1,4 @@
-"""Offsets by timestamp: the first record that is not older than a time.
-
-What lives here: the search (time index, then batch headers, then one batch's records) and the record of the largest timestamp. Kafka's
-special timestamps are the handler's.
-"""
+"""Search of offsets by timestamp: time index, then batch headers, then the records of one batch."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from ponor_runtime.turns import turn
 from ponor_broker.partitions.partition import Partition
 
 SCAN_BYTES: Final = 128 << 10
-"""Bytes of batches whose headers are looked at in one turn of the loop."""
+"""Bytes of batches whose headers are scanned in one event-loop turn."""
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 
 
@@ -26,7 +22,8 @@ class TimestampOffset(NamedTuple):
 
 
 async def first_at_or_after(partition: Partition, timestamp: int) -> TimestampOffset | None:
-    """The first readable record whose timestamp is not below `timestamp`, None if there is none.
+    """Return the first readable record whose timestamp is not below `timestamp`; None if there is
+    none.
 
     Raises:
         S3StreamError: the log cannot be read.
@@ -49,7 +46,8 @@ async def first_at_or_after(partition: Partition, timestamp: int) -> TimestampOf
 
 
 async def largest(partition: Partition) -> TimestampOffset | None:
-    """The record with the largest timestamp, the first of them if there are several; None for an empty partition.
+    """Return the record with the largest timestamp, the first of them if there are several; None
+    for an empty partition.
 
     Raises:
         As `first_at_or_after`.
@@ -58,12 +56,12 @@ async def largest(partition: Partition) -> TimestampOffset | None:
     is_cleaned = bool(partition.log.log_meta.segment_of(batch_offset).suffix)
     if (
         batch_offset < partition.log_start_offset or is_cleaned
-    ):  # it may be deleted: the largest of what is left
+    ):  # that record may be deleted: search the remaining ones
         timestamp, batch_offset = await _largest_batch(partition)
         if batch_offset < 0:
             return None
     records = await partition.read(max(batch_offset, partition.log_start_offset), 1)
-    if not records:  # all was deleted during the search
+    if not records:  # all records were deleted during the search
         return None
     return _largest_record(BatchView(memoryview(records[0].payload)), timestamp, partition.log_start_offset)
 
@@ -72,7 +70,7 @@ def _largest_record(batch: BatchView, timestamp: int, start_offset: int) -> Time
     found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX, start_offset)
     if found is not None:
         return TimestampOffset(*found)
-    # The log begins within the batch: what is left of it decides.
+    # The log starts within the batch: only its remaining records count.
     left = [
         TimestampOffset(record.offset, record.timestamp)
         for record in batch.records(DECOMPRESSED_BYTES_MAX)
@@ -84,10 +82,12 @@ def _largest_record(batch: BatchView, timestamp: int, start_offset: int) -> Time
 
 
 async def _largest_batch(partition: Partition) -> tuple[int, int]:
-    """Largest timestamp of the readable log and the base offset of the first batch that has it; −1 if there is none.
+    """Return the largest timestamp of the readable log and the base offset of the first batch that
+    has it; −1 if there is none.
 
-    A segment whose own maximum is readable says so; the others (the first one, which may be deleted in part, and the active one while its
-    maximum is on its way to the disk) are read header by header.
+    A segment's stored maximum is used if it is readable. Otherwise the segment's headers are
+    scanned: the first segment may be deleted in part, and the maximum of the active one may not be
+    durable yet.
     """
     log, start, end = partition.log, partition.log_start_offset, partition.high_watermark
     best = (-1, -1)

@@ -1,6 +1,6 @@
-"""DescribeProducers: the idempotent producers that a partition remembers (KIP-664).
+"""DescribeProducers: the idempotent producers whose state a partition keeps (KIP-664).
 
-What lives here: the answer. There are no transactions yet, so no producer has a coordinator or an open one.
+Transactions are not supported yet, so no producer has a coordinator.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DescribeProducersHandler:
     async def handle(
         self, request: DescribeProducersRequest, context: RequestContext
     ) -> DescribeProducersResponse:
-        """One answer per partition."""
+        """Return one result per partition."""
         del context
         # Each partition once: it may have thousands of producers.
         wanted: dict[str, dict[int, None]] = {}

@@ -1,7 +1,8 @@
 """InitProducerId for idempotent producers (KIP-98, KIP-360).
 
-What lives here: the answer. A transactional id gets UNSUPPORTED_VERSION: the transaction APIs are not advertised, and this code ends a client's
-attempt at once, where a retriable one would keep it waiting for a coordinator that does not exist.
+A transactional id gets UNSUPPORTED_VERSION: the transaction APIs are not advertised, and this code
+ends a client's attempt immediately. A retriable code would keep it waiting for a transaction
+coordinator.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NO_EPOCH = -1
 
 
 class InitProducerIdHandler:
-    """Every request without a transactional id gets a new producer id, whatever id it brings: so does Kafka."""
+    """Assigns a new producer id to every request without a transactional id, as Kafka does."""
 
     def __init__(self, producer_ids: ProducerIds) -> None:
         self._producer_ids = producer_ids
@@ -31,7 +32,9 @@ class InitProducerIdHandler:
         return ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, self.handle)
 
     async def handle(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
-        """A new id at epoch 0. An id without an epoch, or the other way round, is a mistake of the client."""
+        """Return a new id with epoch 0. An id without an epoch, or an epoch without an id, is
+        refused.
+        """
         del context
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)

@@ -1,10 +1,11 @@
-"""Produce as nearly every request is: one batch of one partition, uncompressed and flawless. The short way from frame to answer.
+"""Fast path of Produce: one uncompressed batch of one partition that needs no changes.
 
-What lives here: the way of requests that `ponor_kafka.plain_produce` reads in two compiled steps, and of which nothing is left to be refused or
-changed. Whatever is not so (a topic with a codec of its own, a timestamp out of bounds, a repeated batch) is left untouched to
-`handlers.produce`, which decides and words the answer; so there are no rules here that are not there.
+Handles the requests that `ponor_kafka.plain_produce` parses in two compiled steps. Every other
+request (for example a topic with its own codec, a timestamp out of bounds, or a repeated batch) is
+passed unchanged to `handlers.produce.produce`, which implements all rules and error answers.
 
-Per request there is one object, its place among the connection's answers (docs/design/kafka-protocol-and-produce-path.md#plain-requests).
+A request creates one object, its place in the connection's answer order
+(docs/design/kafka-protocol-and-produce-path.md#plain-requests).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NOT_IN_TIME: Final = "the batch was appended and is not durable yet"
 
 
 class PlainPending(PendingAnswer):
-    """A plain request whose append is on its way to the disk."""
+    """A plain request whose append is not durable yet."""
 
     __slots__ = (
         "_answers",
@@ -71,7 +72,7 @@ class PlainPending(PendingAnswer):
     def settled(self, error: BaseException | None) -> None:
         """The append is durable, or failed."""
         if self.is_answered:
-            return  # its time was over
+            return  # already answered with REQUEST_TIMED_OUT
         self._measured.answered(self.received_ns)
         if error is None:
             template = self._answers.template(self.version, self.topic)
@@ -87,7 +88,7 @@ class PlainPending(PendingAnswer):
             self.connection.answered(self)
 
     def expire(self) -> None:
-        """Not durable in time. The append stays, as Kafka's do."""
+        """The request timed out. Its append stays, as in Kafka."""
         self._measured.answered(self.received_ns)
         self.answer(self._refusal(PartitionError(ErrorCode.REQUEST_TIMED_OUT, NOT_IN_TIME)))
 
@@ -99,7 +100,9 @@ class PlainPending(PendingAnswer):
 
 
 class PlainProduceHandler:
-    """Fulfils `dispatch.PlainHandler`. `batch_bytes_max`: larger batches take the long way, which bounds what they decompress to."""
+    """Fulfils `dispatch.PlainHandler`. Batches above `batch_bytes_max` take the general path, which
+    bounds decompression.
+    """
 
     def __init__(self, partitions: PartitionManager, clock: Clock, *, batch_bytes_max: int) -> None:
         self._partitions = partitions
@@ -109,7 +112,9 @@ class PlainProduceHandler:
         self._deadlines = ProduceDeadlines(clock)
 
     def start(self, frame: bytearray, measured: Measured, received_ns: int) -> PlainPending | None:
-        """Append the batch of a plain request, now; None, and nothing is done, for every other request."""
+        """Append the batch of a plain request; return None, without any effect, for every other
+        request.
+        """
         plain = read_plain_produce(frame)
         if plain is None:
             return None
@@ -130,14 +135,15 @@ class PlainProduceHandler:
         if partition is None or size_bytes > partition.plain_bytes_max or size_bytes > self._batch_bytes_max:
             return None
         records = walk_plain_batch(frame, position, size_bytes)
-        if records is None or self._partitions.parking.is_calling:  # then it may have to park
+        # the request may have to wait behind parked ones
+        if records is None or self._partitions.parking.is_calling:
             return None
         max_timestamp, min_timestamp, lacks_key = records
         config = partition.config
         now_ms = self._clock.wall_ms()
         if (
             (lacks_key and config.is_compacted)
-            or min_timestamp < now_ms - config.timestamp_before_ms_max  # -1 (none) too: see the long way
+            or min_timestamp < now_ms - config.timestamp_before_ms_max  # also -1, "no timestamp"
             or max_timestamp > now_ms + config.timestamp_after_ms_max
         ):
             return None

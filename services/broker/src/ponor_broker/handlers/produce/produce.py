@@ -1,11 +1,15 @@
-"""Produce: from a request's bytes to appends, and from their durability to the answer.
+"""General path of Produce: from a request's bytes to appends, and from their durability to the
+answer.
 
-What lives here: the request path. The request is walked without an object per record; each partition's batch is validated and appended in
-one step, so that pipelined requests of a connection are taken in their order; the answer leaves when everything is durable, or says
-REQUEST_TIMED_OUT of what was not in time. What is for a partition on the move waits for a moment, its request's other partitions do not. acks=1 and acks=-1 mean the same here: there is one log, and it is durable before anything is acknowledged.
+The request is parsed without creating an object per record. Each partition's batch is validated and
+appended in one step, so that a connection's pipelined requests are appended in order. The answer is
+sent when all batches are durable, or contains REQUEST_TIMED_OUT for those that are not durable in
+time. A batch for a partition in transit waits for a bounded time; the request's other partitions do
+not. acks=1 and acks=-1 are equivalent: a partition has one log, and nothing is acknowledged before
+it is durable there.
 
-Per request there are three objects that matter: its header, its place among the connection's answers, and the outcome of its partition. No
-future, no task, no turn of the loop of its own (docs/design/kafka-protocol-and-produce-path.md#produce-path).
+A request creates no future and no task
+(docs/design/kafka-protocol-and-produce-path.md#produce-path).
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ from ponor_broker.requests.request_tracing import partition_attributes
 ACKS_NONE: Final = 0
 ACKS: Final = (-1, 0, 1)
 MOMENTARY: Final = (PartitionInTransitError, BrokerFencedError, S3StreamError)
-"""Refusals after which the same batch may be taken by the same broker."""
+"""Refusals after which the same broker may accept the same batch."""
 TOLD_WITH_LOG_START: Final = frozenset(
     {
         ErrorCode.INVALID_RECORD,
@@ -60,11 +64,11 @@ TOLD_WITH_LOG_START: Final = frozenset(
         ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     }
 )
-"""Refusals of a batch by its partition, beside which Kafka says where the log starts."""
+"""Errors of a partition for which Kafka's answer contains the log start offset."""
 
 
 class ProducePending(PendingAnswer):
-    """A request whose appends are on their way to the disk."""
+    """A request whose appends are not all durable yet."""
 
     __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns")
 
@@ -73,21 +77,21 @@ class ProducePending(PendingAnswer):
         self.is_answered = False
         self._answers = answers
         self._reply = reply
-        self._left = partitions + 1  # and the handler, which is not done before it has seen all of them
+        self._left = partitions + 1  # plus one for the handler until it has appended all of them
         self.received_ns = reply.received_ns
         self.outcomes: list[WaitingOutcome] = []
 
     def settle_one(self) -> bool:
-        """A partition is durable or refused, or the handler has seen all; returns whether that was the last thing to wait for."""
+        """Note that a partition, or the handler, is done; return whether nothing else is pending."""
         self._left -= 1
         return self._left == 0
 
     def wait_for_one_more(self) -> None:
-        """Somebody works on the request again, and tells by `settle_one` when that is over."""
+        """Add a pending part, which ends with `settle_one`."""
         self._left += 1
 
     def respond(self) -> Response:
-        """The response frame, counted as answered. To be called once."""
+        """Return the response frame and count the request as answered. Called once."""
         outcomes = self.drop_outcomes()
         if len(outcomes) == 1 and outcomes[0].error is None:
             self._reply.note()
@@ -95,12 +99,16 @@ class ProducePending(PendingAnswer):
         return self._reply(self._answers.body(self._reply.header.api_version, outcomes))
 
     def drop_outcomes(self) -> list[WaitingOutcome]:
-        """Take them out: they point back here, and a cycle per request would be left to the garbage collector (measured: 12 % of the CPU)."""
+        """Return the outcomes and drop the reference to them: they refer back to this object, and a
+        reference cycle per request would load the garbage collector (measured: 12 % of the CPU).
+        """
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
 
     def expire(self) -> None:
-        """Not durable in time. The appends stay, as Kafka's do: what the client repeats without idempotence is there twice."""
+        """The request timed out. The appends stay, as in Kafka: a client that repeats them without
+        idempotence duplicates them.
+        """
         for outcome in self.outcomes:
             if not outcome.is_settled:
                 outcome.is_settled = True
@@ -111,7 +119,9 @@ class ProducePending(PendingAnswer):
 
 
 class SilentPending(ProducePending):
-    """A request without acknowledgement. It has a place among the answers only while it waits for a partition on the move."""
+    """A request with acks=0. It has a place among the answers only while it waits for a partition
+    in transit.
+    """
 
     __slots__ = ("waits",)
 
@@ -120,7 +130,9 @@ class SilentPending(ProducePending):
         self.waits = False
 
     def respond(self) -> Response:
-        """No answer; a refusal ends the connection, because nothing else tells the client."""
+        """Return no answer; a refusal closes the connection, because the client gets no other
+        signal.
+        """
         connection = self.connection
         try:
             _close_on_refusal(self.drop_outcomes())
@@ -132,7 +144,7 @@ class SilentPending(ProducePending):
 
 
 class WaitingOutcome(PartitionOutcome):
-    """A partition's outcome, as what its append tells when it is settled."""
+    """A partition's outcome that is completed by its append."""
 
     __slots__ = ("is_settled", "request")
 
@@ -144,7 +156,7 @@ class WaitingOutcome(PartitionOutcome):
     def settled(self, error: BaseException | None) -> None:
         """The append is durable, or failed."""
         if self.is_settled:
-            return  # answered already: its time was over
+            return  # already answered with REQUEST_TIMED_OUT
         self.is_settled = True
         if error is not None:
             self.error = storage_error(error)
@@ -171,11 +183,12 @@ class ProduceHandler:
         self._deadlines = ProduceDeadlines(clock)
 
     def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Answer:
-        """Append what can be appended, now.
+        """Validate and append all batches.
 
         Raises:
             KafkaWireError: malformed; nothing was appended.
-            CloseConnectionError: acks=0 and something was refused: closing is the only way to tell.
+            CloseConnectionError: acks=0 and a batch was refused: closing is the only signal to the
+                client.
         """
         version = header.api_version
         one = walk_one_partition(version, frame, header.body_position)
@@ -224,7 +237,9 @@ class ProduceHandler:
     def _refuse(
         self, outcome: WaitingOutcome, records: memoryview | None, error: PartitionError | S3StreamError
     ) -> None:
-        """Settle the outcome with an error, and remember whose batch it was where the same broker may take it in a moment."""
+        """Complete the outcome with an error. If the same broker may accept the batch soon, note
+        its producer, so that later batches do not overtake it.
+        """
         if isinstance(error, MOMENTARY):
             self._note_refusal(outcome, records)
         outcome.settled(error)
@@ -237,13 +252,17 @@ class ProduceHandler:
     def _try_again(
         self, outcome: WaitingOutcome, records: memoryview | None, version: int, span: Span | None
     ) -> None:
-        """The partition has settled, or is not waited for any more. `span`: the request's own, since whatever runs now is another's."""
+        """Retry a parked batch: its partition serves again, or the wait has ended. `span` is the
+        request's own; the current one belongs to another request.
+        """
         request = outcome.request
         if outcome.is_settled or request.connection is None:
-            # Its time is over, or its client is gone: who repeats it must not find it appended, nor what was sent behind it.
+            # The request timed out, or the client disconnected: a repeat of this batch must not
+            # find it appended, nor batches that were sent after it.
             self._note_refusal(outcome, records)
             return
-        request.wait_for_one_more()  # a repeat is settled before its offset is known here
+        # a repeated batch may complete before `append` returns its offset
+        request.wait_for_one_more()
         running, self._telemetry.request = self._telemetry.request, span
         try:
             self._try(outcome, records, version, self._clock.wall_ms(), was_parked=True)
@@ -263,10 +282,10 @@ class ProduceHandler:
         *,
         was_parked: bool = False,
     ) -> None:
-        """Append, or settle the outcome with what is against it.
+        """Append the batch, or complete the outcome with an error.
 
         Raises:
-            PartitionInTransitError: nothing was done, and nothing said.
+            PartitionInTransitError: nothing was appended, and the outcome is open.
         """
         partition: Partition | None = None
         try:
@@ -274,12 +293,14 @@ class ProduceHandler:
             if not was_parked and self._partitions.parking.holds_back(partition.identity.key):
                 raise PartitionInTransitError(
                     partition.identity.key,
-                    f"{partition.identity} first takes the requests that waited for it",
+                    f"{partition.identity} processes the requests that waited for it first",
                 )
             if partition.is_internal:
-                # What a client writes there its coordinator could not read back; Kafka lets one client id pass, which anybody may use.
+                # The group coordinator could not decode a client's records. Kafka allows one client
+                # id, which any client may use.
                 raise PartitionError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.identity.topic} belongs to the brokers"
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"{partition.identity.topic} is internal: only brokers write to it",
                 )
             config = partition.config
             if self._telemetry.request is not None:
@@ -309,7 +330,7 @@ class ProduceHandler:
         now_ms: int,
         outcome: WaitingOutcome,
     ) -> None:
-        """What `_append` does, with a span for each of its two steps."""
+        """Validate and append, with a span for each step."""
         began_ns = self._clock.monotonic_ns()
         batch, min_timestamp = self._validator.validate(records, version, partition.config, now_ms)
         validated_ns = self._clock.monotonic_ns()
@@ -325,12 +346,12 @@ class ProduceHandler:
         if isinstance(request, SilentPending):
             if request.waits:
                 request.settle_one()
-                return request  # ended by what it waits for, which is bounded
+                return request  # completed when the parked batch is retried, which is bounded
             _close_on_refusal(request.drop_outcomes())
             reply.note()
             return None
         if request.settle_one():
-            return request.respond()  # refused, or all of them repeats of what is durable
+            return request.respond()  # all refused, or repeats of durable batches
         self._deadlines.add(request, timeout_ms)
         return request
 
@@ -351,7 +372,9 @@ def _refusal_of_all(walk: ProduceWalk) -> PartitionError | None:
     if walk.acks not in ACKS:
         return PartitionError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {walk.acks} is none of -1, 0 and 1")
     if walk.transactional_id is not None:
-        return PartitionError(ErrorCode.INVALID_TXN_STATE, "there are no transactions on this broker yet")
+        return PartitionError(
+            ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker yet"
+        )
     return None
 
 

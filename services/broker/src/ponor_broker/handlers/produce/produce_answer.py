@@ -1,7 +1,8 @@
-"""The answer of a Produce request: what became of each partition, as bytes.
+"""Encoding of Produce answers.
 
-What lives here: outcomes, and their encoding. A request with one partition that succeeded, as nearly all are, is answered from a template: the
-codec encodes such an answer once per version and topic, and four numbers are put into a copy of it. Measured: 0.5 us instead of 4.6.
+A request with one successful partition, the usual case, is answered from a template: the codec
+encodes such an answer once per version and topic, and four numbers are written into a copy.
+Measured: 0.5 µs instead of 4.6 µs.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ HINTS_VERSION_MIN: Final = 10
 LOG_START_VERSION_MIN: Final = 5
 TEMPLATES_MAX: Final = 4_096
 _MARKS: Final = (-2_000_000_001, -3, -4_000_000_000_000_000_001, -5_000_000_000_000_000_001, -6)
-"""Numbers that mark their places in a template; the bytes of so many negative ones in a row are no name, and an id is too short for them."""
+"""Numbers that mark their positions in a template. Their byte sequence cannot occur in a topic
+name, and is longer than a topic id."""
 
 Template: TypeAlias = Callable[[int, int, int, int, int], bytes]
-"""From correlation id, partition, base offset, log append time and log start offset to a response frame."""
+"""From correlation id, partition, base offset, log append time and log start offset to a response
+frame."""
 
 
 class PartitionOutcome:
-    """One partition of a request; `error` is None while nothing is known against it."""
+    """Outcome of one partition of a request; `error` is None unless it was refused or failed."""
 
     __slots__ = ("base_offset", "error", "index", "log_append_time_ms", "log_start_offset", "topic")
 
@@ -53,14 +56,14 @@ class PartitionOutcome:
 
 
 class ProduceAnswers:
-    """Encodes answers. `topics` tells who leads where this broker does not."""
+    """Encodes answers. `topics` provides leader hints."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._templates: dict[tuple[int, str | bytes], Template] = {}
 
     def one_success(self, header: RequestHeader, outcome: PartitionOutcome) -> bytes:
-        """The response frame for one partition without an error."""
+        """Return the response frame for one partition without an error."""
         return self.template(header.api_version, outcome.topic)(
             header.correlation_id,
             outcome.index,
@@ -70,7 +73,9 @@ class ProduceAnswers:
         )
 
     def template(self, version: int, topic: str | bytes) -> Template:
-        """What makes response frames of this version for one partition of this topic, without an error."""
+        """Return the template of response frames for one successful partition of this topic, in
+        this version.
+        """
         key = (version, topic)
         template = self._templates.get(key)
         if template is None:
@@ -80,7 +85,9 @@ class ProduceAnswers:
         return template
 
     def body(self, version: int, outcomes: Sequence[PartitionOutcome]) -> list[Buffer]:
-        """The response body for any outcomes; partitions of a topic stand together, as in the request."""
+        """Return the response body for any outcomes; partitions of a topic are adjacent, as in the
+        request.
+        """
         endpoints: dict[int, NodeEndpoint] = {}
         topics: list[TopicProduceResponse] = []
         rows: list[PartitionProduceResponse] = []
@@ -128,7 +135,7 @@ def _topic_response(topic: str | bytes, rows: Sequence[PartitionProduceResponse]
 
 
 def _template(version: int, topic: str | bytes) -> Template:
-    """A frame cut where its numbers stand, found by encoding marks in their places."""
+    """Build a template by encoding marks and cutting the frame at their positions."""
     index, error_code, base_offset, append_time_ms, log_start_offset = _MARKS
     row = PartitionProduceResponse(
         index=index,

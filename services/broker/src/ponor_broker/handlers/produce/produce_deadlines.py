@@ -1,7 +1,7 @@
-"""When a Produce request has waited long enough for its durability: Kafka's `timeout_ms`.
+"""Timeouts of Produce requests: Kafka's `timeout_ms`.
 
-What lives here: the waiting list and its one timer. Requests become durable about in the order in which they came, so that a queue per
-timeout, looked at from its front, finds what is over without a timer per request, nearly all of which would be cancelled.
+Requests become durable roughly in order of arrival. So one queue per timeout value, checked from
+its front, and a single timer replace a timer per request, nearly all of which would be cancelled.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import Final, Protocol
 from ponor_runtime.clock import Clock
 
 TIMEOUT_MS_MIN: Final = 100
-"""Kafka with one replica answers a timeout of 0 with success, for it waits for nobody; here a sync of the disk always comes between."""
+"""Kafka with one replica answers a timeout of 0 with success, because it waits for no follower;
+here every append waits for a disk sync."""
 TIMEOUT_BITS: Final = 7
-"""Significant bits of a timeout; it is rounded up, by less than 2 %. Otherwise a client with another timeout in each request would leave a queue for each."""
+"""Significant bits of a timeout. It is rounded up by less than 2 %, to bound the number of queues
+when clients send a different timeout in every request."""
 NS_PER_MS: Final = 1_000_000
 
 
 class Expirable(Protocol):
-    """A request that waits."""
+    """A request that waits for durability."""
 
     received_ns: int
 
@@ -30,12 +32,12 @@ class Expirable(Protocol):
         ...
 
     def expire(self) -> None:
-        """Answer with what is known: its time is over."""
+        """Answer with REQUEST_TIMED_OUT."""
         ...
 
 
 class ProduceDeadlines:
-    """Requests that wait, by timeout."""
+    """Waiting requests, by timeout."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -83,7 +85,7 @@ def _rounded_up(timeout_ms: int) -> int:
 
 
 def _expire_front(queue: deque[Expirable], timeout_ns: int, now_ns: int) -> int | None:
-    """Expire what is due; the deadline of what is left, None for nothing."""
+    """Expire due requests; return the deadline of the first remaining one, or None."""
     while queue:
         request = queue[0]
         if not request.is_answered:

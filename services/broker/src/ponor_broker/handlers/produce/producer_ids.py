@@ -1,7 +1,4 @@
-"""Producer ids: blocks from the controller, handed out one by one.
-
-What lives here: the block in hand and the next one. An id is never given twice: what a process did not use of its block is lost with it.
-"""
+"""Producer ids: blocks from the controller, assigned one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +15,9 @@ from ponor_broker.partitions.topics.topic_admin import Session
 
 
 class ProducerIds:
-    """Hands out ids."""
+    """Assigns producer ids. An id is never assigned twice; the unused rest of a block is lost when
+    the process ends.
+    """
 
     def __init__(self, session: Session, *, per_block: int, deadline_ms: int) -> None:
         self._session = session
@@ -29,10 +28,11 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def take(self) -> ProducerId:
-        """A new id.
+        """Return a new id.
 
         Raises:
-            PartitionError: COORDINATOR_LOAD_IN_PROGRESS, as Kafka answers when the controller gives no block in time.
+            PartitionError: COORDINATOR_LOAD_IN_PROGRESS, as in Kafka, if the controller grants no
+                block in time.
         """
         if self._next >= self._end:
             async with self._refill:

@@ -1,6 +1,6 @@
-"""CreatePartitions: a topic gets more partitions (KIP-195).
+"""CreatePartitions: adds partitions to a topic (KIP-195).
 
-What lives here: the request's own rules (assignments, duplicates) and the answer; the controller counts and places.
+Checks assignments and duplicates; the controller counts and places.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ponor_broker.requests.bounded_gather import bounded_gather
 
 
 class CreatePartitionsHandler:
-    """Asks the controller."""
+    """Sends one operation per topic."""
 
     def __init__(self, topics: Topics, admin: TopicAdmin) -> None:
         self._topics = topics
@@ -39,7 +39,7 @@ class CreatePartitionsHandler:
     async def handle(
         self, request: CreatePartitionsRequest, context: RequestContext
     ) -> CreatePartitionsResponse:
-        """One result per topic; a topic that is named twice gets nothing."""
+        """Return one result per topic; a topic that is named twice is refused."""
         del context
         times = Counter(topic.name for topic in request.topics)
         repeated = [

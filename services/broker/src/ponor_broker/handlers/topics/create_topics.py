@@ -1,7 +1,7 @@
-"""CreateTopics: topics that an administrator asks for.
+"""CreateTopics.
 
-What lives here: the request's own rules (assignments, duplicates) and the answer. Names, counts and settings are checked by the controller, with
-one operation per topic: a refused topic does not hold up the others.
+Checks assignments and duplicates; the controller checks names, counts and configs. Each topic is
+one operation, so a refused topic does not delay the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 
 
 class CreateTopicsHandler:
-    """Asks the controller. `num_partitions` is for topics whose creator names no number; -1: the controller's default."""
+    """Sends one operation per topic. `num_partitions` applies to topics without a count; -1: the
+    controller's default.
+    """
 
     def __init__(
         self, topics: Topics, admin: TopicAdmin, descriptions: ConfigDescriptions, *, num_partitions: int
@@ -50,7 +52,7 @@ class CreateTopicsHandler:
         return ApiHandler(ApiKey.CREATE_TOPICS, 2, 7, self.handle)
 
     async def handle(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
-        """One result per topic; a topic that is named twice is not made."""
+        """Return one result per topic; a topic that is named twice is refused."""
         del context
         times = Counter(topic.name for topic in request.topics)
         results = await bounded_gather(
@@ -94,10 +96,11 @@ class CreateTopicsHandler:
         )
 
     def _counts(self, topic: CreatableTopic) -> tuple[int, int]:
-        """Partitions and replication factor, from the counts or from a manual assignment; where a partition goes is not the client's choice.
+        """Return partitions and replication factor, from the counts or the manual assignment. The
+        controller places the partitions.
 
         Raises:
-            PartitionError: both are given, or the assignment is not 0, 1, 2 ... with replicas that can be.
+            PartitionError: both are given, or the assignment is not 0, 1, 2, … with valid replicas.
         """
         if not topic.assignments:
             unset = topic.num_partitions == UNSET
@@ -129,7 +132,8 @@ class CreateTopicsHandler:
 
 
 def _configs(topic: CreatableTopic) -> dict[str, str]:
-    """Of a setting that stands twice, the last value holds, as in Kafka.
+    """Return a topic's configs. Of a config that is given twice, the last value counts, as in
+    Kafka.
 
     Raises:
         PartitionError: a null value.

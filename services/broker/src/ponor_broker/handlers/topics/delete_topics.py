@@ -1,6 +1,6 @@
 """DeleteTopics, by name and by id (KIP-516).
 
-What lives here: the request's forms and the answer; the controller removes the topic with its streams and objects in one step.
+The controller removes a topic with its streams and objects in one step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STATES_VERSION_MIN = 6
 
 
 class DeleteTopicsHandler:
-    """Asks the controller."""
+    """Sends one operation per topic."""
 
     def __init__(self, topics: Topics, admin: TopicAdmin) -> None:
         self._topics = topics
@@ -40,7 +40,7 @@ class DeleteTopicsHandler:
         return ApiHandler(ApiKey.DELETE_TOPICS, 1, 6, self.handle)
 
     async def handle(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-        """One result per topic; a topic that is named twice stays."""
+        """Return one result per topic; a topic that is named twice is not deleted."""
         states = (
             request.topics
             if context.api_version >= STATES_VERSION_MIN
@@ -54,7 +54,9 @@ class DeleteTopicsHandler:
     def _separate(
         self, states: Sequence[DeleteTopicState]
     ) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
-        """Those that stand once, and the refusals of those that stand more often, be it once by name and once by id."""
+        """Return the topics that are named once, and refusals for those named more often, by name
+        or id.
+        """
         times = Counter((state.name, state.topic_id) for state in states)
         named: dict[str | None, bytes] = {
             state.name: row.topic_id

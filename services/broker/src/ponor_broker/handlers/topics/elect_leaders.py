@@ -1,8 +1,8 @@
-"""ElectLeaders: elections where there is hardly anybody to elect (KIP-460).
+"""ElectLeaders (KIP-460): the answer only; no election takes place.
 
-What lives here: the answer. A partition has one replica, its leader, so that no election is needed; where the leader is away, nobody can stand in
-for it until the controller gives the partition to another broker. Of a partition that moves the preferred leader is the broker that gets it: it is
-elected as soon as the present one has closed the streams, whoever asks.
+A partition has one replica, its leader, so no election is needed. If the leader is unavailable, no
+other broker can lead until the controller reassigns the partition. Of a partition that moves, the
+preferred leader is the target, which is elected as soon as the source has closed the streams.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ElectLeadersHandler:
         return ApiHandler(ApiKey.ELECT_LEADERS, 0, 2, self.handle)
 
     async def handle(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-        """A result per partition asked for; null asks for all, and of those only what was done is told: nothing."""
+        """Return a result per requested partition; for null, the empty result of all topics."""
         del context
         if request.topic_partitions is None:
             return ElectLeadersResponse(
@@ -78,13 +78,13 @@ class ElectLeadersHandler:
             return PartitionResult(
                 index,
                 ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                f"{topic}-{index} is on its way to broker {move.target_id}, which is elected once broker {move.source_id} has closed it.",
+                f"{topic}-{index} moves to broker {move.target_id}, which is elected when broker {move.source_id} has closed the streams.",
             )
         if self._topics.broker(partition.leader_id) is None:
             return PartitionResult(
                 index,
                 ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                f"Broker {partition.leader_id} leads {topic}-{index} and is away.",
+                f"Broker {partition.leader_id} leads {topic}-{index} and is unavailable.",
             )
         return PartitionResult(
             index, ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."

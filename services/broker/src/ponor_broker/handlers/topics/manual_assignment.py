@@ -1,7 +1,8 @@
-"""Replicas that a client places by hand.
+"""Check of manual replica assignments, with Kafka's messages
+(org.apache.kafka.controller.ReplicationControlManager).
 
-What lives here: the check, with Kafka's words (org.apache.kafka.controller.ReplicationControlManager). Where a partition goes is the controller's choice
-all the same: replicas are a fiction (docs/compatibility.md), but one that must name brokers that exist.
+The controller ignores the assignment when it places partitions (docs/compatibility.md), but named
+brokers must exist.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ponor_broker.partitions.topics.topics import Topics
 
 
 def check_replicas(broker_ids: Sequence[int], topics: Topics) -> None:
-    """Refuse what no partition can be given.
+    """Check the replicas of one partition.
 
     Raises:
         PartitionError: INVALID_REPLICA_ASSIGNMENT.

@@ -1,8 +1,8 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: moves, as Kafka's tools ask for them and see them (KIP-455).
+"""AlterPartitionReassignments and ListPartitionReassignments: moves of partitions (KIP-455).
 
-What lives here: the requests, their checks in Kafka's words, and how a move looks to a client. A partition has one replica, its leader, so that a
-reassignment names one broker; null calls a move off, and another target takes the place of the first. The move itself is the controller's and the
-two brokers' (docs/design/moves-and-failover.md).
+A partition has one replica, its leader, so a reassignment names one broker. Null cancels a move,
+and a new target replaces the former one. The controller and both brokers execute the move
+(docs/design/moves-and-failover.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 
-REASON: Final = "asked for by a Kafka client"
+REASON: Final = "requested by a Kafka client"
 TIMEOUT_MS_MIN: Final = 1
 _CODES: Final[Mapping[int, ErrorCode]] = MappingProxyType(
     {
@@ -54,13 +54,13 @@ _CODES: Final[Mapping[int, ErrorCode]] = MappingProxyType(
         error_pb2.ERROR_CODE_TOPIC_NOT_FOUND: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Of the controller's refusals; every other one speaks of the broker that was asked for."""
+"""Translation of the controller's refusals; every other refusal concerns the requested broker."""
 
 Refusals: TypeAlias = dict[PartitionKey, PartitionError]
 
 
 class PartitionReassignmentsHandler:
-    """Lists from the image; changes by way of the controller."""
+    """Lists from the image; sends changes to the controller."""
 
     def __init__(self, topics: Topics, moves: MoveOperations) -> None:
         self._topics = topics
@@ -79,7 +79,7 @@ class PartitionReassignmentsHandler:
     async def alter(
         self, request: AlterPartitionReassignmentsRequest, context: RequestContext
     ) -> AlterPartitionReassignmentsResponse:
-        """A result per partition; what can be done is done, whatever becomes of the others."""
+        """Return a result per partition. A refused partition does not affect the others."""
         del context
         moves: dict[PartitionKey, NodeId] = {}
         cancels: dict[PartitionKey, None] = {}
@@ -126,7 +126,7 @@ class PartitionReassignmentsHandler:
         moves: dict[PartitionKey, NodeId],
         cancels: dict[PartitionKey, None],
     ) -> None:
-        """Into moves and cancels; neither for what is so already."""
+        """Add the partition to moves or cancels; to neither if nothing changes."""
         row = self._partition(topic, wanted.partition_index)
         key = (row.topic_id, row.partition)
         move = self._topics.image[MOVES].get(key)
@@ -139,7 +139,7 @@ class PartitionReassignmentsHandler:
         if len(wanted.replicas) > 1:
             raise PartitionError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{len(wanted.replicas)} replicas of {topic}-{row.partition}: the object store replicates, a partition has one broker; name that alone",
+                f"{len(wanted.replicas)} replicas of {topic}-{row.partition}: a partition has one broker, because the object store replicates; name one broker",
             )
         target_id = NodeId(wanted.replicas[0])
         if target_id != (row.leader_id if move is None else move.target_id):
@@ -163,7 +163,9 @@ class PartitionReassignmentsHandler:
     async def _carry_out(
         self, moves: Mapping[PartitionKey, NodeId], cancels: Iterable[PartitionKey], timeout_ms: int
     ) -> tuple[ErrorCode, str | None, Refusals]:
-        """Cancels first: where a partition is on its way elsewhere, it is called back before it is sent away again."""
+        """Send cancels, then moves: a move to another target is cancelled before the new one
+        begins.
+        """
         deadline_ms = max(timeout_ms, TIMEOUT_MS_MIN)
         refused: Refusals = {}
         try:
@@ -188,7 +190,7 @@ class PartitionReassignmentsHandler:
     async def ongoing(
         self, request: ListPartitionReassignmentsRequest, context: RequestContext
     ) -> ListPartitionReassignmentsResponse:
-        """What moves, of all topics or of those asked for."""
+        """List the moves, of all topics or of the requested ones."""
         del context
         topics = [
             OngoingTopicReassignment(name, [_ongoing(move) for move in moves])
@@ -234,7 +236,7 @@ def _note_refusals(
 
 
 def _ongoing(move: MoveRow) -> OngoingPartitionReassignment:
-    """As Kafka lists a replica that is added for one that goes: the wanted ones first."""
+    """Describe a move as Kafka lists a replica that is replaced: new replicas first."""
     return OngoingPartitionReassignment(
         move.partition,
         replicas=[move.target_id, move.source_id],

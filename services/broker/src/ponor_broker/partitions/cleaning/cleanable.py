@@ -1,6 +1,7 @@
-"""Which part of a compacted partition may be cleaned now, and whether it is worth it.
+"""Which part of a compacted partition may be cleaned, and whether it is due.
 
-What lives here: the decision, pure (Apache Kafka's `LogCleanerManager.cleanableOffsets` and `LogToClean`). Whole closed segments are cleaned; the active one never is.
+No I/O (Apache Kafka's `LogCleanerManager.cleanableOffsets` and `LogToClean`). Whole closed segments
+are cleaned; the active one never is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ NEVER_MS: Final = (1 << 63) - 1
 
 
 class Cleanable(NamedTuple):
-    """Kafka offsets [start, dirty_from) are clean, [dirty_from, end) are to be cleaned; `oldest_ms` is when the oldest dirty segment began."""
+    """Kafka offsets [start, dirty_from) are clean, [dirty_from, end) are dirty; `oldest_ms` is the
+    creation time of the oldest dirty segment.
+    """
 
     start: int
     dirty_from: int
@@ -27,11 +30,13 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty_ratio(self) -> float:
-        """Share of the cleanable bytes that was not cleaned before."""
+        """Share of dirty bytes in the cleanable bytes."""
         return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
 
     def is_due(self, config: TopicConfig, now_ms: int) -> bool:
-        """Whether there is enough to clean, or something that was not cleaned for too long (KIP-354)."""
+        """Return whether the dirty ratio, or the age of the oldest dirty segment (KIP-354), exceeds
+        its bound.
+        """
         if self.dirty_bytes == 0:
             return False
         return (
@@ -43,7 +48,9 @@ class Cleanable(NamedTuple):
 def survey(
     log_meta: LogMeta, start_offset: int, readable_end: int, config: TopicConfig, now_ms: int
 ) -> Cleanable | None:
-    """What may be cleaned of a log that begins at `start_offset` and is readable up to `readable_end`; None if there is nothing new."""
+    """Return what may be cleaned of a log that starts at `start_offset` and is readable up to
+    `readable_end`; None if nothing is dirty.
+    """
     dirty_from = max(log_meta.cleaned_to, start_offset)
     end, clean_bytes, dirty_bytes, oldest_ms = start_offset, 0, 0, NEVER_MS
     for segment in log_meta.segments[:-1]:
@@ -56,7 +63,8 @@ def survey(
         elif segment_end > readable_end or _is_too_young(segment, config, now_ms):
             break
         else:
-            dirty_bytes += max(size_bytes, 1)  # without a size, of an older release: it counts as something
+            # segments of an older release have no size: count something
+            dirty_bytes += max(size_bytes, 1)
             oldest_ms = min(oldest_ms, segment.created_ms)
         end = segment_end
     if end <= dirty_from:
@@ -65,7 +73,9 @@ def survey(
 
 
 def groups(segments: list[Segment], segment_bytes: int, offsets_max: int) -> list[list[Segment]]:
-    """Neighbours that become one segment: together not above the size of a segment, nor above so many offsets."""
+    """Group neighbouring segments that become one: together at most the size of a segment and
+    `offsets_max` offsets.
+    """
     found: list[list[Segment]] = []
     room_bytes = 0
     for segment in segments:

@@ -1,8 +1,9 @@
-"""One cleaned segment as it is written to the `.cleaned` streams of a partition.
+"""One cleaned segment, as it is written to the `.cleaned` streams of a partition.
 
-What lives here: stretched counts, padding, time entries, and the wait until all of it is durable. Stream offsets stay in step with Kafka's: a record covers the
-hole before its batch too, and a hole at the end becomes an empty batch. Kept records 1, 2, 4 of offsets [0, 5) are {0, 2}, {2, 1}, {3, 2}.
-Nothing refers to what is written until `PartitionLog.clean` names it; what is given up before that is garbage, and goes with the next trim.
+Stream offsets stay in step with Kafka's: a record also covers the hole before its batch, and a hole
+at the end becomes an empty batch. Kept records 1, 2, 4 of offsets [0, 5) become {0, 2}, {2, 1}, {3,
+2} (stream offset, count). Nothing refers to the output until `PartitionLog.clean` names it;
+abandoned output is trimmed later.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ from ponor_broker.partitions.log.stream_port import PartitionStream, observe
 from ponor_broker.partitions.log.time_index import TIME_ENTRY
 
 IN_FLIGHT_BYTES_MAX: Final = 1 << 20
-"""Bytes that are given to the write-ahead log before the cleaner waits for it: producers wait for no more of it than that."""
+"""Bytes that are given to the write-ahead log before the cleaner waits for it, so that producers
+wait for no more."""
 TIME_ENTRY_EVERY_BYTES: Final = 256 << 10
 FULL_RETRY_S: Final = 0.25
 FULL_RETRIES_MAX: Final = 240
 
 
 class BatchTooLargeError(S3StreamError):
-    """A stored batch does not fit into the write-ahead log or the log cache of this broker: it was taken under larger settings, or grew when it
-    was written again. The message names the settings.
+    """A stored batch does not fit into this broker's write-ahead log or log cache: it was accepted
+    under larger settings, or grew when it was rewritten. The message names the settings.
     """
 
 
 class CleanedSegment:
-    """Takes the batches of the Kafka offsets from `base_offset` on; `count_max` is lower in tests alone."""
+    """Accepts the batches of the Kafka offsets from `base_offset` on; only tests lower `count_max`."""
 
     def __init__(
         self,
@@ -61,13 +63,13 @@ class CleanedSegment:
         self._unindexed_bytes = 0
         self._indexed_timestamp = -1
         self.content = Content()
-        """Batches that hold records; padding counts with its bytes."""
+        """Content of batches with records; padding counts with its bytes."""
 
     async def add(self, batch: BatchView) -> None:
-        """The next batch that stays.
+        """Append the next kept batch.
 
         Raises:
-            S3StreamError: a stream did not take it, or not in time.
+            S3StreamError: a stream refused it for too long.
         """
         assert batch.base_offset >= self._end_offset, (
             f"batch {batch.base_offset} lies below {self._end_offset}"
@@ -77,7 +79,7 @@ class CleanedSegment:
         await self._append(batch)
 
     async def finish(self, end_offset: int) -> Segment:
-        """No batch follows below `end_offset`; returns the segment when all of it is durable.
+        """Complete the segment at `end_offset`; return it when all of it is durable.
 
         Raises:
             S3StreamError: as `add`.
@@ -96,7 +98,9 @@ class CleanedSegment:
         )
 
     async def _pad(self, end_offset: int, *, room: int) -> None:
-        """Empty batches for the hole below `end_offset`, but for what the next record can cover beside its own `room`."""
+        """Append empty batches for the hole below `end_offset`, except the part that the next
+        record can cover in addition to its own `room`.
+        """
         while (hole := end_offset - self._end_offset) > self._count_max - room:
             await self._append(padding(self._end_offset, min(hole, self._count_max), self._leader_epoch))
 
@@ -132,11 +136,13 @@ class CleanedSegment:
                 observe(self._durable)
                 return
         raise AppendBackpressureError(
-            f"stream {stream.stream_id} took nothing of a cleaning for {FULL_RETRIES_MAX * FULL_RETRY_S:.0f} s"
+            f"stream {stream.stream_id} refused the cleaner's appends for {FULL_RETRIES_MAX * FULL_RETRY_S:.0f} s"
         )
 
     async def _settled(self) -> None:
-        """All that was appended is durable: both streams share one write-ahead log, so the last append tells."""
+        """Wait until everything appended is durable: both streams share one write-ahead log, so
+        waiting for the last append suffices.
+        """
         if self._durable is not None:
             await asyncio.shield(self._durable)
         self._in_flight_bytes = 0

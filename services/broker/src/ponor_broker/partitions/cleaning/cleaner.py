@@ -1,7 +1,8 @@
-"""The log cleaner of a broker: it cleans the partitions that the broker leads, one at a time, the dirtiest first.
+"""The log cleaner of a broker: cleans the partitions that the broker leads, one at a time, the
+dirtiest first.
 
-What lives here: the loop, the choice, and what is told of it. What a cleaning does is `cleaning_pass`. Topics that the broker keeps for itself are left alone: their owners
-write them anew (docs/design/log-cleaner.md#consumer-offsets).
+Internal topics are excluded, because their owners rewrite them
+(docs/design/log-cleaner.md#consumer-offsets).
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ from ponor_broker.partitions.partition import Partition
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 SEGMENTS_PER_TURN: Final = 2_000
-"""Segments that are looked at before others get the loop; a partition counts as ten more."""
+"""Segments that are checked per event-loop turn; a partition counts as ten more."""
 RETRY_MS: Final = 60_000
-"""Rest of a partition whose cleaning failed; others go on."""
+"""Pause of a partition whose cleaning failed; others continue."""
 TOO_LARGE_RETRY_MS: Final = 3_600_000
-"""Rest of a partition with a batch that is too large for the settings: only other settings help, and each try reads up to the batch again."""
+"""Pause of a partition with a batch that is too large for the settings: only other settings help,
+and each attempt reads up to the batch again."""
 
 
 class TwinStreams(Protocol):
-    """`PartitionOpener`, as far as it is needed here."""
+    """The part of `OwnedStreams` that is used here."""
 
     async def add_cleaned_streams(self, partition: Partition) -> None: ...
 
 
 class LogCleaner:
-    """Runs until cancelled. `partitions` gives the open ones, `touch` lets housekeeping look at one."""
+    """The cleaning loop; runs until cancelled. `partitions` returns the open ones, `touch` makes
+    maintenance handle one.
+    """
 
     def __init__(
         self,
@@ -78,7 +82,7 @@ class LogCleaner:
                 await self._clock.sleep(self._interval_ms / 1000)
 
     async def round(self) -> bool:
-        """Clean the dirtiest partition that is due, once; False if there is none."""
+        """Clean the dirtiest due partition once; return False if there is none."""
         chosen = await self._choose()
         if chosen is None:
             return False
@@ -101,7 +105,7 @@ class LogCleaner:
             if not partition.config.is_compacted or partition.is_internal or not partition.is_writable:
                 continue
             if not partition.log.is_trimmed(partition.log_start_offset):
-                self._touch(partition)  # what a cleaning wrote was uploaded since
+                self._touch(partition)  # the output of a cleaning may be uploaded by now
             looked_at += len(partition.log.log_meta.segments)
             cleanable = _survey(partition, now_ms)
             if cleanable is None:
@@ -124,23 +128,23 @@ class LogCleaner:
         try:
             await self._twins.add_cleaned_streams(partition)
             if not partition.is_writable:
-                raise CleaningStoppedError("it closes, or moves")
+                raise CleaningStoppedError("the partition closes, or moves")
             await one.run()
         except (CleaningStoppedError, S3StreamError, PartitionCorruptError) as error:
             self._rest(partition, TOO_LARGE_RETRY_MS if isinstance(error, BatchTooLargeError) else RETRY_MS)
             if partition.is_writable:
-                LOG.warning("cleaning of %s will be tried again: %s", partition.identity, error)
+                LOG.warning("cleaning of %s failed, retrying: %s", partition.identity, error)
             stopped = isinstance(error, CleaningStoppedError) or not partition.is_writable
             result = "stopped" if stopped else "failed"
         else:
             if one.report.cleaned_to == cleanable.dirty_from:
-                self._rest(partition)  # a transaction is open where the dirty part begins
+                self._rest(partition)  # a transaction is open at the start of the dirty part
             result = "done"
         finally:
             self._running = None
         self._tell(partition, one, result, (self._clock.monotonic_ns() - began_ns) // 1_000_000)
         if partition.is_writable:
-            self._touch(partition)  # streams may be trimmed now
+            self._touch(partition)  # its streams may be trimmed now
 
     def _rest(self, partition: Partition, rest_ms: int = RETRY_MS) -> None:
         self._failed_until_ms[partition.identity.key] = self._clock.wall_ms() + rest_ms

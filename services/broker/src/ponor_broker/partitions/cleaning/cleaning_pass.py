@@ -1,10 +1,12 @@
-"""One cleaning of one partition, from its start to the last segment that may be cleaned.
+"""One cleaning of one partition.
 
-    learn the newest offset of each dirty key → rewrite the segments from the log's start on, group by group → the partition is clean to there
+    index the newest offset of each dirty key → rewrite the segments from the log start, group by group → the partition is clean up to there
 
-What lives here: the order of things. A group of segments becomes one, written to the `.cleaned` streams; when that is durable, the list of segments changes, and
-what the group lay in is trimmed by housekeeping. So a crash, a move or an error at any point leaves a log that says the same: at worst a group is
-written again. Where the map of keys does not hold all of them, the pass ends at the record that did not fit, and the next one goes on from there.
+A group of segments becomes one, written to the `.cleaned` streams. When that is durable, the
+segment list changes, and maintenance trims the group's slices. A crash, a move or an error at any
+point leaves a log with the same content: at worst a group is rewritten again. If the map cannot
+hold all keys, the pass ends at the first record that did not fit, and the next pass continues
+there.
 """
 
 from __future__ import annotations
@@ -33,16 +35,18 @@ from ponor_broker.partitions.cleaning.transactions import OutcomeScan, Transacti
 from ponor_broker.partitions.partition import Partition
 
 READ_BYTES: Final = 1 << 20
-"""Bytes of a read: with one decompressed batch, all that a pass holds of the log at a time."""
+"""Bytes of a read: with one decompressed batch, all log data that a pass holds at a time."""
 
 
 class CleaningStoppedError(Exception):
-    """The partition closes, moves, or was changed by somebody else: what was done stays, the rest is for another time."""
+    """The partition closes, moves, or changed: completed groups stay, the rest is left for a later
+    pass.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningLimits:
-    """What a pass may take. `decompressed_bytes_max` bounds one batch."""
+    """Bounds of a pass. `decompressed_bytes_max` bounds one batch."""
 
     map_bytes_max: int
     decompressed_bytes_max: int
@@ -50,7 +54,7 @@ class CleaningLimits:
 
 @dataclass(slots=True)
 class CleaningReport:
-    """What a pass did so far."""
+    """Progress of a pass."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -59,7 +63,7 @@ class CleaningReport:
 
 
 class CleaningPass:
-    """Runs once. The `.cleaned` streams are open."""
+    """One pass; `run` is called once. The `.cleaned` streams must be open."""
 
     def __init__(
         self, partition: Partition, cleanable: Cleanable, limits: CleaningLimits, clock: Clock, pace: Pace
@@ -76,16 +80,16 @@ class CleaningPass:
 
     @property
     def map_bytes(self) -> int:
-        """Memory of the map of keys by now."""
+        """Current memory of the key map."""
         return 0 if self._offsets is None else self._offsets.size_bytes
 
     async def run(self) -> None:
-        """Clean. `report` tells how far it came, also after an error.
+        """Clean. `report` contains the progress, also after an error.
 
         Raises:
-            S3StreamError: to be tried again.
-            CleaningStoppedError: likewise, if the partition serves then.
-            PartitionCorruptError: a batch cannot be read; a repetition will not help.
+            S3StreamError: retry later.
+            CleaningStoppedError: retry later, if the partition still serves.
+            PartitionCorruptError: a batch cannot be read; a retry will not help.
         """
         trims = self._log.trims
         assert not trims.is_cleaning, f"{self._partition.identity} is being cleaned"
@@ -99,10 +103,10 @@ class CleaningPass:
         finally:
             trims.is_cleaning = False
 
-    # Which record of a key is the last
+    # Index of the newest record per key
 
     async def _index(self) -> KeyIndex:
-        """Of the dirty part, as far as there is room, and transactions have ended."""
+        """Index the dirty part, as far as the map has room and transactions have ended."""
         begin, end = self._cleanable.dirty_from, self._cleanable.end
         self._offsets = OffsetMap(self._limits.map_bytes_max, end - begin)
         index = KeyIndex(self._offsets, begin - 1)
@@ -122,7 +126,9 @@ class CleaningPass:
         return index
 
     async def _index_batch(self, index: KeyIndex, batch: BatchView, begin: int) -> bool:
-        """Note the batch's records from `begin` on; False where one did not fit: `last_offset` is then that of the one before."""
+        """Index the batch's records from `begin` on; return False if one did not fit: `last_offset`
+        is then the one before it.
+        """
         for record in scan(self._data(batch), batch.record_count):
             offset = batch.base_offset + record.offset_delta
             if record.key is not None and offset >= begin and not index.offsets.put(record.key, offset):
@@ -143,7 +149,7 @@ class CleaningPass:
     async def _rewrite_all(self, index: KeyIndex) -> None:
         last_offset = index.last_offset
         if last_offset < self._cleanable.dirty_from:
-            return  # a transaction is open there
+            return  # a transaction is open at its start
         keeper = Keeper(
             index,
             self._is_last_of_producer,
@@ -175,7 +181,7 @@ class CleaningPass:
         await self._commit(group, await out.finish(end_offset))
 
     async def _kept(self, keeper: Keeper, batch: BatchView) -> BatchView | None:
-        """What stays of a batch: itself, a part of it, its header, or nothing."""
+        """Return what remains of a batch: itself, a part of it, its header, or None."""
         verdict = keeper.judge(batch)
         kept: list[ScannedRecord] = []
         has_tombstones = False
@@ -199,7 +205,9 @@ class CleaningPass:
         return with_records(batch, data, kept, horizon_ms)
 
     async def _commit(self, group: list[Segment], cleaned: Segment) -> None:
-        """The cleaned segment takes the group's place. The checkpoint goes before it: an open then learns nothing from batches that are gone."""
+        """Replace the group by the cleaned segment. The checkpoint is written before, so that an
+        open never reads removed batches.
+        """
         self._check()
         while self._partition.before_upload():
             await self._pace.rest()
@@ -208,15 +216,15 @@ class CleaningPass:
         if [
             segment for segment in segments if cleaned.base_offset <= segment.base_offset < cleaned.end_offset
         ] != group:
-            raise CleaningStoppedError("its oldest segments were dropped meanwhile")
+            raise CleaningStoppedError("the partition's oldest segments were dropped meanwhile")
         if self._partition.recovers_from is not None:
-            raise AppendBackpressureError("the Meta stream took no checkpoint")
+            raise AppendBackpressureError("the Meta stream refused the checkpoint")
         await self._log.clean(cleaned)
 
     # Reading
 
     async def _batches(self, offset: int, end: int) -> AsyncGenerator[BatchView, None]:
-        """The batches from the one that contains `offset` up to `end`, in steps."""
+        """Yield the batches from the one that contains `offset` up to `end`, in steps."""
         while offset < end:
             self._check()
             records = await self._log.read(offset, READ_BYTES)
@@ -243,6 +251,6 @@ class CleaningPass:
 
     def _check(self) -> None:
         if not self._partition.is_writable:
-            raise CleaningStoppedError("it closes, or moves")
+            raise CleaningStoppedError("the partition closes, or moves")
         if not self._partition.config.is_compacted:
-            raise CleaningStoppedError("its cleanup.policy changed")
+            raise CleaningStoppedError("the topic's cleanup.policy changed")

@@ -1,7 +1,8 @@
-"""What a cleaning keeps: the last record of each key below its end, tombstones until their horizon, and what producers and transactions need.
+"""What a cleaning keeps: the last record of each key, tombstones until their horizon, and batches
+that producers and transactions need.
 
-What lives here: the decisions over batches and records, pure (Apache Kafka's `Cleaner.shouldRetainRecord` and `checkBatchRetention`; KIP-534 for the horizon).
-Everything beyond the last offset that the index knows is kept as it is.
+No I/O (Apache Kafka's `Cleaner.shouldRetainRecord` and `checkBatchRetention`; KIP-534 for the
+horizon). Everything above the last indexed offset is kept unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ponor_broker.partitions.cleaning.transactions import AbortedTransaction, Tr
 
 @dataclass(slots=True)
 class KeyIndex:
-    """What is known of the part of the log that was not cleaned before: the newest offset of every key up to `last_offset`, inclusive."""
+    """Index of the dirty part: the newest offset of every key up to `last_offset`, inclusive."""
 
     offsets: OffsetMap
     last_offset: int
@@ -27,7 +28,9 @@ class KeyIndex:
 
 
 class Verdict(NamedTuple):
-    """Of a batch. `keeps_header`: the batch stays even if no record of it does. `is_idle_marker`: its horizon is to be set, as for tombstones."""
+    """Decision on a batch. `keeps_header`: the batch stays even without records. `is_idle_marker`:
+    its horizon must be set, as for tombstones.
+    """
 
     drops_records: bool
     keeps_header: bool
@@ -35,7 +38,9 @@ class Verdict(NamedTuple):
 
 
 class Keeper:
-    """Of one pass. `is_last_of_producer` tells whether a batch holds the newest sequence of a producer that the partition knows."""
+    """Decisions of one pass. `is_last_of_producer` returns whether a batch holds the newest
+    sequence of a known producer.
+    """
 
     def __init__(
         self,
@@ -52,11 +57,11 @@ class Keeper:
         self._delete_retention_ms = delete_retention_ms
 
     def is_untouched(self, batch: BatchView) -> bool:
-        """Whether the whole batch lies beyond what is known."""
+        """Return whether the whole batch is above the index."""
         return batch.base_offset > self._index.last_offset
 
     def judge(self, batch: BatchView) -> Verdict:
-        """To be asked of every batch, in the order of the log, from its start on."""
+        """Decide on a batch; call it for every batch, in log order."""
         may_discard = self._trail.may_discard(batch)
         is_idle_marker = may_discard and batch.is_control
         drops = may_discard and (not batch.is_control or self._is_over(batch))
@@ -64,7 +69,7 @@ class Keeper:
         return Verdict(drops, keeps_header, is_idle_marker)
 
     def keeps(self, batch: BatchView, record: ScannedRecord) -> bool:
-        """Whether a record stays, of a batch whose records are not dropped together."""
+        """Return whether a record stays, of a batch whose records are not all dropped."""
         offset = batch.base_offset + record.offset_delta
         if batch.is_control or offset > self._index.last_offset:
             return True
@@ -73,10 +78,10 @@ class Keeper:
         return record.has_value or not self._is_over(batch)
 
     def new_horizon_ms(self, batch: BatchView, *, has_tombstones: bool, is_idle_marker: bool) -> int | None:
-        """When tombstones that are kept may go, if the batch does not say so yet.
+        """Return when kept tombstones may be removed, if the batch has no horizon yet.
 
-        The clock starts when all that they delete has been removed below them: not for a batch that reaches beyond what is known (where
-        Kafka starts it too early).
+        The time starts when everything that they delete has been removed below them: not for a
+        batch that extends above the index (for which Kafka starts it too early).
         """
         if not (has_tombstones or is_idle_marker) or batch.delete_horizon_ms is not None:
             return None

@@ -1,7 +1,8 @@
-"""The cleaner's memory of keys: for each key the offset of its newest record, in a fixed number of bytes.
+"""The cleaner's key map: the newest offset of each key, in a fixed number of bytes.
 
-What lives here: a hash table in plain bytes. A key is its 16-byte digest, as in Kafka's `SkimpyOffsetMap`: two keys with one digest would be taken for one, which is
-as unlikely as everywhere a digest stands for its bytes. An entry costs 24 bytes whatever the key's length; Python's own dictionary would take eight times that.
+A hash table in byte arrays. A key is represented by its 16-byte digest, as in Kafka's
+`SkimpyOffsetMap`; digest collisions are neglected. An entry takes 24 bytes regardless of the key's
+length; a Python dictionary would take eight times that.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from ponor_kafka.primitives import Buffer
 DIGEST_BYTES: Final = 16
 ENTRY_BYTES: Final = DIGEST_BYTES + 8
 LOAD_PERCENT_MAX: Final = 80
-"""Above this a search for a key that is not there takes too many steps."""
+"""Above this load a search for an absent key takes too many steps."""
 LOAD_PERCENT_PLANNED: Final = 70
-"""Keys do not spread evenly over the pages."""
+"""Keys are not distributed evenly over the pages."""
 PAGE_SLOTS: Final = 1 << 15
-"""Slots of one allocation: clearing it is done in a tenth of a millisecond, so that the loop is not held up by a large map."""
+"""Slots of one allocation: clearing it takes a tenth of a millisecond, so that a large map does not
+block the event loop."""
 _EMPTY: Final = bytes(DIGEST_BYTES)
 _OFFSET: Final = Struct(">q")
 _WORDS: Final = Struct(">QQ")
 
 
 class OffsetMap:
-    """Room for `bytes_max`, and for no more keys than `keys_max` where fewer can come."""
+    """A map of at most `bytes_max`, sized for at most `keys_max` keys."""
 
     def __init__(self, bytes_max: int, keys_max: int) -> None:
         slots_max = max(bytes_max // ENTRY_BYTES, 2)
@@ -38,10 +40,12 @@ class OffsetMap:
         self._keys_of_page = [0] * self._pages_max
         self.keys = 0
         self.size_bytes = 0
-        """Memory that is taken by now."""
+        """Memory allocated so far."""
 
     def put(self, key: Buffer, offset: int) -> bool:
-        """Note a record; the larger offset of a key counts. False: there is no room, and nothing was noted."""
+        """Store a record's offset; the largest offset of a key counts. Return False if there is no
+        room.
+        """
         digest = digest_of(key)
         number, page, at = self._find(digest)
         if page[at : at + DIGEST_BYTES] != digest:
@@ -56,7 +60,7 @@ class OffsetMap:
         return True
 
     def newest(self, key: Buffer) -> int:
-        """The offset of the key's newest record, −1 for a key that was not noted."""
+        """Return the largest offset of a key, −1 if absent."""
         digest = digest_of(key)
         _, page, at = self._find(digest)
         if page[at : at + DIGEST_BYTES] != digest:
@@ -65,7 +69,7 @@ class OffsetMap:
         return offset
 
     def _find(self, digest: bytes) -> tuple[int, bytearray, int]:
-        """Page number, page and position of the digest's entry, or of the free one where it would be."""
+        """Return page number, page and position of the digest's entry, or of the free slot for it."""
         high, low = _WORDS.unpack(digest)
         number = high % self._pages_max
         page = self._pages[number]
@@ -76,7 +80,7 @@ class OffsetMap:
         at = low % self._page_slots * ENTRY_BYTES
         while True:
             found = page[at : at + DIGEST_BYTES]
-            if found in (digest, _EMPTY):  # one slot at least is always free
+            if found in (digest, _EMPTY):  # at least one slot is always free
                 return number, page, at
             at += ENTRY_BYTES
             if at == end:
@@ -84,6 +88,6 @@ class OffsetMap:
 
 
 def digest_of(key: Buffer) -> bytes:
-    """The digest under which a key is known; never that of an empty slot."""
+    """Return a key's digest; never that of an empty slot."""
     digest = blake2b(key, digest_size=DIGEST_BYTES).digest()
     return digest if digest != _EMPTY else b"\xff" * DIGEST_BYTES

@@ -1,6 +1,7 @@
-"""How fast the cleaner goes: short slices of the event loop, a share of the processor, and so many bytes a second.
+"""Pace of the cleaner: short slices of the event loop, a share of the processor, and a byte rate.
 
-What lives here: the counting and the rests. Clients' requests share the loop with the cleaner, so it stops after a few milliseconds, and rests in proportion.
+Clients' requests share the event loop with the cleaner, so it pauses after a few milliseconds, in
+proportion to its work.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from ponor_runtime.rate_limit import NS, RateLimit
 
 SLICE_NS: Final = 2_000_000
 LOOKS_PER_CLOCK: Final = 64
-"""The clock is asked after so many steps, each of which takes a few microseconds."""
+"""Steps between two clock calls; a step takes a few microseconds."""
 STEPS_PER_SLICE_MAX: Final = 8_192
-"""A slice ends then at the latest: under a clock that stands still while something runs, others would never come."""
+"""Upper bound of a slice: under a clock that stands still while code runs (the simulator's), a
+slice would never end."""
 
 
 class Pace:
-    """Of all passes of one cleaner. `busy_percent_max` of 100 and `bytes_per_s_max` of 0 are no bounds."""
+    """Shared by all passes of one cleaner. A `busy_percent_max` of 100 and a `bytes_per_s_max` of 0
+    are no bounds.
+    """
 
     def __init__(self, clock: Clock, *, bytes_per_s_max: int, busy_percent_max: int) -> None:
         self._clock = clock
@@ -29,11 +33,11 @@ class Pace:
         self._steps = 0
 
     def moved(self, size_bytes: int) -> None:
-        """So many bytes were read or written."""
+        """Count bytes that were read or written."""
         self._bytes.charge(size_bytes, self._clock.monotonic_ns())
 
     def step(self) -> bool:
-        """A step of work was done; whether the slice is over, and `rest` is due."""
+        """Count a step; return whether the slice is over and `rest` is due."""
         self._steps += 1
         if self._steps % LOOKS_PER_CLOCK:
             return False
@@ -42,7 +46,7 @@ class Pace:
         return self._clock.monotonic_ns() - self._began_ns >= SLICE_NS
 
     async def rest(self) -> None:
-        """Let others have the loop, and wait as long as the bounds want."""
+        """Yield to the event loop for as long as the bounds require."""
         now_ns = self._clock.monotonic_ns()
         busy_ns = now_ns - self._began_ns
         pause_ns = max(self._bytes.wait_ns(now_ns), busy_ns * self._rest_percent // 100)
@@ -50,6 +54,6 @@ class Pace:
         self.begin()
 
     def begin(self) -> None:
-        """A slice of work begins: after a wait of another kind."""
+        """Start a slice, after a wait of another kind."""
         self._began_ns = self._clock.monotonic_ns()
         self._steps = 0

@@ -1,6 +1,7 @@
-"""Records of an uncompressed batch, as far as the cleaner looks into them: key, offset, time, whether there is a value, and where the bytes lie.
+"""Scan of the records in an uncompressed batch: key, offset, timestamp, whether there is a value,
+and position.
 
-What lives here: the walk. Values and headers are never decoded: what is kept is copied as it is.
+Values and headers are never decoded, because kept records are copied unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ponor_kafka.records import scan_records
 
 
 class ScannedRecord(NamedTuple):
-    """A record at [start, end) of the data, its length included."""
+    """A record at [start, end) of the data, including its length field."""
 
     start: int
     end: int
@@ -25,7 +26,7 @@ class ScannedRecord(NamedTuple):
 
 
 def scan(data: bytes, count: int) -> Iterator[ScannedRecord]:
-    """Walk `count` records, which fill the data.
+    """Yield `count` records, which fill the data.
 
     Raises:
         KafkaWireError: they do not.
@@ -46,7 +47,7 @@ def scan(data: bytes, count: int) -> Iterator[ScannedRecord]:
 
 
 def behind_timestamp(data: bytes, record: ScannedRecord) -> int:
-    """Where the record goes on behind its timestamp delta: with the offset delta."""
+    """Return the position after the record's timestamp delta, where the offset delta starts."""
     _, at = decode_varlong(data, record.start, record.end)
     _, at = decode_varlong(data, at + 1, record.end)
     return at

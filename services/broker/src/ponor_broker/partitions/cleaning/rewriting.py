@@ -1,7 +1,9 @@
-"""Batches that the cleaner writes: some records of a batch, none of them, or nothing but a hole.
+"""Construction of batches by the cleaner: a batch with fewer records, without records, or for a
+hole.
 
-What lives here: the bytes. A batch keeps its base offset, its last offset and its sequence whatever it loses, so that offsets and producers' sequences stay true; records
-that stay are copied, unless the delete horizon takes the place of the base timestamp (KIP-534): then their timestamp deltas are counted from that.
+A batch keeps its base offset, last offset and sequence, so that offsets and producers' sequences
+stay valid. Kept records are copied, except if a delete horizon replaces the base timestamp
+(KIP-534): then their timestamp deltas are recomputed.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ _CRC: Final = Struct(">I")
 def with_records(
     batch: BatchView, data: bytes, kept: Sequence[ScannedRecord], horizon_ms: int | None
 ) -> BatchView:
-    """The batch with these of its records alone, at least one; `data` is what they lie in, uncompressed.
+    """Return the batch with only some of its records, at least one.
 
     Args:
-        batch: the batch as it was.
-        data: its records.
-        kept: those that stay, in their order.
-        horizon_ms: the delete horizon that it gets; None leaves the one it has, or that it has none.
+        batch: the original batch.
+        data: its records, uncompressed.
+        kept: the records to keep, in order.
+        horizon_ms: the new delete horizon; None keeps the present one, if any.
     """
     assert kept, "a batch without records is `without_records`"
     attributes, base_timestamp = batch.attributes, batch.first_timestamp
@@ -58,13 +60,13 @@ def with_records(
 
 
 def without_records(batch: BatchView) -> BatchView:
-    """The batch's header alone: what is left of the newest batch of a producer."""
+    """Return the batch's header only: for the newest batch of a producer."""
     attributes = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     return _build(batch, b"", attributes, NO_TIMESTAMP, batch.max_timestamp, 0)
 
 
 def padding(base_offset: int, count: int, leader_epoch: int) -> BatchView:
-    """An empty batch over offsets whose records are all gone."""
+    """Return an empty batch for offsets whose records were all removed."""
     header = BATCH_HEADER.pack(
         base_offset,
         HEADER_BYTES - LENGTH_PREFIX_BYTES,
@@ -84,7 +86,7 @@ def padding(base_offset: int, count: int, leader_epoch: int) -> BatchView:
 
 
 def _counted_from(horizon_ms: int, batch: BatchView, data: bytes, kept: Sequence[ScannedRecord]) -> bytearray:
-    """The records with timestamp deltas that count from the horizon."""
+    """Return the records with timestamp deltas relative to the horizon."""
     shift = batch.first_timestamp - horizon_ms
     out = bytearray()
     for record in kept:

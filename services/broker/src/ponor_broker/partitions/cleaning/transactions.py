@@ -1,7 +1,8 @@
-"""Transactions as the cleaner sees them: whose records are void, and which markers nobody needs any more.
+"""Transactions for the cleaner: which records are aborted, and which markers are obsolete.
 
-What lives here: pure state machines over batches in the order of the log; the rules are those of Apache Kafka's `CleanedTransactionMetadata`. Kafka looks aborted
-transactions up in an index; here they are learned from their markers, by `OutcomeScan`, before the records are looked at.
+State machines over batches in log order, without I/O; the rules are those of Apache Kafka's
+`CleanedTransactionMetadata`. Kafka looks aborted transactions up in an index; here `OutcomeScan`
+reads them from their markers before the records are processed.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _CONTROL_KEY: Final = Struct(">hh")
 
 
 class ControlType(IntEnum):
-    """The type in a control record's key. Other numbers exist, and are none of a transaction's."""
+    """The type in a control record's key. Other values exist and do not concern transactions."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class AbortedTransaction(NamedTuple):
-    """Offset of its first batch, and of its marker."""
+    """Offsets of its first batch and of its marker."""
 
     producer_id: int
     first_offset: int
@@ -33,10 +34,10 @@ class AbortedTransaction(NamedTuple):
 
 
 def control_type(batch: BatchView) -> int | None:
-    """What a control batch says; None where its record was removed already.
+    """Return the type of a control batch; None if its record was removed already.
 
     Raises:
-        KafkaWireError: it holds no control record.
+        KafkaWireError: it contains no control record.
     """
     if batch.record_count == 0:
         return None
@@ -45,7 +46,7 @@ def control_type(batch: BatchView) -> int | None:
 
 
 class OutcomeScan:
-    """Reads batch headers and markers of a part of the log, and knows then how its transactions ended."""
+    """Reads batch headers and markers of a part of the log, to find how its transactions ended."""
 
     def __init__(self) -> None:
         self.aborted: list[AbortedTransaction] = []
@@ -54,11 +55,11 @@ class OutcomeScan:
 
     @property
     def open_from(self) -> int | None:
-        """Where the first transaction begins that has not ended; None without one."""
+        """Start of the first open transaction; None without one."""
         return min(self._open.values(), default=None)
 
     def see(self, batch: BatchView) -> None:
-        """The next batch of the log."""
+        """Process the next batch of the log."""
         if not batch.is_control:
             if batch.is_transactional:
                 self._open.setdefault(batch.producer_id, batch.base_offset)
@@ -72,7 +73,9 @@ class OutcomeScan:
 
 
 class TransactionTrail:
-    """Goes over a log from its start, batch by batch, and says of each whether the cleaner may discard it."""
+    """Walks a log from its start, batch by batch, and decides which batches the cleaner may
+    discard.
+    """
 
     def __init__(self, aborted: list[AbortedTransaction]) -> None:
         self._ahead = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
@@ -80,7 +83,9 @@ class TransactionTrail:
         self._committed_now: dict[int, None] = {}
 
     def may_discard(self, batch: BatchView) -> bool:
-        """A batch of an aborted transaction; or a marker of a transaction that has no batch left (the delete horizon then decides)."""
+        """Return True for a batch of an aborted transaction, or for the marker of a transaction
+        without remaining batches (the delete horizon then decides).
+        """
         while self._ahead and self._ahead[0].first_offset <= batch.last_offset:
             self._aborted_now.setdefault(self._ahead.popleft().producer_id, False)
         if batch.is_control:

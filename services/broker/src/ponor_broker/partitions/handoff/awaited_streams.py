@@ -1,8 +1,8 @@
-"""Partitions that this broker is to lead and that another process has not let go of yet: they wait for the records that say so.
+"""Partitions that this broker leads but whose streams another process still holds.
 
-What lives here: the question whether all streams of a partition are closed, asked of the image, and which waiting partitions a batch of records speaks
-of. After a failover the new leaders are elected before the dead broker's log is recovered, and its streams are closed by that; asking the controller
-again and again would tell nothing sooner.
+After a failover the new leaders are elected before the failed broker's log is recovered, and the
+recovery closes its streams. Waiting partitions are found in the records that close streams; polling
+the controller would not be faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ponor_broker.partitions.topics.topics import Topics
 
 
 class AwaitedStreams:
-    """See the module's docstring. True while somebody waits."""
+    """The waiting partitions of one broker. True while there are any."""
 
     def __init__(self, topics: Topics, node_id: NodeId) -> None:
         self._topics = topics
@@ -31,11 +31,13 @@ class AwaitedStreams:
 
     @property
     def partitions(self) -> Iterable[PartitionKey]:
-        """Those that wait."""
+        """The waiting partitions."""
         return self._waiting.keys()
 
     def holds_back(self, row: PartitionRow) -> bool:
-        """Whether the partition has to wait; then `closed_by` tells when to ask again. What this process opened for it already is no reason."""
+        """Return whether the partition must wait; `closed_by` returns it later. Streams that this
+        process opened already are no reason to wait.
+        """
         key = (row.topic_id, row.partition)
         streams = self._topics.image[STREAMS].find(
             STREAMS_OF_PARTITION, (row.topic_id.hex(), str(row.partition))
@@ -49,11 +51,11 @@ class AwaitedStreams:
         return False
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is not for this broker any more."""
+        """Drop a partition that this broker does not lead any more."""
         self._waiting.pop(key, None)
 
     def closed_by(self, batch: RecordBatch) -> Iterator[PartitionKey]:
-        """Waiting partitions of which the batch, which was applied, closed a stream."""
+        """Yield waiting partitions of which the applied batch closed a stream."""
         streams = self._topics.image[STREAMS]
         for record in batch.records:
             if not record.HasField("stream_closed"):

@@ -1,7 +1,4 @@
-"""One partition on its way out of this broker: how far it is, and what is recorded of it.
-
-What lives here: the state of one departure, its span and its steps. What is done in which order is `departures`.
-"""
+"""One partition's handoff at the source: stage, steps, span."""
 
 from __future__ import annotations
 
@@ -18,25 +15,25 @@ from ponor_broker.partitions.handoff.move_operations import LedPartition
 from ponor_broker.partitions.partition import Partition
 
 SEALED_MS_MAX: Final = 3_000
-"""Longer than any upload of a tail takes while the store answers; clients try again all the while."""
+"""Longer than any upload of a tail while the store answers; clients retry meanwhile."""
 MARGIN_MS: Final = 1_000
 
 
 class Stage(Enum):
-    """How far a departure is."""
+    """Stages of a handoff."""
 
     WAITING = "waiting"
-    """Nothing was done yet, or its residue is being uploaded: it serves."""
+    """Not started, or uploading the residue: the partition serves."""
     SEALED = "sealed"
-    """No appends. Can be taken back."""
+    """No appends. Can be cancelled."""
     CLOSING = "closing"
-    """CloseStreams may be on its way: only the image tells how it ends."""
+    """CloseStreams may be in flight: only the image shows the outcome."""
     OVER = "over"
-    """Ended, or taken back."""
+    """Ended, or cancelled."""
 
 
 class Departure:
-    """See the module's docstring."""
+    """The handoff of one partition to another broker."""
 
     __slots__ = (
         "_began_ns",
@@ -57,9 +54,9 @@ class Departure:
         self.row = row
         self.stage = Stage.WAITING
         self.took_ms: dict[str, int] = {}
-        """Of the steps that are over."""
+        """Durations of completed steps."""
         self.was_refused = False
-        """Whether an election was asked for in vain."""
+        """Whether an election was refused."""
         self.strangers: dict[StreamId, None] = {}
         """Streams that the partition does not know and that are closed with it."""
         self._clock = clock
@@ -77,13 +74,14 @@ class Departure:
 
     @property
     def name(self) -> LedPartition:
-        """As the controller is told."""
+        """The partition in controller operations."""
         return LedPartition(self.partition.identity.key, self.partition.leader_epoch)
 
     def residue_ms_left(self, now_ns: int) -> int:
-        """How long the residue may still be uploaded: until it is time to close before the controller takes this broker for stuck.
+        """Return how long the residue may still be uploaded before the streams must be closed.
 
-        That is after twice the re-election timeout (`ponor_controller.domains.moves.overdue`).
+        The controllers treat a source as stuck after twice the re-election timeout
+        (`ponor_controller.domains.moves.overdue`).
         """
         timeout_ms = self._timeout_ms
         all_ms = max(2 * timeout_ms - SEALED_MS_MAX - MARGIN_MS, timeout_ms // 2)
@@ -91,7 +89,7 @@ class Departure:
 
     @property
     def sealed_ms_max(self) -> int:
-        """How long it may take no appends before it is taken back."""
+        """Longest time without appends before the handoff is cancelled."""
         return max(min(SEALED_MS_MAX, self._timeout_ms // 2), 1)
 
     @property
@@ -99,11 +97,11 @@ class Departure:
         return self.row.elect_at_ms - self.row.begun_at_ms
 
     def begin_step(self) -> None:
-        """A step begins now."""
+        """Start the clock of a step."""
         self._began_ns = self._clock.monotonic_ns()
 
     def end_step(self, step: str) -> None:
-        """The step that began last is over, and the next one begins."""
+        """Record the running step, and start the next one."""
         now_ns = self._clock.monotonic_ns()
         self._telemetry.histogram("ponor_partition_move_seconds", step=step).record(
             (now_ns - self._began_ns) // 1000
@@ -114,7 +112,7 @@ class Departure:
         self._began_ns = now_ns
 
     def over(self, result: str) -> None:
-        """It ended: moved, cancelled or failed."""
+        """End the handoff: moved, cancelled or failed."""
         assert self.stage is not Stage.OVER
         if self.stage is Stage.CLOSING:
             self.end_step("close")

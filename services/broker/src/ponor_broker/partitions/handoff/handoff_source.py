@@ -1,11 +1,14 @@
-"""Partitions that leave this broker because they move: the source's part of a move, for many of them together.
+"""The source's part of a move, for many partitions together.
 
-    residue uploaded, serving → sealed → appends durable, clean checkpoint → rest uploaded → streams closed, election asked for → the image shows it
+    residue uploaded, serving → sealed → appends durable, clean checkpoint → tail uploaded → streams closed, election requested → the image shows it
 
-What lives here: the order of these steps. Partitions that leave together share uploads and operations. Until CloseStreams is on its way every departure
-can be taken back, by a cancel or because the store does not take the uploads; from then on only the image tells who leads. If the move is cancelled and the
-controller refuses CloseStreams, the image shows the streams open here, and the partition is taken back too. Which partitions leave, and
-what follows from the image, is `partition_manager`'s. docs/design/moves-and-failover.md#steps-of-the-source-and-the-target says why the steps stand in this order.
+Partitions that leave together share uploads and operations. Until CloseStreams is sent every
+handoff can be cancelled, by the controllers or because the store does not accept the uploads; from
+then on only the image shows which broker leads. If the move is cancelled and the controller refuses
+CloseStreams, the image shows the streams open here, and the partition serves again.
+`partition_manager` selects the partitions and handles the image.
+docs/design/moves-and-failover.md#steps-of-the-source-and-the-target explains the order of the
+steps.
 """
 
 from __future__ import annotations
@@ -38,19 +41,20 @@ from ponor_broker.partitions.partition import Partition
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 
 TOGETHER_MAX: Final = 128
-"""Partitions that are sealed together: the target opens them together too, and all of them wait for the last."""
+"""Partitions that are sealed together: the target opens them together, and all of them wait for the
+last."""
 BATCHES_IN_FLIGHT_MAX: Final = 2
 """While one batch closes, the next one uploads its residue."""
 RESIDUE_ROUNDS_MAX: Final = 8
 RESIDUE_ROUND_NS: Final = 200_000_000
-"""A round of this length leaves little behind."""
+"""A round of this duration leaves little new data."""
 ELECT_RETRY_S: Final = 0.05
 ELECT_RETRY_S_MAX: Final = 2.0
 CANCEL_RETRY_S: Final = 1.0
 
 
 class MoveController(Protocol):
-    """`MoveOperations`, as far as it is needed here."""
+    """The part of `MoveOperations` that is used here."""
 
     def leave(self, leaving: Sequence[LeavingPartition]) -> Awaitable[list[MoveOutcome]]: ...
 
@@ -58,7 +62,7 @@ class MoveController(Protocol):
 
 
 class Uploads(Protocol):
-    """`StreamSource`, as far as it is needed here."""
+    """The part of `StreamSource` that is used here."""
 
     def held(self, stream_id: StreamId) -> PartitionStream | None: ...
 
@@ -66,7 +70,9 @@ class Uploads(Protocol):
 
 
 class Departures:
-    """See the module's docstring. `on_sealed` and `on_kept` are called when a partition stops taking appends, and when it goes on after that."""
+    """The handoffs of one broker. `on_sealed` and `on_kept` are called when a partition stops
+    accepting appends, and when it accepts them again.
+    """
 
     def __init__(
         self,
@@ -78,7 +84,7 @@ class Departures:
         telemetry: Telemetry,
         open_here: Callable[[PartitionKey], Sequence[StreamRow]],
     ) -> None:
-        """See the class. `open_here` tells which streams of a partition are open at this broker as the image shows it."""
+        """`open_here` returns the streams of a partition that the image shows open at this broker."""
         self._uploads = uploads
         self._open_here = open_here
         self._controller = controller
@@ -92,7 +98,7 @@ class Departures:
         self.on_sealed: Callable[[Partition], None] = _nobody
         self.on_kept: Callable[[Partition], None] = _nobody
         self.on_undecided: Callable[[PartitionKey], None] = _nobody
-        """Called where this broker gave a move up: the image has to be looked at again."""
+        """Called with a partition whose move this broker gave up: the image must be checked again."""
 
     def __contains__(self, key: object) -> bool:
         return key in self._departures
@@ -101,13 +107,15 @@ class Departures:
         return len(self._departures)
 
     def get(self, key: PartitionKey) -> Departure | None:
-        """One that is under way, for looking at it only."""
+        """Return a running handoff, for reading only."""
         return self._departures.get(key)
 
-    # What the image says
+    # Changes of the image
 
     def begin(self, partition: Partition, row: MoveRow) -> None:
-        """The image shows the move. Idempotent; what comes in the same turn of the loop leaves together."""
+        """Start the handoff of a partition whose move the image shows. Idempotent. Partitions of
+        the same event-loop turn leave together.
+        """
         key = partition.identity.key
         if self._stopping or key in self._departures or not partition.is_writable:
             return
@@ -118,15 +126,19 @@ class Departures:
             self._tasks.spawn(self._work(), "partitions leave")
 
     def cancelled(self, key: PartitionKey) -> None:
-        """The image shows no move any more, and the same leader at the same epoch. With CloseStreams on its way there is more to come."""
+        """The image shows the move cancelled, with the same leader and epoch. A handoff that is
+        closing its streams continues.
+        """
         departure = self._departures.get(key)
         if departure is not None and departure.stage is not Stage.CLOSING:
             self._take_back(departure, "cancelled")
 
     def ended(self, key: PartitionKey, *, is_deleted: bool) -> bool:
-        """The image shows another leader, or another epoch, or that the topic is gone. Returns whether that ends the partition here.
+        """The image shows another leader or epoch, or the topic deleted; return whether the
+        partition has ended here.
 
-        It does not where its streams are still open: then this broker did not give it away, and has to close it.
+        It has not if its streams are still open: then this broker did not hand it off, and must
+        close it.
         """
         departure = self._departures.get(key)
         if departure is None:
@@ -134,7 +146,7 @@ class Departures:
         was_closing = departure.stage is Stage.CLOSING
         self._forget(departure, "cancelled" if is_deleted or not was_closing else "moved")
         if was_closing:
-            # If CloseStreams is not answered yet, its outcome is known by this.
+            # The image shows the outcome of CloseStreams, even if it is not answered yet.
             partition_closing.abandon(departure.partition)
             for stream_id in departure.strangers:
                 if (stream := self._uploads.held(stream_id)) is not None:
@@ -142,7 +154,9 @@ class Departures:
         return was_closing
 
     async def close(self) -> None:
-        """The broker stops: nothing begins any more, what can be taken back is, and what is closing has ended when this returns."""
+        """Stop: start nothing, cancel what can be cancelled, and wait for handoffs that are
+        closing.
+        """
         self._stopping = True
         for departure in list(self._departures.values()):
             if departure.stage is not Stage.CLOSING:
@@ -175,7 +189,9 @@ class Departures:
             self._leave(_those(batch, Stage.SEALED))
 
     async def _upload_residue(self, batch: Sequence[Departure]) -> None:
-        """In rounds, because the partitions serve: what came during a long upload would make the next one, with nobody served, long too."""
+        """Upload in rounds while the partitions serve: data that arrives during a long upload would
+        otherwise make the tail, during which no appends are accepted, long too.
+        """
         for one in batch:
             one.begin_step()
         for _ in range(RESIDUE_ROUNDS_MAX):
@@ -189,7 +205,7 @@ class Departures:
     async def _seal(self, batch: Sequence[Departure]) -> None:
         for one in _those(batch, Stage.WAITING):
             if not one.partition.is_writable:
-                self._forget(one, "failed")  # it failed meanwhile; the image will be looked at
+                self._forget(one, "failed")  # it failed meanwhile; the image will be checked
                 continue
             one.stage = Stage.SEALED
             partition_closing.begin_move(one.partition)
@@ -198,9 +214,7 @@ class Departures:
         waiting = [one for one in sealed if one.partition.has_in_flight]
         for one in sealed:
             if one not in waiting:
-                await partition_closing.persist_for_move(
-                    one.partition
-                )  # at once: nothing is to be waited for
+                await partition_closing.persist_for_move(one.partition)  # sequentially: nothing to wait for
         await asyncio.gather(*(partition_closing.persist_for_move(one.partition) for one in waiting))
         for one in _those(batch, Stage.SEALED):
             one.end_step("drain")
@@ -212,7 +226,9 @@ class Departures:
             one.end_step("tail")
 
     def _leave(self, batch: Sequence[Departure]) -> None:
-        """All is uploaded: the streams are closed and the elections asked for, and only the image tells how that ends."""
+        """Close the streams and request the elections; from now on only the image shows the
+        outcome.
+        """
         for one in batch:
             if one.partition.service.failure is not None:
                 self._forget(one, "failed")
@@ -224,40 +240,45 @@ class Departures:
             self._tasks.spawn(self._close_and_elect(closing), "close moved partitions")
 
     async def _close_and_elect(self, batch: Sequence[Departure]) -> None:
-        """Ask until the image shows the end. Repeats do no harm: what is closed is closed, who is elected is elected."""
+        """Retry until the image shows the outcome. Repeats are harmless, because the operations are
+        idempotent.
+        """
         leaving, pause_s = list(batch), ELECT_RETRY_S
         while leaving and not await self._ask_for_elections(leaving):
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, ELECT_RETRY_S_MAX)
             leaving = _those(leaving, Stage.CLOSING)
             if len(leaving) > 1:
-                # All streams of an operation are closed or none: one of a topic that was deleted holds up the others.
+                # An operation closes all of its streams or none: the streams of a deleted topic
+                # would block the others.
                 for one in leaving:
                     await self._ask_for_elections([one])
                 leaving = _those(leaving, Stage.CLOSING)
 
     async def _ask_for_elections(self, batch: Sequence[Departure]) -> bool:
-        """Returns whether there is nothing more to ask for."""
+        """Send one request; return whether nothing remains to be requested."""
         try:
             outcomes = await self._controller.leave([self._leaving(one) for one in batch])
         except (SessionClosedError, NodeFencedError):
             return True
         except (OperationError, MetadataLagError) as error:
-            LOG.warning("%d moved partitions were not elected, asking again: %s", len(batch), error)
+            LOG.warning("the election of %d moved partitions failed, retrying: %s", len(batch), error)
             return False
         for one, outcome in zip(batch, outcomes, strict=True):
             if outcome.is_done:
                 continue
             one.was_refused = True
-            LOG.info("%s was not elected: %s", one.partition.identity, outcome.message)
+            LOG.info("the election of %s was refused: %s", one.partition.identity, outcome.message)
             if outcome.code == error_pb2.ERROR_CODE_NO_MOVE and self._is_all_open(one):
                 self._take_back_refused(one)
         return all(outcome.is_done for outcome in outcomes)
 
     def _is_all_open(self, one: Departure) -> bool:
-        """Whether the image shows all streams of a partition open here, at the epochs and ends that were told: then nobody else can lead it.
+        """Return whether the image shows all streams of a partition open here, at the reported
+        epochs and ends: then no other broker can lead it.
 
-        `MoveController.leave` returned, so no CloseStreams is under way, and the image shows what each of them did.
+        `MoveController.leave` has returned, so no CloseStreams is in flight, and the image shows
+        the effects of all of them.
         """
         if one.stage is not Stage.CLOSING or one.partition.service.failure is not None:
             return False
@@ -269,9 +290,11 @@ class Departures:
         return all(shown.get(end.stream_id) == (end.epoch, end.end_offset) for end in ends)
 
     def _take_back_refused(self, one: Departure) -> None:
-        """The move was cancelled and the streams were not closed: without this the partition would be held for ever."""
+        """Serve again: the move was cancelled and the streams were not closed. Otherwise the
+        partition would refuse requests forever.
+        """
         LOG.warning(
-            "%s stays: its move was cancelled and its streams were not closed", one.partition.identity
+            "%s stays here: its move was cancelled, and its streams were not closed", one.partition.identity
         )
         self._forget(one, "cancelled")
         partition_closing.take_back_refused(one.partition)
@@ -279,10 +302,11 @@ class Departures:
         self.on_undecided(one.partition.identity.key)
 
     def _leaving(self, one: Departure) -> LeavingPartition:
-        """What the controller is told: where all streams end, and where the Meta stream begins for its next reader.
+        """Return the ends of all streams, and where the next reader starts the Meta stream.
 
-        Where that was not enough, a stream is open that the partition does not know (it was opened for it and not taken by it). Nobody writes into it, so it
-        ends where the image says; left open it would hold the partition here for ever.
+        After a refusal a stream may be open that the partition does not know (it was opened for the
+        partition, which did not adopt it). Nothing appends to it, so it is closed at the end in the
+        image; left open it would keep the partition here forever.
         """
         meta = one.partition.meta_stream
         ends = [stream.end() for stream in one.partition.streams]
@@ -303,16 +327,18 @@ class Departures:
             ]
         return LeavingPartition(one.name, ends, starts)
 
-    # Taking back
+    # Cancellation
 
     def _give_up(self, batch: Sequence[Departure], error: Exception) -> None:
-        """The store, or the log, does not take what has to be uploaded: the partitions stay, and the controller is told."""
+        """The store, or the log, did not accept the uploads: keep the partitions and cancel their
+        moves.
+        """
         kept = [one for one in batch if one.stage in {Stage.WAITING, Stage.SEALED}]
-        reason = str(error) or "the uploads of the source did not end in time"
+        reason = str(error) or "the source's uploads did not end in time"
         for one in kept:
             self._take_back(one, "failed")
         if kept:
-            LOG.warning("%d partitions do not leave: %s", len(kept), reason)
+            LOG.warning("%d partitions stay here: %s", len(kept), reason)
             self._tasks.spawn(self._cancel([one.name for one in kept], reason), "cancel moves")
 
     async def _cancel(self, partitions: Sequence[LedPartition], reason: str) -> None:

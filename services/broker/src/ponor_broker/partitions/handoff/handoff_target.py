@@ -1,8 +1,9 @@
-"""Partitions that come to this broker: from their election in the image to their service here.
+"""Partitions that this broker takes over, from their election in the image until they serve.
 
-Decides who has to wait for streams that another process still holds, batches the opens, tries again after a pause where one failed, and gives up a
-partition that is to move again before it serves. The steps of one batch are `partition_opener`'s, those of giving up `arrival_release`'s, and which
-partitions come is `partition_manager`'s.
+Decides which partitions must wait for streams that another process still holds, opens the others in
+batches, retries failed ones after a pause, and gives up a partition that is to move again before it
+serves. `partition_opener` opens one batch, `target_release` gives partitions up, and
+`partition_manager` selects the partitions.
 """
 
 from __future__ import annotations
@@ -35,35 +36,38 @@ from ponor_broker.partitions.topics.topics import Topics
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 
 OPEN_BATCH_MAX: Final = 500
-"""Partitions that are opened together: two streams each, as many as one operation takes."""
+"""Partitions that are opened together: two streams each, the limit of one operation."""
 OPENS_IN_FLIGHT_MAX: Final = 4
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
 FENCED_TRIES_MAX: Final = 2
-"""After so many refusals because of an older epoch a new one is asked for: the first may only mean that the image is behind."""
+"""After this many refusals because of an older epoch a new epoch is requested: the first refusal
+may only mean that the image lags."""
 RELEASES_IN_FLIGHT_MAX: Final = 64
 WATCH_S: Final = 0.5
-"""How late a move of a partition that waits for its streams may be cancelled."""
+"""Interval of the check for overdue moves of partitions that wait for their streams."""
 STOP_S_MAX: Final = 5.0
 STOP_LOOK_S: Final = 0.05
 
 
 class _Election(NamedTuple):
-    """When this broker heard that it leads a partition, and whose trace that belongs to."""
+    """When the image showed this broker's election, and the trace of the move."""
 
     heard_ns: int
     origin: TraceContext | None
 
 
 class _WatchedMove(NamedTuple):
-    """A move of a partition that waits for its streams, and until when it may wait."""
+    """A move of a partition that waits for its streams, and its deadline."""
 
     move: MoveRow
     until_ns: int
 
 
 class Arrivals:
-    """See the module's docstring. `on_opened` gets partitions that serve from now on, `on_undecided` what the image has to be asked about again."""
+    """The partitions of one broker that are on their way to service. `on_opened` gets partitions
+    that serve from now on, `on_undecided` those to compare with the image again.
+    """
 
     def __init__(
         self,
@@ -105,10 +109,12 @@ class Arrivals:
         """Partitions that wait for their streams, or are being opened."""
         return [*self._awaited.partitions, *self._openings]
 
-    # What the image says
+    # Changes of the image
 
     def begin(self, rows: Sequence[PartitionRow]) -> None:
-        """Open partitions that this broker leads, but those whose streams are not closed yet: `freed_by` tells when to ask again."""
+        """Open partitions that this broker leads. Partitions whose streams are still open elsewhere
+        wait; `freed_by` returns them later.
+        """
         openings: list[Opening] = []
         for row in rows:
             if self._awaited.holds_back(row):
@@ -126,7 +132,9 @@ class Arrivals:
         self._note_settled()
 
     def look_again(self, key: PartitionKey) -> None:
-        """The image says something new of a partition that may be on its way here: it may have to leave, or not be wanted any more."""
+        """Handle an image change of a partition that is being opened: it may have to be given up or
+        dropped.
+        """
         opening = self._openings.get(key)
         if opening is None or opening.stage is Stage.LEAVING:
             return
@@ -137,36 +145,42 @@ class Arrivals:
             self._goes_on(opening)
 
     def elected(self, changed: PartitionChanged) -> None:
-        """The image shows a new leader: the time of this broker's arrivals counts from here."""
+        """Note a new leader in the image: the open time of this broker's partitions counts from
+        here.
+        """
         key = (changed.topic_id, changed.partition)
         if changed.leader_id != self._node_id:
             self._elections.pop(key, None)
-        elif changed.leader_epoch > 0:  # else it is new, and comes from nowhere
+        elif changed.leader_epoch > 0:  # otherwise the partition is new
             context = TraceContext.parse(changed.traceparent)
             self._elections[key] = _Election(self._clock.monotonic_ns(), context)
 
     def freed_by(self, batch: RecordBatch) -> Iterator[PartitionKey]:
-        """Partitions that wait for streams of which the batch closed one."""
+        """Yield waiting partitions of which the batch closed a stream."""
         return self._awaited.closed_by(batch) if self._awaited else iter(())
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is not for this broker any more."""
+        """Drop a partition that this broker does not lead any more."""
         self._awaited.forget(key)
         self._elections.pop(key, None)
 
     async def wait_settled(self) -> None:
-        """Until every partition that the image gives this broker has been opened, or refused, once."""
+        """Wait until every partition that the image assigns to this broker was opened, or refused,
+        once.
+        """
         await self._settled.wait()
 
     async def close(self) -> None:
-        """Open nothing any more. What attempts opened is closed with the other streams: none is opened after this returned."""
+        """Open nothing any more. Streams that attempts opened are closed with all others; no stream
+        is opened after the return.
+        """
         self._stopping = True
         for opening in self._openings.values():
             opening.interrupt()
         deadline_ns = self._clock.monotonic_ns() + int(STOP_S_MAX * 1e9)
         while any(opening.stage is Stage.OPENING for opening in self._openings.values()):
             if self._clock.monotonic_ns() > deadline_ns:
-                LOG.warning("some attempts to open partitions did not end in %g s", STOP_S_MAX)
+                LOG.warning("some attempts to open partitions did not end within %g s", STOP_S_MAX)
                 return
             await self._clock.sleep(STOP_LOOK_S)
 
@@ -187,7 +201,9 @@ class Arrivals:
         )
 
     def _must_leave(self, opening: Opening) -> bool:
-        """Whether the partition moves away before it serves, or was refused for good at this epoch."""
+        """Return whether the partition moves away before it serves, or was refused permanently at
+        this epoch.
+        """
         is_refused = isinstance(opening.error, StreamFencedError) and opening.failures >= FENCED_TRIES_MAX
         return is_refused or opening.key in self._topics.image[MOVES]
 
@@ -203,7 +219,7 @@ class Arrivals:
             opening.batch = batch
         while openings and not self._stopping:
             async with self._slots:
-                # The image may have moved on while the batch waited for its turn.
+                # The image may have changed while the batch waited for its turn.
                 openings = [one for one in openings if one.batch is batch and self._goes_on(one)]
                 for opening in openings:
                     opening.begin_attempt()
@@ -220,7 +236,9 @@ class Arrivals:
         self._note_settled()
 
     def _open_again(self, opening: Opening) -> None:
-        """Begin a batch anew, with all that ask for it meanwhile: one task for each of ten thousand would be too many."""
+        """Retry, in one batch with all other partitions that retry at the same time: one task per
+        partition would be too many.
+        """
         if not self._again:
             self._tasks.spawn(self._open_those_again(), "open partitions")
         self._again[opening] = None
@@ -233,7 +251,9 @@ class Arrivals:
         await self._open_batch(again[:OPEN_BATCH_MAX])
 
     async def _attempt(self, openings: Sequence[Opening]) -> list[Refusal]:
-        """One try for all. Where an operation for several was refused, each half is tried by itself, so that a bad partition holds up no other."""
+        """Try once to open all. If an operation for several was refused, try each half separately,
+        so that one bad partition does not block the others.
+        """
         final: list[Refusal] = []
         for refusal in await self._opener.open(openings, self._opened):
             refused = refusal.openings
@@ -250,12 +270,12 @@ class Arrivals:
         return final
 
     def _interrupted(self, opening: Opening) -> None:
-        """Its attempt goes on without it."""
+        """The attempt continues without this partition."""
         if not self._stopping and self._goes_on(opening):
-            self._open_again(opening)  # there is no reason any more
+            self._open_again(opening)  # the reason for the interruption has passed
 
     def _goes_on(self, opening: Opening) -> bool:
-        """Whether to try again. Where not, the partition serves, or it is dropped or given up here."""
+        """Return whether to retry. Otherwise drop the partition or give it up."""
         if opening.stage is not Stage.WAITING:
             return False
         if not self._is_wanted(opening):
@@ -267,7 +287,9 @@ class Arrivals:
         return True
 
     def _drop(self, opening: Opening) -> None:
-        """The image shows that the partition is deleted, or led at another epoch: the streams are deleted, or closed by somebody."""
+        """Drop a partition that was deleted, or is led at another epoch; its streams are deleted or
+        closed.
+        """
         opening.stage = Stage.OVER
         del self._openings[opening.key]
         self._release.abandon(opening)
@@ -298,16 +320,18 @@ class Arrivals:
                     span.end()
         if longest_ns:
             LOG.info(
-                "%d partitions serve, at most %d ms after they were elected",
+                "%d partitions serve, at most %d ms after their election",
                 len(opened),
                 longest_ns // 1_000_000,
             )
         self.on_opened([partition for _, partition in opened])
 
-    # Giving up
+    # Releases
 
     def _watch_move(self, key: PartitionKey) -> None:
-        """A partition that waits for its streams is to move again: it leaves as soon as they are closed, and stays if that takes long."""
+        """Note that a partition that waits for its streams is to move again: it is given up when
+        the streams are closed; the move is cancelled if that takes too long.
+        """
         move, watched = self._topics.image[MOVES].get(key), self._watched_moves.get(key)
         if move is None or (watched is not None and watched.move == move):
             return
@@ -326,7 +350,9 @@ class Arrivals:
                 await self._release.cancel_moves(staying, reason)
 
     def _take_long_moves(self) -> Iterator[LedPartition]:
-        """Partitions that still wait for their streams although the time of their move is over."""
+        """Remove and yield partitions that still wait for their streams after the deadline of their
+        move.
+        """
         now_ns = self._clock.monotonic_ns()
         for key, (move, until_ns) in list(self._watched_moves.items()):
             if now_ns < until_ns:
@@ -355,7 +381,7 @@ class Arrivals:
         try:
             await self._release.upload(opening)
         except (TimeoutError, S3StreamError) as error:
-            reason = str(error) or "the object store does not take what has to be uploaded before a move"
+            reason = str(error) or "the object store did not accept the uploads that precede a move"
             LOG.warning("%s is not given up: %s", opening.request.identity, reason)
             await self._release.cancel_moves([opening.name], reason)
             opening.stage, opening.failures = Stage.WAITING, 0
@@ -367,18 +393,20 @@ class Arrivals:
 
 
 def _was_refused(opening: Opening) -> bool:
-    """Whether an attempt found what a moment later will not be otherwise: another owner, a deletion, or damage that only a person can mend."""
+    """Return whether an attempt failed for a lasting reason: another owner, a deletion, or damage
+    that needs an operator.
+    """
     return isinstance(opening.error, StreamFencedError | StreamNotFoundError | PartitionCorruptError)
 
 
 def _log_refusals(refusals: Sequence[Refusal], left: Sequence[Opening]) -> None:
-    """One line for an attempt; partitions that are not wanted here any more are not spoken of."""
+    """Log one line per attempt; partitions that this broker does not lead any more are omitted."""
     still = set(map(id, left))
     told = [refusal for refusal in refusals if id(refusal.openings[0]) in still]
     if told:
         request = told[0].openings[0].request
         LOG.warning(
-            "%d partitions cannot be opened and will be tried again, %s at epoch %d among them: %s",
+            "%d partitions could not be opened, retrying; one is %s at epoch %d: %s",
             len(told),
             request.identity,
             request.leader_epoch,

@@ -1,7 +1,7 @@
-"""What a broker asks of the controller about moves: that they begin, that they do not happen, that they end.
+"""Operations on moves, sent to the controller: begin, cancel, complete.
 
-What lives here: the operations and their answers, partition by partition. Whether a move may begin or end is the controller's decision; what clients
-are told about it is `handlers.partition_reassignments` and `handlers.elect_leaders`.
+The controller decides whether a move may begin or end. `handlers.topics` translates the answers for
+clients.
 """
 
 from __future__ import annotations
@@ -37,33 +37,35 @@ REASON_CHARACTERS_MAX: Final = 256
 
 
 class MoveOutcome(NamedTuple):
-    """What became of one partition; `code` is one of `ponor.common.v1.ErrorCode`, 0 for done."""
+    """Result for one partition; `code` is one of `ponor.common.v1.ErrorCode`, 0 for done."""
 
     code: int
     message: str
 
     @property
     def is_done(self) -> bool:
-        """Whether it was done, or had been done before."""
+        """Whether it was done, now or before."""
         return self.code == error_pb2.ERROR_CODE_UNSPECIFIED
 
 
 class WantedMove(NamedTuple):
-    """A partition and the broker that is to lead it."""
+    """A partition and its target broker."""
 
     key: PartitionKey
     target_id: NodeId
 
 
 class LedPartition(NamedTuple):
-    """A partition and the epoch at which the caller led it; 0 where that does not matter."""
+    """A partition and the epoch at which the caller led it; 0: not checked."""
 
     key: PartitionKey
     leader_epoch: int = 0
 
 
 class LeavingPartition(NamedTuple):
-    """A partition of which everything is uploaded: where its streams end, and from where on the next leader has to read them."""
+    """A partition that is completely uploaded: the ends of its streams, and the offsets from which
+    the next leader must read them.
+    """
 
     name: LedPartition
     ends: Sequence[StreamState]
@@ -71,17 +73,19 @@ class LeavingPartition(NamedTuple):
 
 
 class OrderedSession(Session, Protocol):
-    """The session client, as far as it is needed here."""
+    """The part of the session client that is used here."""
 
     def submit_in_order(
         self, operations: Sequence[Operation]
     ) -> Awaitable[list[OperationResult | OperationError]]:
-        """Have operations carried out one behind the other; see `ponor_metadata.session.SessionClient`."""
+        """Execute operations in order; see `ponor_metadata.session.SessionClient`."""
         ...
 
 
 class MoveOperations:
-    """All of them raise what the session raises: OperationError, OperationTimeoutError, SessionClosedError, NodeFencedError."""
+    """All methods raise the session's errors: OperationError, OperationTimeoutError,
+    SessionClosedError, NodeFencedError.
+    """
 
     def __init__(self, session: OrderedSession, progress: ImageProgress) -> None:
         self._session = session
@@ -90,7 +94,7 @@ class MoveOperations:
     async def move(
         self, moves: Sequence[WantedMove], *, cause: MoveCause, reason: str, deadline_ms: int
     ) -> list[MoveOutcome]:
-        """Begin moves; returns once this broker's image shows those that began."""
+        """Begin moves; return when this broker's image shows those that began."""
         outcomes: list[MoveOutcome] = []
         for at in range(0, len(moves), PARTITIONS_PER_OPERATION_MAX):
             body = MovePartitions(
@@ -107,7 +111,7 @@ class MoveOperations:
     async def cancel(
         self, partitions: Sequence[LedPartition], reason: str, *, deadline_ms: int | None = None
     ) -> list[MoveOutcome]:
-        """Let their leaders keep them; returns once this broker's image shows it."""
+        """Cancel moves; return when this broker's image shows it."""
         outcomes: list[MoveOutcome] = []
         for at in range(0, len(partitions), PARTITIONS_PER_OPERATION_MAX):
             names = _names(partitions[at : at + PARTITIONS_PER_OPERATION_MAX])
@@ -116,10 +120,13 @@ class MoveOperations:
         return outcomes
 
     async def leave(self, leaving: Sequence[LeavingPartition]) -> list[MoveOutcome]:
-        """Trim, close and elect, in this order and one behind the other (at most 1,000 partitions); what became of each election.
+        """Trim, close and elect, in this order (at most 1,000 partitions); return the results of
+        the elections.
 
-        The trims only save the next leader a look at what it does not need: nobody asks what became of them. Streams are closed all or none of one
-        operation; a partition whose streams stay open is not elected: NO_MOVE if its move was cancelled, and then this broker's image shows which streams were closed.
+        The trims only save the next leader unneeded reads, so their results are ignored. An
+        operation closes all of its streams or none. A partition whose streams stay open is not
+        elected: NO_MOVE if its move was cancelled, and then this broker's image shows which streams
+        were closed.
 
         Raises:
             MetadataLagError: the image did not show that in time.
@@ -138,7 +145,8 @@ class MoveOperations:
             raise result
         outcomes = _outcomes(result)
         if any(outcome.code == error_pb2.ERROR_CODE_NO_MOVE for outcome in outcomes):
-            # The caller asks the image whether the streams are closed, so it has to show what all of these operations did.
+            # The caller checks in the image whether the streams are closed, so it must show the
+            # effects of all of these operations.
             done = [one.commit_index for one in results if not isinstance(one, OperationError)]
             await self._progress.wait_for(max(done))
         return outcomes

@@ -1,4 +1,4 @@
-"""One partition on its way to service at this broker: its request, and what all attempts to open it left so far."""
+"""The opening of one partition: its request, and the results of all attempts so far."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _T = TypeVar("_T")
 
 
 class OpeningInterruptedError(Exception):
-    """The image says something new of the partition; the attempt to open it ended early."""
+    """The image changed for this partition; the attempt to open it ended early."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A partition to open, the epoch to open it at, and its topic's own settings."""
+    """A partition to open, its leader epoch, and its topic's own configs."""
 
     identity: PartitionId
     leader_epoch: int
@@ -30,28 +30,30 @@ class OpenRequest:
 
 
 class Stage(Enum):
-    """What happens to the partition now."""
+    """State of the opening."""
 
     WAITING = "waiting"
-    """No attempt runs: it waits for a free place, or for the next try."""
+    """No attempt runs: it waits for a free slot, or for the next attempt."""
     OPENING = "opening"
     """An attempt runs."""
     LEAVING = "leaving"
-    """It will not be opened at this epoch: its streams are closed and an election is asked for."""
+    """It will not be opened at this epoch: its streams are closed and an election is requested."""
     OVER = "over"
-    """It serves, or the image does not want it here at this epoch any more."""
+    """It serves, or this broker does not lead it at this epoch any more."""
 
 
 class Opening:
-    """Exists from the election of this broker until the partition serves, or until the image shows another epoch or leader.
+    """Exists from this broker's election until the partition serves, or until the image shows
+    another epoch or leader.
 
     Attributes:
-        request: what is to be opened.
+        request: what to open.
         stage: see `Stage`.
-        failures: attempts that failed, one behind the other.
-        error: why the last one failed.
-        stream_ids: streams that attempts asked to open. Whichever of them are open here belong to this object until the partition serves.
-        batch: what is opened together with it. An opening belongs to one batch at a time.
+        failures: number of consecutive failed attempts.
+        error: of the last failure.
+        stream_ids: streams that attempts requested. Those that are open here belong to this object
+            until the partition serves.
+        batch: identifies the batch of openings that it belongs to, one at a time.
     """
 
     __slots__ = (
@@ -69,7 +71,7 @@ class Opening:
     def __init__(
         self, request: OpenRequest, on_interrupted: Callable[[Opening], None] = lambda _: None
     ) -> None:
-        """See the class. `on_interrupted` is called when an attempt has let go of a partition that was interrupted."""
+        """`on_interrupted` is called when an attempt has released an interrupted partition."""
         self.request: Final = request
         self.stage = Stage.WAITING
         self.failures = 0
@@ -82,33 +84,33 @@ class Opening:
 
     @property
     def key(self) -> PartitionKey:
-        """Which partition."""
+        """The partition."""
         return self.request.identity.key
 
     @property
     def name(self) -> LedPartition:
-        """As the controller is told."""
+        """The partition in controller operations."""
         return LedPartition(self.key, self.request.leader_epoch)
 
     def begin_attempt(self) -> None:
-        """An attempt begins."""
+        """Start an attempt."""
         self.stage = Stage.OPENING
         self._is_interrupted = False
 
     def interrupt(self) -> None:
-        """End the attempt at its next read of the store, or the read that it waits for now."""
+        """End the attempt at its current or next read of the store."""
         self._is_interrupted = True
         if self._reading is not None:
             self._reading.cancel()
 
     def leave_attempt(self) -> None:
-        """The attempt goes on without this partition."""
+        """The attempt continues without this partition."""
         assert self._is_interrupted, f"{self.request.identity} was not interrupted"
         self.stage = Stage.WAITING
         self._on_interrupted(self)
 
     def shares(self, reading: asyncio.Future[Any]) -> None:
-        """Several partitions wait for this read: `interrupt` ends it for all of them."""
+        """Register a read that several partitions wait for: `interrupt` ends it for all of them."""
         self._reading = reading
         if self._is_interrupted:
             reading.cancel()
@@ -127,6 +129,6 @@ class Opening:
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise  # the attempt itself is cancelled
-            raise OpeningInterruptedError(f"{self.request.identity} is not to be opened now") from None
+            raise OpeningInterruptedError(f"{self.request.identity} must not be opened now") from None
         finally:
             self._reading = None

@@ -1,7 +1,9 @@
-"""Streams that a partition gets or loses while it serves: Time streams and `.cleaned` twins are added, streams that it does not know are deleted.
+"""Streams that an open partition gains or loses: Time streams and `.cleaned` twins are added,
+unknown streams are deleted.
 
-A stream that carries the tags of a partition and is named neither by its key nor by its log meta was made or opened for it by an attempt that did not
-end: a crash, a refusal or a lost answer came in between. Nobody reads it or appends to it, so the leader deletes it.
+An unknown stream has the tags of a partition, but neither its key nor its log meta names it. An
+attempt that did not complete (crash, refusal, lost answer) created or opened it. Nothing reads it
+or appends to it, so the leader deletes it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ DELETED_TOGETHER_MAX: Final = 1_000
 
 
 class OwnedStreams:
-    """Of all partitions that are open here."""
+    """Streams of all partitions that are open here."""
 
     def __init__(
         self,
@@ -37,24 +39,27 @@ class OwnedStreams:
         *,
         attend: Callable[[Partition], None],
     ) -> None:
-        """See the class. `attend` is called for partitions of which an addition failed: they may have a stream now that they do not know."""
+        """`attend` is called for partitions whose addition failed: they may have an unknown stream
+        now.
+        """
         self._streams = streams
         self._topics = topics
         self._node_id = node_id
         self._attend = attend
         self._adding: Counter[PartitionKey] = Counter()
-        """Partitions for which streams are being made: some of their streams are not in their log metas yet."""
+        """Partitions for which streams are being created: their log metas do not name them yet."""
 
     async def add_time_streams(self, partitions: Sequence[Partition]) -> None:
-        """Make and open the Time stream of partitions that need one by now.
+        """Create and open the Time streams of partitions that need one.
 
         Raises:
-            s3stream.errors.S3StreamError: to be tried again; `delete_unknown` removes what was made for nothing.
+            s3stream.errors.S3StreamError: retry later; `delete_unknown` removes orphaned streams.
         """
         await self._add([(partition, TIME) for partition in partitions])
 
     async def add_cleaned_streams(self, partition: Partition) -> None:
-        """Make and open the `.cleaned` twins of a partition's streams, as far as it has none: before it is cleaned for the first time.
+        """Create and open the missing `.cleaned` twins of a partition's streams, before its first
+        cleaning.
 
         Raises:
             s3stream.errors.S3StreamError: as `add_time_streams`.
@@ -64,7 +69,9 @@ class OwnedStreams:
             await self._add([(partition, name) for name in names])
 
     async def delete_unknown(self, partitions: Sequence[Partition]) -> Sequence[Partition]:
-        """Delete the streams of open partitions that they do not know: nearly always none. Returns the partitions to look at again."""
+        """Delete unknown streams of open partitions, of which there are rarely any; return the
+        partitions to check again.
+        """
         found = [(partition, unknown) for partition in partitions if (unknown := self._unknown(partition))]
         stream_ids = [stream_id for _, unknown in found for stream_id in unknown]
         if not stream_ids:
@@ -83,7 +90,8 @@ class OwnedStreams:
             return []
         rows = self._topics.streams(key)
         known = {stream.stream_id for stream in partition.streams}
-        # A stream that is open elsewhere went through a log that is still to be recovered: only its recoverer closes it.
+        # A stream that is open elsewhere belongs to a log that is being recovered: only the
+        # recovery closes it.
         free = (row for row in rows if not row.open or row.node_id == self._node_id)
         return [row.stream_id for row in free if row.stream_id not in known]
 
@@ -120,11 +128,11 @@ class OwnedStreams:
 
 
 async def _give(opened: Sequence[tuple[Partition, StreamName, PartitionStream]]) -> None:
-    """Give partitions streams that were opened for them. What a partition does not take is closed: an open stream that nobody knows
-    would keep the partition from ever being led elsewhere.
+    """Add opened streams to their partitions. A stream that its partition refuses is closed: an
+    open unknown stream would keep the partition from being led elsewhere.
 
     Raises:
-        s3stream.errors.S3StreamError: the first refusal, after all of them were dealt with.
+        s3stream.errors.S3StreamError: the first refusal, after all streams were processed.
     """
     refusal: S3StreamError | None = None
     for partition, name, stream in opened:
@@ -140,5 +148,5 @@ async def _give(opened: Sequence[tuple[Partition, StreamName, PartitionStream]])
 
 
 def stream_tags(identity: PartitionId, kind: str) -> Mapping[str, str]:
-    """Labels by which the controller finds the streams of a partition."""
+    """Return the tags by which the controller finds the streams of a partition."""
     return {"topic": identity.topic_id.hex(), "partition": str(identity.index), "kind": kind}

@@ -1,7 +1,8 @@
-"""How a partition stops on this broker: at a stop, because the image says so, or step by step for a move, which may be taken back.
+"""Sequences that stop a partition: at a stop, because the image shows another leader, or for a
+move, which may be cancelled.
 
-What lives here: the sequences over one partition's state and streams. Who stops when is `partition_manager` and `departures`; the streams of a move are
-closed there too, many together.
+`partition_manager` and `handoff_source` call them; the streams of moved partitions are closed
+there, many together.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from s3stream.errors import AppendBackpressureError
 
 from ponor_broker.partitions.partition import Partition
 
-# For good
+# Permanently
 
 
 async def seal(partition: Partition) -> None:
-    """Refuse requests from now on, wait for appends, persist everything. The streams stay open. Idempotent."""
+    """Refuse requests, wait for appends, persist everything. The streams stay open. Idempotent."""
     if partition.service.is_closed:
         return
     end(partition)
@@ -32,13 +33,15 @@ async def close(partition: Partition) -> None:
 
 
 def end(partition: Partition) -> None:
-    """Refuse requests from now on, and let those who wait for data look again."""
+    """Refuse requests from now on, and wake waiting readers."""
     partition.service.close()
     partition.service_changed(wake=True)
 
 
 def abandon(partition: Partition) -> None:
-    """The streams are gone (the topic was deleted), or are another's: refuse requests, and forget them without a word to the controller."""
+    """Refuse requests and drop the streams without closing them: they were deleted with the topic,
+    or have another owner.
+    """
     end(partition)
     for stream in partition.streams:
         stream.abandon()
@@ -48,23 +51,25 @@ def abandon(partition: Partition) -> None:
 
 
 def begin_move(partition: Partition) -> None:
-    """Take no appends from now on. Reads go on."""
+    """Refuse appends from now on. Reads continue."""
     partition.service.seal()
     partition.service_changed()
 
 
 async def persist_for_move(partition: Partition) -> None:
-    """Wait for appends, write a clean checkpoint and all else that the target reads; from then on nothing is added to any of its streams."""
+    """Wait for appends, then write a clean checkpoint and all other state for the target;
+    afterwards nothing is appended to any stream.
+    """
     await partition.drained()
     if not partition.service.is_sealed:
-        return  # taken back meanwhile
+        return  # cancelled meanwhile
     _persist(partition, whole=True)
     for stream in partition.streams:
         stream.refuse_appends()
 
 
 def take_back(partition: Partition) -> None:
-    """The move was cancelled before the streams were closed: as if nothing had happened."""
+    """Accept appends again: the move was cancelled before the streams were closed."""
     for stream in partition.streams:
         stream.accept_appends()
     partition.service.unseal()
@@ -72,7 +77,9 @@ def take_back(partition: Partition) -> None:
 
 
 def take_back_refused(partition: Partition) -> None:
-    """The move was cancelled and the controller refused to close the streams: they are open here, at the same epoch and the same ends."""
+    """Serve again: the move was cancelled and the controller refused to close the streams, which
+    are open here at the same epoch and ends.
+    """
     for stream in partition.streams:
         stream.close_refused()
     partition.service.release()
@@ -81,6 +88,6 @@ def take_back_refused(partition: Partition) -> None:
 
 def _persist(partition: Partition, *, whole: bool) -> None:
     if partition.service.failure is None:
-        # Refused (the cache is full): the next open then reads more, and loses nothing.
+        # If it is refused because the cache is full, the next open reads more, and loses nothing.
         with contextlib.suppress(AppendBackpressureError):
             partition.write_clean_checkpoint(whole=whole)

@@ -1,8 +1,9 @@
-"""Opening partitions: from a leader epoch in the image to a partition that serves.
+"""Opening of partitions: from a leader epoch in the image to a serving partition.
 
-Streams of many partitions are created, opened and read together, so that a start with thousands of partitions costs few round trips. What one
-partition needs for itself, its reads of the store and its own values, concerns nobody but that partition: a slow or a bad one neither holds up nor
-fails the others. When to open and when to try again is `arrivals`.
+Streams of many partitions are created, opened and read together, so that a start with thousands of
+partitions needs few round trips. Reads and state of a single partition affect only that partition:
+a slow or damaged one neither delays nor fails the others. `handoff_target` decides when to open and
+when to retry.
 """
 
 from __future__ import annotations
@@ -37,21 +38,23 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics, decode_stream_id, encode_stream_id, meta_stream_key
 
 PutKeys: TypeAlias = Callable[[Sequence[tuple[str, bytes]]], Awaitable[Sequence[bytes]]]
-"""Put each value whose key has none; the answer are the values that the keys have now."""
+"""Put each value whose key has none; return the values that the keys have now."""
 OnOpened: TypeAlias = Callable[[Sequence[tuple[Opening, Partition]]], None]
-"""Called with partitions that serve from now on, as soon as they do."""
+"""Called with partitions as soon as they serve."""
 META: Final = "meta"
 
 
 class Refusal(NamedTuple):
-    """Partitions that were not opened, and why. More than one: an operation for all of them was refused, and it is not known for whose sake."""
+    """Partitions that were not opened, and the error. Several: an operation for all of them was
+    refused, and the cause may be any of them.
+    """
 
     openings: Sequence[Opening]
     error: Exception
 
 
 class _FirstStreams(NamedTuple):
-    """Where a partition begins: its Meta stream, and its Data stream if that was made a moment ago."""
+    """The Meta stream of a partition, and its Data stream if it was created just now."""
 
     meta_id: StreamId
     data_id: StreamId | None
@@ -59,7 +62,7 @@ class _FirstStreams(NamedTuple):
 
 @dataclass(slots=True)
 class _Arriving:
-    """A partition in the middle of an attempt: what was opened and read so far."""
+    """A partition within an attempt: what was opened and read so far."""
 
     opening: Opening
     first: _FirstStreams
@@ -71,8 +74,8 @@ class _Arriving:
 
 
 class PartitionOpener:
-    """Opens batches of partitions. An attempt that failed half-way is repeated safely: a stream that is open here at the epoch asked for
-    is simply given again.
+    """Opens batches of partitions. A failed attempt can be repeated: a stream that is open here at
+    the requested epoch is returned again.
     """
 
     def __init__(
@@ -97,9 +100,10 @@ class PartitionOpener:
         self._refused = refused
 
     async def open(self, openings: Sequence[Opening], on_opened: OnOpened) -> list[Refusal]:
-        """Open partitions; those that could not be opened, and why. What was opened for them stays open here, and is named in their openings.
+        """Open partitions; return those that could not be opened. Their open streams stay open
+        here, and are listed in their openings.
 
-        Openings that were interrupted are told so themselves, at once.
+        Interrupted openings are notified directly.
         """
         try:
             first = await self._first_streams(openings)
@@ -112,7 +116,7 @@ class PartitionOpener:
             arriving, await self._read_together(openings, starts, REPLAY_BYTES), strict=True
         ):
             one.records = records
-        # Nearly all Meta streams have been read to their ends by now. Each of the others goes on alone.
+        # The usual case: a Meta stream was read to its end. Each of the others continues alone.
         ready = [one for one in arriving if one.meta.is_whole(one.records)]
         slow = [one for one in arriving if not one.meta.is_whole(one.records)]
         groups = [ready, *([one] for one in slow)]
@@ -120,10 +124,12 @@ class PartitionOpener:
         return [refusal for some in refused for refusal in some]
 
     async def _first_streams(self, openings: Sequence[Opening]) -> list[_FirstStreams]:
-        """The Meta stream of each; for a partition that never had one it is made and put under its key, and its Data stream beside it.
+        """Return the Meta stream of each partition; for a new partition create it, put it under its
+        key, and create the Data stream too.
 
-        Where an earlier attempt, or another broker, put a Meta stream under the key meanwhile, that one counts. What was made for nothing is
-        deleted by the leader once the partition serves (`owned_streams`), or goes with the topic.
+        If another broker or an earlier attempt has put a Meta stream under the key, that one
+        counts. Unneeded streams are deleted by the leader when the partition serves
+        (`owned_streams`), or with the topic.
         """
         identities = [opening.request.identity for opening in openings]
         known = [self._topics.meta_stream_id(one.topic_id, one.index) for one in identities]
@@ -147,8 +153,9 @@ class PartitionOpener:
     async def _open_first_streams(
         self, openings: Sequence[Opening], first: Sequence[_FirstStreams]
     ) -> list[MetaStream]:
-        """One operation for Meta streams, new Data streams, and all that the image knows of partitions that were open before: what their log
-        metas will name is open by then. Returns the Meta streams.
+        """Open Meta streams, new Data streams, and all streams that the image shows of partitions
+        that were open before, in one operation; the log metas will name the latter. Return the Meta
+        streams.
         """
         wanted = [(opening, one.meta_id) for opening, one in zip(openings, first, strict=True)]
         for opening, one in zip(openings, first, strict=True):
@@ -159,7 +166,9 @@ class PartitionOpener:
         return [MetaStream(stream) for stream in (await self._open_streams(wanted))[: len(openings)]]
 
     async def _finish(self, group: Sequence[_Arriving], on_opened: OnOpened) -> list[Refusal]:
-        """Everything from the replay of the Meta streams on, for partitions that wait for one another's operations but for nobody's reads."""
+        """Complete the opening from the replay of the Meta streams on, for partitions that share
+        operations but not reads.
+        """
         refusals: list[Refusal] = []
         share = TurnShare(self._clock)
         replayed: list[_Arriving] = []
@@ -188,17 +197,17 @@ class PartitionOpener:
 
     async def _replay(self, one: _Arriving, share: TurnShare) -> None:
         replay = one.meta.replay(one.records)
-        # What was read to its end already waits for nothing, and costs no task.
+        # A stream that was read to its end needs no read, and so no task.
         one.values = await (replay if one.meta.is_whole(one.records) else one.opening.read(replay))
         one.log_meta = await share.run(_log_meta(one.values))
         await share.step()
 
     async def _begin_logs(self, arriving: Sequence[_Arriving]) -> None:
-        """First open of a partition: log meta with its Data stream and one segment."""
+        """Create the log meta of new partitions, with the Data stream and one segment."""
         new = [one for one in arriving if not one.log_meta.segments]
         lacking = [
             one for one in new if one.first.data_id is None
-        ]  # an earlier attempt came as far as the key
+        ]  # an earlier attempt failed after it had put the key
         tags = [stream_tags(one.opening.request.identity, DATA) for one in lacking]
         made = dict(zip(map(id, lacking), await self._streams.create_streams(tags), strict=True))
         durable = []
@@ -207,7 +216,7 @@ class PartitionOpener:
             one.log_meta.apply_change(LogMeta.stream_change(DATA, data_id))
             one.log_meta.apply_change(LogMeta.roll_change(0, {DATA: 0}, self._clock.wall_ms()))
             durable.append(one.meta.put(meta_entry.LOG, one.log_meta.snapshot()))
-        await asyncio.gather(*durable)  # an attempt that fails after this finds the stream again
+        await asyncio.gather(*durable)  # a later attempt finds the stream
 
     async def _open_log_streams(self, arriving: Sequence[_Arriving]) -> None:
         wanted = [(one.opening, stream_id) for one in arriving for stream_id in one.log_meta.streams.values()]
@@ -217,7 +226,8 @@ class PartitionOpener:
 
     async def _open_streams(self, wanted: Sequence[tuple[Opening, StreamId]]) -> Sequence[PartitionStream]:
         for opening, stream_id in wanted:
-            opening.stream_ids[stream_id] = None  # before it is asked for: whatever happens, somebody owns it
+            # before the request, so that an owner exists in every case
+            opening.stream_ids[stream_id] = None
         return await self._streams.open_streams(
             [(stream_id, StreamEpoch(opening.request.leader_epoch)) for opening, stream_id in wanted]
         )
@@ -225,20 +235,24 @@ class PartitionOpener:
     async def _read_together(
         self, openings: Sequence[Opening], parts: Sequence[tuple[StreamId, int]], max_bytes: int
     ) -> list[list[StreamRecord]]:
-        """A shortcut: where it is interrupted, each partition reads for itself, or finds that it is not to be opened now."""
+        """Read several streams at once, as an optimization: after an interruption each partition
+        reads alone, or finds that it must not be opened.
+        """
         reading = asyncio.ensure_future(self._streams.read_together(parts, max_bytes))
         for opening in openings:
             opening.shares(reading)
         try:
             await asyncio.wait([reading])
         finally:
-            reading.cancel()  # no effect on one that is done
+            reading.cancel()  # no effect if it is done
         return [[] for _ in parts] if reading.cancelled() else reading.result()
 
     async def _recover(
         self, built: Sequence[tuple[Opening, Partition]], on_opened: OnOpened
     ) -> list[Refusal]:
-        """Serve those that have nothing behind their checkpoints, which most are, and each of the others when it has read that."""
+        """Serve partitions whose checkpoint is at the end, the usual case, and each of the others
+        when its recovery has ended.
+        """
         behind = [(one, place) for one in built if (place := one[1].recovers_from) is not None]
         at_once = [one for one in built if one[1].recovers_from is None]
         for _, partition in at_once:
@@ -247,7 +261,7 @@ class PartitionOpener:
         if behind:
             openings = [opening for (opening, _), _ in behind]
             await self._read_together(openings, [place for _, place in behind], RECOVER_BYTES)
-            # What was read is in the block cache now.
+            # The data is in the block cache now.
             rest = await asyncio.gather(*(self._recover_one(*one, on_opened) for one, _ in behind))
             refusals += [refusal for some in rest for refusal in some]
         return refusals
@@ -271,7 +285,7 @@ class PartitionOpener:
             data = partition.log.streams[partition.log.log_meta.active.data_stream]
             try:
                 self._streams.on_upload(data.stream_id, partition.before_upload)
-            except S3StreamError as error:  # the broker stops
+            except S3StreamError as error:  # the broker is stopping
                 refusals.append(Refusal([opening], error))
                 continue
             partition.attend(self._attend)

@@ -1,7 +1,9 @@
-"""How a broker gives up a partition that it leads and did not open: it closes what attempts opened, and asks for the election.
+"""Release of partitions that this broker leads but did not open: closes streams that attempts
+opened, and requests the election.
 
-Reasons to do so: the partition is to move again before it serves here, or one of its streams was closed at the present epoch already and only a new
-epoch opens it again. Without a move the controllers elect this broker again.
+A partition is released if it is to move again before it serves here, or if one of its streams was
+closed at the present epoch already, so that only a new epoch can open it. Without a move the
+controllers elect this broker again.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from ponor_broker.partitions.log.stream_port import PartitionStream, StreamSourc
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 UPLOAD_S_MAX: Final = 3.0
-"""How long the store may take for what attempts appended; much less than the time after which the controllers take this broker for stuck."""
+"""Longest upload of data that attempts appended; much less than the time after which the
+controllers treat this broker as stuck."""
 ASK_RETRY_S: Final = 0.05
 ASK_RETRY_S_MAX: Final = 2.0
 
 
 class ReleaseController(Protocol):
-    """`MoveOperations`, as far as it is needed here."""
+    """The part of `MoveOperations` that is used here."""
 
     async def leave(self, leaving: Sequence[LeavingPartition]) -> list[MoveOutcome]: ...
 
@@ -39,7 +42,7 @@ class ReleaseController(Protocol):
 
 
 class ArrivalRelease:
-    """Used by `arrivals`, which decides what is given up."""
+    """Releases partitions that `handoff_target` selects."""
 
     def __init__(
         self,
@@ -49,17 +52,18 @@ class ArrivalRelease:
         *,
         open_here: Callable[[PartitionKey], Sequence[StreamRow]],
     ) -> None:
-        """See the class. `open_here` tells which streams of a partition are open at this broker as the image shows it."""
+        """`open_here` returns the streams of a partition that the image shows open at this broker."""
         self._streams = streams
         self._controller = controller
         self._clock = clock
         self._open_here = open_here
 
     async def upload(self, opening: Opening) -> None:
-        """Upload what attempts appended. Until this returns the partition may still be opened here.
+        """Upload what attempts appended. Until the return the partition may still be opened here.
 
         Raises:
-            TimeoutError, s3stream.errors.S3StreamError: the store does not take it.
+            TimeoutError: the store did not accept the upload in time.
+            s3stream.errors.S3StreamError: the upload failed.
         """
         held = self._held(opening)
         async with asyncio.timeout(UPLOAD_S_MAX):
@@ -67,10 +71,11 @@ class ArrivalRelease:
                 await self._streams.force_upload(at_once=True)
 
     async def close_and_elect(self, opening: Opening, is_over: Callable[[], bool]) -> None:
-        """Ask until the image shows the end, which `is_over` tells.
+        """Retry until `is_over` returns True, which means that the image shows the result.
 
-        It ends earlier where nothing is held here and only another owner's stream is in the way; and where the move was cancelled and the controller
-        refused to close the streams: then they are open here as before, and can be opened again.
+        Returns earlier if nothing is held here and only another owner's stream blocks the election;
+        or if the move was cancelled and the controller refused to close the streams: then they are
+        open here as before, and can be opened again.
         """
         pause_s = ASK_RETRY_S
         while not is_over():
@@ -80,10 +85,10 @@ class ArrivalRelease:
             except (SessionClosedError, NodeFencedError):
                 return
             except (OperationError, MetadataLagError) as error:
-                LOG.warning("%s was not given up, asking again: %s", opening.request.identity, error)
+                LOG.warning("%s was not released, retrying: %s", opening.request.identity, error)
             else:
                 if not outcome.is_done:
-                    LOG.info("%s was not given up: %s", opening.request.identity, outcome.message)
+                    LOG.info("%s was not released: %s", opening.request.identity, outcome.message)
                     if not leaving.ends or (
                         outcome.code == error_pb2.ERROR_CODE_NO_MOVE
                         and self._is_open_here(opening, leaving.ends)
@@ -93,12 +98,14 @@ class ArrivalRelease:
             pause_s = min(pause_s * 2, ASK_RETRY_S_MAX)
 
     def _is_open_here(self, opening: Opening, told: Sequence[StreamState]) -> bool:
-        """Whether the image shows all of these streams open here: no CloseStreams is under way, and none had effect."""
+        """Return whether the image shows all of these streams open here: no CloseStreams is in
+        flight, and none took effect.
+        """
         shown = {row.stream_id: (row.stream_epoch, row.end_offset) for row in self._open_here(opening.key)}
         return all(shown.get(state.stream_id) == (state.epoch, state.end_offset) for state in told)
 
     async def cancel_moves(self, partitions: Sequence[LedPartition], reason: str) -> None:
-        """The partitions stay: their streams cannot be closed now."""
+        """Cancel moves of partitions whose streams cannot be closed now."""
         try:
             await self._controller.cancel(partitions, reason)
         except (OperationError, SessionClosedError, NodeFencedError, MetadataLagError) as error:
@@ -112,7 +119,9 @@ class ArrivalRelease:
             )
 
     def abandon(self, opening: Opening) -> None:
-        """Forget the streams that attempts opened: they were closed or deleted, or are another's."""
+        """Drop the streams that attempts opened: they were closed or deleted, or have another
+        owner.
+        """
         for stream in self._held(opening):
             stream.abandon()
 
@@ -121,7 +130,9 @@ class ArrivalRelease:
         return [stream for stream in held if stream is not None]
 
     def _leaving(self, opening: Opening) -> LeavingPartition:
-        """Where the streams end: those that are held here by what they know, others that the image shows open here as it shows them."""
+        """Return the ends of the streams: of streams held here from memory, of others that are open
+        here from the image.
+        """
         ends = [stream.end() for stream in self._held(opening)]
         known = {end.stream_id for end in ends}
         ends += [

@@ -1,18 +1,20 @@
-"""Requests for partitions of which it is about to be known who serves them: they wait a moment instead of being refused.
+"""Requests that wait for a partition in transit instead of being refused.
 
-What lives here: the waiting list of each partition, its bounds and its end. A client that is refused comes back after its back-off, having looked for
-the leader; one that waited here is answered by the right broker as soon as there is one (measured by others: 20 to 110 ms of a client's pause
+A refused client returns after its back-off and a search for the leader; a parked request is
+answered by the right broker as soon as there is one (measured elsewhere: a pause of 20 to 110 ms
 instead of 0.3 to 2 s).
 
-Every request looks again when the partition has settled, or when its time is over, in the order of arrival. The first one whose time is over
-takes all others of the partition along, and nobody waits for this partition any more until it has settled: otherwise a request could be refused
-while one that was sent behind it is taken.
+Every request is retried when the partition serves again, here or elsewhere, or when its time has
+passed, in order of arrival. The first request whose time has passed takes all others of the
+partition along, and no more requests wait for this partition until it serves: otherwise a request
+could be refused while one that was sent after it is accepted.
 
-Requests that wait are called over several turns of the loop when there are many. A request that arrives meanwhile for the same partition waits behind them
-(`holds_back`), so that it does not overtake them.
+Many waiting requests are retried over several event-loop turns. A request that arrives meanwhile
+for the same partition waits behind them (`holds_back`), so that it does not overtake them.
 
-Requests without acknowledgement have a longer time of their own, and are not taken along: a refusal loses their records, and no answer on their connection
-waits for them. They are not idempotent, so the order of refusals does not matter to them.
+Requests without acknowledgement have a longer limit and are not taken along: a refusal would lose
+their records, and no answer on their connection waits for them. They are not idempotent, so the
+order of refusals does not matter to them.
 """
 
 from __future__ import annotations
@@ -28,18 +30,21 @@ from ponor_runtime.telemetry import Telemetry
 from ponor_broker.partitions.identity import PartitionKey
 
 LookAgain: TypeAlias = Callable[[], None]
-"""Called once, in the loop's thread: the partition serves here, or elsewhere, or the time is over. It must not raise."""
+"""Called once, on the event-loop thread: the partition serves, here or elsewhere, or the time has
+passed. Must not raise."""
 SILENT_MS_MAX: Final = 5_000
-"""Longest wait of requests without acknowledgement (`park_ms_max`, where that is longer): as long as CreateTopics waits for leaders."""
+"""Longest wait of requests without acknowledgement (or `park_ms_max`, if that is longer): as long
+as CreateTopics waits for leaders."""
 REQUEST_BYTES: Final = 512
-"""What a request costs beside its batch."""
+"""Charged for a request in addition to its batch."""
 CALLS_PER_TURN_MAX: Final = 128
 CALLED_BYTES_PER_TURN_MAX: Final = 4 << 20
-"""Requests, and bytes of requests, that look again in one turn of the loop; one request may exceed the bytes."""
+"""Requests, and bytes of requests, that are retried in one event-loop turn; one request may exceed
+the bytes."""
 
 
 class ParkedRequest:
-    """A place in the list; whoever took it may leave before it is called."""
+    """A place in the queue; its owner may leave before it is called."""
 
     __slots__ = ("look_again", "number", "size_bytes")
 
@@ -49,14 +54,15 @@ class ParkedRequest:
         self.number = number
 
     def leave(self) -> None:
-        """Do not call. The place is free when the partition has settled, in a moment."""
+        """Do not call. The place is freed when the partition serves again."""
         self.look_again = None
 
 
 class _Waiting:
-    """Of one partition, by whether requests are silent.
+    """The queues of one partition, by whether requests are silent.
 
-    Each kind waits until its timer ends or the partition settles. Those of a kind that `is_over` are called, and no more may join them until it `has_settled`.
+    Each kind waits until its timer ends or the partition serves. Requests of a kind in `is_over`
+    are called, and no more may join them until `has_settled`.
     """
 
     __slots__ = ("has_settled", "is_over", "requests", "timers")
@@ -68,20 +74,22 @@ class _Waiting:
         self.has_settled = False
 
     def settle(self) -> None:
-        """All are called, and no time is measured any more."""
+        """Call all requests, and stop the timers."""
         self.has_settled = True
         for timer in self.timers.values():
             timer.cancel()
 
     def next_due(self) -> ParkedRequest | None:
-        """Take out the request that is called next, in the order of arrival."""
+        """Remove and return the request to call next, in order of arrival."""
         kinds = self.requests if self.has_settled else self.is_over
         due = [self.requests[kind] for kind in kinds if self.requests[kind]]
         return min(due, key=lambda requests: requests[0].number).popleft() if due else None
 
 
 class TransitParking:
-    """At most `bytes_max` bytes of requests, each for at most `ms_max`, those without acknowledgement for SILENT_MS_MAX; an `ms_max` of 0 lets nobody wait."""
+    """The queues of all partitions: at most `bytes_max` bytes of requests, each for at most
+    `ms_max`, silent ones for SILENT_MS_MAX; an `ms_max` of 0 disables waiting.
+    """
 
     def __init__(self, *, ms_max: int, bytes_max: int, telemetry: Telemetry) -> None:
         self._ms_max = {False: ms_max, True: max(ms_max, SILENT_MS_MAX) if ms_max else 0}
@@ -91,11 +99,12 @@ class TransitParking:
         self._bytes = 0
         self._waiting: dict[PartitionKey, _Waiting] = {}
         self._called: dict[PartitionKey, None] = {}
-        """Partitions whose requests are called now, in this order."""
+        """Partitions whose requests are being called, in this order."""
         self._calls_left = CALLS_PER_TURN_MAX
         self._bytes_left = CALLED_BYTES_PER_TURN_MAX
         self._late_calls = self._late_bytes = 0
-        """Requests that parked behind others which are called now. The next turn calls as many more, so that it catches up."""
+        """Requests that parked behind others that are being called. The next turn calls as many
+        more, so that it catches up."""
         self._next_turn_is_due = False
         self._is_calling = False
         self._parked = telemetry.counter("ponor_transit_requests_total", result="parked")
@@ -105,28 +114,31 @@ class TransitParking:
 
     @property
     def partitions(self) -> Iterable[PartitionKey]:
-        """Those that have not settled since somebody waited for them."""
+        """Partitions with queues."""
         return self._waiting.keys()
 
     @property
     def is_calling(self) -> bool:
-        """Whether requests of any partition are called now, or in the next turns."""
+        """Whether requests of any partition are being called, in this or the next turns."""
         return bool(self._called)
 
     def holds_back(self, key: PartitionKey) -> bool:
-        """Whether a request that did not wait yet has to park now, behind those of the partition that are called."""
+        """Return whether a new request must park behind those of the partition that are being
+        called.
+        """
         return key in self._called
 
     def park(
         self, key: PartitionKey, look_again: LookAgain, size_bytes: int = 0, *, is_silent: bool = False
     ) -> ParkedRequest | None:
-        """A place; None, and the request has to be refused, where there is no room or its kind does not wait for this partition any more.
+        """Return a place; None if there is no room or requests of this kind do not wait for this
+        partition any more: the request must be refused.
 
         Args:
             key: the partition.
             look_again: see `LookAgain`.
-            size_bytes: of the batch that waits.
-            is_silent: whether the request is without acknowledgement.
+            size_bytes: of the waiting batch.
+            is_silent: whether the request has no acknowledgement.
         """
         size_bytes += REQUEST_BYTES
         ms_max = self._ms_max[is_silent]
@@ -150,7 +162,7 @@ class TransitParking:
         return request
 
     def settled(self, key: PartitionKey) -> None:
-        """It is known who serves the partition: all look again, and from now on may wait again."""
+        """The leader is known: retry all requests; new ones may wait again."""
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.settle()

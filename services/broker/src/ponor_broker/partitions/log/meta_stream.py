@@ -1,10 +1,12 @@
 """A partition's Meta stream: an append-only key-value store on a stream.
 
-Replay, writes and self-compaction. What the values mean is known to their owners alone (`partition_state`). Every entry is one stream record of count 1.
-Meta entries and data share one write-ahead log, in order: an entry that is durable was written after everything it speaks of.
+Implements replay, writes and compaction; the owners of values decode them (`PartitionState`). Every
+entry is one stream record of count 1. Meta entries and data share one write-ahead log, in order: a
+durable entry was written after everything it refers to.
 
-What a replay has to read is bounded: a key is written whole again when its changes outgrow its whole value (`wants_whole`), all keys together when the
-stream holds several times their whole values (`compaction_due`). Both cost a constant number of bytes for each byte that is written otherwise.
+The bytes that a replay reads are bounded: the whole value of a key is written when its changes
+outgrow it (`wants_whole`), and all keys are rewritten when the stream holds several times the size
+of their whole values (`compaction_due`). Both cost a constant factor of the other writes.
 """
 
 from __future__ import annotations
@@ -25,30 +27,34 @@ from ponor_broker.partitions.log.stream_port import PartitionStream, observe
 from ponor_broker.partitions.log.stream_reading import fetch
 
 REPLAY_BYTES: Final = 1 << 20
-"""Bytes per fetch while replaying."""
+"""Bytes per read of a replay."""
 ENTRIES_PER_STEP: Final = 256
-"""Entries of one step of a replay: a millisecond."""
+"""Entries of one replay step: about a millisecond."""
 CHANGES_BYTES_MAX: Final = 32 << 10
-"""Changes of a key may have as many bytes as its whole value, or so many if that is smaller."""
+"""The changes of a key may have as many bytes as its whole value, but at least this many."""
 COMPACT_BYTES_MIN: Final = 64 << 10
-"""Below this a Meta stream is never compacted."""
+"""A smaller Meta stream is never compacted."""
 COMPACT_RATIO: Final = 4
 """Compacted when it holds this many times the bytes of the whole values."""
 ENTRY_HEAD_BYTES: Final = 4 << 10
-"""Upper bound of what an entry contains besides rows: its key, versions and stream names."""
+"""Upper bound of an entry without its rows: key, versions and stream names."""
 OWNED: Final = frozenset(
     (meta_entry.LOG, meta_entry.PARTITION, meta_entry.PRODUCER_SNAPSHOT, meta_entry.LEADER_EPOCHS)
 )
-"""Keys whose values live with their owners: their bytes are not kept here."""
+"""Keys whose owners keep the values in memory."""
 
 
 class MetaEntryTooLargeError(S3StreamError):
-    """The write-ahead log or the log cache is too small for an entry; the message names the settings. Nothing was written."""
+    """The write-ahead log or the log cache is too small for an entry; the message names the
+    settings. Nothing was written.
+    """
 
 
 @dataclass(slots=True)
 class _Compaction:
-    """A rewrite that is under way: once everything below `end_offset` is in objects, what is below `first_offset` may go."""
+    """A rewrite in progress: when everything below `end_offset` is in objects, the stream may be
+    trimmed to `first_offset`.
+    """
 
     first_offset: int
     end_offset: int
@@ -56,7 +62,9 @@ class _Compaction:
 
 @dataclass(slots=True)
 class _Extent:
-    """What a key takes on the stream: where a replay of it must begin, bytes of its whole value and of the changes since."""
+    """Space of a key on the stream: where its replay must start, bytes of its whole value and of
+    the changes since.
+    """
 
     first_offset: int
     whole_bytes: int = 0
@@ -64,28 +72,29 @@ class _Extent:
 
 
 class MetaStream:
-    """The newest value of every key, and where on the stream it stands."""
+    """The newest value of every key, and its position on the stream."""
 
     def __init__(self, stream: PartitionStream) -> None:
         self._stream = stream
-        self._unowned: MetaValues = {}  # of a later release
+        self._unowned: MetaValues = {}  # keys of a later release
         self._extents: dict[MetaKey, _Extent] = {}
         self._bytes_on_stream = 0
         self._compaction: _Compaction | None = None
 
     @property
     def stream(self) -> PartitionStream:
-        """The stream below."""
+        """The underlying stream."""
         return self._stream
 
     async def replay(self, first: Sequence[StreamRecord] = ()) -> MetaValues:
-        """Read the stream from its start; the newest whole value of each key wins, changes gather behind it. Yields to the loop between steps.
+        """Read the stream from its start; the newest whole value of each key counts, with the
+        changes after it. Yields to the event loop between steps.
 
         Args:
-            first: what the caller has read of it already, from its start on.
+            first: records that the caller has read already, from the start of the stream.
 
         Raises:
-            PartitionCorruptError: an entry breaks the format.
+            PartitionCorruptError: an entry violates the format.
         """
         values: MetaValues = {}
         offset = await in_turns(self._replaying(values, first, self._stream.start_offset))
@@ -100,7 +109,9 @@ class MetaStream:
         return values
 
     def is_whole(self, records: Sequence[StreamRecord]) -> bool:
-        """Whether the records read from the start reach the end: then `replay` of them waits for no read."""
+        """Return whether the records read from the start reach the end: then `replay` of them reads
+        nothing more.
+        """
         end_offset = records[-1].end_offset if records else self._stream.start_offset
         return end_offset >= self._stream.confirmed_offset
 
@@ -119,14 +130,14 @@ class MetaStream:
 
     @property
     def rows_bytes_max(self) -> int:
-        """Upper bound of the rows in a value, which is written as one record of the stream."""
+        """Upper bound of the rows in a value, which is written as one stream record."""
         return self._stream.payload_bytes_max - ENTRY_HEAD_BYTES
 
     def put(self, key: MetaKey, value: bytes) -> asyncio.Future[None]:
-        """Replace what stands under a key. The future resolves when that is durable.
+        """Replace a key's value. The future resolves when that is durable.
 
         Raises:
-            S3StreamError: the stream did not take it.
+            S3StreamError: the stream refused the entry.
         """
         return self._append(MetaEntry(key, value))
 
@@ -134,7 +145,7 @@ class MetaStream:
         """Add a change to a key's value. The future resolves when that is durable.
 
         Raises:
-            S3StreamError: the stream did not take it.
+            S3StreamError: the stream refused the entry.
         """
         return self._append(MetaEntry(key, value, is_change=True))
 
@@ -163,7 +174,9 @@ class MetaStream:
         self._bytes_on_stream += size_bytes
 
     def wants_whole(self, key: MetaKey) -> bool:
-        """Whether the next value of a key should be written whole: a replay would apply too many changes otherwise."""
+        """Return whether the next value of a key must be whole: a replay would otherwise apply too
+        many changes.
+        """
         extent = self._extents.get(key)
         if extent is None or extent.whole_bytes == 0:
             return True
@@ -171,7 +184,7 @@ class MetaStream:
 
     @property
     def compaction_due(self) -> bool:
-        """Whether most of the stream's bytes are of no use to a replay any more, or only because nobody wrote them whole."""
+        """Whether most bytes of the stream are obsolete, or can be replaced by whole values."""
         if self._compaction is not None or self._bytes_on_stream < COMPACT_BYTES_MIN:
             return False
         live = sum(
@@ -182,25 +195,27 @@ class MetaStream:
 
     @property
     def wants_trim(self) -> bool:
-        """Whether a rewrite waits for being in committed objects, so that what it replaced may go."""
+        """Whether a rewrite is waiting to be in committed objects before the stream is trimmed."""
         return self._compaction is not None
 
     @property
     def needed_from(self) -> int:
-        """The offset below which a replay needs nothing."""
+        """The lowest offset that a replay needs."""
         return min(
             (extent.first_offset for extent in self._extents.values()), default=self._stream.start_offset
         )
 
     def rewrite(self, snapshots: Mapping[MetaKey, bytes]) -> None:
-        """Append the whole value of every key again, from its owner where it has one, as it is where not.
+        """Append the whole value of every key: from `snapshots`, or as stored for keys without an
+        owner.
 
-        A value is rewritten by one entry or not at all: a crash in the middle of a rewrite must not leave a whole value without its changes.
-        So a key that nobody here knows and that has changes stays where it is, and nothing from it on is trimmed. The old entries stay until
-        `trim_rewritten` finds the new ones in objects.
+        A value is rewritten by one entry or not at all: a crash within a rewrite must not leave a
+        whole value without its changes. So an unknown key with changes stays in place, and nothing
+        from it on is trimmed. The old entries stay until `trim_rewritten` finds the new ones in
+        objects.
 
         Raises:
-            S3StreamError: the stream did not take all of it; what it took is valid.
+            S3StreamError: the stream refused an entry; the entries before it are valid.
         """
         if not self._extents:
             return
@@ -208,7 +223,8 @@ class MetaStream:
         self._bytes_on_stream = 0
         for entry in entries:
             observe(self._append(entry))
-        # A key that was not rewritten stays: its first offset is the smallest, and nothing from it on goes (AutoMQ PR 3056 lost one).
+        # A key that was not rewritten stays: its first offset is the smallest, and nothing from it
+        # on is trimmed (AutoMQ PR 3056 fixed such a loss).
         self._compaction = _Compaction(self.needed_from, self._stream.next_offset)
 
     def _whole(self, key: MetaKey, snapshots: Mapping[MetaKey, bytes]) -> MetaEntry | None:
@@ -220,7 +236,9 @@ class MetaStream:
         return MetaEntry(key, value.whole)
 
     async def trim_rewritten(self) -> bool:
-        """Drop what a rewrite replaced, once all of the rewrite lies in committed objects. Returns whether it did."""
+        """Trim entries that a rewrite replaced, when all of the rewrite is in committed objects;
+        return whether it did.
+        """
         rewrite = self._compaction
         if rewrite is None or rewrite.end_offset > self._stream.committed_offset:
             return False
@@ -229,5 +247,5 @@ class MetaStream:
         return True
 
     async def close(self) -> None:
-        """Close the stream; everything appended before is durable then."""
+        """Close the stream; everything appended before is then durable."""
         await self._stream.close()

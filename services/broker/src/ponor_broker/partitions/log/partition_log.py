@@ -1,6 +1,7 @@
 """A partition's log: segments that are slices of streams, read and appended by Kafka offset.
 
-What lives here: the mapping between Kafka offsets and stream offsets, rolls, the time index. No producers, no epochs, no protocol.
+Maps Kafka offsets to stream offsets, rolls segments, and writes the time index. No producers,
+epochs or protocol.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from ponor_broker.partitions.log.time_index import TIME_ENTRY
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
 TIME_MAX_MS: Final = (1 << 63) - 1
 SEGMENTS_MAX: Final = 10_000
-"""A partition with this many segments closes the active one only when it is large: each segment costs memory, and time at every open.
+"""With this many segments the active one is closed only when it is large: each segment costs
+memory, and time at every open.
 
 The limit is lower if the rows of all segments do not fit into one record of the write-ahead log."""
 LARGE_SEGMENT_BYTES: Final = 1 << 30
@@ -77,7 +79,7 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """The Kafka offset that the next batch gets."""
+        """Kafka offset of the next batch."""
         return self._data.next_offset + self._shift
 
     @property
@@ -86,12 +88,14 @@ class PartitionLog:
         return self._data.confirmed_offset + self._shift
 
     def apply_rules(self, rules: RollRules) -> None:
-        """When to roll from now on."""
+        """Set when to roll from now on."""
         self._rules = rules
         self._roll_due_ms = self._age_limit_ms()
 
     def _age_limit_ms(self) -> int:
-        """When the active segment is too old to grow; the end of time for one that was made before segments had a birthday."""
+        """Return when the active segment becomes too old to grow; unlimited for a segment without
+        creation time, from an older release.
+        """
         created_ms = self.log_meta.active.created_ms
         return created_ms + self._rules.segment_ms if created_ms > 0 else TIME_MAX_MS
 
@@ -106,11 +110,13 @@ class PartitionLog:
         min_timestamp: int,
         on_durable: OnDurable,
     ) -> None:
-        """Append a batch that carries `end_offset` as its `base_offset`; `min_timestamp` and `on_durable` as in `s3stream.stream.Stream.append_nowait`.
+        """Append a batch whose `base_offset` is `end_offset`; `min_timestamp` and `on_durable` as
+        in `s3stream.stream.Stream.append_nowait`.
 
         Raises:
-            s3stream.errors.S3StreamError: it was not taken.
-            PartitionError: MESSAGE_TOO_LARGE: it will never be taken, the log cache is smaller.
+            s3stream.errors.S3StreamError: the append was refused.
+            PartitionError: MESSAGE_TOO_LARGE: the batch exceeds the log cache; a retry will fail
+                too.
         """
         try:
             self._data.append_nowait(
@@ -122,23 +128,24 @@ class PartitionLog:
             )
         except ValueError as error:
             raise PartitionError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
-        self.active_bytes += len(batch)  # `note_content`, without a call
+        self.active_bytes += len(batch)  # `note_content` inlined
         if max_timestamp > self.active_max_timestamp:
             self.active_max_timestamp = max_timestamp
             self.active_max_timestamp_offset = base_offset
 
     def roll_if_due(self, batch_bytes: int, now_ms: int) -> None:
-        """Start a new segment if the next batch would overfill the active one, or if that is too old.
+        """Start a new segment if the next batch would overfill the active one, or if that is too
+        old.
 
-        The change travels through the same write-ahead log as the data and before it, so nobody waits for it.
+        The change is written to the same write-ahead log before the data, so no wait is needed.
 
         Raises:
-            s3stream.errors.S3StreamError: the Meta stream took no change; nothing was rolled.
+            s3stream.errors.S3StreamError: the Meta stream refused the change; nothing was rolled.
         """
         if self.active_bytes + batch_bytes <= self._rules.segment_bytes and now_ms < self._roll_due_ms:
             return
         if self.end_offset == self.log_meta.active.base_offset:
-            return  # it is empty: after a roll whose batch was refused, or lost with the power
+            return  # empty: after a roll whose batch was refused, or lost in a power failure
         is_large = self.active_bytes + batch_bytes > LARGE_SEGMENT_BYTES
         segments = len(self.log_meta.segments)
         if segments >= self._segments_that_fit or (segments >= SEGMENTS_MAX and not is_large):
@@ -146,7 +153,7 @@ class PartitionLog:
         self.roll(now_ms)
 
     def roll(self, now_ms: int) -> None:
-        """Start a new segment at the log's end; the active one is not empty.
+        """Start a new segment at the log's end; the active one must not be empty.
 
         Raises:
             s3stream.errors.S3StreamError: as `roll_if_due`.
@@ -162,15 +169,15 @@ class PartitionLog:
 
     @property
     def active_content(self) -> Content:
-        """Of the active segment, appends in flight included."""
+        """Content of the active segment, including appends in flight."""
         return Content(self.active_bytes, self.active_max_timestamp, self.active_max_timestamp_offset)
 
     def set_active_content(self, content: Content) -> None:
-        """The active segment holds this: after a roll, and after an open."""
+        """Set the active segment's content: after a roll, and after an open."""
         self.active_bytes, self.active_max_timestamp, self.active_max_timestamp_offset = content
 
     def note_content(self, size_bytes: int, max_timestamp: int, base_offset: int) -> None:
-        """The active segment has a batch more."""
+        """Count a batch of the active segment."""
         self.active_bytes += size_bytes
         if max_timestamp > self.active_max_timestamp:
             self.active_max_timestamp = max_timestamp
@@ -178,31 +185,33 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments. A segment that lies in part below the log start counts whole, as in Kafka."""
+        """Bytes of all segments. A segment that is partly below the log start counts fully, as in
+        Kafka.
+        """
         return self.active_bytes + self.log_meta.closed_bytes
 
     # The start of the log
 
     def drop_before(self, offset: int) -> None:
-        """Forget the segments that lie wholly below an offset, if there are any.
+        """Drop segments that are entirely below an offset.
 
         Raises:
-            s3stream.errors.S3StreamError: the Meta stream took no change.
+            s3stream.errors.S3StreamError: the Meta stream refused the change.
         """
         if self.log_meta.segment_of(offset) is not self.log_meta.segments[0]:
             observe(self._change(LogMeta.drop_change(offset)))
 
     def is_trimmed(self, start_offset: int) -> bool:
-        """Whether segments and Data stream begin at the log start."""
+        """Return whether segments and streams start at the log start."""
         if self.log_meta.segment_of(start_offset) is not self.log_meta.segments[0]:
             return False
         return not self.trims.due(start_offset)
 
     async def trim(self, start_offset: int) -> None:
-        """Give up what segments and streams hold below the log start, so that objects become garbage.
+        """Drop segments and trim streams below the log start, so that objects become garbage.
 
         Raises:
-            s3stream.errors.S3StreamError: to be tried again.
+            s3stream.errors.S3StreamError: retry later.
         """
         self.drop_before(start_offset)
         for stream, offset in self.trims.due(start_offset):
@@ -211,12 +220,14 @@ class PartitionLog:
     # Reads
 
     def read_cached(self, offset: int, max_bytes: int) -> list[StreamRecord] | None:
-        """Batches from the one that contains `offset` on, if memory has them; at least one however big, none at the end.
+        """Return batches from the one that contains `offset`, if memory has them: at least one of
+        any size, none at the end.
 
-        None: some of it has to come from objects (`read`).
+        None: part of the range is only in objects (`read`).
         """
         segments = self.log_meta.segments
-        if offset >= segments[-1].base_offset:  # nearly always: the active segment, which nothing bounds
+        # the usual case: the active segment, which has no end
+        if offset >= segments[-1].base_offset:
             return self._data.fetch_cached(offset - self._shift, max_bytes)
         segment = self.log_meta.segment_of(offset)
         stream = self._streams[segment.data_stream]
@@ -224,7 +235,7 @@ class PartitionLog:
         return None if records is None else self._within(segment, records)
 
     async def read(self, offset: int, max_bytes: int) -> list[StreamRecord]:
-        """The same from wherever it lies.
+        """Return batches from memory or objects.
 
         Raises:
             s3stream.errors.S3StreamError: out of range, unreadable, or too slow.
@@ -236,20 +247,23 @@ class PartitionLog:
         except OffsetOutOfRangeError:
             if self.log_meta.segment_of(offset) is segment:
                 raise
-        return await self.read(offset, max_bytes)  # a cleaned one took its place, and its slice was trimmed
+        # a cleaned segment replaced it, and its slice was trimmed
+        return await self.read(offset, max_bytes)
 
     def place_of(self, offset: int) -> tuple[StreamId, int]:
-        """Stream and offset within it where the record of a Kafka offset lies."""
+        """Return the stream, and the offset within it, of a Kafka offset's record."""
         segment = self.log_meta.segment_of(offset)
         return self._streams[segment.data_stream].stream_id, segment.stream_offset(offset)
 
     def kafka_offset(self, near_offset: int, record: StreamRecord) -> int:
-        """Kafka's base offset of a record that a read at `near_offset` returned."""
+        """Return the Kafka base offset of a record that a read at `near_offset` returned."""
         segment = self.log_meta.segment_of(near_offset)
         return segment.kafka_offset(record.base_offset)
 
     def _within(self, segment: Segment, records: list[StreamRecord]) -> list[StreamRecord]:
-        """Only what belongs to the segment, or to segments that go on in the same stream at the same distance."""
+        """Filter records to those of the segment, or of following segments that continue in the
+        same stream with the same shift.
+        """
         if not records:
             return records
         records_end, end = records[-1].end_offset, segment.data.end
@@ -268,7 +282,7 @@ class PartitionLog:
     # The time index
 
     def note_time(self, max_timestamp: int, offset: int) -> bool:
-        """Append a Time entry; False while the partition has no Time stream yet."""
+        """Append a Time entry; return False while the partition has no Time stream."""
         stream = self._streams.get(TIME)
         if stream is None:
             return False
@@ -281,45 +295,48 @@ class PartitionLog:
         return TIME in self._streams
 
     def add_stream(self, name: StreamName, stream: PartitionStream) -> None:
-        """One of the partition's streams that come later was made and opened."""
+        """Add a stream that was created and opened later."""
         observe(self._change(LogMeta.stream_change(name, stream.stream_id)))
         self._streams[name] = stream
 
     async def offset_before_time(self, timestamp: int) -> int:
-        """A Kafka offset at or below the first record whose timestamp is not below `timestamp`.
+        """Return a Kafka offset at or below the first record whose timestamp is not below
+        `timestamp`.
 
         Raises:
-            s3stream.errors.S3StreamError: to be tried again.
+            s3stream.errors.S3StreamError: retry later.
         """
         return await time_index.offset_before(self.log_meta, self._streams, timestamp)
 
     # Compaction
 
     def clean(self, cleaned: Segment) -> asyncio.Future[None]:
-        """Let a cleaned segment, whose data is durable, take the place of those of the same offsets; the future resolves when that is durable too.
+        """Replace the segments of a cleaned segment's offsets by it; its data must be durable. The
+        future resolves when the replacement is durable.
 
-        What they lay in is not trimmed before: a crash in between finds the old list, and has to find what it names.
+        Their slices are not trimmed before that: after a crash the old list may be in force, and
+        must be readable.
 
         Raises:
-            s3stream.errors.S3StreamError: the Meta stream took no change.
+            s3stream.errors.S3StreamError: the Meta stream refused the change.
         """
         durable = self._change(LogMeta.clean_change(cleaned))
         self.trims.hold_until(durable)
         return durable
 
     def note_cleaned_to(self, offset: int) -> None:
-        """A pass of the cleaner ended there.
+        """Record where a pass of the cleaner ended.
 
         Raises:
-            s3stream.errors.S3StreamError: the Meta stream took no change.
+            s3stream.errors.S3StreamError: the Meta stream refused the change.
         """
         observe(self._change(LogMeta.cleaned_to_change(offset)))
 
     def _change(self, change: bytes) -> asyncio.Future[None]:
-        """Write a change of the log meta and apply it; the future resolves when it is durable.
+        """Write and apply a change of the log meta; the future resolves when it is durable.
 
         Raises:
-            s3stream.errors.S3StreamError: the Meta stream did not take it; nothing changed.
+            s3stream.errors.S3StreamError: the Meta stream refused the change; nothing changed.
         """
         durable = self._meta.change(self.log_meta.key, change)
         self.log_meta.apply_change(change)
@@ -327,9 +344,9 @@ class PartitionLog:
         return durable
 
     def fold_meta(self) -> None:
-        """Write the log meta whole where a replay would apply too many changes otherwise."""
+        """Write the whole log meta when a replay would otherwise apply too many changes."""
         if self._meta.wants_whole(self.log_meta.key):
-            # Not taken (the cache is full): the changes stay, and the next one tries again.
+            # Refused if the cache is full: the changes stay, and the next call retries.
             with contextlib.suppress(S3StreamError):
                 observe(self._meta.put(self.log_meta.key, self.log_meta.snapshot()))
 

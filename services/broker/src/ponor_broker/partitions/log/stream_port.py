@@ -1,7 +1,4 @@
-"""What a partition needs of a stream, and of what makes streams.
-
-What lives here: the narrow view of s3stream's client and streams that the rest of `partitions/` is written against.
-"""
+"""The interface of streams that `partitions/` uses."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from s3stream.records import StreamRecord
 
 
 class PartitionStream(Protocol):
-    """An open stream; see `s3stream.stream.Stream` for what each call promises."""
+    """An open stream; see `s3stream.stream.Stream` for the contract of each method."""
 
     @property
     def stream_id(self) -> StreamId: ...
@@ -70,7 +67,7 @@ class PartitionStream(Protocol):
 
 
 class StreamSource(Protocol):
-    """Where open streams come from; see `s3stream.client.StreamClient`."""
+    """Creates and opens streams; see `s3stream.client.StreamClient`."""
 
     async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]: ...
 
@@ -92,5 +89,7 @@ class StreamSource(Protocol):
 
 
 def observe(durable: asyncio.Future[None]) -> None:
-    """Nobody waits for this append: if it fails, so does every later one of the stream, and those have somebody who waits."""
+    """Ignore the outcome of an append: if it fails, every later append of the stream fails too, and
+    those are awaited.
+    """
     durable.add_done_callback(lambda done: done.cancelled() or done.exception())

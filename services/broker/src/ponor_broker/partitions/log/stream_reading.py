@@ -1,8 +1,4 @@
-"""Reading a stream with one family of errors.
-
-What lives here: the one call through which partitions read what may lie in objects. The object store's own errors and exhausted read budgets
-become a storage error, so that callers have one thing to catch; all of it is retriable.
-"""
+"""Reads of streams with one family of errors."""
 
 from __future__ import annotations
 
@@ -15,11 +11,12 @@ from ponor_broker.partitions.log.stream_port import PartitionStream
 
 
 class StreamUnreadableError(S3StreamError):
-    """The object store did not deliver, or too much is being read: the same read may succeed later."""
+    """The object store failed, or too many reads are running: the same read may succeed later."""
 
 
 async def fetch(stream: PartitionStream, start_offset: int, max_bytes: int) -> list[StreamRecord]:
-    """`stream.fetch`.
+    """`stream.fetch`, with errors of the object store and exhausted read budgets as storage errors,
+    which are all retriable.
 
     Raises:
         S3StreamError: out of range, unreadable, or too slow.

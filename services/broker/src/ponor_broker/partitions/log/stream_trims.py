@@ -1,8 +1,11 @@
-"""How far a partition's streams may be trimmed: to the first offset that a segment, or a cleaning under way, still needs.
+"""How far a partition's streams may be trimmed: to the first offset that a segment, or a running
+cleaning, needs.
 
-What lives here: the bounds; the trims are `partition_log`'s. A stream is trimmed from its front alone, so of each stream the lowest slice counts. Slices that a
-cleaner replaced stay until the new list of segments lies in committed objects, and what a cleaner writes stays although no segment names it yet. In committed objects and
-not only in the log: who reads objects alone finds the old list until then, and what it names must be there (docs/design/spark.md#snapshots).
+`partition_log` executes the trims. A stream is only trimmed at its front, so the lowest slice of
+each stream counts. Slices that a cleaner replaced stay until the new list of segments is in
+committed objects, not only in the write-ahead log: readers of objects alone (Spark) find the old
+list until then, and its slices must exist (docs/design/spark.md#snapshots). Output of a running
+cleaner stays although no segment names it yet.
 """
 
 from __future__ import annotations
@@ -25,20 +28,25 @@ class StreamTrims:
         self._log_meta = log_meta
         self._streams = streams
         self._meta = meta
-        self._meta_needed_to = 0  # the Meta stream has to be committed up to here before anything is trimmed
-        self._changes: list[asyncio.Future[None]] = []  # lists of segments that are on their way to the disk
+        self._meta_needed_to = 0  # the Meta stream must be committed up to here before any trim
+        self._changes: list[asyncio.Future[None]] = []  # segment lists that are not durable yet
         self._lowest_known: dict[StreamName, tuple[int, int, int]] = {}
         self.is_cleaning = False
-        """A cleaner writes: what lies behind the last slice of the `.cleaned` streams may become a segment."""
+        """A cleaner is writing: output after the last slice of the `.cleaned` streams may become a
+        segment."""
 
     def hold_until(self, durable: asyncio.Future[None]) -> None:
-        """Trim nothing until this change of the list of segments, the last entry of the Meta stream, is durable and in a committed object."""
+        """Trim nothing until this change of the segment list, the last entry of the Meta stream, is
+        durable and in a committed object.
+        """
         self._meta_needed_to = self._meta.next_offset
         self._changes.append(durable)
         durable.add_done_callback(self._release)
 
     def due(self, start_offset: int) -> list[tuple[PartitionStream, int]]:
-        """Streams that hold something that nobody needs, and from where on they are needed; the log begins at Kafka offset `start_offset`."""
+        """Return streams with unneeded data, and the first offset needed of each; the log starts at
+        Kafka offset `start_offset`.
+        """
         if self._changes or self._meta.committed_offset < self._meta_needed_to:
             return []
         return [
@@ -51,7 +59,8 @@ class StreamTrims:
         kind = TIME if name.startswith(TIME) else DATA
         first = self._lowest(name, kind, start_offset)
         if first is not None:
-            # Data below the log start has to go. What is replaced, and entries of a Time stream, can wait for their upload, and are worth none.
+            # Data below the log start must be trimmed. Replaced slices, and entries of a Time
+            # stream, can wait until they are uploaded.
             is_start = kind == DATA and not self._log_meta.segments[0].suffix and not name.endswith(CLEANED)
             return first if is_start else min(first, stream.committed_offset)
         if self.is_cleaning or not name.endswith(CLEANED):
@@ -59,10 +68,11 @@ class StreamTrims:
         return stream.committed_offset
 
     def _lowest(self, name: StreamName, kind: StreamName, start_offset: int) -> int | None:
-        """Where the lowest slice of a stream begins, None without slices.
+        """Return the start of a stream's lowest slice; None without slices.
 
-        Segments of a plain stream lie in it in their order. A later cleaning appends, so in a `.cleaned` one all have to be looked at. A roll
-        changes neither, so the answer holds until closed segments go or the log start moves.
+        Segments of a plain stream are stored in order. A later cleaning appends, so all slices of a
+        `.cleaned` stream must be checked. A roll changes neither, so the result is valid until
+        closed segments are replaced or the log start moves.
         """
         known = self._lowest_known.get(name)
         if known is not None and known[:2] == (self._log_meta.replacements, start_offset):
@@ -82,6 +92,6 @@ class StreamTrims:
             yield max(part.start, segment.stream_offset(start_offset)) if is_cut else part.start
 
     def _release(self, durable: asyncio.Future[None]) -> None:
-        """A change that failed holds for ever: the list of segments that a later open finds is the old one."""
+        """A change that failed blocks trims permanently: a later open finds the old list."""
         if not durable.cancelled() and durable.exception() is None:
             self._changes.remove(durable)

@@ -1,7 +1,8 @@
-"""The time index of a partition's log: from a timestamp to where the search of batch headers begins.
+"""The time index of a partition's log: from a timestamp to the start of the search in batch
+headers.
 
-What lives here: the look-up over segments and their slices of the Time streams. Entries are appended by `partition_log` as data is uploaded, and by
-`cleaning` beside the segments it writes; both say the same: no record of the segment that lies before the entry's offset has a larger timestamp.
+`partition_log` appends entries as data is uploaded, `cleaning` for the segments it writes. Both
+guarantee that no record of the segment before the entry's offset has a larger timestamp.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from ponor_broker.partitions.log.stream_port import PartitionStream
 from ponor_broker.partitions.log.stream_reading import fetch
 
 TIME_ENTRY: Final = struct.Struct(">qq")
-"""Largest timestamp so far, Kafka base offset of the batch that brought it; one Time stream record of count 1 each."""
+"""Largest timestamp so far, and the Kafka base offset of its batch; one Time stream record of count
+1 each."""
 
 
 async def offset_before(
     log_meta: LogMeta, streams: Mapping[StreamName, PartitionStream], timestamp: int
 ) -> int:
-    """A Kafka offset at or below the first record whose timestamp is not below `timestamp`.
+    """Return a Kafka offset at or below the first record whose timestamp is not below `timestamp`.
 
-    Segments before the first one whose largest timestamp reaches it cannot hold that record; within this one the entries decide.
+    Segments before the first one whose largest timestamp reaches it cannot contain that record;
+    within this one the entries decide.
 
     Raises:
         s3stream.errors.S3StreamError: the Time stream cannot be read.

@@ -1,8 +1,9 @@
-"""Housekeeping of open partitions, outside the request path.
+"""Maintenance of open partitions, outside the request path.
 
-What lives here: one loop that looks at the partitions to which something happened or whose time has come (`maintenance_schedule`): retention,
-streams to be trimmed, Time streams that are wanted by now, streams that a partition does not know, Meta streams whose rewrite may be trimmed, producers that were silent for too long.
-Everything in it may be late without harm, and it has no other work than what it is told of: idle partitions cost nothing.
+One loop handles partitions that changed or whose deadline has come (`maintenance_schedule`):
+retention, trims of streams, creation of Time streams, deletion of unknown streams, trims of
+rewritten Meta streams, expiry of producers. All of it may be late without harm. Idle partitions
+cost nothing.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 TIME_STREAMS_PER_ROUND_MAX: Final = 500
 PARTITIONS_PER_TURN: Final = 100
-"""So many are cared for at once: their new log starts share syncs of the log and operations of the session. Waiting for each in turn, a thousand partitions under load took minutes,
-in which the bucket grew. After each turn others get the loop: after a start every partition is looked at."""
+"""Partitions that are handled concurrently: their new log starts share syncs of the log and
+operations of the session. Sequentially, a thousand partitions under load took minutes, in which the
+bucket grew. Between turns other tasks run, because after a start every partition is due."""
 
 SEGMENTS_PER_LOOK: Final = 1_000
-"""Segments that one look at a partition judges and drops; a partition with more of them that are due is looked at again."""
+"""Segments of one partition that one round checks and drops; a partition with more is due again."""
 
 
 class PartitionMaintenance:
-    """Runs until cancelled."""
+    """The maintenance loop; runs until cancelled."""
 
     def __init__(
         self,
@@ -62,17 +64,17 @@ class PartitionMaintenance:
             await self._clock.sleep(self._interval_ms / 1000)
 
     async def round(self) -> None:
-        """Look at every partition that is due, once."""
+        """Handle every partition that is due, once."""
         due = self._schedule.take_due(self._clock.wall_ms())
         writable = [partition for partition in due if partition.is_writable]
         if len(writable) < len(due):
             for partition in due:
                 if not partition.is_writable:
-                    self._schedule.forget(partition)  # one that stays after all calls again
+                    self._schedule.forget(partition)  # a partition that stays calls `touch` again
             self._partitions.notice_failures()
         await self._add_time_streams(writable)
         for partition in await self._owned.delete_unknown(writable):
-            self._schedule.touch(partition)  # until none is left
+            self._schedule.touch(partition)  # repeat until none is left
         for first in range(0, len(writable), PARTITIONS_PER_TURN):
             turn = writable[first : first + PARTITIONS_PER_TURN]
             await asyncio.gather(*(self._care_for_one(partition) for partition in turn))
@@ -85,7 +87,7 @@ class PartitionMaintenance:
             await self._care_for(partition)
         except S3StreamError as error:
             if partition.is_writable:
-                LOG.warning("maintenance of %s will be tried again: %s", partition.identity, error)
+                LOG.warning("maintenance of %s failed, retrying: %s", partition.identity, error)
                 self._schedule.touch(partition)
 
     async def _care_for(self, partition: Partition) -> None:
@@ -94,19 +96,19 @@ class PartitionMaintenance:
         if not partition.log.is_trimmed(partition.log_start_offset):
             await partition.log.trim(partition.log_start_offset)
         if partition.meta_stream.wants_trim and not await partition.trim_meta():
-            self._schedule.touch(partition)  # the rewrite is on its way into an object
+            self._schedule.touch(partition)  # the rewrite is not in a committed object yet
         self._set_deadline(partition)
 
     async def _retain(self, partition: Partition) -> None:
-        """Drop what is too old or too much.
+        """Drop old or excess segments.
 
         Raises:
-            S3StreamError: to be tried again.
+            S3StreamError: retry later.
         """
         if partition.identity.topic in INTERNAL_TOPICS:
-            return  # they are compacted: their owners write what they need, and no age makes it useless
+            return  # compacted by their owners; retention does not apply
         log, now_ms = partition.log, self._clock.wall_ms()
-        log.drop_before(partition.log_start_offset)  # what is deleted already counts no more
+        log.drop_before(partition.log_start_offset)  # deleted segments must not count
         oldest = retention.extents(log, SEGMENTS_PER_LOOK)
         start = retention.retained_from(
             oldest, log.size_bytes, partition.high_watermark, partition.config, now_ms
@@ -132,7 +134,7 @@ class PartitionMaintenance:
         try:
             await self._owned.add_time_streams(wanting[:TIME_STREAMS_PER_ROUND_MAX])
         except S3StreamError as error:
-            LOG.warning("Time streams will be made later: %s", error)
+            LOG.warning("creation of Time streams failed, retrying: %s", error)
 
     def _set_deadline(self, partition: Partition) -> None:
         deadline_ms = retention.NEVER_MS
@@ -141,5 +143,6 @@ class PartitionMaintenance:
         silent_since_ms = partition.producers.oldest_ms
         if silent_since_ms is not None:
             deadline_ms = min(deadline_ms, silent_since_ms + self._producer_expiration_ms + 1)
-        # A deadline in the past waits for something that is under way, such as an append that is not durable yet.
+        # A deadline in the past means that something is pending, such as an append that is not
+        # durable yet.
         self._schedule.at(partition, max(deadline_ms, self._clock.wall_ms() + self._interval_ms))

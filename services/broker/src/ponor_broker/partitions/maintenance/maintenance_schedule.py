@@ -1,6 +1,6 @@
-"""Which partitions need housekeeping, and when: something happened to them, or a deadline has come.
+"""Schedule of maintenance: partitions that changed, and deadlines.
 
-What lives here: the schedule alone. A partition that nothing happens to costs one entry in a heap and no time, however many there are.
+An idle partition costs one heap entry and no time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 NEVER_MS: Final = (1 << 63) - 1
 LOOK_MS_MAX: Final = 60_000
-"""Longest sleep before a deadline: deadlines are of the wall clock, which may jump."""
+"""Longest sleep before a deadline: deadlines use the wall clock, which may jump."""
 _STALE_MIN: Final = 64
 
 
 class MaintenanceSchedule:
-    """At most one live deadline per partition. It may come too early (the partition then says a later one), never too late."""
+    """At most one valid deadline per partition. It may be too early (the partition then sets a
+    later one), never too late.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,12 +37,12 @@ class MaintenanceSchedule:
         return len(self._deadlines)
 
     def touch(self, partition: Partition) -> None:
-        """Something happened to it that housekeeping should see."""
+        """Note a change that maintenance must handle."""
         self._touched[partition] = None
         self._wake.set()
 
     def at(self, partition: Partition, deadline_ms: int) -> None:
-        """Look at it then, if not earlier for another reason. A deadline that is set stays unless this one is earlier."""
+        """Set a deadline. An earlier existing deadline stays in force."""
         known_ms = self._deadlines.get(partition, NEVER_MS)
         if deadline_ms >= known_ms:
             return
@@ -49,7 +51,7 @@ class MaintenanceSchedule:
         heapq.heappush(self._heap, (deadline_ms, self._pushes, partition))
 
     def forget(self, partition: Partition) -> None:
-        """It serves no more."""
+        """Remove a partition that does not serve any more."""
         self._touched.pop(partition, None)
         if self._deadlines.pop(partition, None) is not None:
             stale = len(self._heap) - len(self._deadlines)
@@ -58,7 +60,7 @@ class MaintenanceSchedule:
                 heapq.heapify(self._heap)
 
     def take_due(self, now_ms: int) -> list[Partition]:
-        """Every partition that was touched or whose deadline has come, in that order; they are not due any more."""
+        """Remove and return partitions that changed, then those whose deadline has come."""
         due, self._touched = self._touched, {}
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
@@ -68,7 +70,7 @@ class MaintenanceSchedule:
         return list(due)
 
     async def wait(self) -> None:
-        """Until a partition is touched or a deadline may have come."""
+        """Wait until a partition changes or a deadline may have come."""
         if self._touched:
             return
         if not self._heap:

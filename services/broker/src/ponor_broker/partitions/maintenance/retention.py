@@ -1,7 +1,9 @@
-"""Retention by age and by size: from which offset on a partition keeps its data (Kafka's retention.ms and retention.bytes).
+"""Retention by age and by size: the offset from which a partition keeps its data (Kafka's
+retention.ms and retention.bytes).
 
-What lives here: the decision, pure. Whole segments go, oldest first, as in Kafka: by age as long as the oldest's newest record is too old, by size as
-long as what is left still reaches the bound. The active segment goes too if all of it is too old; it is closed for that.
+No I/O. Whole segments are deleted, oldest first, as in Kafka: by age while the newest record of the
+oldest segment is too old, by size while the remaining log still reaches the bound. The active
+segment is deleted too if all of it is too old; it is closed for that.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ NEVER_MS: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A segment as retention sees it: Kafka offsets [base, end), its bytes, and the time from which its age is counted."""
+    """A segment for retention: Kafka offsets [base, end), bytes, and the time from which its age
+    counts.
+    """
 
     base_offset: int
     end_offset: int
@@ -28,9 +32,11 @@ class Extent:
 
 
 def extents(log: PartitionLog, limit: int) -> list[Extent]:
-    """The oldest segments of a log, at most `limit`, oldest first; the active one last if it is among them and not empty.
+    """Return the oldest segments of a log, at most `limit`, oldest first; the active one last if it
+    is included and not empty.
 
-    A segment without timestamps is as old as its end: as the next one's beginning, or its own where it is the last.
+    The age of a segment without timestamps counts from its end: the creation time of the next
+    segment, or its own if it is the last.
     """
     found: list[Extent] = []
     segments = log.log_meta.segments
@@ -55,13 +61,14 @@ def extents(log: PartitionLog, limit: int) -> list[Extent]:
 def retained_from(
     segments: Sequence[Extent], log_bytes: int, readable_end: int, config: TopicConfig, now_ms: int
 ) -> int:
-    """The offset from which on data stays: the base of a segment, or the end of the last that was given. Nothing beyond the readable end goes.
+    """Return the offset from which data stays: the base of a segment, or the end of the last given
+    one. Nothing above the readable end is deleted.
 
     Args:
-        segments: the oldest of the log.
-        log_bytes: bytes of all its segments.
+        segments: the oldest ones of the log.
+        log_bytes: bytes of all segments.
         readable_end: the high watermark.
-        config: what the topic keeps.
+        config: the topic's config.
         now_ms: wall clock.
     """
     by_size = _gone_by_size(segments, log_bytes, config)
@@ -75,7 +82,9 @@ def retained_from(
 
 
 def next_due_ms(segments: Sequence[Extent], config: TopicConfig) -> int:
-    """When age will take the oldest segment if nothing else happens; never, without one or without retention by age."""
+    """Return when age will delete the oldest segment; never without segments, or without retention
+    by age.
+    """
     if not segments or not config.deletes_old or config.retention_ms < 0:
         return NEVER_MS
     return min(segments[0].newest_ms + config.retention_ms + 1, NEVER_MS)

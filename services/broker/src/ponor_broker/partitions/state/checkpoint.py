@@ -1,7 +1,9 @@
-"""The PARTITION value: where a partition begins, how far its Meta stream already describes it, and whether it was closed cleanly.
+"""The PARTITION value of the Meta stream: log start, recovery point, and whether the partition was
+closed cleanly.
 
-What lives here: one small record as JSON (docs/formats/partition-meta.md). It is written with every upload of the partition's data, so
-that an open after a crash reads batch headers only from `recover_offset` on: about what the write-ahead log held.
+A small record as JSON (docs/formats/partition-meta.md), written with every upload of the
+partition's data. After a crash, an open reads batch headers only from `recover_offset` on: about
+the content of the write-ahead log.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(slots=True)
 class PartitionCheckpoint:
-    """Offsets are Kafka's. `max_timestamp` is the largest of all records below `recover_offset`, in the batch at `max_timestamp_offset`;
-    the `active_*` fields say the same of the active segment alone, and count its bytes, of all batches below `active_end_offset`: those in flight too,
-    which lie before the checkpoint in the write-ahead log.
+    """Offsets are Kafka offsets. `max_timestamp` is the largest of all records below
+    `recover_offset`, in the batch at `max_timestamp_offset`. The `active_*` fields contain the same
+    for the active segment, and its bytes, for all batches below `active_end_offset`: including
+    batches in flight, which precede the checkpoint in the write-ahead log.
     """
 
     start_offset: int = 0
@@ -36,7 +39,7 @@ class PartitionCheckpoint:
 
     @property
     def key(self) -> MetaKey:
-        """Its place on the Meta stream."""
+        """Its key on the Meta stream."""
         return meta_entry.PARTITION
 
     def snapshot(self) -> bytes:

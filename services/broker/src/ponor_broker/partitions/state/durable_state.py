@@ -1,7 +1,7 @@
-"""What of a partition survives the broker that leads it: checkpoint, producers, leader epochs, and when they are written.
+"""State of one partition that survives a change of leader: checkpoint, producers, leader epochs.
 
-What lives here: the states of one partition together, their writes to the Meta stream, and their recovery from batch headers. They are
-written as of the confirmed end: what is in flight may still fail.
+Writes it to the Meta stream, and recovers it from there and from batch headers. It is written as of
+the confirmed end, because appends in flight may still fail.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ponor_broker.partitions.state.producer_state import ProducerStates
 
 RECOVER_BYTES: Final = 1 << 20
 BATCHES_PER_TURN: Final = 256
-"""Batch headers that a recovery reads before others get the loop."""
+"""Batch headers that a recovery reads per event-loop turn."""
 
 
 class DurableState:
-    """See the module's docstring."""
+    """The state of one partition, its writes and its recovery."""
 
     def __init__(self, meta: MetaStream, log: PartitionLog, *, producers_max: int) -> None:
         self.checkpoint = PartitionCheckpoint()
@@ -47,14 +47,15 @@ class DurableState:
         self._meta = meta
         self._log = log
         self.epochs_are_dirty = False
-        """Whether `persist_epochs` has something to do."""
+        """Whether `persist_epochs` has something to write."""
         self._noted_timestamp = self.checkpoint.max_timestamp
         self._snapshot_changes = 0
         self._producers_due_whole = False
-        """A write of producers was not taken: what it would have said is in no change any more."""
+        """A write of producers was refused: its content is in no other change, so the next write
+        must be whole."""
 
     def restoring(self, values: MetaValues) -> Steps[None]:
-        """Take over what the Meta stream says, in steps.
+        """Restore from the Meta stream's values, in steps.
 
         Raises:
             PartitionCorruptError: a value is damaged.
@@ -72,43 +73,43 @@ class DurableState:
         self.epochs.forget_before(self.checkpoint.start_offset)
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """A leader's epoch starts at the log's end; persisted before its first batch."""
+        """Start a leader's epoch at the log's end; it is persisted before its first batch."""
         if self.epochs.assign(leader_epoch, self._log.end_offset):
             self.epochs_are_dirty = True
 
     def persist_epochs(self) -> None:
-        """Called before each append.
+        """Write the leader epochs if they changed; called before each append.
 
         Raises:
-            S3StreamError: the Meta stream did not take it.
+            S3StreamError: the Meta stream refused the write.
         """
         if self.epochs_are_dirty:
             observe(self._meta.put(meta_entry.LEADER_EPOCHS, self.epochs.snapshot()))
             self.epochs_are_dirty = False
 
     def note_timestamp(self, max_timestamp: int, batch_offset: int) -> None:
-        """A batch is readable."""
+        """Note the largest timestamp of a readable batch."""
         if max_timestamp > self.checkpoint.max_timestamp:
             self.checkpoint.max_timestamp = max_timestamp
             self.checkpoint.max_timestamp_offset = batch_offset
 
     @property
     def wants_time_stream(self) -> bool:
-        """Whether there are timestamps that a Time stream should hold, and none exists."""
+        """Whether a Time stream is needed and does not exist yet."""
         return self._noted_timestamp < self.checkpoint.max_timestamp and not self._log.has_time_stream
 
     # Recovery
 
     async def recover(self, end_offset: int, clock: Clock) -> int:
-        """Learn from the batch headers between checkpoint and end; returns how many batches were read.
+        """Read the batch headers between checkpoint and end; return the number of batches.
 
         Raises:
             S3StreamError: the log cannot be read.
-            PartitionCorruptError: the Data stream holds something that is no record batch.
+            PartitionCorruptError: the Data stream contains a record that is not a record batch.
         """
         checkpoint = self.checkpoint
         offset = checkpoint.recover_offset
-        # At the base it counted the segment before.
+        # A checkpoint at the segment's base describes the segment before it.
         if checkpoint.active_end_offset > self._log.log_meta.active.base_offset:
             self._log.set_active_content(
                 Content(
@@ -118,7 +119,7 @@ class DurableState:
                 )
             )
         now_ms = clock.wall_ms()
-        self._log.fold_meta()  # what an older release left
+        self._log.fold_meta()  # for logs of an older release
         batches = 0
         while offset < end_offset:
             for record in await self._log.read(offset, RECOVER_BYTES):
@@ -140,12 +141,14 @@ class DurableState:
     # Writes
 
     def before_upload(self, confirmed_offset: int) -> bool:
-        """Append what describes the data so far, so that it travels in the same object: called just before a block is sealed.
+        """Append the metadata of the data so far, so that it is uploaded in the same object; called
+        just before a block is sealed.
 
-        When the storage does not take it, the next upload does; recovery then only reads more headers.
+        If the storage refuses it, the next upload retries; a recovery then only reads more headers.
 
         Returns:
-            Whether only a step of the work was done, and nothing was appended: many producers have to be encoded. Call again in a later turn.
+            True if only a step was done and nothing was appended, because many producers must be
+                encoded: call again in a later turn.
         """
         if self.producers.rest():
             return True
@@ -158,10 +161,11 @@ class DurableState:
         return False
 
     def write_checkpoint(self, confirmed_offset: int, *, clean: bool) -> None:
-        """Write what changed since the last time.
+        """Write what changed since the last checkpoint.
 
         Raises:
-            S3StreamError: the storage did not take all of it; nothing is wrong, only older.
+            S3StreamError: the storage refused part of it; the state on the stream is valid but
+                older.
         """
         checkpoint = self.checkpoint
         if self.producers.changes != self._snapshot_changes:
@@ -184,10 +188,11 @@ class DurableState:
             self.checkpoint = written
 
     def _write_producers(self, confirmed_offset: int) -> None:
-        """The producers that changed, or all of them where a replay would apply too many changes otherwise.
+        """Write the changed producers, or all of them if a replay would otherwise apply too many
+        changes.
 
         Raises:
-            S3StreamError: the storage did not take it; the next write is whole.
+            S3StreamError: the storage refused it; the next write is whole.
         """
         key, producers = meta_entry.PRODUCER_SNAPSHOT, self.producers
         is_whole = self._producers_due_whole or self._meta.wants_whole(key)
@@ -199,23 +204,26 @@ class DurableState:
         self._producers_due_whole = False
         self._snapshot_changes = producers.changes
 
-    def write_whole(self, confirmed_offset: int) -> None:
-        """Write everything again behind what there is, with a clean checkpoint: the next open has to read nothing that lies before.
+    def write_clean(self, confirmed_offset: int, *, whole: bool) -> None:
+        """Write a clean checkpoint; with `whole` after it everything again: the next open reads nothing before it.
 
         Raises:
             S3StreamError: as `write_checkpoint`.
         """
+        self.persist_epochs()
         self.write_checkpoint(confirmed_offset, clean=True)
-        self._meta.rewrite(self._snapshots(confirmed_offset))
+        if whole:
+            self._meta.rewrite(self._snapshots(confirmed_offset))
 
     def advance_start(self, start_offset: int, confirmed_offset: int) -> asyncio.Future[None]:
-        """The log begins at `start_offset` from now on. The future resolves when a later open will find it so.
+        """Raise the log start. The future resolves when a later open will find it.
 
         Raises:
-            S3StreamError: the Meta stream did not take it; nothing changed.
+            S3StreamError: the Meta stream refused the write; nothing changed.
         """
         assert self.checkpoint.start_offset < start_offset <= confirmed_offset
-        self.write_checkpoint(confirmed_offset, clean=False)  # `recover` may not lie below the start
+        # `recover_offset` must not be below the start
+        self.write_checkpoint(confirmed_offset, clean=False)
         written = replace(self.checkpoint, start_offset=start_offset)
         durable = self._meta.put(meta_entry.PARTITION, written.snapshot())
         self.checkpoint = written
@@ -241,7 +249,7 @@ def _stored_batch(record: StreamRecord) -> BatchView:
 
 
 def producer_of(records: memoryview | None) -> ProducerBatch | None:
-    """The producer of a batch that may be malformed; None if there is none."""
+    """Return the producer of a batch that may be malformed; None if there is none."""
     if records is None:
         return None
     try:
@@ -252,7 +260,7 @@ def producer_of(records: memoryview | None) -> ProducerBatch | None:
 
 
 def producer_batch(batch: BatchView) -> ProducerBatch:
-    """What the producer's state machine needs of a batch."""
+    """Return the header fields that the producer's state machine needs."""
     return ProducerBatch(
         batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta + 1
     )

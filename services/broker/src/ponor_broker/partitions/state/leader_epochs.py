@@ -1,7 +1,7 @@
-"""Leader epochs: at which Kafka offset each epoch began (KIP-101, KIP-320).
+"""Leader epochs: the Kafka offset at which each epoch began (KIP-101, KIP-320).
 
-What lives here: the pure map and its bytes on the Meta stream. Acknowledged data is never truncated here, so the map only grows; an
-epoch without any record is replaced by the next one, so that it grows with data and not with restarts.
+Acknowledged data is never truncated, so the map only grows. An epoch without records is replaced by
+the next one, so that the map grows with data and not with restarts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LeaderEpochs:
         return tuple(self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """A leader of `epoch` begins at `start_offset`. Returns whether the map changed."""
+        """Start `epoch` at `start_offset`; return whether the map changed."""
         if self._entries and self._entries[-1][0] >= epoch:
             assert self._entries[-1][0] == epoch, f"leader epoch {epoch} is below {self._entries[-1][0]}"
             return False
@@ -45,7 +45,9 @@ class LeaderEpochs:
         return True
 
     def forget_before(self, log_start_offset: int) -> None:
-        """Drop epochs whose records are all gone; the one that holds the log start begins there from now on."""
+        """Drop epochs whose records were all deleted; the one that contains the log start begins
+        there from now on.
+        """
         kept = bisect_right(self._entries, log_start_offset, key=lambda entry: entry[1]) - 1
         if kept > 0:
             del self._entries[:kept]
@@ -53,14 +55,16 @@ class LeaderEpochs:
             self._entries[0] = (self._entries[0][0], log_start_offset)
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch under which an offset was written, −1 if unknown."""
+        """Return the epoch under which an offset was written, −1 if unknown."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
         return self._entries[index][0] if index >= 0 else -1
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """OffsetForLeaderEpoch: the largest epoch not above the one asked for, and where it ended; (−1, −1) if unknown.
+        """OffsetForLeaderEpoch: return the largest epoch not above the given one, and its end; (−1,
+        −1) if unknown.
 
-        For an epoch below all known ones the answer is the epoch itself and the start of the first known one, as in Kafka.
+        For an epoch below all known ones the answer is the epoch itself and the start of the first
+        known one, as in Kafka.
         """
         if not self._entries or epoch < 0 or epoch > self._entries[-1][0]:
             return UNKNOWN

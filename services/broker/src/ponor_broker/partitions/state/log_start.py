@@ -1,7 +1,8 @@
-"""Where a partition's log begins: moved up by retention and DeleteRecords, never back.
+"""The log start of a partition: raised by retention and DeleteRecords, never lowered.
 
-A new start is written to the Meta stream, and shown as soon as it is durable there, whether or not somebody still waits for that: no crash takes back what
-somebody was told, and no cancelled request hides what the next open will find. Segments and streams are trimmed behind it by housekeeping.
+A new start becomes visible as soon as it is durable in the Meta stream, even if its caller was
+cancelled: no crash reverts a visible start, and no cancelled request hides a start that the next
+open will find. Maintenance trims segments and streams later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from ponor_broker.partitions.state.durable_state import DurableState
 
 
 class LogStart:
-    """The log start of one partition; `offset` is the one that is shown. `on_shown` is called when it has moved."""
+    """The log start of one partition; `offset` is the visible one. `on_shown` is called when it
+    moved.
+    """
 
     def __init__(self, state: DurableState, on_shown: Callable[[], None]) -> None:
         self._state = state
@@ -23,16 +26,17 @@ class LogStart:
         self._durable: asyncio.Future[None] | None = None
 
     async def advance(self, offset: int, confirmed_offset: int) -> None:
-        """The log begins at `offset`, or above it if it does already; returns when that is durable. A cancelled call takes nothing back.
+        """Raise the log start to at least `offset`; return when that is durable. A cancelled call
+        reverts nothing.
 
         Raises:
-            S3StreamError: the storage did not take it.
+            S3StreamError: the storage refused the change.
         """
         if offset > self._state.checkpoint.start_offset:
             self._durable = self._state.advance_start(offset, confirmed_offset)
             self._durable.add_done_callback(partial(self._show, offset))
         if offset > self.offset:
-            assert self._durable is not None, "a start that is written and not shown is on its way"
+            assert self._durable is not None, "a written start that is not visible yet is in flight"
             durable = self._durable
             await asyncio.shield(durable)
             self._show(offset, durable)

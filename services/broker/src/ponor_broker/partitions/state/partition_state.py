@@ -1,8 +1,4 @@
-"""The one interface of every state that must survive a move of its partition.
-
-What lives here: the protocol alone. A clean close writes each state's snapshot to the Meta stream, an open restores it; a later
-export of a tenant reads the same bytes.
-"""
+"""The interface of state that survives a change of leader."""
 
 from __future__ import annotations
 
@@ -12,21 +8,22 @@ from ponor_partition.meta_entry import MetaKey
 
 
 class PartitionState(Protocol):
-    """Something of a partition that outlives the broker that leads it."""
+    """State that a clean close writes to the Meta stream and an open restores."""
 
     @property
     def key(self) -> MetaKey:
-        """Its place on the Meta stream."""
+        """Its key on the Meta stream."""
         ...
 
     def snapshot(self) -> bytes:
-        """The whole state; `restore` of it on a fresh instance gives an equal one."""
+        """Return the whole state; `restore` of it on a new instance gives an equal one."""
         ...
 
     def restore(self, value: bytes) -> None:
         """Replace the state by a snapshot.
 
         Raises:
-            PartitionCorruptError: the bytes are no snapshot of this state; the message names the rule.
+            PartitionCorruptError: the bytes are not a valid snapshot; the message names the
+                violated rule.
         """
         ...

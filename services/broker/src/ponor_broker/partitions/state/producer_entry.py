@@ -1,4 +1,6 @@
-"""What a partition knows of one idempotent producer, and its bytes in a PRODUCER_SNAPSHOT (docs/formats/partition-meta.md)."""
+"""State of one idempotent producer, and its bytes in a PRODUCER_SNAPSHOT
+(docs/formats/partition-meta.md).
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ from ponor_partition.errors import PartitionCorruptError
 BATCHES_RETAINED: Final = 5
 """Kafka's window: clients keep at most five requests of a connection in flight."""
 SEQUENCE_MODULUS: Final = 1 << 31
-"""Sequences run 0 .. 2^31−1 and start at 0 again."""
+"""Sequences run from 0 to 2^31−1 and wrap to 0."""
 PAST_MAX: Final = 1 << 30
-"""Of two sequences less than this apart it is known which comes first."""
+"""The order of two sequences is known if they are less than this apart."""
 
 _HEADER: Final = struct.Struct(">BqI")
 _PRODUCER: Final = ">qhiqB"
 _BATCH: Final = "iiqq"
 _ROWS: Final = tuple(struct.Struct(_PRODUCER + _BATCH * batches) for batches in range(BATCHES_RETAINED + 1))
-"""Rows by their number of batches."""
+"""Row layouts by number of batches."""
 ROW_BYTES_MAX: Final = _ROWS[-1].size
 _ID: Final = struct.Struct(">q")
 _UPDATED: Final = struct.Struct(">q")
@@ -30,7 +32,7 @@ _VERSION: Final = 1
 
 
 class TakenBatch(NamedTuple):
-    """A batch that was appended: its sequences (inclusive) and where it lies."""
+    """An appended batch: its sequences (inclusive) and its offsets."""
 
     first_sequence: int
     last_sequence: int
@@ -39,7 +41,7 @@ class TakenBatch(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """What the state machine needs of a batch header."""
+    """The header fields that the state machine needs."""
 
     producer_id: int
     producer_epoch: int
@@ -48,12 +50,12 @@ class ProducerBatch(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the batch's last record; a batch may wrap inside itself."""
+        """Sequence of the batch's last record; sequences may wrap within a batch."""
         return (self.first_sequence + self.record_count - 1) % SEQUENCE_MODULUS
 
 
 class ProducerEntry(NamedTuple):
-    """One producer: immutable, so that undoing an append is putting the previous one back.
+    """One producer. Immutable, so that undoing an append restores the previous object.
 
     `run_first_sequence` is the first sequence of the unbroken run that ends at the newest batch.
     """
@@ -69,7 +71,9 @@ class ProducerEntry(NamedTuple):
         return self.batches[-1].last_sequence
 
     def is_in_the_past(self, batch: ProducerBatch) -> bool:
-        """Whether every record of the batch surely was appended before the retained window."""
+        """Return whether every record of the batch was certainly appended before the retained
+        window.
+        """
         run_length = (self.last_sequence - self.run_first_sequence) % SEQUENCE_MODULUS
         behind = (self.last_sequence - batch.first_sequence) % SEQUENCE_MODULUS
         before_window = (self.batches[0].first_sequence - 1 - batch.last_sequence) % SEQUENCE_MODULUS
@@ -77,7 +81,7 @@ class ProducerEntry(NamedTuple):
 
 
 def encode_entry(producer_id: int, entry: ProducerEntry) -> bytes:
-    """A producer's row."""
+    """Encode a producer's row."""
     epoch, run_first_sequence, updated_ms, batches = entry
     return _ROWS[len(batches)].pack(
         producer_id, epoch, run_first_sequence, updated_ms, len(batches), *chain.from_iterable(batches)
@@ -85,35 +89,36 @@ def encode_entry(producer_id: int, entry: ProducerEntry) -> bytes:
 
 
 def decode_entry(row: bytes) -> ProducerEntry:
-    """The producer of a row that `split_rows` or `encode_entry` gave."""
+    """Decode a row of `split_rows` or `encode_entry`."""
     _, epoch, run_first_sequence, updated_ms, count, *numbers = _ROWS[row[_BATCHES_AT]].unpack(row)
     batches = tuple(TakenBatch(*numbers[at : at + 4]) for at in range(0, 4 * count, 4))
     return ProducerEntry(epoch, run_first_sequence, updated_ms, batches)
 
 
 def updated_ms_of(row: bytes) -> int:
-    """When the producer of a row was heard last."""
+    """Return when the producer of a row appended last."""
     updated_ms: int = _UPDATED.unpack_from(row, _UPDATED_AT)[0]
     return updated_ms
 
 
 def join_rows(offset: int, rows: list[bytes]) -> bytes:
-    """A snapshot, or a change of one, as of the confirmed Kafka offset `offset`."""
+    """Encode a snapshot, or a change of one, as of the confirmed Kafka offset `offset`."""
     return b"".join((_HEADER.pack(_VERSION, offset, len(rows)), *rows))
 
 
 def split_rows(value: bytes) -> tuple[int, Iterator[tuple[int, bytes]]]:
-    """The offset of a snapshot, or of a change of one, and its producers: id and row.
+    """Return the offset of a snapshot, or of a change of one, and an iterator over its producers:
+    id and row.
 
     Raises:
-        PartitionCorruptError: the bytes break the format; the iterator raises it too.
+        PartitionCorruptError: the bytes violate the format; the iterator raises it too.
     """
     try:
         version, offset, count = _HEADER.unpack_from(value)
     except struct.error as error:
         raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: {len(value)} bytes end too soon: {error}") from error
     if version != _VERSION:
-        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: version {version} is not known to this release")
+        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: version {version} is not supported by this release")
     return offset, _rows_of(value, count)
 
 
@@ -124,9 +129,9 @@ def _rows_of(value: bytes, count: int) -> Iterator[tuple[int, bytes]]:
         end = at + _ROWS[batches].size if 0 < batches <= BATCHES_RETAINED else len(value) + 1
         if end > len(value):
             raise PartitionCorruptError(
-                f"PRODUCER_SNAPSHOT: {len(value)} bytes, the row at {at} has {batches} batches and no room for them"
+                f"PRODUCER_SNAPSHOT: {len(value)} bytes, the row at {at} has {batches} batches and exceeds the value"
             )
         yield _ID.unpack_from(value, at)[0], value[at:end]
         at = end
     if at != len(value):
-        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: {at} of {len(value)} bytes make sense")
+        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: {at} of {len(value)} bytes are rows")

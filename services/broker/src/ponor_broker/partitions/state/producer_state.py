@@ -1,13 +1,15 @@
-"""The idempotent producer, from the broker's side (KIP-98, KIP-360): which batches of a producer were taken.
+"""State machine of idempotent producers (KIP-98, KIP-360).
 
-A pure state machine, without streams and clocks. For every producer id it keeps the epoch and the last five batches. A batch seen before is answered with
-its first offset and appended no second time; a gap is refused.
+No I/O and no clock. For every producer id it keeps the epoch and the last five batches. A repeated
+batch is answered with its first offset and not appended again; a gap is refused.
 
-An append changes the state at once, so that the next pipelined batch finds it, and the change is undone when the append fails: a state
-that remembers a batch which was never stored would call the producer's retry a duplicate, and the data would be lost.
+An append changes the state immediately, so that the next pipelined batch finds it, and the change
+is undone if the append fails. Otherwise the producer's retry would be treated as a duplicate of a
+batch that was never stored, and the data would be lost.
 
-Producers that were used since the last write to the Meta stream are objects. All others rest as the bytes that are on the stream: so a write encodes
-only what changed, an open decodes nothing, and a producer that sends nothing costs 200 bytes.
+Producers that were used since the last write to the Meta stream are objects. All others are kept as
+the bytes that are on the stream: a write encodes only changes, an open decodes nothing, and an idle
+producer costs 200 bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from ponor_broker.partitions.state.producer_entry import (
 )
 
 ROWS_PER_STEP: Final = 500
-"""Producers that one step encodes, or takes from a snapshot: a millisecond or two."""
+"""Producers that one step encodes, or restores from a snapshot: one to two milliseconds."""
 
 
 class _Undo(NamedTuple):
@@ -49,27 +51,31 @@ class _Undo(NamedTuple):
 
 
 class ProducerStates:
-    """Producers of one partition. `producers_max` bounds them: the one that was silent longest is forgotten first."""
+    """Producers of one partition. Above `producers_max` the one that was idle longest is removed."""
 
     key: MetaKey = meta_entry.PRODUCER_SNAPSHOT
 
     def __init__(self, *, producers_max: int = 10_000) -> None:
         self._producers_max = producers_max
-        self._entries: dict[int, ProducerEntry] = {}  # used since the last write, in order of the last update
-        self._resting: dict[int, bytes] = {}  # all others: rows, in the same order; the Meta stream has them
-        self._unwritten: list[bytes] = []  # rows that rest and are not on the Meta stream yet
-        self._in_flight: deque[_Undo] | None = None  # made by the first append
+        self._entries: dict[int, ProducerEntry] = {}  # used since the last write, by last update
+        # all others: rows, in the same order, which the Meta stream has
+        self._resting: dict[int, bytes] = {}
+        self._unwritten: list[bytes] = []  # encoded rows that are not on the Meta stream yet
+        self._in_flight: deque[_Undo] | None = None  # created by the first append
         self.restored_offset = 0
-        """Replay of batches below this offset changes nothing: the snapshot holds them."""
+        """Replay of batches below this offset has no effect: the snapshot contains them."""
         self.changes = 0
-        """Rises with every change of what a snapshot would hold; tells whether a new one is due."""
+        """Incremented with every change of the snapshot's content; shows whether a new write is
+        due."""
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._resting)
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the most silent producer was heard last (wall clock); None without producers."""
+        """When the producer that was idle longest appended last (wall clock); None without
+        producers.
+        """
         for row in self._resting.values():
             return updated_ms_of(row)
         return next((entry.updated_ms for entry in self._entries.values()), None)
@@ -80,28 +86,30 @@ class ProducerStates:
         return bool(self._in_flight)
 
     def active(self) -> Iterator[tuple[int, ProducerEntry]]:
-        """Every producer that is known when the iteration begins, by id."""
+        """Yield every producer that is known when the iteration begins, by id."""
         resting, entries = list(self._resting.items()), list(self._entries.items())
         for producer_id, row in resting:
             yield producer_id, decode_entry(row)
         yield from entries
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """What is known of a producer."""
+        """Return a producer's state."""
         entry = self._entries.get(producer_id)
         if entry is None and (row := self._resting.get(producer_id)) is not None:
             return decode_entry(row)
         return entry
 
     def _known(self, producer_id: int) -> ProducerEntry | None:
-        """`entry`, of a producer that sends: it rests no longer."""
+        """As `entry`, for a producer that sends: decode its row if necessary."""
         entry = self._entries.get(producer_id)
         if entry is None and (row := self._resting.pop(producer_id, None)) is not None:
             entry = self._entries[producer_id] = decode_entry(row)
         return entry
 
     def is_next(self, batch: ProducerBatch) -> bool:
-        """Whether the batch goes on exactly where its producer's newest one ended, as nearly all do: then it is no repeat, and in order."""
+        """Return whether the batch directly follows its producer's newest one, the usual case: it
+        is then neither a repeat nor out of order.
+        """
         entry = self._entries.get(batch.producer_id)
         if entry is None:
             entry = self._known(batch.producer_id)
@@ -112,7 +120,7 @@ class ProducerStates:
         )
 
     def find_duplicate(self, batch: ProducerBatch) -> TakenBatch | None:
-        """The retained batch that this one repeats, if any."""
+        """Return the retained batch that this one repeats, if any."""
         entry = self._known(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch:
             return None
@@ -123,15 +131,16 @@ class ProducerStates:
         return None
 
     def check(self, batch: ProducerBatch) -> None:
-        """Whether a batch that is no retained duplicate may be appended next.
+        """Check whether a batch that is no retained duplicate may be appended next.
 
         Raises:
-            PartitionError: INVALID_PRODUCER_EPOCH, DUPLICATE_SEQUENCE_NUMBER (older than the window) or
-                OUT_OF_ORDER_SEQUENCE_NUMBER.
+            PartitionError: INVALID_PRODUCER_EPOCH, DUPLICATE_SEQUENCE_NUMBER (older than the
+                window) or OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         entry = self._known(batch.producer_id)
         if entry is None:
-            return  # nothing is known (new, expired, or all its records are gone): any sequence is the first
+            # unknown producer (new, expired, or all its records deleted): any sequence is the first
+            return
         if batch.producer_epoch < entry.epoch:
             raise PartitionError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -146,12 +155,12 @@ class ProducerStates:
         if entry.is_in_the_past(batch):
             raise PartitionError(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-                f"producer {batch.producer_id}: sequence {batch.first_sequence} was appended long before",
+                f"producer {batch.producer_id}: sequence {batch.first_sequence} was appended earlier",
             )
         raise _out_of_order(batch, f"the last one was {entry.last_sequence}")
 
     def append(self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int) -> None:
-        """Take a batch that `check` let pass. It stays undoable until `confirm`."""
+        """Record a batch that `check` accepted. It can be undone until `confirm`."""
         previous = self._take(batch, base_offset, end_offset, now_ms)
         if self._in_flight is None:
             self._in_flight = deque()
@@ -161,21 +170,23 @@ class ProducerStates:
         """Everything below `end_offset` is durable."""
         while self._in_flight and self._in_flight[0].end_offset <= end_offset:
             self._in_flight.popleft()
-            self.changes += 1  # a snapshot in between left it out
+            self.changes += 1  # a snapshot in between excluded it
 
     def roll_back(self, base_offset: int) -> None:
-        """The append at `base_offset` failed, and with it all later ones: forget them."""
+        """Undo the failed append at `base_offset` and all later ones."""
         while self._in_flight and self._in_flight[-1].base_offset >= base_offset:
             undo = self._in_flight.pop()
             self._put(undo.producer_id, undo.previous)
 
     def replay(self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int) -> None:
-        """Learn from a stored batch header after an open; what the log holds is true, so nothing is checked."""
+        """Record a stored batch during an open, without checks."""
         if base_offset >= self.restored_offset:
             self._take(batch, base_offset, end_offset, now_ms)
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers that were silent since `before_ms`; returns how many. Looks at no others, for the most silent come first."""
+        """Remove producers that were idle since `before_ms`; return their number. Stops at the
+        first one that was not, because entries are ordered by last update.
+        """
         in_flight = {undo.producer_id for undo in self._in_flight or ()}
         silent: list[int] = []
         for producer_id, row in self._resting.items():
@@ -223,10 +234,12 @@ class ProducerStates:
             self._entries[producer_id] = entry
         self.changes += 1
 
-    # What survives a move
+    # State that survives a move
 
     def rest(self, limit: int = ROWS_PER_STEP) -> bool:
-        """Encode producers that have nothing in flight, at most `limit`; returns whether others are left. A part of the work of the next write."""
+        """Encode at most `limit` producers without appends in flight, as part of the next write;
+        return whether others remain.
+        """
         in_flight = {undo.producer_id for undo in self._in_flight or ()}
         settled = [producer_id for producer_id in self._entries if producer_id not in in_flight]
         for producer_id in islice(settled, limit):
@@ -236,21 +249,25 @@ class ProducerStates:
         return len(settled) > limit
 
     def change_at(self, offset: int) -> bytes:
-        """The producers that changed since the last `change_at` or `snapshot_at`, as of the confirmed Kafka offset `offset`."""
+        """Return the producers that changed since the last `change_at` or `snapshot_at`, as of the
+        confirmed Kafka offset `offset`.
+        """
         while self.rest():
             pass
         rows, self._unwritten = self._unwritten, []
         return join_rows(offset, [*rows, *self._rows_in_flight()])
 
     def snapshot_at(self, offset: int) -> bytes:
-        """All producers as of the confirmed Kafka offset `offset`: appends in flight are left out."""
+        """Return all producers as of the confirmed Kafka offset `offset`, without appends in
+        flight.
+        """
         while self.rest():
             pass
         self._unwritten = []
         return join_rows(offset, [*self._resting.values(), *self._rows_in_flight()])
 
     def _rows_in_flight(self) -> Iterator[bytes]:
-        """Producers with appends in flight, as they were before these."""
+        """Yield producers with appends in flight, in their state before these."""
         confirmed: dict[int, ProducerEntry | None] = {}
         for undo in self._in_flight or ():
             confirmed.setdefault(undo.producer_id, undo.previous)
@@ -259,7 +276,7 @@ class ProducerStates:
         )
 
     def snapshot(self) -> bytes:
-        """The state with nothing in flight, as after a clean close."""
+        """Return the state with nothing in flight, as after a clean close."""
         assert not self._in_flight, "a clean close waits for its appends"
         newest = [entry.batches[-1].end_offset for _, entry in self.active()]
         return self.snapshot_at(max([self.restored_offset, *newest]))
@@ -268,25 +285,26 @@ class ProducerStates:
         at_once(self.restoring(MetaValue(value)))
 
     def restoring(self, value: MetaValue) -> Steps[None]:
-        """Replace the state by a snapshot and the changes behind it, in steps.
+        """Replace the state by a snapshot and its changes, in steps.
 
         Raises:
-            PartitionCorruptError: the bytes break the format.
+            PartitionCorruptError: the bytes violate the format.
         """
         self._entries, self._resting, self._unwritten, self._in_flight = {}, {}, [], None
         for part in (value.whole, *value.changes):
             if part is not None:
                 self.restored_offset, rows = split_rows(part)
                 for number, (producer_id, row) in enumerate(rows, 1):
-                    self._resting.pop(producer_id, None)  # to the end: it was used last
+                    self._resting.pop(producer_id, None)  # moves to the end: used last
                     self._resting[producer_id] = row
                     if number % ROWS_PER_STEP == 0:
                         yield
-        self._keep_bound()  # changes do not tell who was forgotten
+        self._keep_bound()  # changes do not contain removals
 
 
 def _run_start(previous: ProducerEntry, taken: TakenBatch) -> int:
-    # After 2^30 sequences the start of the run is of no use any more and would become ambiguous at the wrap: let it follow.
+    # After 2^30 sequences the start of the run is not needed any more and would become ambiguous at
+    # the wrap: move it along.
     length = (taken.last_sequence - previous.run_first_sequence) % SEQUENCE_MODULUS
     return (
         previous.run_first_sequence

@@ -1,9 +1,11 @@
-"""Batches of idempotent producers that were refused for a moment: nothing that their producers sent behind them is taken before they come again.
+"""Batches of idempotent producers that were refused temporarily: later batches of the producer must
+wait until they are retried.
 
-A producer keeps up to five requests in flight. When the first is refused for load and there is room for the second a moment later, the second would be the
-first that the partition takes of a new producer, which may begin with any sequence; the retry of the first would then be out of order for ever (Java bumps
-its epoch and changes the order, librdkafka fails). A producer that the partition knows is protected by its sequence, and gets a retriable error
-here instead of OUT_OF_ORDER_SEQUENCE_NUMBER.
+A producer keeps up to five requests in flight. If the first batch is refused because of load and
+the second is accepted a moment later, the second would be the first batch of a new producer, which
+may start with any sequence. The retry of the first would then be out of order forever (Java bumps
+its epoch and reorders, librdkafka fails). A known producer is protected by its sequence, and gets a
+retriable error here instead of OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.state.producer_entry import PAST_MAX, SEQUENCE_MODULUS, ProducerBatch
 
 REFUSED_MAX: Final = 10_000
-"""Producers of all partitions of a broker that are remembered. Beyond, the oldest are forgotten; see `RefusedSequences.holds_back`."""
+"""Producers of all partitions of a broker that are remembered. Beyond, the oldest are removed; see
+`RefusedSequences.holds_back`."""
 REMEMBERED_NS: Final = 300 * 1_000_000_000
-"""A refused batch that was not repeated for so long was given up. Clients repeat within seconds, and each repetition counts."""
+"""A refused batch that was not retried for this long was given up. Clients retry within seconds,
+and each retry restarts the time."""
 
 _Producer: TypeAlias = tuple[PartitionKey, int]
 
 
 class _Refused(NamedTuple):
-    """Of one producer: the sequence that has to come next, the largest that was refused, and when one was refused last."""
+    """Of one producer: the sequence that must come next, the largest refused one, and the time of
+    the last refusal.
+    """
 
     epoch: int
     next_sequence: int
@@ -33,17 +39,18 @@ class _Refused(NamedTuple):
 
 
 class RefusedSequences:
-    """The earliest refused sequence of each producer and partition. One for all partitions of a broker."""
+    """The earliest refused sequence per producer and partition, for all partitions of a broker."""
 
     def __init__(self, clock: Clock, *, refused_max: int = REFUSED_MAX) -> None:
         self._clock = clock
         self._refused_max = refused_max
         self._forgot_until_ns = 0
         self.waiting_for: dict[_Producer, _Refused] = {}
-        """Producers with batches that were refused and not taken since, in the order of the last refusal; nearly always empty."""
+        """Producers with refused batches that were not accepted since, by last refusal; nearly
+        always empty."""
 
     def note(self, key: PartitionKey, batch: ProducerBatch) -> None:
-        """The batch was refused, and may be taken when it comes again."""
+        """Note a refused batch that may be accepted when it is retried."""
         now_ns, producer = self._clock.monotonic_ns(), (key, batch.producer_id)
         known = self.waiting_for.pop(producer, None)
         sequence = batch.first_sequence
@@ -64,14 +71,16 @@ class RefusedSequences:
             self._forgot_until_ns = now_ns + REMEMBERED_NS
 
     def holds_back(self, key: PartitionKey, batch: ProducerBatch, *, is_known: bool) -> bool:
-        """Whether a batch has to wait for one of the same producer that was refused; it is noted as refused then.
+        """Return whether a batch must wait for a refused one of the same producer; it is then noted
+        as refused too.
 
-        For a while after a producer had to be forgotten, every batch has to that could be the second of a producer the partition does not know.
+        For a while after an entry had to be removed, this applies to every batch that could be the
+        second one of an unknown producer.
 
         Args:
             key: the partition.
-            batch: the batch, which repeats none that was taken.
-            is_known: whether the partition has taken a batch of this producer.
+            batch: the batch, which is not a repeat.
+            is_known: whether the partition has accepted a batch of this producer.
         """
         refused = self.waiting_for.get((key, batch.producer_id))
         now_ns = self._clock.monotonic_ns()
@@ -88,7 +97,9 @@ class RefusedSequences:
         return True
 
     def taken(self, key: PartitionKey, batch: ProducerBatch) -> None:
-        """The batch was taken: if it is the one that had to come, the next one may, until all that were refused are taken."""
+        """Note an accepted batch: if it is the one that had to come next, its successor may follow,
+        until all refused ones are accepted.
+        """
         producer, last = (key, batch.producer_id), batch.last_sequence
         refused = self.waiting_for.get(producer)
         if refused is None:
@@ -103,5 +114,5 @@ class RefusedSequences:
 
 
 def _is_behind(sequence: int, other: int) -> bool:
-    """Whether `sequence` comes after `other`, of one producer."""
+    """Return whether `sequence` comes after `other`."""
     return 0 < (sequence - other) % SEQUENCE_MODULUS < PAST_MAX

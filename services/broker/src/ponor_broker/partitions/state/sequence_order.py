@@ -1,4 +1,4 @@
-"""The order of an idempotent producer's batches in one partition: what its state machine says, and what was refused for a moment."""
+"""Order of an idempotent producer's batches in one partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from ponor_broker.partitions.state.refused_sequences import RefusedSequences
 
 
 class SequenceOrder:
-    """Of one partition; `refused` is shared by all partitions of the broker."""
+    """Combines the producers' state with temporarily refused batches; all partitions of the broker
+    share `refused`.
+    """
 
     __slots__ = ("_identity", "_producers", "_refused")
 
@@ -22,34 +24,36 @@ class SequenceOrder:
         self._refused = refused
 
     def check(self, batch: ProducerBatch, *, has_in_flight: bool) -> None:
-        """Whether a batch that repeats none of the retained ones may be appended now.
+        """Check whether a batch that is no retained duplicate may be appended now.
 
         Raises:
-            PartitionError: the producer's epoch or sequence is refused, or an earlier batch of it has to come first.
+            PartitionError: the producer's epoch or sequence is refused, or an earlier batch must
+                come first.
         """
         is_known = self._producers.entry(batch.producer_id) is not None
         if self._refused.holds_back(self._identity.key, batch, is_known=is_known):
             raise PartitionError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{self._identity}: an earlier batch of producer {batch.producer_id} was refused and has to come first",
+                f"{self._identity}: an earlier batch of producer {batch.producer_id} was refused and must be retried first",
             )
         try:
             self._producers.check(batch)
         except PartitionError as error:
             if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and has_in_flight:
-                # Clients take this code for an acknowledgement, and the batch may still be on its way to the disk.
+                # Clients treat this code as an acknowledgement, and the batch may not be durable
+                # yet.
                 raise PartitionError(
                     ErrorCode.REQUEST_TIMED_OUT, f"{self._identity}: {error}; not durable yet"
                 ) from error
             raise
 
     def refuse(self, batch: ProducerBatch | None) -> None:
-        """The storage did not take the batch; its producer will send it again."""
+        """Note that the storage refused the batch; its producer will retry it."""
         if batch is not None:
             self._refused.note(self._identity.key, batch)
 
     def append(self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int) -> None:
-        """The batch was taken."""
+        """Note an accepted batch."""
         self._producers.append(batch, base_offset, end_offset, now_ms)
         if self._refused.waiting_for:
             self._refused.taken(self._identity.key, batch)

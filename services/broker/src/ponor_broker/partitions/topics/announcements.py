@@ -1,12 +1,14 @@
-"""When clients are told who leads a partition.
+"""When clients learn the leader of a partition.
 
-Of a new partition: once its leader has put the partition's Meta stream under its key. By then the leader's image shows the partition, so that the leader
-serves requests for it, or lets them wait until it serves. A client that is told earlier may reach the leader before its image shows the topic, and what
-it sends without acknowledgement would be lost.
+A new partition: once its leader has put the partition's Meta stream under its key. By then the
+leader's image shows the partition, so that it serves requests, or parks them until it serves. A
+client that connects earlier may reach the leader before its image shows the topic, and requests
+without acknowledgement would be lost.
 
-After a failover: once the Meta stream is not open at a former leader any more. Until then the log of that leader is recovered, which may take longer than
-requests can wait at the new one. Clients that are told nobody keep their records and ask again. In a planned move somebody is always named: the streams are
-closed before the election, and both brokers let requests wait.
+After a failover: once the Meta stream is no longer open at a former leader. Until then that
+leader's log is being recovered, which may take longer than requests can be parked at the new
+leader. Clients that get no leader keep their records and retry. In a planned move a leader is
+always named: the streams are closed before the election, and both brokers park requests.
 """
 
 from __future__ import annotations
@@ -21,16 +23,21 @@ from ponor_broker.partitions.topics.topics import Topics, topic_of_key
 
 
 class Announcements:
-    """Of one tenant's topics, as this broker's image shows them. `image_changed` must be called for every batch."""
+    """Announcements of one tenant's topics in this broker's image. `image_changed` must be called
+    for every batch.
+    """
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._complete: dict[bytes, int] = {}
-        """Topic to the number of its partitions when all of them were announced. A new leader or the topic's end may take that back."""
+        """Topics whose partitions are all announced, with their number of partitions. A new leader
+        or a deletion may remove an entry."""
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
 
     def is_complete(self, topic_id: bytes, partitions: Sequence[PartitionRow]) -> bool:
-        """Whether all partitions of a topic are announced. Cheap where it is so, and where it is not so for the first one."""
+        """Return whether all partitions of a topic are announced. Cheap if they are, or if the
+        first one is not.
+        """
         if self._complete.get(topic_id) == len(partitions):
             return True
         if not all(map(self.is_announced, partitions)):
@@ -39,11 +46,13 @@ class Announcements:
         return True
 
     def is_announced(self, row: PartitionRow) -> bool:
-        """Whether clients are told who leads a partition."""
+        """Return whether clients get the leader of a partition."""
         return self._topics.is_announced(row)
 
     async def wait(self, topic_id: bytes, ms_max: int) -> bool:
-        """Wait until all partitions of a topic are announced; returns False if the time was over first. A topic that is deleted meanwhile counts as announced."""
+        """Wait until all partitions of a topic are announced; return False after the time limit. A
+        deleted topic counts as announced.
+        """
         try:
             async with asyncio.timeout(ms_max / 1000):
                 while not self.is_complete(topic_id, self._topics.partitions(topic_id)):
@@ -55,7 +64,7 @@ class Announcements:
         return True
 
     def image_changed(self, batch: RecordBatch | None) -> None:
-        """A batch was applied, or the image was replaced (None)."""
+        """A batch was applied; None: the image was replaced."""
         if batch is None:
             self._complete.clear()
             for topic_id in list(self._waiting):
@@ -76,7 +85,8 @@ class Announcements:
                     self._wake(named)
 
     def _leader_changed(self, changed: PartitionChanged) -> None:
-        # Only topics that are complete are looked at, so that a failover of thousands of partitions costs one look for each topic.
+        # Only complete topics are checked, so that a failover of thousands of partitions costs one
+        # check per topic.
         if changed.topic_id not in self._complete:
             return
         row = self._topics.partition(changed.topic_id, changed.partition)

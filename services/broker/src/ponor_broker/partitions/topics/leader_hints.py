@@ -1,7 +1,7 @@
-"""Who leads a partition, beside an error that says it is not us (KIP-951).
+"""Leader hints in Produce and Fetch answers (KIP-951).
 
-What lives here: the hints of Produce and Fetch answers. With them a client goes to the new leader at once instead of after a metadata
-refresh and its back-off.
+With a hint a client connects to the new leader immediately instead of after its back-off and a
+metadata refresh.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HINTED: Final = frozenset(
 
 
 class LeaderHint(NamedTuple):
-    """The leader and its epoch as the image shows them, and where it is reached."""
+    """The leader and its epoch in the image, and its address."""
 
     leader_id: int
     leader_epoch: int
@@ -30,7 +30,9 @@ class LeaderHint(NamedTuple):
 
 
 def leader_hint(topics: Topics, topic: str | bytes, index: int, error: PartitionError) -> LeaderHint | None:
-    """The hint for a refusal, None where it would not help, would come from metadata that are too old, or Metadata would name nobody."""
+    """Return the hint for a refusal; None if it would not help, the image may be outdated, or
+    Metadata would name no leader.
+    """
     if error.code not in HINTED or isinstance(error, BrokerFencedError):
         return None
     row = topics.by_id(topic) if isinstance(topic, bytes) else topics.by_name(topic)

@@ -1,7 +1,7 @@
-"""Making, changing and deleting topics, and changing settings: what the broker asks of the controller for its clients.
+"""Operations on topics and configs, sent to the controller for clients.
 
-What lives here: the operations, the wait until this broker's own image shows their effect, and the translation of refusals into Kafka's
-errors. The rules of names, counts and settings are the controller's.
+An operation returns when this broker's image shows its effect. Refusals are translated into Kafka's
+errors. The controller checks names, counts and configs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from ponor_broker.partitions.topics.topics import Topics
 DEFAULT_COUNT: Final = -1
 IMAGE_WAIT_MS: Final = 5_000
 ANNOUNCED_WAIT_MS: Final = 5_000
-"""Longest wait for the leaders of new partitions: some of these brokers may be gone, and the topic exists all the same."""
+"""Longest wait for the leaders of new partitions: some brokers may be down, and the topic exists
+anyway."""
 INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "__consumer_offsets": MappingProxyType(
@@ -49,7 +50,8 @@ INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         )
     }
 )
-"""Settings of topics that the broker makes for itself, as Kafka gives them (4.3.1, GroupCoordinatorService.groupMetadataTopicConfigs)."""
+"""Configs of internal topics, as Kafka sets them (4.3.1,
+GroupCoordinatorService.groupMetadataTopicConfigs)."""
 
 _KAFKA_CODES: Final = {
     error_pb2.ERROR_CODE_INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
@@ -71,23 +73,25 @@ _CHANGE_KINDS: Final = MappingProxyType(
 
 
 class Session(Protocol):
-    """The session client, as far as it is needed here."""
+    """The part of the session client that is used here."""
 
     def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> Awaitable[OperationResult]:
-        """Have an operation carried out; see `ponor_metadata.session.SessionClient`."""
+        """Execute an operation; see `ponor_metadata.session.SessionClient`."""
         ...
 
 
 class ImageProgress(Protocol):
-    """The subscription client, as far as it is needed here."""
+    """The part of the subscription client that is used here."""
 
     def wait_for(self, index: int, deadline_ms: int | None = None) -> Awaitable[None]:
-        """Until the image shows an index; see `ponor_metadata.subscription.SubscriptionClient`."""
+        """Wait until the image shows an index; see
+        `ponor_metadata.subscription.SubscriptionClient`.
+        """
         ...
 
 
 class CreatedTopic(NamedTuple):
-    """What the controller made, or would make."""
+    """A created topic, or with `validate_only` one that could be created."""
 
     topic_id: bytes
     partitions: int
@@ -95,7 +99,9 @@ class CreatedTopic(NamedTuple):
 
 
 class TopicAdmin:
-    """Operations on topics of one tenant. All of them raise PartitionError with the code that a Kafka client gets."""
+    """Operations on topics of one tenant. They raise PartitionError with the code for the Kafka
+    client.
+    """
 
     def __init__(
         self,
@@ -123,7 +129,9 @@ class TopicAdmin:
         validate_only: bool = False,
         deadline_ms: int | None = None,
     ) -> CreatedTopic:
-        """Make a topic; returns once clients are told who leads it, or ANNOUNCED_WAIT_MS later: then they are told to ask again."""
+        """Create a topic; return when its leaders are announced, or ANNOUNCED_WAIT_MS later: then
+        clients retry.
+        """
         body = CreateTopic(
             tenant_id=self._topics.tenant_id,
             name=name,
@@ -139,13 +147,13 @@ class TopicAdmin:
         return CreatedTopic(held.topic_id, held.partitions, held.replication_factor)
 
     async def delete(self, topic_id: bytes, *, deadline_ms: int | None = None) -> None:
-        """Delete a topic; returns once this broker's image shows it."""
+        """Delete a topic; return when this broker's image shows it."""
         await self._submit(Operation(delete_topic=DeleteTopic(topic_id=topic_id)), deadline_ms)
 
     async def create_partitions(
         self, topic_id: bytes, count: int, *, validate_only: bool = False, deadline_ms: int | None = None
     ) -> None:
-        """Give a topic `count` partitions; returns as `create`."""
+        """Raise a topic's number of partitions to `count`; return as `create`."""
         body = CreatePartitions(topic_id=topic_id, count=count, validate_only=validate_only)
         await self._submit(Operation(create_partitions=body), deadline_ms)
         if not validate_only:
@@ -163,7 +171,7 @@ class TopicAdmin:
         replace: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Change a topic's own settings, all or none; returns once this broker's image shows it."""
+        """Change a topic's configs, all or none; return when this broker's image shows it."""
         body = AlterTopicConfigs(
             topic_id=topic_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
         )
@@ -177,14 +185,16 @@ class TopicAdmin:
         replace: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Change dynamic settings of a broker, or of all (`ponor_metadata.rows.ALL_BROKERS`); otherwise as for topics."""
+        """Change dynamic configs of a broker, or of all (`ponor_metadata.rows.ALL_BROKERS`);
+        otherwise as for topics.
+        """
         body = AlterBrokerConfigs(
             node_id=node_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
         )
         await self._submit(Operation(alter_broker_configs=body), None)
 
     async def ensure(self, name: str, *, partitions: int = DEFAULT_COUNT) -> None:
-        """Return once the topic exists. Callers at the same time share one operation."""
+        """Return when the topic exists. Concurrent callers share one operation."""
         if self._topics.by_name(name) is not None:
             return
         running = self._ensuring.get(name)
@@ -209,7 +219,7 @@ class TopicAdmin:
             result = await self._session.submit(operation, deadline_ms=deadline_ms)
             await self._progress.wait_for(result.commit_index, max(deadline_ms, IMAGE_WAIT_MS))
         except OperationError as error:
-            # What is not a verdict on the request itself (no broker, overload) passes: clients try again.
+            # Other refusals (no broker, overload) do not concern the request itself: clients retry.
             raise PartitionError(
                 _KAFKA_CODES.get(error.code, ErrorCode.REQUEST_TIMED_OUT), error.message
             ) from error

@@ -1,7 +1,7 @@
-"""A topic's settings, as far as they have an effect on its partitions.
+"""A topic's configs that affect its partitions, resolved over the broker's defaults.
 
-What lives here: the typed form of Kafka's topic settings, resolved over the broker's defaults. The controller has checked names and values
-when they were set. Which settings have an effect, and which are accepted without one, is said by the catalogue (`ponor_kafka.configs`).
+The controller checks names and values when they are set. `ponor_kafka.configs` lists which configs
+have an effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Kafka's names are in `resolve`. Immutable: a change makes another one, and `Partition.apply_config` puts it in place."""
+    """Typed configs; Kafka's names are in `resolve`. Immutable: `Partition.apply_config` replaces
+    it.
+    """
 
     message_bytes_max: int = 1_048_588
     timestamp_before_ms_max: int = TIMESTAMP_UNBOUNDED
@@ -23,19 +25,19 @@ class TopicConfig:
     is_log_append_time: bool = False
     is_compacted: bool = False
     deletes_old: bool = True
-    """cleanup.policy has delete: retention applies."""
+    """cleanup.policy contains delete: retention applies."""
     retention_ms: int = 7 * 86_400_000
-    """Age above which a segment goes; -1: never."""
+    """Age above which a segment is deleted; -1: never."""
     retention_bytes: int = UNLIMITED
-    """Size of a partition above which its oldest segments go; -1: no bound."""
+    """Size of a partition above which its oldest segments are deleted; -1: no bound."""
     delete_retention_ms: int = 86_400_000
     """How long compaction keeps a tombstone."""
     min_cleanable_ratio: float = 0.5
     """Share of a compacted partition that must be uncleaned before it is cleaned."""
     min_compaction_lag_ms: int = 0
-    """Records younger than this are not touched by compaction."""
+    """Younger records are not compacted."""
     max_compaction_lag_ms: int = (1 << 63) - 1
-    """Age above which a record is cleaned whatever the ratio."""
+    """Age above which a record is compacted regardless of the ratio."""
     compression: str = "producer"
     """producer, uncompressed, gzip, snappy, lz4 or zstd."""
     gzip_level: int = -1
@@ -46,14 +48,18 @@ class TopicConfig:
 
     @property
     def plain_bytes_max(self) -> int:
-        """Batches up to this size are kept as they were sent, if their records fulfil the other settings; -1: none is."""
+        """Size up to which batches are stored unchanged, if their records fulfil the other configs;
+        -1: none.
+        """
         if self.is_log_append_time or self.compression != "producer":
             return -1
         return min(self.message_bytes_max, self.segment_bytes)
 
     @property
     def roll_ms(self) -> int:
-        """Age above which a segment takes nothing more. Compaction leaves the active segment alone, so its longest lag is a bound too (KIP-354)."""
+        """Age above which a segment is closed. Compaction skips the active segment, so its maximum
+        lag is a bound too (KIP-354).
+        """
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
@@ -62,11 +68,14 @@ class TopicConfig:
         return self.gzip_level, self.lz4_level, self.zstd_level
 
     def resolve(self, configs: Mapping[str, str]) -> TopicConfig:
-        """These defaults with a topic's own settings over them. The very object when nothing differs: thousands of topics share it."""
+        """Apply a topic's own configs over these. Returns the same object if nothing differs:
+        thousands of topics share it.
+        """
         changes: dict[str, int | float | bool | str] = {
             field: int(configs[name]) for name, field in WHOLE_NUMBERS.items() if name in configs
         }
-        if "internal.segment.bytes" in configs:  # Kafka's tests, and ours, need segments below a MiB
+        # Kafka's tests and the tests of this project need segments below 1 MiB
+        if "internal.segment.bytes" in configs:
             changes["segment_bytes"] = int(configs["internal.segment.bytes"])
         if "min.cleanable.dirty.ratio" in configs:
             changes["min_cleanable_ratio"] = float(configs["min.cleanable.dirty.ratio"])
@@ -98,4 +107,4 @@ WHOLE_NUMBERS: Mapping[str, str] = {
     "segment.bytes": "segment_bytes",
     "segment.ms": "segment_ms",
 }
-"""Kafka's name and the field, of settings that are whole numbers."""
+"""Kafka's name and the field, of configs that are integers."""

@@ -1,7 +1,5 @@
-"""What holds for the partitions of a topic, now: its own settings over the broker's dynamic ones over what the broker was started with.
-
-What lives here: the resolution to `TopicConfig`, cheap enough for every open and every change. Equal results are one object: ten thousand topics
-without settings of their own share it.
+"""Effective configs of topics: their own over the broker's dynamic ones over the start
+configuration.
 """
 
 from __future__ import annotations
@@ -21,7 +19,9 @@ SHARED_MAX: Final = 1_024
 
 
 class TopicConfigs:
-    """`image` is asked anew at every look-up."""
+    """Resolver for one broker. `image` is called at every look-up. Equal results are one object:
+    thousands of topics without own configs share it.
+    """
 
     def __init__(
         self, image: Callable[[], View], node_id: NodeId, static: Mapping[str, str] | None = None
@@ -35,11 +35,11 @@ class TopicConfigs:
 
     @property
     def static_defaults(self) -> TopicConfig:
-        """What the broker was started with."""
+        """Defaults from the start configuration."""
         return self._started_with
 
     def of(self, topic: TopicRow) -> TopicConfig:
-        """The settings that hold for a topic."""
+        """Return the configs in force for a topic."""
         config = self._present_defaults().resolve(topic.configs)
         if len(self._shared) >= SHARED_MAX:
             self._shared.clear()

@@ -1,6 +1,5 @@
-"""Kafka's rule for topic names (org.apache.kafka.common.internals.Topic).
-
-What lives here: the check that is made before the controller is asked; the controller checks again, and for collisions.
+"""Kafka's rule for topic names (org.apache.kafka.common.internals.Topic), checked before the
+controller does.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a topic may have this name."""
+    """Return whether a topic may have this name."""
     return name_problem(name) is None
 
 
 def name_problem(name: str) -> str | None:
-    """Why a name cannot be a topic's, in Kafka's words; None when it can."""
+    """Return why the name is invalid, in Kafka's words; None if it is valid."""
     if not name:
         problem = "the empty string is not allowed"
     elif name in {".", ".."}:

@@ -1,7 +1,7 @@
-"""Topics and brokers as one tenant's clients see them: a reading of the metadata image.
+"""Topics and brokers as one tenant's clients see them: look-ups in the metadata image.
 
-What lives here: look-ups only. Nothing is decided from them that the controller has to decide; what changes is asked of the controller
-(`topic_admin`). Topic ids are the 16 raw bytes of a UUID.
+The controller makes all decisions; changes go through `topic_admin`. Topic ids are the 16 raw bytes
+of a UUID.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEY_PREFIX = "partition/"
 
 
 class Broker(NamedTuple):
-    """Where clients reach a broker."""
+    """A broker's address for clients."""
 
     node_id: int
     host: str
@@ -47,7 +47,9 @@ class Broker(NamedTuple):
 
 
 class Topics:
-    """The image, seen by one tenant. `image` is asked anew at every look-up: a subscription may replace it."""
+    """The image for one tenant. `image` is called at every look-up, because a subscription may
+    replace it.
+    """
 
     def __init__(self, image: Callable[[], View], tenant_id: TenantId = DEFAULT_TENANT) -> None:
         self._image = image
@@ -55,22 +57,22 @@ class Topics:
 
     @property
     def image(self) -> View:
-        """The present image."""
+        """The current image."""
         return self._image()
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster.id that belongs to the tenant; None before the tenant is in the image."""
+        """The tenant's cluster.id; None before the tenant is in the image."""
         tenant = self.image[TENANTS].get(self.tenant_id)
         return None if tenant is None else tenant.cluster_id
 
     def by_name(self, name: str) -> TopicRow | None:
-        """The tenant's topic of this name."""
+        """Return the tenant's topic of this name."""
         rows = self.image[TOPICS].find(TOPICS_NAMED, (self.tenant_id, name))
         return rows[0] if rows else None
 
     def by_id(self, topic_id: bytes) -> TopicRow | None:
-        """The tenant's topic with this id."""
+        """Return the tenant's topic with this id."""
         row = self.image[TOPICS].get(topic_id)
         return row if row is not None and row.tenant_id == self.tenant_id else None
 
@@ -95,23 +97,23 @@ class Topics:
         return [_address(row) for row in self.image[NODES] if row.role is NodeRole.BROKER and not row.fenced]
 
     def fenced_brokers(self) -> list[Broker]:
-        """Brokers that lost their rights and did not come back, by node id."""
+        """Return fenced brokers, by node id."""
         return [_address(row) for row in self.image[NODES] if row.role is NodeRole.BROKER and row.fenced]
 
     def broker(self, node_id: int) -> Broker | None:
-        """One broker, if it is registered and not fenced."""
+        """Return a broker if it is registered and not fenced."""
         row = self.image[NODES].get(NodeId(node_id))
         if row is None or row.role is not NodeRole.BROKER or row.fenced:
             return None
         return _address(row)
 
     def meta_stream_id(self, topic_id: bytes, index: int) -> StreamId | None:
-        """The Meta stream of a partition; None before its first open."""
+        """Return the Meta stream of a partition; None before its first open."""
         row = self.image[KEYS].get(meta_stream_key(topic_id, index))
         return None if row is None else decode_stream_id(row.value)
 
     def is_announced(self, row: PartitionRow) -> bool:
-        """Whether clients are told who leads a partition: see `announcements`."""
+        """Return whether clients get the leader of a partition: see `announcements`."""
         stream_id = self.meta_stream_id(row.topic_id, row.partition)
         if stream_id is None:
             return False
@@ -121,17 +123,18 @@ class Topics:
         return (stream.node_id, stream.stream_epoch) == (row.leader_id, row.leader_epoch)
 
     def announced_leader(self, row: PartitionRow) -> Broker | None:
-        """Where clients are told to reach a partition's leader; None: they have to ask again."""
+        """Return the leader's address for clients; None: they must retry."""
         return self.broker(row.leader_id) if self.is_announced(row) else None
 
     def streams(self, key: PartitionKey) -> Sequence[StreamRow]:
-        """All streams that carry a partition's tags, by id."""
+        """Return all streams with a partition's tags, by id."""
         return self.image[STREAMS].find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
 
     def streams_to_open(self, key: PartitionKey, leader_epoch: int) -> list[StreamId]:
-        """Streams of a partition that were open at some time and may be opened, or are open, at an epoch, by id.
+        """Return streams of a partition that were open before and may be opened, or are open, at an
+        epoch, by id.
 
-        One that was closed at this epoch stays closed until the next one.
+        A stream that was closed at this epoch stays closed until the next one.
         """
         return [
             row.stream_id
@@ -140,10 +143,10 @@ class Topics:
         ]
 
     def streams_open_at(self, key: PartitionKey, node_id: NodeId) -> list[StreamRow]:
-        """Streams of a partition that are open at a broker, by id."""
+        """Return streams of a partition that are open at a broker, by id."""
         return [row for row in self.streams(key) if row.open and row.node_id == node_id]
 
-    # What group coordination asks
+    # For the group coordinator
 
     def topic_id(self, name: str) -> UUID | None:
         """Id of a topic."""
@@ -161,9 +164,11 @@ class Topics:
         return None if row is None else len(self.partitions(row.topic_id))
 
     def leader(self, topic: str, index: int) -> Broker | None:
-        """Where the coordinator that a partition keeps is reached; None before the partition's first open.
+        """Return the address of a group coordinator's broker; None before the partition's first
+        open.
 
-        Unlike Metadata this names the new leader while the log of a dead one is recovered: a coordinator lets requests wait, and answers heartbeats with success.
+        Unlike Metadata this names the new leader while the log of a failed one is recovered: a
+        coordinator parks requests, and answers heartbeats with success.
         """
         row = self.by_name(topic)
         partition = None if row is None else self.partition(row.topic_id, index)
@@ -172,7 +177,7 @@ class Topics:
         return self.broker(partition.leader_id)
 
     def is_new(self, topic: str, index: int) -> bool:
-        """Whether a partition exists that its first leader has not opened yet."""
+        """Return whether the partition exists and its first leader has not opened it yet."""
         row = self.by_name(topic)
         return (
             row is not None
@@ -181,7 +186,7 @@ class Topics:
         )
 
     def is_led_by(self, topic: str, index: int, node_id: int) -> bool:
-        """Whether a broker leads a partition, opened or not."""
+        """Return whether a broker leads a partition, opened or not."""
         row = self.by_name(topic)
         partition = None if row is None else self.partition(row.topic_id, index)
         return partition is not None and partition.leader_id == node_id
@@ -194,22 +199,24 @@ class Topics:
 
 
 def shown_replicas(row: PartitionRow) -> list[int]:
-    """Replicas, and ISR, as clients are told: the leader alone. `row.replicas` says where a partition that moves goes to."""
+    """Return the replicas, and the ISR, for clients: the leader only. `row.replicas` contains the
+    target of a move.
+    """
     return [] if row.leader_id == NO_LEADER else [row.leader_id]
 
 
 def meta_stream_key(topic_id: bytes, index: int) -> str:
-    """The controller's key that holds a partition's Meta stream id."""
+    """Return the controller's key that holds a partition's Meta stream id."""
     return f"{_KEY_PREFIX}{topic_id.hex()}/{index}"
 
 
 def topic_of_key(key: str) -> bytes | None:
-    """The topic that such a key belongs to; None for other keys."""
+    """Return the topic of such a key; None for other keys."""
     return bytes.fromhex(key[len(_KEY_PREFIX) :].partition("/")[0]) if key.startswith(_KEY_PREFIX) else None
 
 
 def encode_stream_id(stream_id: StreamId) -> bytes:
-    """The value of such a key: decimal digits."""
+    """Return the value of such a key: decimal digits."""
     return b"%d" % stream_id
 
 
