@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.dispatch import AdvertisedApi
+from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
 from ponor_metadata.client.node_identity import NodeIdentity

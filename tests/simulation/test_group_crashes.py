@@ -30,7 +30,7 @@ from ponor_broker.partitions.handoff.opening import Opening, OpenRequest
 from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
 from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.serving import Serving

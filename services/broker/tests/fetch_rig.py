@@ -21,14 +21,13 @@ from ponor_broker.partitions.handoff.target_release import ArrivalRelease
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
-from ponor_broker.partitions.topics.topic_config import TopicConfig
-from ponor_broker.partitions.topics.topic_configs import TopicConfigs
+from ponor_broker.partitions.topics.topic_config import TopicConfig, TopicConfigs
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.connection import Response
 from ponor_broker.requests.dispatch import Reply
+from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.codec import decode_as, encode
 from ponor_kafka.headers import RequestHeader

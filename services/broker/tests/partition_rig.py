@@ -11,7 +11,7 @@ from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
 from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
 from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_kafka.record_batch import BatchView

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ponor_broker.handlers.acls import MESSAGE, acl_handlers
+from ponor_broker.handlers.authorization import MESSAGE, acl_handlers
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.api import ApiKey

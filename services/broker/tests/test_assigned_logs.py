@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ponor_broker.storage.assigned_logs import Assignment, assigned_to, is_somebody_elses, row_of
+from ponor_broker.storage.recoverer import Assignment, assigned_to, is_somebody_elses, row_of
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_runtime.identity import NodeEpoch, NodeId

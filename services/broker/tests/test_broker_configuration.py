@@ -36,7 +36,7 @@ def test_where_the_log_lies(tmp_path: Path, told: dict[str, str], kind: WalKind)
 
 @pytest.mark.parametrize("wal", ["disk", "", 1, None])
 def test_another_place_is_refused(tmp_path: Path, wal: object) -> None:
-    with pytest.raises(StartRefusedError, match="is neither of file, object"):
+    with pytest.raises(StartRefusedError, match="is none of file, object"):
         read(tmp_path, wal=wal)
 
 

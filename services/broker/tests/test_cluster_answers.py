@@ -8,18 +8,16 @@ from typing import cast
 
 import pytest
 from ponor.metadata.v1.records_pb2 import PartitionChanged, Record, RecordBatch, StreamClosed
-from ponor_broker.handlers.cluster.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from ponor_broker.handlers.cluster.api_versions import ApiVersionsHandler
 from ponor_broker.handlers.cluster.describe_cluster import DescribeClusterHandler
-from ponor_broker.handlers.cluster.describe_log_dirs import LOG_DIR
-from ponor_broker.handlers.configs.list_config_resources import ListConfigResourcesHandler
+from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, AlterReplicaLogDirsHandler
+from ponor_broker.handlers.configs.config_resources import ListConfigResourcesHandler
 from ponor_broker.handlers.metadata.metadata import MetadataHandler
 from ponor_broker.handlers.topics.elect_leaders import ElectLeadersHandler
 from ponor_broker.handlers.topics.partition_reassignments import PartitionReassignmentsHandler
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.handoff.move_operations import MoveOperations
-from ponor_broker.partitions.topics.announcements import Announcements
-from ponor_broker.partitions.topics.leader_hints import leader_hint
+from ponor_broker.partitions.topics.announcements import Announcements, leader_hint
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.requests.connection import Response
 from ponor_broker.requests.dispatch import Reply

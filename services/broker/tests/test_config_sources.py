@@ -7,8 +7,7 @@ from ponor_broker.configs.description import ConfigDescriptions
 from ponor_broker.configs.sources import ConfigSources, Source
 from ponor_broker.configs.static_values import NUMBERS, static_values
 from ponor_broker.handlers.configs.describe_configs import DescribeConfigsHandler
-from ponor_broker.partitions.topics.topic_config import WHOLE_NUMBERS, TopicConfig
-from ponor_broker.partitions.topics.topic_configs import TopicConfigs
+from ponor_broker.partitions.topics.topic_config import WHOLE_NUMBERS, TopicConfig, TopicConfigs
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS
 from ponor_kafka.configs.definition import Effect

@@ -7,8 +7,7 @@ import logging
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.listener.connection_counts import ConnectionCounts
-from ponor_broker.listener.refusal_log import LINES_PER_PERIOD_MAX, RefusalLog
+from ponor_broker.listener.connection_limits import LINES_PER_PERIOD_MAX, ConnectionCounts, RefusalLog
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 from ponor_broker.listener.kafka_listener import KafkaListener, ListenerSettings
-from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.connection import Answer, ConnectionContext
+from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_runtime.system import SystemClock
 from ponor_runtime.telemetry import Telemetry
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from ponor_broker.handlers.cluster.describe_log_dirs import LOG_DIR, DescribeLogDirsHandler
+from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, DescribeLogDirsHandler
 from ponor_broker.handlers.offsets.delete_records import DeleteRecordsHandler
 from ponor_broker.handlers.offsets.list_offsets import ListOffsetsHandler
 from ponor_broker.handlers.produce.describe_producers import DescribeProducersHandler

@@ -17,7 +17,7 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.connection import ClientConnection, ConnectionContext
 from ponor_broker.requests.dispatch import Dispatcher

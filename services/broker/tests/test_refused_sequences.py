@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.handoff import partition_closing
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.state import refused_sequences
+from ponor_broker.partitions.state import sequence_order as refused_sequences
 from ponor_broker.partitions.state.producer_entry import SEQUENCE_MODULUS, ProducerBatch
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import BatchView
 from s3stream.errors import S3StreamError

@@ -17,7 +17,7 @@ from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_kafka.record_builder import build_batch

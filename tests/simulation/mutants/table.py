@@ -17,7 +17,7 @@ from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.service_state import ServiceState
 from ponor_broker.partitions.state.durable_state import DurableState
 from ponor_broker.partitions.state.producer_state import ProducerStates
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.serving import Serving
 from ponor_cluster_simulation.raft_cluster.disk import RaftDisk
 from ponor_controller.consensus.record_log import RecordLog

@@ -35,7 +35,7 @@ from ponor_broker.drain import Drain
 from ponor_broker.listener.frontend import BindFrontend, Frontend, bind_listener
 from ponor_broker.node import Node, first_of
 from ponor_broker.options import BrokerOptions
-from ponor_broker.requests.answer_backlog import AnswerBacklog
+from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.storage.recoverer import Recoverer

@@ -71,7 +71,7 @@ def read_configuration(path: Path) -> BrokerConfiguration:
     for name in content:
         if name not in KNOWN:
             raise StartRefusedError(
-                f"configuration {path}: {name!r} is unknown; known keys: {', '.join(KNOWN)}"
+                f"configuration {path}: {name!r} is not known; known are {', '.join(KNOWN)}"
             )
     controllers = _required(path, content, "controllers", list, "a list of HOST:PORT")
     if not controllers or not all(isinstance(address, str) for address in controllers):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
@@ -19,6 +19,7 @@ from ponor_metadata.nouns.nodes import WalKind
 from ponor_metadata.nouns.streams import StreamRow
 from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
 from ponor_rpc.errors import OperationError
+from ponor_runtime.health import Health
 from ponor_runtime.identity import NodeId
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
@@ -30,16 +31,15 @@ from ponor_broker.configs.description import ConfigDescriptions
 from ponor_broker.configs.sources import ConfigSources
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.ports import OFFSETS_TOPIC, OffsetsPartitions
-from ponor_broker.handlers.acls import acl_handlers
-from ponor_broker.handlers.cluster.alter_replica_log_dirs import AlterReplicaLogDirsHandler
+from ponor_broker.handlers.authorization import acl_handlers
 from ponor_broker.handlers.cluster.api_versions import ApiVersionsHandler
 from ponor_broker.handlers.cluster.describe_cluster import DescribeClusterHandler
-from ponor_broker.handlers.cluster.describe_log_dirs import DescribeLogDirsHandler
 from ponor_broker.handlers.cluster.describe_quorum import DescribeQuorumHandler
+from ponor_broker.handlers.cluster.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
 from ponor_broker.handlers.cluster.update_features import UpdateFeaturesHandler
 from ponor_broker.handlers.configs.alter_configs import AlterConfigsHandler
+from ponor_broker.handlers.configs.config_resources import ListConfigResourcesHandler
 from ponor_broker.handlers.configs.describe_configs import DescribeConfigsHandler
-from ponor_broker.handlers.configs.list_config_resources import ListConfigResourcesHandler
 from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.handlers.fetch.fetch_parking import FetchParking
@@ -51,10 +51,9 @@ from ponor_broker.handlers.offsets.delete_records import DeleteRecordsHandler
 from ponor_broker.handlers.offsets.list_offsets import ListOffsetsHandler
 from ponor_broker.handlers.offsets.offset_for_leader_epoch import LeaderEpochsHandler
 from ponor_broker.handlers.produce.describe_producers import DescribeProducersHandler
-from ponor_broker.handlers.produce.init_producer_id import InitProducerIdHandler
+from ponor_broker.handlers.produce.init_producer_id import InitProducerIdHandler, ProducerIds
 from ponor_broker.handlers.produce.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce.produce import ProduceHandler
-from ponor_broker.handlers.produce.producer_ids import ProducerIds
 from ponor_broker.handlers.topics.create_partitions import CreatePartitionsHandler
 from ponor_broker.handlers.topics.create_topics import CreateTopicsHandler
 from ponor_broker.handlers.topics.delete_topics import DeleteTopicsHandler
@@ -76,18 +75,38 @@ from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
-from ponor_broker.partitions.topics.topic_configs import TopicConfigs
+from ponor_broker.partitions.topics.topic_config import TopicConfigs
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.readiness import require_serving
-from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.api_handler import ApiHandler
 from ponor_broker.requests.dispatch import Dispatcher
+from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.serving import Serving, fence_after_ms
 from ponor_broker.settings import BrokerSettings
-from ponor_broker.storage.refusals import storage_error_of
+from ponor_broker.storage.wal_manager import storage_error_of
+
+
+def require_serving(health: Health, led: Callable[[], int], opened: Callable[[], int]) -> None:
+    """Report the broker as not ready while it leads partitions and has opened none.
+
+    A single partition that cannot be opened does not make a broker unready: that would remove the
+    broker, with all partitions that it serves, from the bootstrap service.
+
+    Args:
+        health: of the process.
+        led: number of partitions that the broker leads.
+        opened: number of them that are open.
+    """
+
+    def check() -> str:
+        count = led()
+        return (
+            f"none of the {count} partitions that this broker leads is open" if count and not opened() else ""
+        )
+
+    health.require("partitions", check)
 
 
 class BrokerServices:

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
-from ponor_broker.groups.expiry import expired_offsets
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.member import JoinProtocol
-from ponor_broker.groups.membership import Membership
+from ponor_broker.groups.membership import Membership, subscribed_topics
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import CommittedOffset, GroupRecord, MemberRecord
+from ponor_broker.groups.removal import expired_offsets
 from ponor_broker.groups.settings import GroupSettings
-from ponor_broker.groups.subscription import subscribed_topics
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.turns import at_once
 

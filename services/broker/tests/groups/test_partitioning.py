@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_broker.groups.partitioning import java_string_hash, partition_for
+from ponor_broker.groups.coordinator import java_string_hash, partition_for
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from contextlib import suppress
 from typing import Final
 
 from ponor_broker.options import BrokerOptions
-from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.connection import ClientConnection, ConnectionContext, RequestDispatcher
-from ponor_broker.requests.request_flow import RequestFlow
+from ponor_broker.requests.request_flow import AnswerBacklog, RequestFlow
 from ponor_broker.settings import BrokerSettings
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,7 +29,6 @@ from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import PROTOCOLS_MAX
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.offsets_log import OffsetsLog, OffsetsLogCorruptError
-from ponor_broker.groups.partitioning import partition_for
 from ponor_broker.groups.ports import (
     OFFSETS_TOPIC,
     BrokerAddress,
@@ -45,6 +45,27 @@ from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.shard import GroupShard
 from ponor_broker.groups.timers import TimerQueue
 from ponor_broker.serving import Serving
+
+
+def java_string_hash(text: str) -> int:
+    """Return Java's `String.hashCode()`: over UTF-16 code units, a signed 32-bit number."""
+    encoded = text.encode("utf-16-le", "surrogatepass")
+    value = 0
+    for unit in struct.unpack(f"<{len(encoded) // 2}H", encoded):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(group_id: str, partitions: int) -> int:
+    """Return the partition of `__consumer_offsets` that stores a group: Kafka's `abs(hashCode) %
+    partitions`, where the abs of the smallest int is 0.
+
+    Kafka's tools compute the same, so the rule is part of the format.
+    """
+    assert partitions > 0
+    hashed = java_string_hash(group_id)
+    return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
+
 
 _LOG = logging.getLogger(__name__)
 _LOAD_RETRY_S = 1.0

@@ -30,7 +30,36 @@ from ponor_broker.groups.offsets_log import OffsetsLog
 from ponor_broker.groups.records import Entry, GroupEntry, GroupKey, GroupRecord
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.timers import TimerQueue
-from ponor_broker.groups.waiting import WaitingRequests
+
+
+class WaitingRequests:
+    """Assigns numbers to requests and delivers their answers. Answers to disconnected clients are
+    dropped.
+
+    A member has at most one JoinGroup and one SyncGroup waiting; everything else is answered within
+    the call.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._answers: dict[RequestId, asyncio.Future[AnswerBody]] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def open(self) -> tuple[RequestId, asyncio.Future[AnswerBody]]:
+        """Return a number for a new request, and the future of its answer."""
+        self._last += 1
+        request = RequestId(self._last)
+        answer: asyncio.Future[AnswerBody] = asyncio.get_running_loop().create_future()
+        self._answers[request] = answer
+        return request, answer
+
+    def settle(self, request: RequestId, body: AnswerBody) -> None:
+        """Deliver an answer, exactly one per request."""
+        answer = self._answers.pop(request)
+        if not answer.done():
+            answer.set_result(body)
 
 
 class GroupActions:

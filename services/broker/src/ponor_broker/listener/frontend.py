@@ -13,8 +13,8 @@ from ponor_runtime.runtime import Runtime
 
 from ponor_broker.listener.kafka_listener import KafkaListener, ListenerSettings
 from ponor_broker.options import BrokerOptions
-from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.connection import RequestDispatcher
+from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.settings import BrokerSettings
 
 

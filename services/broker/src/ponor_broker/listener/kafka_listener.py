@@ -23,12 +23,10 @@ from ponor_runtime.disk import Buffer
 from ponor_runtime.tasks import FailStop
 from ponor_runtime.telemetry import Telemetry
 
-from ponor_broker.listener.connection_counts import ConnectionCounts
+from ponor_broker.listener.connection_limits import ConnectionCounts, RefusalLog
 from ponor_broker.listener.frame_receiver import FrameReceiver
-from ponor_broker.listener.refusal_log import RefusalLog
-from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.connection import ClientConnection, ConnectionContext, RequestDispatcher
-from ponor_broker.requests.request_flow import RequestFlow
+from ponor_broker.requests.request_flow import AnswerBacklog, RequestFlow
 
 LOG: Final = logging.getLogger("ponor.broker.listener")
 

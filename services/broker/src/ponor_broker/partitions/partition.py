@@ -27,13 +27,11 @@ from ponor_broker.partitions.log.meta_stream import MetaStream
 from ponor_broker.partitions.log.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.log.stream_port import PartitionStream
 from ponor_broker.partitions.service_state import ServiceState
-from ponor_broker.partitions.state.durable_state import DurableState, producer_batch
+from ponor_broker.partitions.state.durable_state import DurableState, LogStart, producer_batch
 from ponor_broker.partitions.state.leader_epochs import LeaderEpochs
-from ponor_broker.partitions.state.log_start import LogStart
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.partitions.state.producer_state import ProducerStates
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
-from ponor_broker.partitions.state.sequence_order import SequenceOrder
+from ponor_broker.partitions.state.sequence_order import RefusedSequences, SequenceOrder
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS
 

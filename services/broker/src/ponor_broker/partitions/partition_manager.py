@@ -27,9 +27,9 @@ from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
-from ponor_broker.partitions.topics.topic_configs import TopicConfigs
+from ponor_broker.partitions.topics.topic_config import TopicConfigs
 from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS, Topics
 from ponor_broker.serving import Serving
 

@@ -21,6 +21,29 @@ from typing import Final, TypeAlias
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.clock import Clock
 
+
+class AnswerBacklog:
+    """Bytes of answers that clients have not read, summed over all connections of a listener.
+
+    The listener updates the count. Answers in a socket's buffer hold cached record batches in
+    memory; at the bound, Fetch returns at most one batch per answer.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.bytes_waiting = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether answers must be small."""
+        return self.bytes_waiting >= self._bytes_max
+
+    def replace(self, before_bytes: int, after_bytes: int) -> None:
+        """Update one connection's share."""
+        self.bytes_waiting += after_bytes - before_bytes
+        assert self.bytes_waiting >= 0
+
+
 Flush: TypeAlias = Callable[[], None]
 StartQueued: TypeAlias = Callable[[int], int]
 """Starts at most the given number of requests of one connection's queue; returns how many it

@@ -28,8 +28,7 @@ from s3stream.errors import (
 )
 from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamRange, UploadedObject, WalName
 
-from ponor_broker.storage.refusals import storage_error_of
-from ponor_broker.storage.wal_manager import wire_wal
+from ponor_broker.storage.wal_manager import storage_error_of, wire_wal
 
 LAG_WAIT_MS = 1_000
 """Longest wait of a look-up for an image that does not show the last commit yet; then the caller

@@ -18,8 +18,7 @@ from ponor_runtime.identity import NodeId, StreamEpoch, StreamId
 from s3stream.errors import StreamClosedError
 from s3stream.ports import StreamState, WalName
 
-from ponor_broker.storage.refusals import storage_error_of
-from ponor_broker.storage.wal_manager import wire_wal
+from ponor_broker.storage.wal_manager import storage_error_of, wire_wal
 
 
 class ControllerStreamManager:

@@ -1,7 +1,12 @@
-"""`s3stream.ports.WalManager` over the controller session and the image."""
+"""`s3stream.ports.WalManager` over the controller session and the image, and the translation of the
+controller's error codes for all ports.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
+from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.controller.v1.session_service_pb2 import Operation
 from ponor_metadata.client.errors import NodeFencedError, SessionClosedError
@@ -11,10 +16,33 @@ from ponor_metadata.nouns.cluster import cluster_of
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeEpoch, NodeId
-from s3stream.errors import StorageFailedError, StreamFencedError, WalNotHeldError
+from s3stream.errors import (
+    S3StreamError,
+    StorageFailedError,
+    StreamClosedError,
+    StreamFencedError,
+    StreamNotClosedError,
+    StreamNotFoundError,
+    WalNotHeldError,
+)
 from s3stream.ports import StreamState, WalName
 
-from ponor_broker.storage.refusals import storage_error_of
+_ERRORS: Final[dict[int, type[S3StreamError]]] = {
+    error_pb2.ERROR_CODE_STREAM_NOT_FOUND: StreamNotFoundError,
+    # its streams were deleted with the topic
+    error_pb2.ERROR_CODE_TOPIC_NOT_FOUND: StreamNotFoundError,
+    error_pb2.ERROR_CODE_STREAM_FENCED: StreamFencedError,
+    error_pb2.ERROR_CODE_STREAM_NOT_OPENED: StreamClosedError,
+    error_pb2.ERROR_CODE_STREAM_NOT_CLOSED: StreamNotClosedError,
+    error_pb2.ERROR_CODE_WAL_NOT_HELD: WalNotHeldError,
+}
+
+
+def storage_error_of(error: OperationError) -> S3StreamError:
+    """Return the storage error for a refused operation; codes with a meaning of their own in one
+    operation are handled there.
+    """
+    return _ERRORS.get(error.code, S3StreamError)(str(error))
 
 
 class ControllerWalManager:

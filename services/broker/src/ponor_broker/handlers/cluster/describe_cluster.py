@@ -12,7 +12,7 @@ from ponor_kafka.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
-from ponor_broker.handlers.authorized_operations import CLUSTER_OPERATIONS, OPERATIONS_UNKNOWN
+from ponor_broker.handlers.authorization import CLUSTER_OPERATIONS, OPERATIONS_UNKNOWN
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 

@@ -24,7 +24,7 @@ from s3stream.errors import ObjectCorruptError, S3StreamError
 from s3stream.records import StreamRecord
 
 from ponor_broker.partitions.errors import PartitionError, storage_error
-from ponor_broker.partitions.log.stream_reading import StreamUnreadableError
+from ponor_broker.partitions.log.stream_port import StreamUnreadableError
 from ponor_broker.partitions.partition import Partition
 
 LOG: Final = logging.getLogger("ponor.broker.fetch")

@@ -26,19 +26,24 @@ from ponor_kafka.headers import RequestHeader
 from ponor_runtime.disk import Buffer
 
 from ponor_broker.handlers.fetch.cold_reads import ColdReads
-from ponor_broker.handlers.fetch.fetch_parking import FetchParking, Listen, copy_outcome, listen_to
+from ponor_broker.handlers.fetch.fetch_parking import (
+    FetchParking,
+    Listen,
+    TransitWait,
+    copy_outcome,
+    listen_to,
+)
 from ponor_broker.handlers.fetch.fetch_reading import FetchPass, FetchReader
 from ponor_broker.handlers.fetch.fetch_session import INITIAL_EPOCH, NO_SESSION, FetchSession
 from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache
-from ponor_broker.handlers.fetch.fetch_transit import TransitWait
 from ponor_broker.handlers.fetch.partition_fetch import READ_COMMITTED, READ_UNCOMMITTED, PartitionFetch
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.api_handler import WhenFenced
 from ponor_broker.requests.connection import Response
 from ponor_broker.requests.dispatch import Reply
+from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.serving import Serving
 from ponor_broker.settings import BrokerSettings
 

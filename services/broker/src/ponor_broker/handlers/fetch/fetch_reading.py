@@ -21,7 +21,7 @@ from ponor_broker.partitions.errors import PartitionError, PartitionInTransitErr
 from ponor_broker.partitions.partition import ANY_EPOCH, Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.state.leader_epochs import UNKNOWN
-from ponor_broker.partitions.topics.leader_hints import leader_hint
+from ponor_broker.partitions.topics.announcements import leader_hint
 
 EPOCH_UNKNOWN: Final = -1
 BATCHES_MAX: Final = 16_384

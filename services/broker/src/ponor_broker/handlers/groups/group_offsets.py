@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: committed positions of a group.
+"""OffsetCommit, OffsetFetch and OffsetDelete: committed positions of a group.
 
 The image provides existing partitions and topic ids. Version 10 names topics by id. Stored topic
 ids keep the offsets of a deleted topic from being returned for a new topic with the same name.
@@ -20,6 +20,12 @@ from ponor_kafka.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from ponor_kafka.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from ponor_kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -39,6 +45,51 @@ from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.ports import TopicDirectory
 from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+
+
+class OffsetDeleteHandler:
+    """Removes a group's offsets of a topic (KIP-496); answered when the removal is durable.
+
+    The coordinator refuses to remove offsets of a topic that a live member reads.
+    """
+
+    def __init__(self, coordinator: GroupCoordinator, topics: TopicDirectory) -> None:
+        self._coordinator = coordinator
+        self._topics = topics
+
+    @property
+    def api(self) -> ApiHandler:
+        """For the dispatcher."""
+        return ApiHandler(ApiKey.OFFSET_DELETE, 0, 0, self.handle, WhenFenced.REFUSES)
+
+    async def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
+        """Return one result per partition, or one error for the group."""
+        del context
+        known = [
+            (topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+            if 0 <= partition.partition_index < (self._topics.partition_count(topic.name) or 0)
+        ]
+        answers = await self._coordinator.delete_offsets(request.group_id, known)
+        if isinstance(answers, ErrorCode):
+            return OffsetDeleteResponse(error_code=answers)
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return OffsetDeleteResponse(
+            topics=[
+                OffsetDeleteResponseTopic(
+                    topic.name,
+                    [
+                        OffsetDeleteResponsePartition(index, answers.get((topic.name, index), missing))
+                        for index in dict.fromkeys(
+                            partition.partition_index for partition in topic.partitions
+                        )
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
 
 TOPIC_IDS_FROM: Final = 10
 GROUPS_FROM: Final = 8

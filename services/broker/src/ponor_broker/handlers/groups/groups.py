@@ -9,8 +9,7 @@ from ponor_broker.groups.ports import TopicDirectory
 from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_membership import GroupMembershipHandlers
-from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
-from ponor_broker.handlers.groups.offset_delete import OffsetDeleteHandler
+from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers, OffsetDeleteHandler
 from ponor_broker.requests.api_handler import ApiHandler
 
 

@@ -20,9 +20,8 @@ from ponor_kafka.messages.describe_topic_partitions import (
 from ponor_metadata.nouns.topics import NO_LEADER, PartitionRow, TopicRow
 from ponor_runtime.turns import turn
 
-from ponor_broker.handlers.authorized_operations import TOPIC_OPERATIONS
-from ponor_broker.partitions.topics.topic_names import is_valid_name
-from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS, Topics, shown_replicas
+from ponor_broker.handlers.authorization import TOPIC_OPERATIONS
+from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS, Topics, is_valid_name, shown_replicas
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 
 PARTITIONS_MAX: Final = int(BROKER_CONFIGS["max.request.partition.size.limit"].default or 0)

@@ -29,7 +29,7 @@ from ponor_metadata.nouns.topics import NO_LEADER, PartitionRow, TopicRow
 from ponor_runtime.disk import Buffer
 from ponor_runtime.turns import Steps, Turns
 
-from ponor_broker.handlers.authorized_operations import (
+from ponor_broker.handlers.authorization import (
     CLUSTER_OPERATIONS,
     OPERATIONS_UNKNOWN,
     TOPIC_OPERATIONS,
@@ -37,8 +37,13 @@ from ponor_broker.handlers.authorized_operations import (
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
-from ponor_broker.partitions.topics.topic_names import is_valid_name
-from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS, Broker, Topics, shown_replicas
+from ponor_broker.partitions.topics.topics import (
+    INTERNAL_TOPICS,
+    Broker,
+    Topics,
+    is_valid_name,
+    shown_replicas,
+)
 from ponor_broker.requests.api_handler import WhenFenced
 from ponor_broker.requests.connection import Response
 from ponor_broker.requests.dispatch import Reply

@@ -25,7 +25,7 @@ from ponor_kafka.messages.produce import (
 from ponor_runtime.disk import Buffer
 
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.topics.leader_hints import leader_hint
+from ponor_broker.partitions.topics.announcements import leader_hint
 from ponor_broker.partitions.topics.topics import Topics
 
 NO_TIMESTAMP: Final = -1

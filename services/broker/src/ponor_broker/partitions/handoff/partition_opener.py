@@ -33,7 +33,7 @@ from ponor_broker.partitions.log.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.log.stream_port import PartitionStream, StreamSource
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.state.durable_state import RECOVER_BYTES, DurableState
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics, decode_stream_id, encode_stream_id, meta_stream_key
 

@@ -23,8 +23,7 @@ from ponor_runtime.turns import in_turns
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
 
-from ponor_broker.partitions.log.stream_port import PartitionStream, observe
-from ponor_broker.partitions.log.stream_reading import fetch
+from ponor_broker.partitions.log.stream_port import PartitionStream, fetch, observe
 
 REPLAY_BYTES: Final = 1 << 20
 """Bytes per read of a replay."""

@@ -22,8 +22,7 @@ from s3stream.records import StreamRecord
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.log import time_index
 from ponor_broker.partitions.log.meta_stream import MetaStream
-from ponor_broker.partitions.log.stream_port import PartitionStream, observe
-from ponor_broker.partitions.log.stream_reading import fetch
+from ponor_broker.partitions.log.stream_port import PartitionStream, fetch, observe
 from ponor_broker.partitions.log.stream_trims import StreamTrims
 from ponor_broker.partitions.log.time_index import TIME_ENTRY
 

@@ -14,8 +14,7 @@ from typing import Final
 from ponor_partition.log_meta import LogMeta
 from ponor_partition.segment import OPEN_END, TIME, StreamName
 
-from ponor_broker.partitions.log.stream_port import PartitionStream
-from ponor_broker.partitions.log.stream_reading import fetch
+from ponor_broker.partitions.log.stream_port import PartitionStream, fetch
 
 TIME_ENTRY: Final = struct.Struct(">qq")
 """Largest timestamp so far, and the Kafka base offset of its batch; one Time stream record of count

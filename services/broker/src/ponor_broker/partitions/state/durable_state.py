@@ -7,8 +7,10 @@ the confirmed end, because appends in flight may still fail.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
@@ -26,9 +28,68 @@ from ponor_broker.partitions.log.partition_log import PartitionLog
 from ponor_broker.partitions.log.stream_port import observe
 from ponor_broker.partitions.state.checkpoint import PartitionCheckpoint
 from ponor_broker.partitions.state.leader_epochs import LeaderEpochs
-from ponor_broker.partitions.state.partition_state import PartitionState
 from ponor_broker.partitions.state.producer_entry import ROW_BYTES_MAX, ProducerBatch
 from ponor_broker.partitions.state.producer_state import ProducerStates
+
+
+class LogStart:
+    """The log start of one partition: raised by retention and DeleteRecords, never lowered.
+    `offset` is the visible one; `on_shown` is called when it moved.
+
+    A new start becomes visible as soon as it is durable in the Meta stream, even if its caller was
+    cancelled: no crash reverts a visible start, and no cancelled request hides a start that the
+    next open will find. Maintenance trims segments and streams later.
+    """
+
+    def __init__(self, state: DurableState, on_shown: Callable[[], None]) -> None:
+        self._state = state
+        self._on_shown = on_shown
+        self.offset = state.checkpoint.start_offset
+        self._durable: asyncio.Future[None] | None = None
+
+    async def advance(self, offset: int, confirmed_offset: int) -> None:
+        """Raise the log start to at least `offset`; return when that is durable. A cancelled call
+        reverts nothing.
+
+        Raises:
+            S3StreamError: the storage refused the change.
+        """
+        if offset > self._state.checkpoint.start_offset:
+            self._durable = self._state.advance_start(offset, confirmed_offset)
+            self._durable.add_done_callback(partial(self._show, offset))
+        if offset > self.offset:
+            assert self._durable is not None, "a written start that is not visible yet is in flight"
+            durable = self._durable
+            await asyncio.shield(durable)
+            self._show(offset, durable)
+
+    def _show(self, offset: int, durable: asyncio.Future[None]) -> None:
+        if not durable.cancelled() and durable.exception() is None and offset > self.offset:
+            self.offset = offset
+            self._on_shown()
+
+
+class PartitionState(Protocol):
+    """State that a clean close writes to the Meta stream and an open restores."""
+
+    @property
+    def key(self) -> MetaKey:
+        """Its key on the Meta stream."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """Return the whole state; `restore` of it on a new instance gives an equal one."""
+        ...
+
+    def restore(self, value: bytes) -> None:
+        """Replace the state by a snapshot.
+
+        Raises:
+            PartitionCorruptError: the bytes are not a valid snapshot; the message names the
+                violated rule.
+        """
+        ...
+
 
 RECOVER_BYTES: Final = 1 << 20
 BATCHES_PER_TURN: Final = 256

@@ -1,19 +1,129 @@
-"""Order of an idempotent producer's batches in one partition."""
+"""Order of an idempotent producer's batches: later batches wait until a temporarily refused one is
+retried.
+
+A producer keeps up to five requests in flight. If the first batch is refused because of load and
+the second is accepted a moment later, the second would be the first batch of a new producer, which
+may start with any sequence. The retry of the first would then be out of order forever (Java bumps
+its epoch and reorders, librdkafka fails). A known producer is protected by its sequence, and gets a
+retriable error here instead of OUT_OF_ORDER_SEQUENCE_NUMBER.
+"""
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple, TypeAlias
+
 from ponor_kafka.errors import ErrorCode
+from ponor_runtime.clock import Clock
 
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.state.producer_entry import ProducerBatch
+from ponor_broker.partitions.identity import PartitionId, PartitionKey
+from ponor_broker.partitions.state.producer_entry import PAST_MAX, SEQUENCE_MODULUS, ProducerBatch
 from ponor_broker.partitions.state.producer_state import ProducerStates
-from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+
+REFUSED_MAX: Final = 10_000
+"""Producers of all partitions of a broker that are remembered. Beyond, the oldest are removed; see
+`RefusedSequences.holds_back`."""
+REMEMBERED_NS: Final = 300 * 1_000_000_000
+"""A refused batch that was not retried for this long was given up. Clients retry within seconds,
+and each retry restarts the time."""
+
+_Producer: TypeAlias = tuple[PartitionKey, int]
+
+
+class _Refused(NamedTuple):
+    """Of one producer: the sequence that must come next, the largest refused one, and the time of
+    the last refusal.
+    """
+
+    epoch: int
+    next_sequence: int
+    last_refused: int
+    refused_ns: int
+
+
+class RefusedSequences:
+    """The earliest refused sequence per producer and partition, for all partitions of a broker."""
+
+    def __init__(self, clock: Clock, *, refused_max: int = REFUSED_MAX) -> None:
+        self._clock = clock
+        self._refused_max = refused_max
+        self._forgot_until_ns = 0
+        self.waiting_for: dict[_Producer, _Refused] = {}
+        """Producers with refused batches that were not accepted since, by last refusal; nearly
+        always empty."""
+
+    def note(self, key: PartitionKey, batch: ProducerBatch) -> None:
+        """Note a refused batch that may be accepted when it is retried."""
+        now_ns, producer = self._clock.monotonic_ns(), (key, batch.producer_id)
+        known = self.waiting_for.pop(producer, None)
+        sequence = batch.first_sequence
+        refused = _Refused(batch.producer_epoch, sequence, sequence, now_ns)
+        if known is not None and known.epoch > refused.epoch:
+            refused = known
+        elif known is not None and known.epoch == refused.epoch:
+            next_sequence, last_refused = known.next_sequence, known.last_refused
+            refused = _Refused(
+                known.epoch,
+                next_sequence if _is_behind(sequence, next_sequence) else sequence,
+                sequence if _is_behind(sequence, last_refused) else last_refused,
+                now_ns,
+            )
+        self.waiting_for[producer] = refused
+        if len(self.waiting_for) > self._refused_max:
+            del self.waiting_for[next(iter(self.waiting_for))]
+            self._forgot_until_ns = now_ns + REMEMBERED_NS
+
+    def holds_back(self, key: PartitionKey, batch: ProducerBatch, *, is_known: bool) -> bool:
+        """Return whether a batch must wait for a refused one of the same producer; it is then noted
+        as refused too.
+
+        For a while after an entry had to be removed, this applies to every batch that could be the
+        second one of an unknown producer.
+
+        Args:
+            key: the partition.
+            batch: the batch, which is not a repeat.
+            is_known: whether the partition has accepted a batch of this producer.
+        """
+        refused = self.waiting_for.get((key, batch.producer_id))
+        now_ns = self._clock.monotonic_ns()
+        if refused is None:
+            return not is_known and batch.first_sequence != 0 and now_ns < self._forgot_until_ns
+        if now_ns - refused.refused_ns >= REMEMBERED_NS:
+            del self.waiting_for[key, batch.producer_id]
+            return False
+        if refused.epoch != batch.producer_epoch or not _is_behind(
+            batch.first_sequence, refused.next_sequence
+        ):
+            return False
+        self.note(key, batch)
+        return True
+
+    def taken(self, key: PartitionKey, batch: ProducerBatch) -> None:
+        """Note an accepted batch: if it is the one that had to come next, its successor may follow,
+        until all refused ones are accepted.
+        """
+        producer, last = (key, batch.producer_id), batch.last_sequence
+        refused = self.waiting_for.get(producer)
+        if refused is None:
+            return
+        if refused.epoch < batch.producer_epoch:
+            del self.waiting_for[producer]
+        elif refused.epoch == batch.producer_epoch and not _is_behind(refused.next_sequence, last):
+            if _is_behind(refused.last_refused, last):
+                self.waiting_for[producer] = refused._replace(next_sequence=(last + 1) % SEQUENCE_MODULUS)
+            else:
+                del self.waiting_for[producer]
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """Return whether `sequence` comes after `other`."""
+    return 0 < (sequence - other) % SEQUENCE_MODULUS < PAST_MAX
 
 
 class SequenceOrder:
-    """Combines the producers' state with temporarily refused batches; all partitions of the broker
-    share `refused`.
+    """The order in one partition: combines the producers' state with refused batches; all
+    partitions of the broker share `refused`.
     """
 
     __slots__ = ("_identity", "_producers", "_refused")

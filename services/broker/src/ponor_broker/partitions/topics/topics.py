@@ -6,8 +6,9 @@ of a UUID.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from ponor_metadata.nouns.cluster import TENANTS
@@ -30,6 +31,30 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import DEFAULT_TENANT, NodeId, StreamId, TenantId
 
 from ponor_broker.partitions.identity import PartitionKey
+
+LENGTH_MAX: Final = 249
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def is_valid_name(name: str) -> bool:
+    """Return whether a topic may have this name."""
+    return name_problem(name) is None
+
+
+def name_problem(name: str) -> str | None:
+    """Return why the name is invalid, in Kafka's words; None if it is valid."""
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in {".", ".."}:
+        problem = f"'{name}' is not allowed"
+    elif len(name) > LENGTH_MAX:
+        problem = f"the length of '{name}' is longer than the max allowed length {LENGTH_MAX}"
+    elif _LEGAL.fullmatch(name) is None:
+        problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return None
+    return f"Topic name is invalid: {problem}"
+
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Names that Kafka keeps for itself and marks as internal in Metadata."""

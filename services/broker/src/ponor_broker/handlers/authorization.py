@@ -1,4 +1,5 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: SECURITY_DISABLED, Kafka's answer without an authorizer.
+"""Authorization, which is not supported: every operation is authorized (KIP-430), and the ACL APIs
+answer SECURITY_DISABLED, as Kafka does without an authorizer.
 
 Clients handle this code: MirrorMaker 2 stops copying ACLs, whereas a missing API is an error at
 every attempt.
@@ -16,6 +17,12 @@ from ponor_kafka.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsR
 from ponor_kafka.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+
+OPERATIONS_UNKNOWN: Final = -(1 << 31)
+"""The request did not ask for them."""
+TOPIC_OPERATIONS: Final = 3576
+CLUSTER_OPERATIONS: Final = 8096
+
 
 DISABLED: Final = ErrorCode.SECURITY_DISABLED
 MESSAGE: Final = "No Authorizer is configured."
