@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -67,7 +68,16 @@ async def test_a_stream_is_told_and_of_a_broker_s_own_batch_is_not() -> None:
     partition = await rig.open()
     partition.append(batch(3, timestamp=7), 0, lambda _: None, min_timestamp=7)
     frame = bytearray(batch(3, timestamp=20).view)
-    partition.append_plain(frame, 0, len(frame), 3, 22, 20, None, 0, lambda _: None)
+    plain = SimpleNamespace(
+        position=0,
+        size_bytes=len(frame),
+        count=3,
+        max_timestamp=22,
+        min_timestamp=20,
+        producer=None,
+        settled=lambda _: None,
+    )
+    partition.append_plain(frame, plain, 0)
     partition.append_batch(bytearray(batch(2, timestamp=9).view))
     found = [(each.max_timestamp, each.min_timestamp) for each, _ in rig.stream("log").waiting]
     assert found == [(9, 7), (22, 20), (10, INT64_MIN)]

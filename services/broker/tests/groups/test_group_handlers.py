@@ -164,7 +164,7 @@ async def test_other_coordinators_are_refused_and_a_missing_one_is_to_be_asked_f
     request = FindCoordinatorRequest(coordinator_keys=["t"], key_type=1)
     (answer,) = (await wire.send(ApiKey.FIND_COORDINATOR, 6, request)).coordinators
     assert (answer.error_code, answer.node_id) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
-    assert "no transactions" in answer.error_message
+    assert "transactions are not supported" in answer.error_message
     for index in range(4):
         wire.world.close_partition(index)
     answer = await wire.send(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="g"))

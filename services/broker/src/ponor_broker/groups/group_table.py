@@ -18,7 +18,7 @@ from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.settings import GroupSettings
 
 GROUP_BYTES: Final = 4_000
-"""Memory of a group without members and offsets: measured, rounded up."""
+"""Memory of a group without its id, members and offsets: measured, rounded up."""
 ROOM_AGAIN: Final = 0.9
 """Below this share of the bounds the next refusal is logged again."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
+
+from ponor_broker.partitions.state.producer_entry import ProducerBatch
 
 OnSettled: TypeAlias = Callable[[BaseException | None], None]
 """Called once per append, in the order of the partition's appends: None if it is durable and
@@ -13,6 +15,21 @@ readable, else the error."""
 InFlightAppend: TypeAlias = tuple[int, int, int, int, OnSettled]
 """Base offset, end offset, largest timestamp, size in bytes, callback. A tuple, because every
 request creates one."""
+
+
+class PlainAppend(Protocol):
+    """A batch within a request frame, for `Partition.append_plain`: its place and its header fields."""
+
+    position: int
+    size_bytes: int
+    count: int
+    max_timestamp: int
+    min_timestamp: int
+    producer: ProducerBatch | None
+
+    def settled(self, error: BaseException | None) -> None:
+        """Complete the append; see `OnSettled`."""
+        ...
 
 
 class AppendResult(NamedTuple):

@@ -22,7 +22,7 @@ from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.in_flight import AppendResult, InFlightAppends, OnSettled
+from ponor_broker.partitions.in_flight import AppendResult, InFlightAppends, OnSettled, PlainAppend
 from ponor_broker.partitions.log.meta_stream import MetaStream
 from ponor_broker.partitions.log.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.log.stream_port import PartitionStream
@@ -225,26 +225,15 @@ class Partition:
             raise
         return base_offset
 
-    def append_plain(
-        self,
-        frame: bytearray,
-        position: int,
-        size_bytes: int,
-        count: int,
-        max_timestamp: int,
-        min_timestamp: int,
-        producer: ProducerBatch | None,
-        now_ms: int,
-        on_settled: OnSettled,
-    ) -> int | None:
-        """`append` of a batch within a request; its header fields are passed as numbers, which is
-        cheaper than an object.
+    def append_plain(self, frame: bytearray, plain: PlainAppend, now_ms: int) -> int | None:
+        """`append` of a batch within a request frame.
 
         Returns None, without any effect, if the batch is not its producer's next one: the general
         path then decides.
         """
         if self.service.refuses_appends:
             self.service.check_appends()
+        producer, size_bytes = plain.producer, plain.size_bytes
         if producer is not None and not self._state.producers.is_next(producer):
             return None
         log = self.log
@@ -253,12 +242,19 @@ class Partition:
             base_offset = log.end_offset
             payload: memoryview | bytes
             if size_bytes <= COPIED_BYTES_MAX:
-                payload = stamped_copy(frame, position, size_bytes, base_offset, self.leader_epoch)
+                payload = stamped_copy(frame, plain.position, size_bytes, base_offset, self.leader_epoch)
             else:
-                payload = memoryview(frame)[position : position + size_bytes]
+                payload = memoryview(frame)[plain.position : plain.position + size_bytes]
                 stamp(payload, base_offset, self.leader_epoch)
             self._take(
-                payload, base_offset, count, max_timestamp, min_timestamp, producer, now_ms, on_settled
+                payload,
+                base_offset,
+                plain.count,
+                plain.max_timestamp,
+                plain.min_timestamp,
+                producer,
+                now_ms,
+                plain.settled,
             )
         except S3StreamError:
             self._order.refuse(producer)

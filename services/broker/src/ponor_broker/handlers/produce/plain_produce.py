@@ -10,7 +10,7 @@ A request creates one object, its place in the connection's answer order
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
@@ -28,6 +28,9 @@ from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.requests.connection import PendingAnswer, Response
 from ponor_broker.requests.dispatch import Measured
 
+if TYPE_CHECKING:  # the compiled module has no such name
+    from ponor_kafka.plain_produce import PlainProduce
+
 NOT_IN_TIME: Final = "the batch was appended and is not durable yet"
 
 
@@ -39,35 +42,51 @@ class PlainPending(PendingAnswer):
         "_measured",
         "base_offset",
         "correlation_id",
+        "count",
         "index",
         "log_start_offset",
+        "max_timestamp",
+        "min_timestamp",
+        "position",
+        "producer",
         "received_ns",
+        "size_bytes",
+        "timeout_ms",
         "topic",
         "version",
     )
 
     base_offset: int
     log_start_offset: int
+    max_timestamp: int
+    min_timestamp: int
 
     def __init__(
-        self,
-        answers: ProduceAnswers,
-        measured: Measured,
-        version: int,
-        correlation_id: int,
-        topic: str | bytes,
-        index: int,
-        received_ns: int,
+        self, answers: ProduceAnswers, measured: Measured, plain: PlainProduce, received_ns: int
     ) -> None:
         self.connection = None
         self.is_answered = False
         self._answers = answers
         self._measured = measured
-        self.version = version
-        self.correlation_id = correlation_id
-        self.topic = topic
-        self.index = index
         self.received_ns = received_ns
+        (
+            self.version,
+            self.correlation_id,
+            self.timeout_ms,
+            self.topic,
+            self.index,
+            self.position,
+            self.size_bytes,
+            self.count,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+        ) = plain
+        self.producer = (
+            None
+            if producer_id == NO_PRODUCER_ID
+            else ProducerBatch(producer_id, producer_epoch, base_sequence, self.count)
+        )
 
     def settled(self, error: BaseException | None) -> None:
         """The append is durable, or failed."""
@@ -118,53 +137,27 @@ class PlainProduceHandler:
         plain = read_plain_produce(frame)
         if plain is None:
             return None
-        (
-            version,
-            correlation_id,
-            timeout_ms,
-            topic,
-            index,
-            position,
-            size_bytes,
-            count,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-        ) = plain
-        partition = self._partitions.get(topic, index)
+        request = PlainPending(self._answers, measured, plain, received_ns)
+        partition = self._partitions.get(request.topic, request.index)
+        size_bytes = request.size_bytes
         if partition is None or size_bytes > partition.plain_bytes_max or size_bytes > self._batch_bytes_max:
             return None
-        records = walk_plain_batch(frame, position, size_bytes)
+        records = walk_plain_batch(frame, request.position, size_bytes)
         # the request may have to wait behind parked ones
         if records is None or self._partitions.parking.is_calling:
             return None
-        max_timestamp, min_timestamp, lacks_key = records
+        request.max_timestamp, request.min_timestamp, lacks_key = records
         config = partition.config
         now_ms = self._clock.wall_ms()
         if (
             (lacks_key and config.is_compacted)
-            or min_timestamp < now_ms - config.timestamp_before_ms_max  # also -1, "no timestamp"
-            or max_timestamp > now_ms + config.timestamp_after_ms_max
+            # also -1, "no timestamp"
+            or request.min_timestamp < now_ms - config.timestamp_before_ms_max
+            or request.max_timestamp > now_ms + config.timestamp_after_ms_max
         ):
             return None
-        producer = (
-            None
-            if producer_id == NO_PRODUCER_ID
-            else ProducerBatch(producer_id, producer_epoch, base_sequence, count)
-        )
-        request = PlainPending(self._answers, measured, version, correlation_id, topic, index, received_ns)
         try:
-            base_offset = partition.append_plain(
-                frame,
-                position,
-                size_bytes,
-                count,
-                max_timestamp,
-                min_timestamp,
-                producer,
-                now_ms,
-                request.settled,
-            )
+            base_offset = partition.append_plain(frame, request, now_ms)
         except (PartitionError, S3StreamError) as error:
             request.settled(error)
             return request
@@ -172,5 +165,5 @@ class PlainProduceHandler:
             return None
         request.base_offset = base_offset
         request.log_start_offset = partition.log_start_offset
-        self._deadlines.add(request, timeout_ms)
+        self._deadlines.add(request, request.timeout_ms)
         return request
