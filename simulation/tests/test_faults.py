@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor_cluster_simulation.faults.fault import FaultKind
 from ponor_cluster_simulation.faults.injector import store_faults
-from ponor_cluster_simulation.faults.swarm import DICE, LATER_DICE, Machines, draw_schedule
+from ponor_cluster_simulation.faults.swarm import DRAWS, LATER_DRAWS, Machines, draw_schedule
 from ponor_cluster_simulation.run.plan import draw_plan
 from ponor_cluster_simulation.seeds import minimise
 
@@ -34,8 +34,8 @@ def test_a_seed_draws_one_plan() -> None:
 
 def test_every_kind_is_drawn_by_some_seed_and_no_seed_has_all() -> None:
     schedules = [draw_schedule(random.Random(seed), THREE) for seed in range(200)]
-    assert {fault.kind for schedule in schedules for fault in schedule.faults} == set(DICE)
-    assert all(set(schedule.kinds) < set(DICE) for schedule in schedules)
+    assert {fault.kind for schedule in schedules for fault in schedule.faults} == set(DRAWS)
+    assert all(set(schedule.kinds) < set(DRAWS) for schedule in schedules)
 
 
 def test_data_with_one_copy_does_not_rot_during_a_run() -> None:
@@ -58,7 +58,7 @@ def test_a_part_keeps_its_faults_as_they_were() -> None:
 
 
 def test_every_kind_can_be_drawn() -> None:
-    assert set(DICE) | set(LATER_DICE) == set(FaultKind)
+    assert set(DRAWS) | set(LATER_DRAWS) == set(FaultKind)
 
 
 def test_faults_that_are_added_leave_the_others_as_they_were() -> None:

@@ -1,4 +1,4 @@
-"""The leaders that a client learns: its knowledge advances with epochs and never goes back."""
+"""The leaders that a client learns: newer epochs replace older ones."""
 
 from __future__ import annotations
 

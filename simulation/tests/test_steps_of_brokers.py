@@ -116,7 +116,7 @@ def test_a_move_and_a_failover_are_allowed() -> None:
         (lambda log: log.add(begun(1, 1)), "a move to 1, which already leads"),
         (lambda log: log.add(cancelled()), "a cancel of a partition that does not move"),
         (lambda log: log.add(wal_opened(OLD), by=OLD), "a log that is opened twice"),
-        (lambda log: log.add(assigned(OLD, NEW)), "a recovery beside a process that may still commit"),
+        (lambda log: log.add(assigned(OLD, NEW)), "a recovery of the log of a process that may still commit"),
         (lambda log: log.add(fenced(OLD), assigned(OLD, NEW, token=2)), "token 2 after 0"),
         (lambda log: log.add(trimmed(OLD, 1), by=NEW), "acts on the log of (1, 1)"),
         (lambda log: log.add(trimmed(OLD, 2), by=OLD).add(trimmed(OLD, 2), by=OLD), "a trim to 2 of a log that is trimmed to 2"),

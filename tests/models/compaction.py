@@ -220,7 +220,7 @@ class CompactionModel:
 
     def _swapped(self, state: Compacted, output: int, number: int, left: list[int]) -> Compacted:
         if not left:
-            raise NotAllowedError("everything that was to be replaced is gone")
+            raise NotAllowedError("all sources were removed")
         row = objects.committed(state.things[output].row, number, 1, state.time, self.object_rules)
         if not set(state.things[output].held) & set(_wanted(state)):
             row = objects.destroyed(state.things[output].row, state.time)

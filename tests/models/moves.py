@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from ponor_cluster_simulation.protocols import partitions, streams
 from ponor_cluster_simulation.protocols.partitions import Partition
-from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError, Stream
+from ponor_cluster_simulation.protocols.streams import NO_NODE, NotAllowedError, Stream
 
 FAULTS_AND_WISHES = frozenset({"begin", "cancel", "append", "suspect", "restart", "stick", "forget"})
 """Optional actions: without them the remaining work must still end."""
@@ -51,7 +51,7 @@ class Process(NamedTuple):
     named: int = -1
     fenced_log: bool = False
     log_open: bool = True
-    recoverer: int = NOBODY
+    recoverer: int = NO_NODE
     stuck: bool = False
 
 
@@ -209,7 +209,7 @@ class MoveModel:
 
     def _recovery(self, state: Cluster, number: int, dead: Process) -> Iterator[tuple[str, Cluster]]:
         """The steps of the recoverer of an ended process's log."""
-        if dead.recoverer == NOBODY or not dead.log_open or not _is_current(state, dead.recoverer):
+        if dead.recoverer == NO_NODE or not dead.log_open or not _is_current(state, dead.recoverer):
             return
         if state.processes[dead.recoverer].stuck:
             return
@@ -247,8 +247,8 @@ class MoveModel:
         source = _newest(state, partition.leader)
         if not state.stream.open or not self.rules.closed_before_election:
             living = _living(state)
-            target = partition.target if partition.target in living else next(iter(living), NOBODY)
-            if target != NOBODY:
+            target = partition.target if partition.target in living else next(iter(living), NO_NODE)
+            if target != NO_NODE:
                 yield from self._elected(state, "timeout, elected", target)
         elif self.rules.stuck_is_fenced:
             if source not in state.fenced:
@@ -279,7 +279,7 @@ class MoveModel:
             for node in living:
                 yield from self._elected(state, "failover, elected", node)
         for number, process in enumerate(state.processes):
-            told = process.recoverer != NOBODY and _is_current(state, process.recoverer)
+            told = process.recoverer != NO_NODE and _is_current(state, process.recoverer)
             if not _is_current(state, number) and process.log_open and not told:
                 for node in living:
                     after = process._replace(recoverer=_newest(state, node))

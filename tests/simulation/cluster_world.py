@@ -30,7 +30,7 @@ from s3stream.settings import KIB, MIB, StorageSettings
 from s3stream.stores.retrying import RetrySettings
 
 TOPIC: Final = "orders"
-CALM_S_MAX: Final = 120.0
+QUIESCENT_S_MAX: Final = 120.0
 """Virtual time in which the cluster must become quiescent after the last fault."""
 STOP_S_MAX: Final = 10.0
 """Virtual time in which a stopped process must end, whatever else is down."""
@@ -301,7 +301,9 @@ class ClusterWorld:
             await self._wait(f"{consumer.name} is at the end", lambda c=consumer: c.is_at_end)  # type: ignore[misc]
             consumer.stop = True
 
-    async def _wait(self, what: str, condition: Callable[[], bool], *, s_max: float = CALM_S_MAX) -> None:
+    async def _wait(
+        self, what: str, condition: Callable[[], bool], *, s_max: float = QUIESCENT_S_MAX
+    ) -> None:
         def holds() -> bool:
             self._check_alive()
             return condition()
@@ -339,7 +341,7 @@ class ClusterWorld:
         """Wait until the store holds exactly the objects of committed rows."""
         assert self.cluster.watch.controller is not None
         image = self.cluster.watch.controller.image
-        deadline = self.simulation.loop.time() + CALM_S_MAX
+        deadline = self.simulation.loop.time() + QUIESCENT_S_MAX
         while True:
             self._check_alive()
             wanted = {

@@ -125,13 +125,13 @@ def test_an_unhandled_exception_of_a_task_fails_the_run() -> None:
 
     async def run() -> None:
         async def fail() -> None:
-            raise ValueError("nobody looked")
+            raise ValueError("not awaited")
 
         task = asyncio.ensure_future(fail())
         await asyncio.sleep(1)
         del task
 
-    with pytest.raises(SimulationFailedError, match="nobody looked"):
+    with pytest.raises(SimulationFailedError, match="not awaited"):
         simulation.run(run())
 
 

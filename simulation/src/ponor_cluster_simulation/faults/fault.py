@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-EVERYBODY: Final = "everybody"
+ALL_MACHINES: Final = "everybody"
 """Target of faults that affect all machines or something that they share."""
 LEADER: Final = "leader"
 """Target: the controller that leads when the fault begins; the first controller if none leads."""
@@ -51,7 +51,7 @@ OPENINGS_OF_COMPACTORS: Final = (
 
 
 class FaultKind(Enum):
-    """Kinds of faults. `target` is a process, a direction "a>b", LEADER or EVERYBODY; each kind
+    """Kinds of faults. `target` is a process, a direction "a>b", LEADER or ALL_MACHINES; each kind
     defines `degree`.
     """
 

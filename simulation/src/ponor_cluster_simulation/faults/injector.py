@@ -24,7 +24,7 @@ from ponor_simulation.simulation import Simulation
 from ponor_cluster_simulation.cluster.sim_cluster import SimCluster
 from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.faults.fault import (
-    EVERYBODY,
+    ALL_MACHINES,
     LEADER,
     RECOVERER,
     SOURCE,
@@ -96,11 +96,11 @@ class FaultInjector:
     """
 
     def __init__(
-        self, simulation: Simulation, cluster: SimCluster, everybody: Sequence[str], coverage: Coverage
+        self, simulation: Simulation, cluster: SimCluster, processes: Sequence[str], coverage: Coverage
     ) -> None:
         self._simulation = simulation
         self._cluster = cluster
-        self._everybody = tuple(everybody)
+        self._processes = tuple(processes)
         self._coverage = coverage
         self._active: dict[int, Fault] = {}
         self._until_s: dict[int, float] = {}
@@ -237,10 +237,10 @@ class FaultInjector:
             if set(fault.direction) & set(self._cluster.controllers):
                 self._note(self.cut_off_until_s, fault.direction, fault.duration_s)
         elif fault.kind in HINDERING:
-            everybody = self._cluster.brokers
+            brokers = self._cluster.brokers
             self._note(
                 self.hindered_until_s,
-                everybody if fault.target == EVERYBODY else [fault.target],
+                brokers if fault.target == ALL_MACHINES else [fault.target],
                 fault.duration_s,
             )
 
@@ -278,7 +278,7 @@ class FaultInjector:
                 case FaultKind.CUT:
                     links.cuts[fault.direction] = None
                 case FaultKind.ISOLATION:
-                    links.cuts.update(dict.fromkeys(_directions(fault.target, self._everybody)))
+                    links.cuts.update(dict.fromkeys(_directions(fault.target, self._processes)))
                 case FaultKind.PARTITION | FaultKind.CUT_OFF:
                     links.cuts.update(dict.fromkeys(_directions(fault.target, self._cluster.controllers)))
                 case FaultKind.CLOG:

@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import Final
 
 from ponor_cluster_simulation.faults.fault import (
-    EVERYBODY,
+    ALL_MACHINES,
     LEADER,
     OPENINGS,
     OPENINGS_IN_BUCKETS,
@@ -103,19 +103,19 @@ def _one_of(*values: float) -> Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dice:
+class _Draws:
     targets: Callable[[Machines], Sequence[str]]
     duration_s: Draw
     degree: Draw = staticmethod(lambda _: 0.0)  # noqa: RUF009 - a pure function
     weight: int = 2
 
 
-def _everybody(_: Machines) -> Sequence[str]:
-    return (EVERYBODY,)
+def _all_machines(_: Machines) -> Sequence[str]:
+    return (ALL_MACHINES,)
 
 
 def _store(machines: Machines) -> Sequence[str]:
-    return (EVERYBODY,) if machines.has_bucket else ()
+    return (ALL_MACHINES,) if machines.has_bucket else ()
 
 
 def _roles(machines: Machines) -> Sequence[str]:
@@ -156,56 +156,56 @@ def _parted(machines: Machines) -> Sequence[str]:
 
 DOWN_S: Final = _below(0.001, 0.1, 1.0, 3.0)
 LINK_S: Final = _below(0.3, 1.0, 4.0)
-DICE: Final[dict[FaultKind, _Dice]] = {
-    FaultKind.CRASH: _Dice(lambda m: m.lives, DOWN_S, _one_of(1, 1, 1, 0), weight=4),
-    FaultKind.CRASH_IN_OPERATION: _Dice(lambda m: m.disks, DOWN_S, lambda c: c.randint(1, 60), weight=3),
-    FaultKind.CRASH_IN_STEP: _Dice(_roles, DOWN_S, lambda c: c.randrange(len(STEPS)), weight=5),
-    FaultKind.BROKERS_CRASH: _Dice(
-        lambda m: (EVERYBODY,) if len(m.brokers) > 1 else (), DOWN_S, lambda c: c.randrange(3)
+DRAWS: Final[dict[FaultKind, _Draws]] = {
+    FaultKind.CRASH: _Draws(lambda m: m.lives, DOWN_S, _one_of(1, 1, 1, 0), weight=4),
+    FaultKind.CRASH_IN_OPERATION: _Draws(lambda m: m.disks, DOWN_S, lambda c: c.randint(1, 60), weight=3),
+    FaultKind.CRASH_IN_STEP: _Draws(_roles, DOWN_S, lambda c: c.randrange(len(STEPS)), weight=5),
+    FaultKind.BROKERS_CRASH: _Draws(
+        lambda m: (ALL_MACHINES,) if len(m.brokers) > 1 else (), DOWN_S, lambda c: c.randrange(3)
     ),
-    FaultKind.ZOMBIE: _Dice(lambda m: m.brokers if m.takes_over else (), _one_of(0.0)),
-    FaultKind.POWER_CUT: _Dice(_everybody, DOWN_S, weight=1),
-    FaultKind.STOP: _Dice(_stopped, _below(0.5), weight=2),
-    FaultKind.PAUSE: _Dice(lambda m: m.lives, lambda c: 0.1 + c.choice((0.5, 3.0, 10.0, 29.9)) * c.random()),
-    FaultKind.CLOCK_DRIFT: _Dice(
+    FaultKind.ZOMBIE: _Draws(lambda m: m.brokers if m.takes_over else (), _one_of(0.0)),
+    FaultKind.POWER_CUT: _Draws(_all_machines, DOWN_S, weight=1),
+    FaultKind.STOP: _Draws(_stopped, _below(0.5), weight=2),
+    FaultKind.PAUSE: _Draws(lambda m: m.lives, lambda c: 0.1 + c.choice((0.5, 3.0, 10.0, 29.9)) * c.random()),
+    FaultKind.CLOCK_DRIFT: _Draws(
         lambda m: m.lives, _below(5.0, 15.0), _one_of(0.9, 0.97, 1.03, 1.1), weight=1
     ),
-    FaultKind.CLOCK_JUMP: _Dice(lambda m: m.services, _below(1.0, 10.0), _one_of(*CLOCK_JUMPS_MS), weight=1),
-    FaultKind.RESET: _Dice(lambda m: m.directions, _one_of(0.0)),
-    FaultKind.ABANDON: _Dice(lambda m: m.directions, _one_of(0.0), weight=3),
-    FaultKind.CUT: _Dice(lambda m: m.directions, LINK_S, weight=3),
-    FaultKind.ISOLATION: _Dice(lambda m: m.lives, LINK_S),
-    FaultKind.PARTITION: _Dice(_parted, _below(1.0, 4.0), weight=3),
-    FaultKind.STALE_LEADER: _Dice(
+    FaultKind.CLOCK_JUMP: _Draws(lambda m: m.services, _below(1.0, 10.0), _one_of(*CLOCK_JUMPS_MS), weight=1),
+    FaultKind.RESET: _Draws(lambda m: m.directions, _one_of(0.0)),
+    FaultKind.ABANDON: _Draws(lambda m: m.directions, _one_of(0.0), weight=3),
+    FaultKind.CUT: _Draws(lambda m: m.directions, LINK_S, weight=3),
+    FaultKind.ISOLATION: _Draws(lambda m: m.lives, LINK_S),
+    FaultKind.PARTITION: _Draws(_parted, _below(1.0, 4.0), weight=3),
+    FaultKind.STALE_LEADER: _Draws(
         lambda m: (LEADER,) if len(m.controllers) > 1 else (),
         lambda c: c.uniform(1.2, 3.0),
         lambda c: c.uniform(0.3, 1.5),
         weight=3,
     ),
-    FaultKind.CLOG: _Dice(lambda m: m.directions, LINK_S),
-    FaultKind.LOSS: _Dice(lambda m: m.directions, LINK_S, _one_of(0.005, 0.05, 0.3)),
-    FaultKind.DELAY: _Dice(lambda m: m.directions, LINK_S, _one_of(0.05, 0.3, 1.5)),
-    FaultKind.DISK_SLOW: _Dice(lambda m: m.disks, _below(0.5, 3.0), _one_of(0.05, 0.4, 1.5)),
-    FaultKind.DISK_ERROR: _Dice(lambda m: m.disks, DOWN_S, lambda c: c.randint(0, 30)),
-    FaultKind.DISK_FULL: _Dice(lambda m: m.brokers, _below(0.5, 3.0), weight=1),
-    FaultKind.DISK_ROT: _Dice(_rotting, DOWN_S, lambda c: c.randrange(1 << 30), weight=1),
-    FaultKind.STORE_ERRORS: _Dice(_store, LINK_S, _one_of(0.05, 0.3)),
-    FaultKind.STORE_TIMEOUTS: _Dice(_store, LINK_S, _one_of(0.05, 0.3)),
-    FaultKind.STORE_SHORT_READS: _Dice(_store, LINK_S, _one_of(0.02, 0.2)),
-    FaultKind.STORE_SLOW: _Dice(_store, LINK_S, _one_of(0.2, 0.9)),
-    FaultKind.STORE_DOWN: _Dice(_store, LINK_S, weight=1),
+    FaultKind.CLOG: _Draws(lambda m: m.directions, LINK_S),
+    FaultKind.LOSS: _Draws(lambda m: m.directions, LINK_S, _one_of(0.005, 0.05, 0.3)),
+    FaultKind.DELAY: _Draws(lambda m: m.directions, LINK_S, _one_of(0.05, 0.3, 1.5)),
+    FaultKind.DISK_SLOW: _Draws(lambda m: m.disks, _below(0.5, 3.0), _one_of(0.05, 0.4, 1.5)),
+    FaultKind.DISK_ERROR: _Draws(lambda m: m.disks, DOWN_S, lambda c: c.randint(0, 30)),
+    FaultKind.DISK_FULL: _Draws(lambda m: m.brokers, _below(0.5, 3.0), weight=1),
+    FaultKind.DISK_ROT: _Draws(_rotting, DOWN_S, lambda c: c.randrange(1 << 30), weight=1),
+    FaultKind.STORE_ERRORS: _Draws(_store, LINK_S, _one_of(0.05, 0.3)),
+    FaultKind.STORE_TIMEOUTS: _Draws(_store, LINK_S, _one_of(0.05, 0.3)),
+    FaultKind.STORE_SHORT_READS: _Draws(_store, LINK_S, _one_of(0.02, 0.2)),
+    FaultKind.STORE_SLOW: _Draws(_store, LINK_S, _one_of(0.2, 0.9)),
+    FaultKind.STORE_DOWN: _Draws(_store, LINK_S, weight=1),
 }
-LATER_DICE: Final[dict[FaultKind, _Dice]] = {
-    FaultKind.CUT_OFF: _Dice(lambda m: m.brokers, lambda c: c.uniform(1.0, 12.0)),
-    FaultKind.LONG_PAUSE: _Dice(
+LATER_DRAWS: Final[dict[FaultKind, _Draws]] = {
+    FaultKind.CUT_OFF: _Draws(lambda m: m.brokers, lambda c: c.uniform(1.0, 12.0)),
+    FaultKind.LONG_PAUSE: _Draws(
         lambda m: (*m.lives, *m.clients), lambda c: 1.0 + c.choice((4.0, 4.0, 4.0, 15.0, 59.0)) * c.random()
     ),
-    FaultKind.PAUSE_IN_TASK: _Dice(
+    FaultKind.PAUSE_IN_TASK: _Draws(
         lambda m: m.compactors, _below(1.0, 3.0, 6.0), lambda c: c.choice((0.05, 0.5)) * c.random()
     ),
-    FaultKind.CRASH_AT_OPEN: _Dice(_opened, DOWN_S),
-    FaultKind.LOST_AT_OPEN: _Dice(_opened, _one_of(0.0)),
-    FaultKind.PAUSE_AT_OPEN: _Dice(_opened, _below(1.0, 3.0, 6.0)),
+    FaultKind.CRASH_AT_OPEN: _Draws(_opened, DOWN_S),
+    FaultKind.LOST_AT_OPEN: _Draws(_opened, _one_of(0.0)),
+    FaultKind.PAUSE_AT_OPEN: _Draws(_opened, _below(1.0, 3.0, 6.0)),
 }
 """Kinds that were added later. They have their own random numbers, so that older seeds do not
 change.
@@ -243,11 +243,11 @@ class Schedule:
 
 def draw_schedule(chance: random.Random, machines: Machines) -> Schedule:
     """Draw a schedule for these machines."""
-    kinds = [kind for kind, dice in DICE.items() if dice.targets(machines)]
+    kinds = [kind for kind, dice in DRAWS.items() if dice.targets(machines)]
     enabled = [kind for kind in kinds if chance.random() < KINDS_SHARE] or [FaultKind.CRASH]
     safety_s = chance.uniform(*SAFETY_S_BOUNDS)
     count = chance.randint(*FAULTS_BOUNDS)
-    weights = [DICE[kind].weight for kind in enabled]
+    weights = [DRAWS[kind].weight for kind in enabled]
     times = sorted(chance.uniform(0.0, safety_s) for _ in range(count))
     faults = [
         _draw(chance, number, at_s, kind, machines)
@@ -259,7 +259,7 @@ def draw_schedule(chance: random.Random, machines: Machines) -> Schedule:
 
 
 def _draw(chance: random.Random, number: int, at_s: float, kind: FaultKind, machines: Machines) -> Fault:
-    dice = DICE[kind] if kind in DICE else LATER_DICE[kind]
+    dice = DRAWS[kind] if kind in DRAWS else LATER_DRAWS[kind]
     return Fault(
         number,
         round(at_s, 6),

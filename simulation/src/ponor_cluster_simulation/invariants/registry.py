@@ -23,13 +23,13 @@ class Invariant:
     """One row.
 
     Attributes:
-        seen_by: the part of a run that checks it; empty if none does.
+        checked_by: the part of a run that checks it; empty if none does.
         elsewhere: the other test that proves it, or the reason why there is none.
     """
 
     number: int
-    says: str
-    seen_by: str = ""
+    text: str
+    checked_by: str = ""
     elsewhere: str = ""
 
 
@@ -158,19 +158,19 @@ class Checks:
         """
         self.counts[number] += 1
         if not holds:
-            raise InvariantBrokenError(f"invariant {number} ({says(number)}): {what}")
+            raise InvariantBrokenError(f"invariant {number} ({text_of(number)}): {what}")
 
 
-def says(number: int) -> str:
+def text_of(number: int) -> str:
     """The text of an invariant."""
-    return next(each.says for each in INVARIANTS if each.number == number)
+    return next(each.text for each in INVARIANTS if each.number == number)
 
 
 def report(counts: Counter[int]) -> list[str]:
     """Lines of a report: every invariant with its number of checks, or where it is proved."""
     lines = ["invariants (number of checks):"]
     for each in INVARIANTS:
-        seen = f"{counts[each.number]:>10,}" if each.seen_by else " " * 9 + "-"
+        seen = f"{counts[each.number]:>10,}" if each.checked_by else " " * 9 + "-"
         name = "liveness" if each.number == LIVENESS else f"{each.number}"
-        lines.append(f"  {seen}  {name}: {each.says}" + (f"; {each.elsewhere}" if each.elsewhere else ""))
+        lines.append(f"  {seen}  {name}: {each.text}" + (f"; {each.elsewhere}" if each.elsewhere else ""))
     return lines

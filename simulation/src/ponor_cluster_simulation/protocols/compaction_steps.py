@@ -126,7 +126,7 @@ class CompactionSteps:
         compactions.swapped(task, caller, None)
         left = [source for source in task.sources if is_committed(source)]
         if left:
-            raise NotAllowedError(f"objects {left} stay beside what compaction {record.task_id} made of them")
+            raise NotAllowedError(f"objects {left} stay although compaction {record.task_id} replaced them")
         replaced = [source for source in task.sources if source in swap.destroyed]
         compactions.covered(
             [held for source in replaced for held in self._held.get(source, ())],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError
+from ponor_cluster_simulation.protocols.streams import NO_NODE, NotAllowedError
 
 
 class Phase(IntEnum):
@@ -31,7 +31,7 @@ class Object(NamedTuple):
     node_epoch: int
     expires_at: int
     destroyed_at: int = 0
-    claimed_by: tuple[int, int] = (NOBODY, NOBODY)
+    claimed_by: tuple[int, int] = (NO_NODE, NO_NODE)
     claimed_until: int = 0
 
 
@@ -124,11 +124,13 @@ def claimed(
         each = destroyed(each, now)
     elif each.phase is not Phase.DESTROYED:
         raise NotAllowedError(f"a claim of what is {each.phase.name}")
-    elif each.claimed_by == (NOBODY, NOBODY) and rules.claim_after_delay and now <= each.destroyed_at + delay:
+    elif (
+        each.claimed_by == (NO_NODE, NO_NODE) and rules.claim_after_delay and now <= each.destroyed_at + delay
+    ):
         raise NotAllowedError(
             f"a claim at {now} of what was destroyed at {each.destroyed_at}: the delay is {delay}"
         )
-    elif each.claimed_by not in {(NOBODY, NOBODY), collector} and now <= each.claimed_until:
+    elif each.claimed_by not in {(NO_NODE, NO_NODE), collector} and now <= each.claimed_until:
         raise NotAllowedError(f"a claim at {now} of what {each.claimed_by} holds until {each.claimed_until}")
     return each._replace(claimed_by=collector, claimed_until=until)
 
@@ -142,7 +144,7 @@ def removed(each: Object, collector: tuple[int, int] | None, rules: ObjectRules 
     if each.phase is not Phase.DESTROYED:
         raise NotAllowedError(f"a removal of what is {each.phase.name}")
     if rules.remove_needs_claim and (
-        each.claimed_by == (NOBODY, NOBODY) or collector not in {None, each.claimed_by}
+        each.claimed_by == (NO_NODE, NO_NODE) or collector not in {None, each.claimed_by}
     ):
         raise NotAllowedError(f"a removal by {collector} of what {each.claimed_by} claimed")
     return each._replace(phase=Phase.GONE)

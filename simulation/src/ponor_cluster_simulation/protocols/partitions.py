@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError
+from ponor_cluster_simulation.protocols.streams import NO_NODE, NotAllowedError
 
 
 class Partition(NamedTuple):
@@ -17,14 +17,14 @@ class Partition(NamedTuple):
     leads it.
     """
 
-    leader: int = NOBODY
+    leader: int = NO_NODE
     epoch: int = -1
-    target: int = NOBODY
+    target: int = NO_NODE
 
     @property
     def moves(self) -> bool:
         """Whether it is moving."""
-        return self.target != NOBODY
+        return self.target != NO_NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def cancelled(partition: Partition) -> Partition:
     """
     if not partition.moves:
         raise NotAllowedError("a cancel of a partition that does not move")
-    return partition._replace(target=NOBODY)
+    return partition._replace(target=NO_NODE)
 
 
 def elected(
@@ -94,7 +94,7 @@ def elected(
         raise NotAllowedError(
             f"leader epoch {epoch} of node {leader} after {partition.epoch} of node {partition.leader}"
         )
-    is_away = partition.leader not in {NOBODY, leader}
+    is_away = partition.leader not in {NO_NODE, leader}
     if rules.closed_before_election and is_away and not may_leave:
         raise NotAllowedError(
             f"node {leader} is elected at {epoch} while streams are open at node {partition.leader}"

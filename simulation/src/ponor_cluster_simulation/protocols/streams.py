@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-NOBODY: Final = -1
+NO_NODE: Final = -1
 
 
 class NotAllowedError(Exception):
@@ -22,7 +22,7 @@ class Stream(NamedTuple):
 
     open: bool = False
     epoch: int = -1
-    node: int = NOBODY
+    node: int = NO_NODE
     node_epoch: int = -1
     start: int = 0
     end: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError
+from ponor_cluster_simulation.protocols.streams import NO_NODE, NotAllowedError
 
 
 class Wal(NamedTuple):
@@ -17,7 +17,7 @@ class Wal(NamedTuple):
     """
 
     trim_sequence: int = 0
-    recoverer: tuple[int, int] = (NOBODY, NOBODY)
+    recoverer: tuple[int, int] = (NO_NODE, NO_NODE)
     token: int = 0
 
 
@@ -51,7 +51,7 @@ def assigned(wal: Wal, recoverer: tuple[int, int], token: int, *, owner_is_over:
         NotAllowedError: its owner may still write, or the token does not follow.
     """
     if not owner_is_over:
-        raise NotAllowedError("a recovery beside a process that may still commit")
+        raise NotAllowedError("a recovery of the log of a process that may still commit")
     if token != wal.token + 1:
         raise NotAllowedError(f"token {token} after {wal.token}")
     return wal._replace(recoverer=recoverer, token=token)

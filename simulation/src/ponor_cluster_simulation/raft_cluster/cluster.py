@@ -95,7 +95,7 @@ class RaftCluster:
             self.clients.start()
             self.faults.start()
             self.timeline.run_until(SAFETY_MS)
-            self._make_peace()
+            self._end_faults()
             self._require_recovery()
             self._judge()
         except AssertionError as broken:
@@ -107,7 +107,7 @@ class RaftCluster:
 
     # --- recovery and judgement ---
 
-    def _make_peace(self) -> None:
+    def _end_faults(self) -> None:
         """End all faults and start all replicas."""
         self.faults.ended = self.clients.stopped = self.network.calm = True
         self.network.heal()

@@ -174,13 +174,13 @@ class Faults:
 
     def _partition(self) -> None:
         """Cut links of one replica, of one half, or single ones, in one or both directions."""
-        chance, everybody = self._chance, list(self._group.replicas)
+        chance, replicas = self._chance, list(self._group.replicas)
         if chance.random() < 0.6:
             victim = self._leader() or self._victim()
             side = {victim.own} if victim is not None else set()
         else:
-            side = {own for own in everybody if chance.random() < 0.5}
-        away = [(one, other) for one in everybody for other in everybody if one in side and other not in side]
+            side = {own for own in replicas if chance.random() < 0.5}
+        away = [(one, other) for one in replicas for other in replicas if one in side and other not in side]
         back = [(other, one) for one, other in away]
         links = chance.choice(
             (away, back, away + back, [link for link in away + back if chance.random() < 0.5])

@@ -138,7 +138,7 @@ class RaftInvariants:
             _require(
                 node.term in {leads, led},
                 3,
-                f"{replica.name} follows and knows of commit {commit}; no leader has committed more than {self.commit_index}",
+                f"{replica.name} is a follower with commit index {commit}; no leader has committed more than {self.commit_index}",
             )
             self._commit(replica, node, commit)
 

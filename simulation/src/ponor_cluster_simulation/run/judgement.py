@@ -41,9 +41,9 @@ from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
 
 LEADER_S_MAX: Final = 5.0
 ANSWER_S_MAX: Final = 20.0
-CALM_S_MAX: Final = 120.0
+QUIESCENT_S_MAX: Final = 120.0
 """Virtual time in which the cluster must become quiescent after the last fault."""
-CALM_S_MIN: Final = 2.0
+IDLE_S_MIN: Final = 2.0
 """Compaction is finished after this time without a task; its workers poll more often."""
 
 
@@ -62,36 +62,40 @@ class Judgement:
         Raises:
             InvariantBrokenError: an invariant does not hold.
         """
-        await self._comes_to_rest()
-        await self._log_is_whole("reader")
-        self._answers_are_linearizable()
-        await self._is_settled()
-        await self._survives_zombies()
+        await self._await_quiescence()
+        await self._check_log_is_complete("reader")
+        self._check_linearizable()
+        await self._check_settled()
+        await self._check_zombies()
         for reader in self._clients.broker_readers:  # they also compare the answers of resumed zombies
             reader.stop = True
-        await self._survives_a_power_cut()
+        await self._check_after_power_cut()
         if len(self._cluster.controllers) == 1:
             await _check_rot(self._world)
 
-    async def _is_settled(self) -> None:
+    async def _check_settled(self) -> None:
         """Check that moves and recoveries are over, images are equal, and the store is clean."""
-        await self._brokers_lead_and_moves_end()
-        await self._compaction_rests()
-        await self._alive("dead objects are destroyed and deleted topics are purged", self._is_reclaimed)
-        await self._explained(39, unexplained)
-        await self._explained(25, abandoned_objects)
-        self._connections_are_closed()
-        await self._images_are_equal()
-        await self._store_is_clean()
-        self._rules_hold()
+        await self._await_leaders_and_moves()
+        await self._await_end_of_compaction()
+        await self._await_liveness(
+            "dead objects are destroyed and deleted topics are purged", self._is_reclaimed
+        )
+        await self._await_explained(39, unexplained)
+        await self._await_explained(25, abandoned_objects)
+        self._check_connections_closed()
+        await self._check_images_equal()
+        await self._await_clean_store()
+        self._check_ledger_equals_image()
 
-    async def _comes_to_rest(self) -> None:
+    async def _await_quiescence(self) -> None:
         clients, cluster = self._clients, self._cluster
-        await self._alive("a controller leads", lambda: cluster.has_leader, LEADER_S_MAX)
-        await self._alive("the cluster serves", lambda: self._serves)
+        await self._await_liveness("a controller leads", lambda: cluster.has_leader, LEADER_S_MAX)
+        await self._await_liveness("the cluster serves", lambda: self._serves)
         self._clients.stop()
         for committer in clients.committers:
-            await self._alive("groups' offsets are known", partial(attrgetter("is_finished"), committer))
+            await self._await_liveness(
+                "groups' offsets are known", partial(attrgetter("is_finished"), committer)
+            )
         asking: list[Producer | StaleCommitter | Repeater | WrongCompactor] = [
             *clients.producers,
             *clients.stale_committers,
@@ -99,19 +103,25 @@ class Judgement:
             *clients.wrong_compactors,
         ]
         for client in asking:
-            await self._alive(f"{client.name} is answered", partial(attrgetter("is_finished"), client))
+            await self._await_liveness(
+                f"{client.name} is answered", partial(attrgetter("is_finished"), client)
+            )
         others: list[ColdReader | KeyedWriter] = [*clients.cold_readers, *clients.keyed_writers]
         for other in others:
-            await self._alive(
+            await self._await_liveness(
                 "readers under leases, and writers of keys, are done",
                 partial(attrgetter("is_finished"), other),
             )
         for keyed in clients.keyed_readers:
             keyed.stop = True
-            await self._alive(f"{keyed.name} has read all", partial(attrgetter("is_finished"), keyed))
+            await self._await_liveness(
+                f"{keyed.name} has read all", partial(attrgetter("is_finished"), keyed)
+            )
         self._checks.counts[33] += sum(consumer.looks for consumer in clients.consumers)
         for consumer in clients.consumers:
-            await self._alive(f"{consumer.name} is at the end", partial(attrgetter("is_at_end"), consumer))
+            await self._await_liveness(
+                f"{consumer.name} is at the end", partial(attrgetter("is_at_end"), consumer)
+            )
             consumer.stop = True
 
     @property
@@ -127,15 +137,17 @@ class Judgement:
         """Brokers that stay paused until everything else is judged."""
         return [name for name, process in self._cluster.processes.items() if process.paused]
 
-    async def _alive(self, what: str, condition: Callable[[], bool], s_max: float = CALM_S_MAX) -> None:
+    async def _await_liveness(
+        self, what: str, condition: Callable[[], bool], s_max: float = QUIESCENT_S_MAX
+    ) -> None:
         await self._world.wait(LIVENESS, what, condition, s_max=s_max)
 
-    async def _log_is_whole(self, name: str) -> None:
+    async def _check_log_is_complete(self, name: str) -> None:
         """Read everything that was acknowledged with a new consumer: each record once, in order."""
         clients = self._clients
         reader = clients.consumer(name)
         self._world.start(name, reader.run)
-        await self._alive(f"{name} has read all", lambda: reader.is_at_end)
+        await self._await_liveness(f"{name} has read all", lambda: reader.is_at_end)
         reader.stop = True
         for partition, log in enumerate(reader.logs):
             clients.history.check_log(partition, log)
@@ -143,7 +155,7 @@ class Judgement:
         if clients.keyed_writers:
             keyed = clients.keyed_reader(f"keyed-{name}", stop=True)
             self._world.start(keyed.name, keyed.run)
-            await self._alive(f"{keyed.name} has read all", lambda: keyed.is_finished)
+            await self._await_liveness(f"{keyed.name} has read all", lambda: keyed.is_finished)
 
     def _images(self) -> dict[str, MetadataImage]:
         watch, processes = self._cluster.watch, self._cluster.processes
@@ -154,7 +166,7 @@ class Judgement:
         images["observer"] = self._world.observer.image
         return images
 
-    async def _compaction_rests(self) -> None:
+    async def _await_end_of_compaction(self) -> None:
         """Wait until no task, lease or multipart upload is left.
 
         An upload must be ended if its creator is running. Where the bucket is reconciled, no upload
@@ -183,34 +195,36 @@ class Judgement:
             )
             if busy or swapped_at != ledger.compactions.swapped_at:
                 calm_since, swapped_at = loop.time(), ledger.compactions.swapped_at
-            return not busy and loop.time() - calm_since >= CALM_S_MIN
+            return not busy and loop.time() - calm_since >= IDLE_S_MIN
 
         try:
-            await wait_until(rests, poll_s=0.1, timeout_s=CALM_S_MAX)
+            await wait_until(rests, poll_s=0.1, timeout_s=QUIESCENT_S_MAX)
         except TimeoutError:
-            self._checks.require(38, False, f"not within {CALM_S_MAX} s: {busy or 'compaction does not end'}")
+            self._checks.require(
+                38, False, f"not within {QUIESCENT_S_MAX} s: {busy or 'compaction does not end'}"
+            )
         self._checks.require(38, True, "rests")
 
     def _is_reclaimed(self) -> bool:
         image = self._image()
         return not len(image[RECLAIMS]) and not len(image[DELETIONS])
 
-    async def _explained(self, number: int, left: Callable[[MetadataImage], list[str]]) -> None:
+    async def _await_explained(self, number: int, left: Callable[[MetadataImage], list[str]]) -> None:
         """Wait until a row explains everything; `left` describes what none explains."""
         try:
-            await wait_until(lambda: not left(self._image()), poll_s=0.1, timeout_s=CALM_S_MAX)
+            await wait_until(lambda: not left(self._image()), poll_s=0.1, timeout_s=QUIESCENT_S_MAX)
         except TimeoutError:
             words = "; ".join(left(self._image())[:10])
-            self._checks.require(number, False, f"not within {CALM_S_MAX} s: {words}")
+            self._checks.require(number, False, f"not within {QUIESCENT_S_MAX} s: {words}")
         self._checks.require(number, True, "explained")
 
-    def _connections_are_closed(self) -> None:
+    def _check_connections_closed(self) -> None:
         """Check that callers have closed their connections."""
         forgotten = self._world.simulation.network.forgotten()
         self._checks.require(46, not forgotten, "; ".join(forgotten[:10]))
 
-    async def _images_are_equal(self) -> None:
-        await self._alive(
+    async def _check_images_equal(self) -> None:
+        await self._await_liveness(
             "all images are at one index",
             lambda: len({image.index for image in self._images().values()}) == 1,
         )
@@ -222,7 +236,7 @@ class Judgement:
             self._checks.require(28, same, f"the images of {name} and {first} differ at {images[name].index}")
         validate(images[first])
 
-    async def _store_is_clean(self) -> None:
+    async def _await_clean_store(self) -> None:
         """Wait until the store holds only objects of committed rows, slots of open logs, and
         fences.
         """
@@ -235,7 +249,7 @@ class Judgement:
                 if row.state is ObjectState.COMMITTED
             }
 
-        deadline = self._world.simulation.loop.time() + CALM_S_MAX
+        deadline = self._world.simulation.loop.time() + QUIESCENT_S_MAX
         while True:
             self._world.supervisor.check()
             before, keys, after = wanted(), await self._cluster.keys(), wanted()
@@ -249,7 +263,7 @@ class Judgement:
             self._checks.require(25, in_time, f"never deleted: {sorted(found - after)}")
             await asyncio.sleep(0.5)
 
-    def _answers_are_linearizable(self) -> None:
+    def _check_linearizable(self) -> None:
         """Check that one order of the operations on short-lived streams explains all answers."""
         history = self._clients.shared_streams.short_lived.history
         self._checks.counts[11] += sum(each.kind == "read" for each in history)
@@ -257,7 +271,7 @@ class Judgement:
         if found:
             self._checks.require(11, False, "\n".join(map(str, found)))
 
-    def _rules_hold(self) -> None:
+    def _check_ledger_equals_image(self) -> None:
         """Check that ledger and image agree on committed objects and stream bounds."""
         image = self._image()
         committed = {int(row.object_id) for row in image[OBJECTS] if row.state is ObjectState.COMMITTED}
@@ -273,7 +287,7 @@ class Judgement:
                 f"stream {row.stream_id}: image and records differ",
             )
 
-    async def _brokers_lead_and_moves_end(self) -> None:
+    async def _await_leaders_and_moves(self) -> None:
         """Wait until moves have ended, logs of dead brokers are recovered, and live brokers lead."""
         names = [name for name in self._cluster.brokers if name not in self._asleep]
         nodes = {self._cluster.node_of(name) for name in names}
@@ -296,15 +310,15 @@ class Judgement:
             return ", ".join((*moving, *left, *lost))
 
         try:
-            await wait_until(lambda: not unsettled(), poll_s=0.05, timeout_s=CALM_S_MAX)
+            await wait_until(lambda: not unsettled(), poll_s=0.05, timeout_s=QUIESCENT_S_MAX)
         except TimeoutError:
-            self._checks.require(34, False, f"not within {CALM_S_MAX} s: {unsettled()}")
+            self._checks.require(34, False, f"not within {QUIESCENT_S_MAX} s: {unsettled()}")
         self._checks.require(34, True, "settled")
 
     def _image(self) -> MetadataImage:
         return next(iter(self._images().values()))
 
-    async def _survives_zombies(self) -> None:
+    async def _check_zombies(self) -> None:
         """Resume the zombies: after they detect the fence, nothing that they send has an effect."""
         assert self._world.injector is not None
         woken = self._world.injector.wake()
@@ -315,12 +329,12 @@ class Judgement:
         def are_over() -> bool:
             return all(self._cluster.processes[name].runtime is not life for name, life in lives.items())
 
-        await self._alive(f"{', '.join(woken)} detect that they were fenced", are_over)
-        await self._alive("all brokers serve", lambda: self._serves)
-        await self._log_is_whole("reader-after-zombies")
-        await self._is_settled()
+        await self._await_liveness(f"{', '.join(woken)} detect that they were fenced", are_over)
+        await self._await_liveness("all brokers serve", lambda: self._serves)
+        await self._check_log_is_complete("reader-after-zombies")
+        await self._check_settled()
 
-    async def _survives_a_power_cut(self) -> None:
+    async def _check_after_power_cut(self) -> None:
         """Cut the power of all machines, start them, and read all logs."""
         for process in self._cluster.processes.values():
             if process.running:
@@ -328,7 +342,7 @@ class Judgement:
         for name, process in self._cluster.processes.items():
             if not process.running and name not in self._world.supervisor.refused:
                 self._cluster.start(name)
-        await self._log_is_whole("reader-after-power-cut")
+        await self._check_log_is_complete("reader-after-power-cut")
         self._world.supervisor.check()
 
 

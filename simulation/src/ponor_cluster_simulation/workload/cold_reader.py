@@ -1,7 +1,7 @@
 """Readers under snapshot leases: each locates stream data in an image and reads it from the store
 repeatedly.
 
-While a lease is live, every object of its image must exist, whatever is compacted, trimmed, deleted
+While a lease is live, every object of its image must exist, even if it is compacted, trimmed, deleted
 or collected. Clocks drift, so a reader that misses an object asks the controllers whether the lease
 is over. The bytes of an offset must always be equal, in whichever object they are.
 """

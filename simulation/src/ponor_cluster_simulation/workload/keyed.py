@@ -172,7 +172,7 @@ class KeyedWriter:
 
 
 class KeyedReader:
-    """Reads the whole log repeatedly, and once more after it was stopped. Its process never
+    """Reads the whole log repeatedly, and again after it was stopped. Its process never
     crashes.
     """
 
@@ -194,7 +194,7 @@ class KeyedReader:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Read until stopped, and then the whole log once more."""
+        """Read until stopped, and then the whole log again."""
         while not self.is_finished:
             is_last = self.stop
             log = await self._read_all(runtime)
@@ -279,7 +279,7 @@ class KeyedReader:
             self._checks.require(
                 37,
                 latest.is_tombstone or self._may_be_deleted(key, offset),
-                f"{TOPIC}: {latest} was acknowledged at {offset} and is gone, with nothing later of its key",
+                f"{TOPIC}: {latest} was acknowledged at {offset} and is missing, without a later record of its key",
             )
             is_clean = is_clean and all(record.key != key for record in log.values())
         self._checks.require(37, True, "the log was judged")
