@@ -314,7 +314,7 @@ def test_the_place_of_the_log_changes_only_when_nothing_is_in_it() -> None:
         world.cluster.start(name)
         await world.until(lambda: not process.running)
         assert isinstance(process.failure, OperationError)
-        assert "start it with that log once more" in str(process.failure)
+        assert "start it again with that log" in str(process.failure)
         world.cluster.wal = WalKind.FILE
         await world.back(name)
         world.cluster.stop(name)

@@ -11,15 +11,15 @@ import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.domains.compaction.garbage_ratio import Wear
+from ponor_controller.domains.compaction.garbage_ratio import GarbageRatio
 from ponor_controller.domains.compaction.offering import Offering
 from ponor_controller.domains.compaction.survey import Survey
 from ponor_controller.domains.nodes.registration import assign_recovery, register_node
-from ponor_controller.domains.objects.reclaim_duty import PAUSE_S, ReclaimDriver
-from ponor_controller.domains.quorum.format_records import format_records
+from ponor_controller.domains.objects.reclaim_duty import PAUSE_S, ReclaimDuty
+from ponor_controller.domains.quorum.first_records import format_records
 from ponor_controller.kernel.decisions import Decision, Situation
 from ponor_controller.kernel.operation import Caller
-from ponor_controller.operations import validate
+from ponor_controller.operations import validator_of_all
 from ponor_controller.settings import ControllerSettings
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.image.overlay import Overlay
@@ -105,8 +105,8 @@ class Ledger:
         self.image = MetadataImage()
         self.view = Overlay(self.image)
         self.survey = Survey(self.image, self.settings.compaction)
-        self.wear = Wear(self.image, self.settings.compaction)
-        self.compactions = Offering(self.image, self.survey, self.wear, self.settings.compaction)
+        self.garbage_ratio = GarbageRatio(self.image, self.settings.compaction)
+        self.compactions = Offering(self.image, self.survey, self.garbage_ratio, self.settings.compaction)
         self.apply(format_records(CLUSTER_ID, ORDINAL, self.randomness))
 
     def apply(self, records: list[records_pb2.Record]) -> None:
@@ -124,9 +124,9 @@ class Ledger:
 
     def reclaim(self) -> int:
         """Run the duty that reclaims until nothing is left to do; how many batches it made."""
-        driver = new_reclaim_driver(self)
+        duty = new_reclaim_duty(self)
         before = self.view.index
-        while driver.step() == PAUSE_S:
+        while duty.step() == PAUSE_S:
             assert self.view.index - before < RECLAIM_BATCHES_MAX, "reclaiming does not end"
         return self.view.index - before
 
@@ -168,7 +168,7 @@ class Ledger:
     def do(self, caller: Caller, **kind: Any) -> wire.OperationResult:
         """Decide and apply; the answer."""
         decision = self._validate(caller, **kind)
-        self.apply([*decision.records, *decision.parting])
+        self.apply([*decision.records, *decision.closing_records])
         return decision.result
 
     def refusal(self, caller: Caller, **kind: Any) -> str:
@@ -182,7 +182,9 @@ class Ledger:
 
     def _validate(self, caller: Caller, **kind: Any) -> Decision:
         operation = wire.Operation(**kind)
-        return validate(operation, self._situation(caller), operation.WhichOneof("kind"))
+        return validator_of_all(self.compactions)(
+            operation, self._situation(caller), operation.WhichOneof("kind")
+        )
 
     def _situation(self, caller: Caller) -> Situation:
         return Situation(
@@ -192,7 +194,6 @@ class Ledger:
             settings=self.settings,
             randomness=self.randomness,
             is_suspected=lambda node_id: node_id in self.suspected,
-            compactions=self.compactions,
         )
 
     # Rows that must be there.
@@ -245,10 +246,10 @@ class Ledger:
         return ids
 
 
-def new_reclaim_driver(ledger: Ledger) -> ReclaimDriver:
+def new_reclaim_duty(ledger: Ledger) -> ReclaimDuty:
     """The duty that reclaims, as a leader whose term has just begun runs it."""
     proposer: Any = _LedgerProposer(ledger)
-    return ReclaimDriver(proposer, _NoLeading(), StandingClock(), Telemetry())  # type: ignore[arg-type]
+    return ReclaimDuty(proposer, _NoLeading(), StandingClock(), Telemetry())  # type: ignore[arg-type]
 
 
 def upload_body(

@@ -11,7 +11,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.consensus.members import Member, membership_of
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.consensus.snapshot_format import SnapshotHeader
-from ponor_controller.domains.quorum.format_records import format_records
+from ponor_controller.domains.quorum.first_records import format_records
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.startup.recovery import Recovered, recover
 from ponor_metadata.image.image import MetadataImage

@@ -142,12 +142,12 @@ class Moving:
 
     # What the controller does by itself.
 
-    def due(self, *, settled_in_ms: int = 0) -> Due:
-        return find_due(self.ledger.view, self.ledger.now_ms, self._is_suspected, settled_in_ms=settled_in_ms)
+    def due(self, *, grace_left_ms: int = 0) -> Due:
+        return find_due(self.ledger.view, self.ledger.now_ms, self._is_suspected, grace_left_ms=grace_left_ms)
 
-    def drive(self, *, settled_in_ms: int = 0) -> list[Action]:
+    def drive(self, *, grace_left_ms: int = 0) -> list[Action]:
         """One look of the driver."""
-        deeds = self.due(settled_in_ms=settled_in_ms).deeds
+        deeds = self.due(grace_left_ms=grace_left_ms).interventions
         self.ledger.apply([deed.record for deed in deeds])
         return [deed.action for deed in deeds]
 

@@ -16,7 +16,7 @@ from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.record_log import OnDurable, RecordLog
 from ponor_controller.consensus.snapshot_files import NAME_PREFIX, Snapshot, SnapshotFiles
 from ponor_controller.consensus.snapshot_format import decode_header, header_bytes
-from ponor_controller.domains.leases.duty import LeaseDriver
+from ponor_controller.domains.leases.duty import LeaseDuty
 from ponor_controller.domains.moves import rules
 from ponor_controller.domains.nodes.registration import register_node
 from ponor_controller.domains.objects import dead_objects
@@ -66,7 +66,7 @@ _delete_granted = Sweeper._delete
 _register = SessionService._register
 _contradiction = SessionService._contradiction
 _connect = SimNetwork.connect
-_step = LeaseDriver.step
+_step = LeaseDuty.step
 _send = SubscriptionService._send
 _end_snapshot = FollowedImage.end_snapshot
 _rot = SimDisk.rot
@@ -94,7 +94,8 @@ def propose_without_result(
     """`Executor._propose`."""
     records: list[records_pb2.Record] = decision.records
     index = self._proposer.propose(records, divisible=decision.divisible)
-    self._answer_later(self._reply(pending, decision.result, index), index)
+    decision.result.request_id = pending.operation.request_id
+    self._answers.after_commit(pending, decision.result, decision.result.SerializeToString(), index)
 
 
 def replay_by_id(self: Executor, pending: PendingOperation, digest: bytes) -> bool:
@@ -108,10 +109,10 @@ def replay_by_id(self: Executor, pending: PendingOperation, digest: bytes) -> bo
 
 def formats_beside_a_cluster() -> Patches:
     """A voter without a directory forms a new cluster; a silent voter counts as blank."""
-    ask_who, held = introduction.ask_who, False
+    request_identity, held = introduction.request_identity, False
 
     async def guess(network: Network, address: str) -> peer_service_pb2.PeerIntroduction | None:
-        answer = await ask_who(network, address)
+        answer = await request_identity(network, address)
         if answer is None and held:
             blank = peer_service_pb2.PeerReplica(node_id=1, directory_id=bytes(16))
             return peer_service_pb2.PeerIntroduction(replica=blank)
@@ -122,7 +123,7 @@ def formats_beside_a_cluster() -> Patches:
         held = any(answer is not None and answer.cluster_id for answer in answers)
 
     return (
-        *used_in("ask_who", guess, formation),
+        *used_in("request_identity", guess, formation),
         *used_in("_refuse_known_cluster", ignore, formation),
         *used_in("_is_ready", lambda _, answer: answer is not None, formation),
     )
@@ -193,8 +194,8 @@ def set_objects_dead_for(image: MetadataImage, stream_ids: Sequence[StreamId]) -
     yield from found
 
 
-def expire_leases_early(self: LeaseDriver) -> float | None:
-    """`LeaseDriver.step`."""
+def expire_leases_early(self: LeaseDuty) -> float | None:
+    """`LeaseDuty.step`."""
     view, now_ms = self._proposer.view, self._proposer.now_ms()
     due = [row for row in view[SNAPSHOTS] if row.begun_at_ms + SNAPSHOT_LEASE_MS <= now_ms]
     if due:
@@ -212,7 +213,7 @@ async def register_unconfirmed(self: SessionService, hello: wire.Hello) -> Any:
     try:
         register_node(hello, self._proposer.view, self._proposer.now_ms())
     except OperationError:
-        await self._proposer.committed_up_to(self._proposer.last_index)
+        await self._proposer.commits.reached(self._proposer.last_index)
         raise
     return await _register(self, hello)
 

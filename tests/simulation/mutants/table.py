@@ -24,7 +24,7 @@ from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_files import SnapshotFiles
 from ponor_controller.domains.compaction import duty as compaction_duty
 from ponor_controller.domains.compaction import operations as compaction_operations
-from ponor_controller.domains.leases.duty import LeaseDriver
+from ponor_controller.domains.leases.duty import LeaseDuty
 from ponor_controller.domains.objects import dead_objects, reclaim_duty, uploads
 from ponor_controller.domains.objects import operations as objects
 from ponor_controller.domains.streams import operations as streams
@@ -524,7 +524,7 @@ CONTROLLER_MUTANTS: Final = (
     Mutant(
         "snapshot_lease_ends_early",
         "A snapshot lease ends half a second after it began, although its reader renews it.",
-        (method(LeaseDriver.step, controller.expire_leases_early),),
+        (method(LeaseDuty.step, controller.expire_leases_early),),
         (Catch(SWARM, r"invariant 36", 2),),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""`python -m ponor_controller --config FILE`: one controller as a process of its own."""
+"""`python -m ponor_controller --config FILE`: one controller as a process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorr
 
 NAME = "ponor_controller"
 LOADING_THRESHOLDS = (50_000, 50, 100)
-"""Few and late collections: rows make no cycles, and what a start leaves is frozen."""
+"""GC thresholds during the start: rows form no cycles, and objects that survive the start are frozen."""
 SERVING_THRESHOLDS = (500, 50, 2_000)
-"""Small collections of what is young: what a thousand operations in flight hold is all alive, and to look at it seldom but all at once took steps of 10 ms and a quarter of a leader's
-CPU (docs/design/sessions-and-subscriptions.md#cost-of-an-operation). Late ones of what is old: a pass over a large image costs more than what it finds (docs/design/time-and-turns.md#garbage-collection)."""
+"""GC thresholds while serving. Young objects are collected often: a thousand operations in flight are all alive,
+and rare large collections took 10 ms each and a quarter of a leader's CPU
+(docs/design/sessions-and-subscriptions.md#cost-of-an-operation). Old objects are collected rarely: a pass over a
+large image costs more than it frees (docs/design/time-and-turns.md#garbage-collection)."""
 REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, UnknownRecordError, WrongDirectoryError)
 
 

@@ -1,7 +1,4 @@
-"""The composition root of the controller: opens what is on disk, binds ports, serves until told to stop, closes in order.
-
-What lives here: the order of a start and of a stop, and the checks that what was found belongs together. The parts themselves are built in `controller`.
-"""
+"""Run one controller: lock and open its directory, bind its ports, serve until stopped, then close in order."""
 
 from __future__ import annotations
 
@@ -43,13 +40,13 @@ from ponor_controller.controller import Controller
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.startup.formation import ClusterExistsError, blank_identity, form
-from ponor_controller.startup.listeners import Doors
+from ponor_controller.startup.listeners import Listeners
 from ponor_controller.startup.readiness import Readiness
 from ponor_controller.startup.recovery import Recovered, recover
 
 LOG: Final = logging.getLogger("ponor.controller")
 FORMATTED_BY_INDEX = 8
-"""The batch that formats a cluster is the first that a leader proposes; before it are only opening entries of leaders that did not get so far."""
+"""Highest index at which the formatting batch is expected. Only opening entries of earlier leaders precede it."""
 
 Ready = Callable[[ServiceAddresses], None]
 
@@ -66,43 +63,44 @@ async def run(
     """Serve until `stop` is set.
 
     Args:
-        runtime: the outside world.
-        settings: the same for all controllers.
-        options: of this one.
-        stop: ends it.
-        ready: called once, with the addresses. A quorum of one leads by then; a larger one may still have to find its leader.
-        peer_network: carries what controllers say to each other; the runtime's network if none is given.
+        runtime: clock, disk, network, randomness, telemetry.
+        settings: equal at all controllers.
+        options: of this controller.
+        stop: ends the service.
+        ready: called once with the addresses. A sole controller leads by then; a quorum may still elect.
+        peer_network: connects controllers; default: the runtime's network.
 
     Raises:
-        DirectoryInUseError, WrongDirectoryError, RecordLogCorruptError: the data directory cannot be used; the message says what to do.
+        DirectoryInUseError, WrongDirectoryError, RecordLogCorruptError: the data directory cannot be used; the
+            message names the remedy.
         OSError: an address cannot be bound, or the disk failed.
     """
     await runtime.disk.make_directories(options.data)
     lock = _lock(runtime, options.data)
-    doors = Doors(runtime.network, peer_network or runtime.network)
-    # A controller that is not ready yet has to answer its peers: they make each other ready.
-    runtime.health.require_for(service_name(PEER), lambda: doors.refusal_of(PEER))
+    listeners = Listeners(runtime.network, peer_network or runtime.network)
+    # The peer port is served before the controller is ready, because a quorum becomes ready together.
+    runtime.health.require_for(service_name(PEER), lambda: listeners.refusal_of(PEER))
     try:
         identity = await open_identity(
             runtime.disk, options.data, options.cluster_id, lambda: _new_identity(runtime, options)
         )
         _check_node(identity, options)
-        await doors.open(options.listen, options.peer_listen)
+        await listeners.open(options.listen, options.peer_listen)
         if not identity.cluster_id:
             runtime.health.require("membership", lambda: "this controller is blank and waits to be added")
             ready = Once(ready)
-            admitted = await _until(stop, _become_member(runtime, options, identity, doors, ready))
+            admitted = await _until(stop, _become_member(runtime, options, identity, listeners, ready))
             if admitted is None:
                 return
             identity = admitted
             await write_identity(runtime.disk, options.data, identity)
         log = await _open_log(runtime, settings, options.data, identity)
         try:
-            await _serve(runtime, settings, options, identity, log, doors, stop, ready)
+            await _serve(runtime, settings, options, identity, log, listeners, stop, ready)
         finally:
             await log.close()
     finally:
-        await doors.close()
+        await listeners.close()
         lock.release()
 
 
@@ -112,7 +110,7 @@ async def _serve(
     options: ControllerOptions,
     identity: DirectoryIdentity,
     log: RecordLog,
-    doors: Doors,
+    listeners: Listeners,
     stop: asyncio.Event,
     ready: Ready,
 ) -> None:
@@ -129,67 +127,71 @@ async def _serve(
         stored,
         recovered,
         tasks,
-        doors.peer_network,
-        Addresses(*map(reachable, doors.addresses)),
+        listeners.peer_network,
+        Addresses(*map(reachable, listeners.addresses)),
     )
-    controller.consensus.on_leadership(_tell)
+    controller.consensus.on_leadership(_log_leader)
     Readiness(identity.replica, controller.driver, controller.leadership).contribute(runtime.health)
     try:
         controller.start()
         formatting = tasks.spawn(_remember_format(runtime, options, identity, controller), "formatted")
         if controller.consensus.is_sole_voter:
             await _until(stop, _lead(controller, formatting))
-        doors.serve(controller.handlers())
-        ready(_addresses(doors, identity))
+        listeners.serve(controller.handlers())
+        ready(_addresses(listeners, identity))
         await stop.wait()
-        await controller.consensus.hand_over()
-        await doors.close()
+        await controller.consensus.transfer_before_stop()
+        await listeners.close()
     finally:
         controller.close()
         await tasks.close()
 
 
 async def _lead(controller: Controller, formatting: asyncio.Task[None]) -> None:
-    """Until this controller leads, what it began with is committed, and the directory knows it."""
+    """Wait until this controller leads, its first records are committed, and the directory is marked formatted."""
     await controller.leadership.began()
-    await controller.proposer.committed_up_to(controller.proposer.last_index)
+    await controller.proposer.commits.reached(controller.proposer.last_index)
     await asyncio.wait((formatting,))
 
 
 async def _remember_format(
     runtime: Runtime, options: ControllerOptions, identity: DirectoryIdentity, controller: Controller
 ) -> None:
-    """From the first commit on an empty log is an error, never a reason to begin anew."""
+    """Mark the directory formatted after the first commit: an empty log is an error from then on."""
     if not identity.formatted:
         await controller.first_commit.wait()
         await mark_formatted(runtime.disk, options.data, identity)
 
 
 async def _become_member(
-    runtime: Runtime, options: ControllerOptions, identity: DirectoryIdentity, doors: Doors, ready: Ready
+    runtime: Runtime,
+    options: ControllerOptions,
+    identity: DirectoryIdentity,
+    listeners: Listeners,
+    ready: Ready,
 ) -> DirectoryIdentity:
-    """A blank controller forms a new cluster with others, or waits until a cluster calls it."""
+    """Form a new cluster with other blank controllers, or wait until a cluster connects."""
     admission = Admission(identity, may_format=options.may_format)
-    doors.serve({PEER: admission.handle})
+    listeners.serve({PEER: admission.handle})
     try:
         if options.may_format:
-            formation = form(options, identity, doors.addresses, runtime, doors.peer_network)
+            formation = form(options, identity, listeners.addresses, runtime, listeners.peer_network)
             formed = await _first_of(formation, admission.admitted)
             if not isinstance(formed, ClusterExistsError):
                 return formed
             admission.may_format = False
             LOG.error("%s is not formatted: %s", options.data, formed)
-        LOG.warning("%s is blank; it is let in by `%s`", options.data, _invitation(doors, identity))
-        ready(_addresses(doors, identity))
+        LOG.warning("%s is blank; add it by `%s`", options.data, _add_command(listeners, identity))
+        ready(_addresses(listeners, identity))
         return await admission.admitted
     finally:
-        doors.serve({})
+        listeners.serve({})
 
 
 async def _first_of(
     formation: Coroutine[Any, Any, DirectoryIdentity], admitted: asyncio.Future[DirectoryIdentity]
 ) -> DirectoryIdentity | ClusterExistsError:
-    """What the formation or a caller made of this controller, or why it must not be formatted."""
+    """The identity from the formation or from a member that connected; or why formatting is not allowed."""
     forming = asyncio.get_running_loop().create_task(formation, name="controller-formation")
     try:
         await asyncio.wait((forming, admitted), return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +204,7 @@ async def _first_of(
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> Any:
-    """What `work` returns, or None when `stop` came first."""
+    """The result of `work`; None if `stop` is set first."""
     loop = asyncio.get_running_loop()
     working = loop.create_task(work, name="controller-start")
     stopping = loop.create_task(stop.wait(), name="controller-stop")
@@ -215,20 +217,20 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> Any:
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-def _invitation(doors: Doors, identity: DirectoryIdentity) -> str:
+def _add_command(listeners: Listeners, identity: DirectoryIdentity) -> str:
     return (
         f"ponor cluster quorum add-learner {identity.node_id} --directory {identity.directory_id} "
-        f"--peer {doors.addresses.peer} --service {doors.addresses.service}"
+        f"--peer {listeners.addresses.peer} --service {listeners.addresses.service}"
     )
 
 
-def _tell(leadership: Leadership) -> None:
+def _log_leader(leadership: Leadership) -> None:
     if leadership.leader is not None:
         LOG.info("term %d: node %d leads", leadership.term, leadership.leader.node_id)
 
 
 class Once:
-    """Calls `ready` the first time only: a controller that was announced while it was blank is not announced again."""
+    """Calls `ready` only the first time: a blank controller announces itself before it is added."""
 
     def __init__(self, ready: Ready) -> None:
         self._ready: Ready | None = ready
@@ -243,7 +245,7 @@ def _new_identity(runtime: Runtime, options: ControllerOptions) -> DirectoryIden
     """The identity of an empty directory.
 
     Raises:
-        WrongDirectoryError: it may not be formatted, and no cluster could ever call this controller.
+        WrongDirectoryError: it may not be formatted, and has no peer port on which a cluster could add it.
     """
     if not options.may_format and not options.peer_listen:
         raise WrongDirectoryError(
@@ -252,9 +254,9 @@ def _new_identity(runtime: Runtime, options: ControllerOptions) -> DirectoryIden
     return blank_identity(options, runtime.randomness)
 
 
-def _addresses(doors: Doors, identity: DirectoryIdentity) -> ServiceAddresses:
-    peer = {"peer": doors.addresses.peer} if doors.addresses.peer else {}
-    return {"session": doors.addresses.service, **peer, "directory_id": str(identity.directory_id)}
+def _addresses(listeners: Listeners, identity: DirectoryIdentity) -> ServiceAddresses:
+    peer = {"peer": listeners.addresses.peer} if listeners.addresses.peer else {}
+    return {"session": listeners.addresses.service, **peer, "directory_id": str(identity.directory_id)}
 
 
 def _lock(runtime: Runtime, directory: PurePath) -> DiskLock:
@@ -271,7 +273,7 @@ async def _open_log(
 ) -> RecordLog:
     log_settings = RecordLogSettings(
         segment_bytes=settings.log_segment_bytes,
-        # Room for everything that the core lets in: own proposals, or what a leader and the one before it have under way to a follower.
+        # Room for everything that the core accepts: own proposals, or the appends of two leaders to a follower.
         queue_bytes_max=8 * settings.proposals_bytes_max,
         trailing_entries=settings.log_trailing_batches,
         trailing_bytes_max=settings.log_trailing_bytes_max,
@@ -282,11 +284,11 @@ async def _open_log(
 
 
 def _check_node(identity: DirectoryIdentity, options: ControllerOptions) -> None:
-    wanted, ordinal = options.own_node_id, identity.cluster_ordinal
-    is_same = number_of_node(identity.node_id) == number_of_node(wanted)
+    configured, ordinal = options.own_node_id, identity.cluster_ordinal
+    is_same = number_of_node(identity.node_id) == number_of_node(configured)
     if options.node_id is not None and not is_same:
         raise WrongDirectoryError(
-            f"{options.data} belongs to node {identity.node_id}, not {wanted}; correct the configuration"
+            f"{options.data} belongs to node {identity.node_id}, not {configured}; correct the configuration"
         )
     if UNKNOWN_ORDINAL not in (ordinal, options.cluster_ordinal) and ordinal != options.cluster_ordinal:
         raise WrongDirectoryError(
@@ -298,17 +300,17 @@ def _check_node(identity: DirectoryIdentity, options: ControllerOptions) -> None
 def _check_recovered(
     recovered: Recovered, stored: StoredState, identity: DirectoryIdentity, options: ControllerOptions
 ) -> None:
-    """The directory's identity, the log and the configuration must speak of one cluster."""
+    """Check that the directory's identity, the log and the configuration belong to one cluster."""
     if stored.base.index == 0 and not stored.entries:
         if identity.formatted:
             raise RecordLogCorruptError(
                 options.data, 0, "the log was formatted and is empty now", RESTORE_REMEDY
             )
         return
-    found = _cluster_in(recovered, stored)
-    if found is None:
+    logged = _logged_cluster(recovered, stored)
+    if logged is None:
         return
-    cluster_id, ordinal = found
+    cluster_id, ordinal = logged
     if cluster_id != identity.cluster_id:
         raise WrongDirectoryError(
             f"{options.data}: the log is of cluster {cluster_id}, the file identity of {identity.cluster_id}; restore that file"
@@ -319,7 +321,7 @@ def _check_recovered(
         )
 
 
-def _cluster_in(recovered: Recovered, stored: StoredState) -> tuple[str, int] | None:
+def _logged_cluster(recovered: Recovered, stored: StoredState) -> tuple[str, int] | None:
     """Id and ordinal of the cluster, from the image or from the beginning of the log."""
     cluster = cluster_of(recovered.image)
     if cluster is not None:

@@ -1,6 +1,6 @@
-"""One controller: its parts, connected.
+"""Build the parts of one controller and connect them.
 
-What lives here: construction by constructor and the order in which parts hear of what happens; no decisions. What is on disk was recovered before; ports are bound by `app`.
+`app` recovers the log and binds the ports before it creates a `Controller`.
 """
 
 from __future__ import annotations
@@ -35,34 +35,32 @@ from ponor_controller.consensus.raft_driver import TICK_SECONDS, RaftDriver
 from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_traffic import SnapshotTraffic
 from ponor_controller.domains.balancing import duty as balancer
-from ponor_controller.domains.compaction import duty as compaction_driver
-from ponor_controller.domains.compaction.garbage_ratio import Wear
+from ponor_controller.domains.compaction import duty as compaction_duty
+from ponor_controller.domains.compaction.garbage_ratio import GarbageRatio
 from ponor_controller.domains.compaction.offering import Offering
 from ponor_controller.domains.compaction.survey import Survey
-from ponor_controller.domains.leases import duty as lease_driver
-from ponor_controller.domains.moves import duty as move_driver
-from ponor_controller.domains.nodes import drain_duty as drain_driver
-from ponor_controller.domains.nodes import failover_duty as failover_driver
-from ponor_controller.domains.objects import reclaim_duty as reclaim_driver
+from ponor_controller.domains.leases import duty as lease_duty
+from ponor_controller.domains.moves import duty as move_duty
+from ponor_controller.domains.nodes import drain_duty, failover_duty
+from ponor_controller.domains.objects import reclaim_duty
 from ponor_controller.domains.objects.garbage_ages import GarbageAges
 from ponor_controller.domains.quorum.first_records import QuorumRecords
 from ponor_controller.domains.quorum.raft_quorum import RaftQuorum
-from ponor_controller.kernel.cluster_clock import ClusterClock
-from ponor_controller.kernel.confirmed_answers import ConfirmedAnswers
-from ponor_controller.kernel.execution_loop import drive
-from ponor_controller.kernel.executor import Executor
+from ponor_controller.kernel.answers import Answers, ConfirmedAnswers
+from ponor_controller.kernel.cluster_clock import ClusterClock, Opening
+from ponor_controller.kernel.executor import Executor, execute_operations
 from ponor_controller.kernel.lanes import Lanes
 from ponor_controller.kernel.leader_duty import LeaderDuty, Step
 from ponor_controller.kernel.leadership import ControllerLeadership
 from ponor_controller.kernel.node_activity import NodeActivity
-from ponor_controller.kernel.opening import Opening
 from ponor_controller.kernel.proposer import Proposer
 from ponor_controller.kernel.snapshotter import Snapshotter
+from ponor_controller.operations import validator_of_all
 from ponor_controller.options import ControllerOptions
 from ponor_controller.server.cluster_service import ClusterService
 from ponor_controller.server.committed_batches import CommittedBatches
 from ponor_controller.server.quorum_service import QuorumService
-from ponor_controller.server.sessions.answer_turn import AnswerTurn
+from ponor_controller.server.sessions.outbox import AnswerTurn
 from ponor_controller.server.sessions.session_service import SessionService
 from ponor_controller.server.subscriptions.image_source import ImageSource
 from ponor_controller.server.subscriptions.subscription_service import SubscriptionService
@@ -70,11 +68,11 @@ from ponor_controller.settings import ControllerSettings
 from ponor_controller.startup.recovery import Recovered
 
 ABSENCES_PER_SESSION_TIMEOUT: Final = 4
-"""A shorter absence counts as silence of the nodes."""
+"""Absences of this process shorter than this part of a session timeout count as silence of the nodes."""
 
 
 class Controller:
-    """See the module."""
+    """The parts of one controller."""
 
     def __init__(
         self,
@@ -94,7 +92,7 @@ class Controller:
         self._log = log
         self.image = recovered.image
         self.first_commit = asyncio.Event()
-        """Set once something is committed here: from then on an empty log is a loss."""
+        """Set after the first commit: an empty log is an error from then on."""
         self.addresses = _address_book(options, identity, stored, recovered.image, own_addresses)
         self._build_consensus(settings, identity, stored, peer_network, own_addresses)
         self._build_proposals(settings)
@@ -102,7 +100,7 @@ class Controller:
         self.leadership = ControllerLeadership(
             self.consensus,
             self.proposer,
-            self._executor,
+            self._answers,
             self._lanes,
             runtime.randomness,
             [records.format, records.correct_addresses],
@@ -131,13 +129,7 @@ class Controller:
             lambda: self.driver.leaderless_ns,
         )
         self.peers = Peers(
-            identity,
-            self._incarnation,
-            self.addresses,
-            own_addresses,
-            peer_network,
-            runtime,
-            self._tasks,
+            identity, self._incarnation, self.addresses, own_addresses, peer_network, runtime, self._tasks
         )
         self.driver = RaftDriver(
             RaftNode(own, raft_limits(settings), stored, runtime.randomness.below),
@@ -170,16 +162,17 @@ class Controller:
         )
         self._confirmed = ConfirmedAnswers(self.consensus)
         self._survey = Survey(self.image, settings.compaction)
-        self._wear = Wear(self.image, settings.compaction)
+        self._wear = GarbageRatio(self.image, settings.compaction)
         self._offering = Offering(self.image, self._survey, self._wear, settings.compaction)
+        self._answers = Answers(self.proposer.commits, self._confirmed, runtime.telemetry)
         self._executor = Executor(
             self.proposer,
+            self._answers,
+            validator_of_all(self._offering),
             settings,
             runtime.randomness,
             self._activity.is_suspected,
             runtime.telemetry,
-            self._confirmed,
-            self._offering,
         )
 
     def _build_services(
@@ -222,7 +215,7 @@ class Controller:
             answers.end,
         )
         self.driver.on_commit(self._committed.committed)
-        self.driver.on_commit(self._learn)
+        self.driver.on_commit(self._track)
         self.driver.on_commit(self._balancer.committed)
         self._traffic = SnapshotTraffic(
             identity.replica, self._log, self.driver, self.peers, self._tasks, runtime.clock, self._installed
@@ -248,23 +241,23 @@ class Controller:
             taken=self.driver.snapshot_taken,
             has_room=lambda: self.consensus.has_room,
         )
-        self.driver.compaction.on_end(snapshotter.look)
+        self.driver.compaction.on_end(snapshotter.begin_if_due)
         return snapshotter
 
     def _build_duties(self, settings: ControllerSettings) -> None:
         proposer, activity, telemetry = self.proposer, self._activity, self._runtime.telemetry
         self._duties: dict[str, LeaderDuty] = {}
-        moves = move_driver.MoveDriver(proposer, activity, telemetry)
-        self._add_duty("moves", moves.step, move_driver.WAKING)
-        failovers = failover_driver.FailoverDriver(
+        moves = move_duty.MoveDuty(proposer, activity, telemetry)
+        self._add_duty("moves", moves.step, move_duty.WAKING)
+        failovers = failover_duty.FailoverDuty(
             proposer, activity, self.leadership, self._runtime.clock, telemetry
         )
-        self._add_duty("failovers", failovers.step, failover_driver.WAKING)
-        drains = drain_driver.DrainDriver(proposer, activity, settings, telemetry)
-        self._add_duty("drains", drains.step, drain_driver.WAKING)
+        self._add_duty("failovers", failovers.step, failover_duty.WAKING)
+        drains = drain_duty.DrainDuty(proposer, activity, settings, telemetry)
+        self._add_duty("drains", drains.step, drain_duty.WAKING)
         self._add_duty("balance", self._balancer.step, balancer.WAKING)
         self._add_duty("garbage-ages", GarbageAges(proposer, telemetry).step, ())
-        compactions = compaction_driver.CompactionDriver(
+        compactions = compaction_duty.CompactionDuty(
             proposer,
             self._survey,
             self._wear,
@@ -273,11 +266,11 @@ class Controller:
             settings.compaction,
             telemetry,
         )
-        self._add_duty("compactions", compactions.step, compaction_driver.WAKING)
-        leases = lease_driver.LeaseDriver(proposer, self.leadership, settings.snapshot_leases, telemetry)
-        self._add_duty("snapshot-leases", leases.step, lease_driver.WAKING)
-        reclaims = reclaim_driver.ReclaimDriver(proposer, self.leadership, self._runtime.clock, telemetry)
-        self._add_duty("reclaims", reclaims.step, reclaim_driver.WAKING)
+        self._add_duty("compactions", compactions.step, compaction_duty.WAKING)
+        leases = lease_duty.LeaseDuty(proposer, self.leadership, settings.snapshot_leases, telemetry)
+        self._add_duty("snapshot-leases", leases.step, lease_duty.WAKING)
+        reclaims = reclaim_duty.ReclaimDuty(proposer, self.leadership, self._runtime.clock, telemetry)
+        self._add_duty("reclaims", reclaims.step, reclaim_duty.WAKING)
 
     def _add_duty(self, name: str, step: Step, kinds: Sequence[str]) -> None:
         duty = LeaderDuty(step, self.proposer, self.leadership, self._runtime.clock)
@@ -286,7 +279,7 @@ class Controller:
         self._activity.on_left(duty.wake)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Who answers, by method."""
+        """Handlers of connections, by method."""
         return {
             SESSION: self.sessions.handle,
             SUBSCRIBE: self.subscriptions.handle,
@@ -296,10 +289,12 @@ class Controller:
         }
 
     def start(self) -> None:
-        """Begin to take part, to execute operations while leading, and to watch for silence."""
+        """Start consensus, execution of operations, duties and the check for silent nodes."""
         self._tasks.spawn(self._traffic.run(), "snapshots-received")
         self.driver.start()
-        self._tasks.spawn(drive(self._lanes, self._executor, self.proposer, self._runtime.clock), "proposals")
+        self._tasks.spawn(
+            execute_operations(self._lanes, self._executor, self.proposer, self._runtime.clock), "proposals"
+        )
         self._tasks.spawn(self._confirmed.run(), "confirmed-answers")
         self._tasks.spawn(self._observed.run(), "observed-time")
         self._tasks.spawn(self._activity.watch(self.image), "node-activity")
@@ -307,28 +302,28 @@ class Controller:
             self._tasks.spawn(duty.run(), name)
 
     def close(self) -> None:
-        """Take no part any more."""
+        """Stop the consensus."""
         self.driver.close()
 
     def _appended(self, entries: Sequence[Entry]) -> None:
         self._opening.appended(entries)
         for entry in entries:
             if entry.membership is not None:
-                self.addresses.learn_from(entry.data)
+                self.addresses.set_logged_from(entry.data)
 
-    def _learn(self, entries: Sequence[LogEntry]) -> None:
+    def _track(self, entries: Sequence[LogEntry]) -> None:
         self.first_commit.set()
         self._cluster_clock.stamped(self.image.cluster_time_ms)
         for entry in entries:
             members = members_in(entry.batch) if VOTERS_SET_TAG in entry.data else None
             if members is not None:
-                self.addresses.learn(members)
+                self.addresses.set_logged(members)
 
     def _installed(self, image: MetadataImage) -> None:
-        """A received snapshot took the place of everything before."""
+        """A received snapshot replaced the image and the log before it."""
         self.image.adopt(image)
         self._opening.restart()
-        self.addresses.learn(members_of_rows(image[QUORUM_TABLE]))
+        self.addresses.set_logged(members_of_rows(image[QUORUM_TABLE]))
         self._committed.restart()
         self.first_commit.set()
 
@@ -350,9 +345,10 @@ class Controller:
 
 
 def raft_limits(settings: ControllerSettings) -> RaftLimits:
-    """Times in ticks, and bounds above those at which the proposer lets nobody in any more.
+    """Limits of the Raft core: times in ticks, and bounds above those of the proposer.
 
-    Memory holds two intervals between snapshots (one is being written while the next one fills), what is kept behind a snapshot, and what is proposed.
+    Memory holds the entries of two snapshot intervals (one snapshot is written while the next interval
+    fills), the entries kept before a snapshot, and proposed ones.
     """
     entries = 2 * settings.snapshot_batches + settings.log_trailing_batches + 8 * settings.proposals_max
     size_bytes = (
@@ -375,13 +371,13 @@ def _address_book(
     image: MetadataImage,
     own: Addresses,
 ) -> AddressBook:
-    """What this start was told, with the ports that were really bound, and what the log says."""
+    """Addresses from the options, with the bound ports, and from the log."""
     given = {number_of_node(member.node_id): member for member in options.voters}
     own_member = Member(identity.node_id, identity.directory_id.bytes, own.peer, own.service)
     given.setdefault(number_of_node(identity.node_id), own_member)
     book = AddressBook(given.values())
-    book.learn(members_of_rows(image[QUORUM_TABLE]) or identity.initial_voters)
+    book.set_logged(members_of_rows(image[QUORUM_TABLE]) or identity.initial_voters)
     for entry in stored.entries:
         if entry.membership is not None and entry.index > image.index:
-            book.learn_from(entry.data)
+            book.set_logged_from(entry.data)
     return book

@@ -1,14 +1,15 @@
-"""From an operation's kind to its validator."""
+"""The table of operations: which validator decides on which kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
-from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 
+from ponor_controller.domains.compaction.offering import Offering
 from ponor_controller.domains.compaction.operations import (
     commit_compaction,
     end_compaction,
@@ -26,14 +27,20 @@ from ponor_controller.domains.streams.operations import (
     open_streams,
     trim_streams,
 )
-from ponor_controller.domains.streams.wals import close_wal, open_wal, verify_epoch
+from ponor_controller.domains.streams.wal_operations import close_wal, open_wal, verify_epoch
 from ponor_controller.domains.topics.configs import alter_broker_configs, alter_topic_configs
 from ponor_controller.domains.topics.keys import put_key, put_keys
-from ponor_controller.domains.topics.operations import create_partitions, create_topic, delete_topic
-from ponor_controller.domains.topics.producer_ids import allocate_producer_ids
-from ponor_controller.kernel.decisions import Decision, Situation, refuse
+from ponor_controller.domains.topics.operations import (
+    allocate_producer_ids,
+    create_partitions,
+    create_topic,
+    delete_topic,
+)
+from ponor_controller.kernel.decisions import Decision, Situation, Validate, invalid
 
-VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
+Validator: TypeAlias = Callable[[Any, Situation], Decision]
+
+VALIDATORS: Final[Mapping[str, Validator]] = {
     "create_streams": create_streams,
     "open_streams": open_streams,
     "close_streams": close_streams,
@@ -59,24 +66,24 @@ VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
     "verify_epoch": verify_epoch,
     "set_drain": set_drain,
     "leave_cluster": leave_cluster,
-    "lease_compaction": lease_compaction,
     "renew_compaction": renew_compaction,
-    "commit_compaction": commit_compaction,
-    "end_compaction": end_compaction,
 }
 
 
-def validate(operation: wire.Operation, situation: Situation, kind: str | None) -> Decision:
-    """Decide on one operation of this kind.
+def validator_of_all(offers: Offering) -> Validate:
+    """The validator of all kinds; `offers` provides the compaction tasks."""
+    validators: dict[str, Validator] = {
+        **VALIDATORS,
+        "lease_compaction": partial(lease_compaction, offers=offers),
+        "commit_compaction": partial(commit_compaction, offers=offers),
+        "end_compaction": partial(end_compaction, offers=offers),
+    }
 
-    Raises:
-        OperationError: it is refused; nothing changes.
-    """
-    if kind is None:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            "the operation's kind is not known here; upgrade the controller first",
-        )
-    if operation.traceparent:
-        situation = replace(situation, traceparent=operation.traceparent)
-    return VALIDATORS[kind](getattr(operation, kind), situation)
+    def validate(operation: wire.Operation, situation: Situation, kind: str | None) -> Decision:
+        if kind is None:
+            raise invalid("the operation's kind is not known here; upgrade the controller first")
+        if operation.traceparent:
+            situation = replace(situation, traceparent=operation.traceparent)
+        return validators[kind](getattr(operation, kind), situation)
+
+    return validate

@@ -131,7 +131,7 @@ class Core:
     def step(self, message: raft.Message) -> None:
         self.stepped.append(message)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         self.settled = len(self.stepped)
 
     def reachable(self) -> None:
@@ -248,10 +248,10 @@ def test_configured_addresses_go_before_those_in_the_log_and_what_callers_say_co
     book = AddressBook(())
     other = MEMBERS[0].replica
     assert (book.peer_address(other), book.service_address(other)) == ("", "")
-    book.heard(other, Addresses("hint:1", "hint:2"))
+    book.add_hint(other, Addresses("hint:1", "hint:2"))
     assert book.peer_address(other) == "hint:1"
-    book.learn(MEMBERS)
+    book.set_logged(MEMBERS)
     assert book.peer_address(other) == "c:1"
     configured = AddressBook([MEMBERS[0].__class__(MEMBERS[0].node_id, bytes(16), "new:1", "")])
-    configured.learn(MEMBERS)
+    configured.set_logged(MEMBERS)
     assert (configured.peer_address(other), configured.service_address(other)) == ("new:1", "c:2")

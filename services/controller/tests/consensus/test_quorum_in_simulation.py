@@ -146,7 +146,7 @@ def test_leadership_is_handed_over_without_an_election_timeout() -> None:
         leader = await rig.until_led()
         await wait_until(lambda: leader.peers.connected_count == 2)
         clock = rig.simulation.loop.time
-        target = leader.consensus.furthest_voter()
+        target = leader.consensus.most_advanced_voter()
         began = clock()
         await leader.consensus.transfer(NodeId(target.node_id))
         await wait_until(

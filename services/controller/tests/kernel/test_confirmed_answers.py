@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ponor.common.v1 import error_pb2
 from ponor_controller.consensus.ports import CommitListener, LeadershipListener, LogEntry
-from ponor_controller.kernel.confirmed_answers import ConfirmedAnswers
+from ponor_controller.kernel.answers import ConfirmedAnswers
 from ponor_raft.errors import NotLeaderError
 from ponor_raft.ready import Leadership, Role
 from ponor_rpc.errors import OperationError
@@ -56,7 +56,7 @@ class AskedConsensus:
     def propose(self, entry: LogEntry) -> None:
         raise NotImplementedError
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         raise NotImplementedError
 
     def on_commit(self, listener: CommitListener) -> None:

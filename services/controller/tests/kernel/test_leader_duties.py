@@ -12,9 +12,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.domains.moves.duty import MoveDriver
-from ponor_controller.domains.nodes.drain_duty import RETRY_S, DrainDriver
-from ponor_controller.kernel.leader_duty import HANDING_OVER_S, LeaderDuty
+from ponor_controller.domains.moves.duty import MoveDuty
+from ponor_controller.domains.nodes.drain_duty import RETRY_S, DrainDuty
+from ponor_controller.kernel.leader_duty import RETRY_S as REFUSED_S
+from ponor_controller.kernel.leader_duty import LeaderDuty
 from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.settings import ControllerSettings
 from ponor_metadata.nouns.topics import MOVES, MoveCause
@@ -54,8 +55,8 @@ class Office:
         activity = NodeActivity(self.leader.clock, session_timeout_ms=9_000)
         self.activity = activity
         proposer = self.leader.proposer
-        self.moves = MoveDriver(proposer, activity, self.telemetry)
-        self.drains = DrainDriver(proposer, activity, self.leader.settings, self.telemetry)
+        self.moves = MoveDuty(proposer, activity, self.telemetry)
+        self.drains = DrainDuty(proposer, activity, self.leader.settings, self.telemetry)
         self.pass_s(0)
 
     def pass_s(self, seconds: float) -> None:
@@ -222,7 +223,7 @@ async def test_a_duty_is_done_by_whoever_leads_and_when_it_is_woken() -> None:
     def step() -> float | None:
         answer = answers[len(looks)]
         if isinstance(answer, OperationError):
-            looks.append(HANDING_OVER_S)
+            looks.append(REFUSED_S)
             raise answer
         looks.append(answer)
         return answer

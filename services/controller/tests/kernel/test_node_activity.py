@@ -152,12 +152,12 @@ def test_a_young_leader_gives_everybody_a_full_timeout() -> None:
     clock.now_ms += 2_000
     activity.heard(A)
     activity.left(A)
-    assert activity.settled_in_s() == 16
+    assert activity.grace_left_s() == 16
     assert activity.suspected_in_s(A) == 9.001
     clock.now_ms += 16_001
-    assert activity.settled_in_s() == 0
+    assert activity.grace_left_s() == 0
     activity.restart()
-    assert activity.settled_in_s() == 18
+    assert activity.grace_left_s() == 18
 
 
 def test_why_a_node_is_suspected_is_said_in_words() -> None:
@@ -184,10 +184,10 @@ def test_those_that_are_gone_for_certain_are_no_reason_to_distrust_oneself() -> 
     activity.left(B)
     clock.now_ms += 1_001
     assert not activity.is_suspected(B), "two of three at once"
-    activity.forget(A)
+    activity.ignore(A)
     assert activity.is_suspected(B)
     assert activity.is_suspected(A)
-    activity.forget(C)
+    activity.ignore(C)
     assert not activity.is_suspected(C), "it is heard"
 
 
@@ -230,7 +230,7 @@ def test_one_silent_node_of_two_is_suspected_after_one_timeout() -> None:
     activity, clock = _settled()
     activity.left(C)
     clock.now_ms += 1_001
-    activity.forget(C)
+    activity.ignore(C)
     _pass(activity, clock, 8_000, speaking=[B])
     assert activity.is_suspected(A)
 
@@ -257,7 +257,7 @@ def test_an_absence_of_half_a_timeout_gives_every_node_a_full_one() -> None:
     clock.now_ms += 8_999
     assert not activity.is_suspected(A)
     assert not activity.is_suspected(B)
-    assert activity.settled_in_s() == 0.001
+    assert activity.grace_left_s() == 0.001
     clock.now_ms += 2
     assert activity.is_suspected(A) is activity.is_suspected(B)
     clock.now_ms += 9_000

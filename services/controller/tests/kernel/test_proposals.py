@@ -12,12 +12,13 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.consensus.ports import LogEntry
+from ponor_controller.kernel.answers import Answers, ConfirmedAnswers
 from ponor_controller.kernel.cluster_clock import ClusterClock
-from ponor_controller.kernel.confirmed_answers import ConfirmedAnswers
 from ponor_controller.kernel.executor import Executor
 from ponor_controller.kernel.lanes import Lanes
 from ponor_controller.kernel.operation import Caller, PendingOperation
 from ponor_controller.kernel.proposer import Proposer, divide
+from ponor_controller.operations import validator_of_all
 from ponor_controller.settings import ControllerSettings
 from ponor_metadata.image import snapshot
 from ponor_metadata.nouns.keys import KEYS
@@ -74,7 +75,7 @@ class HeldConsensus:
     def propose(self, entry: LogEntry) -> None:
         self.entries.append(entry)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         self.settled = len(self.entries)
 
     def on_commit(self, listener: Any) -> None:
@@ -118,12 +119,12 @@ class Leader:
         )
         self.executor = Executor(
             self.proposer,
+            Answers(self.proposer.commits, ConfirmedAtOnce(self.consensus), telemetry),
+            validator_of_all(ledger.compactions),
             self.settings,
             ledger.randomness,
             lambda _: False,
             telemetry,
-            ConfirmedAtOnce(self.consensus),
-            ledger.compactions,
         )
         self.proposer.begin()
         self.answers: list[wire.OperationResult] = []
@@ -136,7 +137,7 @@ class Leader:
             PendingOperation(caller, operation, first_incomplete_id, self._hear, operation.WhichOneof("kind"))
         )
         if not self.gathers:
-            self.proposer.seal()
+            self.proposer.propose_open()
 
     def _hear(self, encoded: bytes) -> None:
         self.answers.append(wire.OperationResult.FromString(encoded))
@@ -421,12 +422,12 @@ def test_a_log_without_room_refuses_before_the_overlay_shows_anything(ledger: Le
         leader.proposer.propose([put])
     assert refused.value.code == error_pb2.ERROR_CODE_OVERLOADED
     assert leader.proposer.last_index == before
-    leader.proposer.gather([put])
-    leader.proposer.seal()
-    assert leader.proposer.gathers, "what was gathered waits"
+    leader.proposer.add([put])
+    leader.proposer.propose_open()
+    assert leader.proposer.has_open_batch, "what was gathered waits"
     assert leader.consensus.entries == []
     leader.consensus.problem = None
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     assert len(leader.consensus.entries) == 1
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.kernel.execution_loop import SLICE_NS, SLICES_MAX, drive
+from ponor_controller.kernel.executor import SLICE_NS, SLICES_MAX, execute_operations
 from ponor_controller.kernel.lanes import Lanes
 from ponor_controller.kernel.operation import PendingOperation
 from ponor_controller.kernel.proposer import GROUP_BYTES_MAX, UNDER_WAY_MAX
@@ -52,8 +52,8 @@ def test_operations_of_one_slice_have_one_index_and_are_answered_together() -> N
         leader.execute(broker, request_id, put_key=_put(f"k{request_id}"))
     assert leader.consensus.entries == []
     assert "k2" in ledger.view[KEYS], "the next operation is decided upon it"
-    leader.proposer.seal()
-    leader.proposer.seal()  # nothing is left to propose
+    leader.proposer.propose_open()
+    leader.proposer.propose_open()  # nothing is left to propose
     (entry,) = leader.consensus.entries
     assert entry.data == entry.batch.SerializeToString(deterministic=True), (
         "joined from its records, the bytes are protobuf's own"
@@ -76,7 +76,7 @@ def test_a_refusal_and_a_repeat_in_the_middle_leave_nothing_and_change_nothing()
     leader.execute(broker, 2, delete_topic=wire.DeleteTopic(topic_id=bytes(16)))
     leader.execute(broker, 1, allocate_producer_ids=allocate)
     leader.execute(broker, 3, allocate_producer_ids=allocate)
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     (entry,) = leader.consensus.entries
     assert [record.WhichOneof("kind") for record in entry.batch.records] == [
         "producer_ids_allocated",
@@ -95,7 +95,7 @@ def test_a_group_is_bounded_by_bytes_and_a_wide_operation_goes_alone() -> None:
     leader = _gathering(ledger)
     for request_id in range(1, 101):
         leader.execute(broker, request_id, put_key=_put(f"k{request_id}", b"v" * 4_000))
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     sizes = [len(entry.data) for entry in leader.consensus.entries]
     assert len(sizes) > 3
     assert max(sizes) <= GROUP_BYTES_MAX
@@ -112,7 +112,7 @@ def test_an_answer_that_fits_into_no_frame_is_refused_and_changes_nothing() -> N
     puts = [_put(f"k{number}") for number in range(900)]
     leader.execute(broker, 1, put_keys=wire.PutKeys(puts=[*puts, _put("new")]))
     leader.execute(broker, 2, put_keys=wire.PutKeys(puts=puts[:300]))
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     assert leader.consensus.entries == [], "refused, and nothing to put"
     refused, answered = leader.answers
     assert refused.error.code == error_pb2.ERROR_CODE_INVALID_REQUEST
@@ -145,7 +145,7 @@ def test_the_end_of_leadership_drops_a_batch_that_is_being_gathered() -> None:
     assert answer.error.code == error_pb2.ERROR_CODE_NOT_LEADER
     assert "a" not in ledger.view[KEYS]
     assert snapshot.encode(ledger.image) == before
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     assert leader.consensus.entries == []
 
 
@@ -155,16 +155,16 @@ def test_what_was_gathered_when_leadership_is_handed_over_goes_on_when_that_fail
     leader = _gathering(ledger)
     leader.execute(broker, 1, put_key=_put("a"))
     leader.consensus.accepts_proposals = False
-    leader.proposer.seal()
-    assert leader.proposer.gathers
+    leader.proposer.propose_open()
+    assert leader.proposer.has_open_batch
     leader.execute(broker, 2, put_key=_put("b"))
     (refused,) = leader.answers
     assert (refused.request_id, refused.error.code) == (2, error_pb2.ERROR_CODE_NOT_LEADER)
-    with pytest.raises(OperationError, match="handing over"):
+    with pytest.raises(OperationError, match="transfers its leadership"):
         leader.proposer.propose([records_pb2.Record(key_put=records_pb2.KeyPut(key="c", value=b"v"))])
     assert leader.consensus.entries == []
     leader.consensus.accepts_proposals = True
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     assert len(leader.consensus.entries) == 1
     leader.commit()
     assert leader.answers[-1].commit_index == ledger.image.index
@@ -174,12 +174,12 @@ def test_what_was_gathered_when_leadership_is_handed_over_goes_on_when_that_fail
 def test_a_batch_that_waits_for_a_hand_over_stays_within_its_bound() -> None:
     leader = _gathering(Ledger())
     record = records_pb2.Record(key_put=records_pb2.KeyPut(key="a", value=bytes(GROUP_BYTES_MAX // 2)))
-    leader.proposer.gather([record])
+    leader.proposer.add([record])
     leader.consensus.accepts_proposals = False
-    with pytest.raises(OperationError, match="handing over"):
-        leader.proposer.gather([record])
+    with pytest.raises(OperationError, match="transfers its leadership"):
+        leader.proposer.add([record])
     leader.consensus.accepts_proposals = True
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     (entry,) = leader.consensus.entries
     assert len(entry.batch.records) == 1
 
@@ -189,7 +189,7 @@ def test_a_commit_and_a_proposal_of_others_beside_a_batch_that_is_being_gathered
     broker = ledger.register(0)
     leader = _gathering(ledger)
     leader.execute(broker, 1, put_key=_put("a"))
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     leader.execute(broker, 2, put_key=_put("b"))
     leader.commit()
     assert [answer.request_id for answer in leader.answers] == [1]
@@ -197,7 +197,7 @@ def test_a_commit_and_a_proposal_of_others_beside_a_batch_that_is_being_gathered
     assert "b" not in ledger.image[KEYS]
     leader.proposer.propose([records_pb2.Record(key_put=records_pb2.KeyPut(key="c", value=b"v"))])
     leader.execute(broker, 3, put_key=_put("d"))
-    leader.proposer.seal()
+    leader.proposer.propose_open()
     leader.commit()
     assert [answer.request_id for answer in leader.answers] == [1, 2, 3]
     assert [row.key for row in ledger.image[KEYS]] == ["a", "b", "c", "d"]
@@ -229,7 +229,7 @@ async def test_a_batch_goes_on_over_a_few_slices_and_the_loop_is_given_back_betw
     for request_id in range(1, 25):
         operation = wire.Operation(request_id=request_id, put_key=_put(f"k{request_id}"))
         lanes.put(PendingOperation(broker, operation, 0, lambda _: None, "put_key"))
-    driving = asyncio.create_task(drive(lanes, leader.executor, leader.proposer, clock))
+    driving = asyncio.create_task(execute_operations(lanes, leader.executor, leader.proposer, clock))
     while len(lanes):
         await asyncio.sleep(0)
     driving.cancel()
@@ -246,7 +246,7 @@ async def test_a_batch_leaves_as_soon_as_nothing_waits() -> None:
     broker = ledger.register(0)
     leader = _gathering(ledger)
     lanes = Lanes()
-    driving = asyncio.create_task(drive(lanes, leader.executor, leader.proposer, _SlowClock(0)))
+    driving = asyncio.create_task(execute_operations(lanes, leader.executor, leader.proposer, _SlowClock(0)))
     for request_id in (1, 2):
         operation = wire.Operation(request_id=request_id, put_key=_put(f"k{request_id}"))
         lanes.put(PendingOperation(broker, operation, 0, lambda _: None, "put_key"))
@@ -264,7 +264,7 @@ def test_with_enough_batches_on_their_way_the_next_one_waits_for_a_commit() -> N
     for request_id in range(1, UNDER_WAY_MAX + 1):
         assert leader.proposer.has_turn
         leader.execute(broker, request_id, put_key=_put(f"k{request_id}"))
-        leader.proposer.seal()
+        leader.proposer.propose_open()
     assert not leader.proposer.has_turn
     assert leader.proposer.has_room, "others than operations need not wait"
     leader.commit()
@@ -282,7 +282,7 @@ def test_a_floor_that_jumps_far_forgets_the_same_results_as_one_that_rises() -> 
         for number, floor in enumerate(floors):
             leader.execute(broker, FLOOR_STEP_MAX * 3 + number, floor, put_key=_put(f"f{floor}"))
         kept = [row.request_id for row in ledger.view[OPERATIONS]]
-        leader.proposer.seal()
+        leader.proposer.propose_open()
         leader.commit()
         assert [row.request_id for row in ledger.image[OPERATIONS]] == kept
         outcomes.append([request_id for request_id in kept if request_id < FLOOR_STEP_MAX * 3])
@@ -317,12 +317,12 @@ def test_groups_decide_what_single_batches_decide(steps: list[str]) -> None:
                 case "refused":
                     leader.execute(broker, number, delete_topic=wire.DeleteTopic(topic_id=bytes(16)))
                 case "seal":
-                    leader.proposer.seal()
+                    leader.proposer.propose_open()
                 case _:
-                    leader.proposer.seal()
+                    leader.proposer.propose_open()
                     data += [entry.data for entry in leader.consensus.entries]
                     leader.commit()
-        leader.proposer.seal()
+        leader.proposer.propose_open()
         data += [entry.data for entry in leader.consensus.entries]
         leader.commit()
         for encoded in data:

@@ -64,14 +64,14 @@ async def test_a_batch_that_is_durable_while_the_controller_stops_begins_no_snap
 async def test_a_snapshot_is_of_the_index_at_which_it_began(tmp_path: Path) -> None:
     written = Written(await LogWriter.open(tmp_path), snapshot_batches=1_000)
     await written.commit(20)
-    index = written.snapshotter.take()
+    index = written.snapshotter.write_now()
     taking = written.tasks.spawn(index, "take")
     await written.commit(15)
     assert await taking in range(20, 36)
     assert [meta.index for meta in written.taken] == [taking.result()]
     assert written.taken[0].membership == MEMBERSHIP
-    assert await written.snapshotter.take() == 35
-    assert await written.snapshotter.take() == 35, "nothing was committed since"
+    assert await written.snapshotter.write_now() == 35
+    assert await written.snapshotter.write_now() == 35, "nothing was committed since"
     await written.close()
     again = await LogWriter.open(tmp_path)
     assert (again.snapshot_index, again.image.digest) == (35, written.writer.image.digest)

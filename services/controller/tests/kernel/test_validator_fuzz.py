@@ -77,7 +77,7 @@ class World:
             reserved = decision.result.objects_reserved
             self.objects += range(reserved.first_object_id, reserved.first_object_id + min(reserved.count, 5))
         ledger.apply([*decision.records])
-        ledger.apply(decision.parting)
+        ledger.apply(decision.closing_records)
         return True
 
     def steer_preparation(self, body: wire.PrepareObjects) -> None:

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.server.sessions.answer_turn import AnswerTurn
-from ponor_controller.server.sessions.outbox import RESULT_FRAME_BYTES, Outbox
+from ponor_controller.server.sessions.outbox import RESULT_FRAME_BYTES, AnswerTurn, Outbox
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import SESSION
 from ponor_runtime.network import Connection

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.server.sessions.lost_history import Reign, lost_history
+from ponor_controller.kernel.leading import Reign
+from ponor_controller.server.sessions.lost_history import lost_history
 from ponor_metadata.client.node_identity import NodeIdentity
 from ponor_metadata.client.seen_history import SeenHistory, Witness, parse_key, read_seen
 from ponor_metadata.client.session import SessionClient

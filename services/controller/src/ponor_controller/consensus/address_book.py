@@ -1,7 +1,8 @@
-"""Where replicas are reached.
+"""Addresses of controllers, from three sources in this order.
 
-What lives here: three sources and their order. What this start was configured with goes first, by node number: addresses that only the log knows could lock a quorum
-out for ever once hosts were renamed (KIP-1347). Then the log, then what a replica said of itself when it called.
+The configuration of this start comes first, by node number: if the log came first, renamed hosts
+could lock out a quorum (KIP-1347). Then the log, then the address that a replica reported when it
+connected.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from ponor_runtime.identity import NodeId, number_of_node
 from ponor_controller.consensus.members import Member, members_in
 
 HINTS_MAX = 64
-"""Replicas that called and are in no membership known here."""
+"""Bound of addresses of replicas that connected and are not in the log."""
 
 
 class Addresses(NamedTuple):
-    """HOST:PORT of the two ports of one controller; empty: not known."""
+    """HOST:PORT of the two ports of one controller; empty if unknown."""
 
     peer: str
     service: str
 
 
 UNKNOWN = Addresses("", "")
-EVERY_INTERFACE = ("", "0.0.0.0", "[::]")  # noqa: S104 -- to be recognised, not bound
+EVERY_INTERFACE = ("", "0.0.0.0", "[::]")  # noqa: S104 -- only compared, not bound
 
 
 def reachable(address: str) -> str:
-    """The address, unless it only says on which interfaces somebody listens; then nothing."""
+    """The address; empty if it is a wildcard that other hosts cannot connect to."""
     return "" if address.rpartition(":")[0] in EVERY_INTERFACE else address
 
 
@@ -46,31 +47,31 @@ class AddressBook:
         self._logged: dict[ReplicaId, Addresses] = {}
         self._hints: dict[ReplicaId, Addresses] = {}
 
-    def learn(self, members: Iterable[Member]) -> None:
-        """The log names these members."""
+    def set_logged(self, members: Iterable[Member]) -> None:
+        """Set the members that the log contains."""
         self._logged = {
             member.replica: Addresses(member.peer_address, member.service_address) for member in members
         }
 
-    def learn_from(self, data: bytes) -> None:
-        """An encoded batch that is in the log here names the members."""
+    def set_logged_from(self, data: bytes) -> None:
+        """Set the members from an encoded batch of the log, if it contains them."""
         members = members_in(records_pb2.RecordBatch.FromString(data))
         if members is not None:
-            self.learn(members)
+            self.set_logged(members)
 
-    def heard(self, replica: ReplicaId, addresses: Addresses) -> None:
-        """A replica said this of itself."""
+    def add_hint(self, replica: ReplicaId, addresses: Addresses) -> None:
+        """Store the addresses that a replica reported about itself."""
         self._hints.pop(replica, None)
         self._hints[replica] = addresses
         while len(self._hints) > HINTS_MAX:
             del self._hints[next(iter(self._hints))]
 
     def peer_address(self, replica: ReplicaId) -> str:
-        """Where other controllers reach it."""
+        """HOST:PORT for other controllers; empty if unknown."""
         return next((each.peer for each in self._known(replica) if each.peer), "")
 
     def service_address(self, replica: ReplicaId) -> str:
-        """Where its sessions and subscriptions are served."""
+        """HOST:PORT of its sessions and subscriptions; empty if unknown."""
         return next((each.service for each in self._known(replica) if each.service), "")
 
     def _known(self, replica: ReplicaId) -> tuple[Addresses, ...]:

@@ -1,7 +1,8 @@
-"""A blank controller learns which cluster it belongs to.
+"""Wait until a member of a cluster connects to a blank controller and names its cluster.
 
-What lives here: the wait for the first call. Every directory draws its own id, so a caller that names it was told by the operator or by the formation of a new cluster, and
-speaks for the cluster. The call says the cluster's id and ordinal, and the voters at index 0 if this directory is one of them.
+Every directory draws its own id. A caller that names the id got it from the operator or from the
+formation of the cluster, so it belongs to the cluster. Its hello contains the cluster's id and
+ordinal, and the initial voters if this directory is one of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ponor_controller.consensus.peers import receive_hello
 
 
 class Admission:
-    """Serves the peer port until a member of the cluster calls; the caller calls again later and finds a follower.
+    """Serves the peer port until a member of the cluster connects. The member retries later and finds a follower.
 
     `may_format`: whether this directory may become a voter of a new cluster.
     """
@@ -34,7 +35,7 @@ class Admission:
         self.admitted: asyncio.Future[DirectoryIdentity] = asyncio.get_running_loop().create_future()
 
     async def handle(self, connection: Connection) -> None:
-        """One caller."""
+        """Serve one connection."""
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 hello = await receive_hello(connection, self._identity, may_format=self.may_format)
@@ -61,7 +62,7 @@ def _admitted(identity: DirectoryIdentity, hello: wire.PeerHello) -> DirectoryId
         identity,
         cluster_id=hello.cluster_id,
         node_id=NodeId(own.node_id),
-        # A learner that was added later takes its members from the log.
+        # A learner that is added later gets the members from the log.
         initial_voters=voters if any(voter.replica == own for voter in voters) else (),
         cluster_ordinal=ClusterOrdinal(hello.cluster_ordinal),
     )

@@ -1,7 +1,7 @@
-"""Commit indices for followers that are sent nothing else.
+"""Delay appends without entries, because a following append often carries the commit index.
 
-What lives here: the moment that such a notice waits for an append which carries the commit index anyway. Under load none is ever sent, and a leader that gets one
-operation after the other spends half as many frames on each. A notice that is dropped, or comes late, is a message that the network lost or delayed.
+Under load none is sent, and a leader with one operation at a time sends half as many frames. A
+dropped or late notice is equivalent to a message that the network lost or delayed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ponor_raft.membership import ReplicaId
 from ponor_raft.messages import AppendRequest, Message
 
 WAIT_SECONDS: Final = 0.004
-"""How much later followers, and who subscribed there, hear of a commit when nothing follows it."""
+"""Delay after which followers receive a commit index that no append follows."""
 
 
 class CommitNotices:
-    """Passes messages on; appends without entries wait, one for each follower, and go when a later append goes."""
+    """Sends messages. An append without entries waits, one per follower; a later append replaces it."""
 
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
@@ -27,7 +27,7 @@ class CommitNotices:
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send each to whom it names."""
+        """Send or delay each message."""
         at_once: list[Message] = []
         for message in messages:
             if not isinstance(message, AppendRequest):
@@ -43,7 +43,7 @@ class CommitNotices:
             self._timer = self._loop.call_later(WAIT_SECONDS, self._flush)
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop waiting messages."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()

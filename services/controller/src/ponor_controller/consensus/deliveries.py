@@ -1,6 +1,6 @@
-"""How many committed entries are given to their listeners at once.
+"""Bound the committed entries that are delivered in one step, by number and by bytes.
 
-What lives here: the bounds of one step between two looks at the clock. Entries differ: one may carry a single record or a megabyte of them, and 64 of the latter took as many
+64 entries may have one record each or a megabyte each, and 64 of the latter took as many
 milliseconds.
 """
 
@@ -18,7 +18,7 @@ DELIVERED_BYTES: Final = 64 * 1024
 
 
 def next_delivery(committed: deque[Entry]) -> list[Entry]:
-    """Take the entries of the next step out of those that are committed, at least one."""
+    """Remove and return the committed entries of the next step, at least one."""
     entries = [committed.popleft()]
     size_bytes = len(entries[0].data)
     while committed and len(entries) < DELIVERED_AT_ONCE:

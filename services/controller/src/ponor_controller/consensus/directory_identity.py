@@ -1,7 +1,7 @@
-"""Who a data directory belongs to: the file `identity` in it.
+"""The identity file of a data directory: cluster, directory id, initial voters.
 
-What lives here: the ids of the cluster and of the directory, the cluster's ordinal, the voters it was formatted with, whether formatting was finished, and the checks at start. The directory id is also
-the identity of the journal's segments, so that files of two directories never mix unseen (docs/formats/controller-log.md).
+The directory id is also the identity of the journal's segments, so files of two directories are
+never mixed unnoticed (docs/formats/controller-log.md).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class DirectoryIdentity:
     """Content of the identity file.
 
     Attributes:
-        cluster_id: empty for a blank directory that no cluster has called yet.
-        directory_id: drawn at random when the directory is made, for life; a wiped disk gets another one.
-        node_id: of the controller that made it.
-        initial_voters: the members at index 0; none for a blank directory, whose members come with the log.
-        formatted: set once the first batch of the log is durable: a log that is empty after that was lost.
+        cluster_id: empty for a blank directory that belongs to no cluster yet.
+        directory_id: random and permanent; a wiped disk gets another one.
+        node_id: of the controller that created the directory.
+        initial_voters: the members at index 0; empty for a directory whose members come with the log.
+        formatted: set when the first batch of the log is durable. An empty log after that was lost.
         cluster_ordinal: 0 for a blank directory.
     """
 
@@ -48,11 +48,11 @@ class DirectoryIdentity:
 
     @property
     def replica(self) -> ReplicaId:
-        """Who this controller is to the others."""
+        """Id of this controller in the quorum."""
         return ReplicaId(self.node_id, self.directory_id.bytes)
 
     def encode(self) -> bytes:
-        """One line of JSON, one line with the CRC32C of the first in hexadecimal."""
+        """A line of JSON and a line with its CRC32C in hexadecimal."""
         content = {
             "format": FORMAT,
             "cluster_id": self.cluster_id,
@@ -109,18 +109,15 @@ def decode_identity(data: bytes, path: PurePath) -> DirectoryIdentity:
 
 
 async def open_identity(
-    disk: Disk,
-    directory: PurePath,
-    expected_cluster_id: str,
-    new: Callable[[], DirectoryIdentity],
+    disk: Disk, directory: PurePath, expected_cluster_id: str, new: Callable[[], DirectoryIdentity]
 ) -> DirectoryIdentity:
-    """Read the identity of a directory, or give one to an empty directory.
+    """Read the identity of a directory, or create one for an empty directory.
 
     Args:
         disk: where the directory is.
         directory: the controller's data directory; exists.
-        expected_cluster_id: from the configuration; empty when it names none.
-        new: the identity of an empty directory.
+        expected_cluster_id: from the configuration; empty if it has none.
+        new: creates the identity of an empty directory.
 
     Raises:
         WrongDirectoryError: it belongs to another cluster, or has data but no identity.
@@ -146,12 +143,12 @@ async def open_identity(
 
 
 async def write_identity(disk: Disk, directory: PurePath, identity: DirectoryIdentity) -> None:
-    """Make the file say this; durable when it returns."""
+    """Write the file; durable when this returns."""
     await write_durably(disk, directory / FILE_NAME, [identity.encode()])
 
 
 async def mark_formatted(disk: Disk, directory: PurePath, identity: DirectoryIdentity) -> DirectoryIdentity:
-    """Remember that the log has its first batch."""
+    """Record that the log has its first batch; durable when this returns."""
     formatted = replace(identity, formatted=True)
     await write_identity(disk, directory, formatted)
     return formatted

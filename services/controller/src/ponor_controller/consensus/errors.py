@@ -1,4 +1,4 @@
-"""Why a controller does not start, or must stop."""
+"""Errors that prevent the start of a controller or stop it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 
 class RecordLogCorruptError(Exception):
-    """The log or a snapshot is damaged. The process refuses to start: it must not vote or serve with a hole in its memory."""
+    """The log or a snapshot is damaged. The process must not start: it might vote or serve without entries it had."""
 
     def __init__(self, file: PurePath | str, position: int, rule: str, remedy: str) -> None:
         super().__init__(f"{file}, position {position}: {rule}; {remedy}")

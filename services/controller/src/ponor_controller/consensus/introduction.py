@@ -1,7 +1,4 @@
-"""Controllers that do not know each other's directories ask who listens at an address.
-
-What lives here: the question and the answer on the peer port. They are asked before a cluster exists, so they carry no messages of the core.
-"""
+"""Ask the controller at an address for its identity, before a cluster exists."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from ponor_controller.consensus.peer_link import HANDSHAKE_SECONDS
 
 
 def introduction(identity: DirectoryIdentity, *, may_format: bool) -> wire.PeerIntroduction:
-    """Who this controller is. `may_format`: whether its directory, if it is blank, may become a voter of a new cluster."""
+    """The identity of this controller. `may_format`: whether a blank directory may become a voter."""
     return wire.PeerIntroduction(
         replica=replica_message(identity.replica),
         cluster_id=identity.cluster_id,
@@ -27,8 +24,8 @@ def introduction(identity: DirectoryIdentity, *, may_format: bool) -> wire.PeerI
     )
 
 
-async def ask_who(network: Network, address: str) -> wire.PeerIntroduction | None:
-    """Who listens at a peer address; None when nobody answers in time, or the answer makes no sense."""
+async def request_identity(network: Network, address: str) -> wire.PeerIntroduction | None:
+    """The identity of the controller at a peer address; None without a valid answer in time."""
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             connection = await network.connect(address, PEER)

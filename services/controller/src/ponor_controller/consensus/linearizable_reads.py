@@ -1,7 +1,4 @@
-"""Linearizable reads that wait for their index.
-
-What lives here: the numbers by which the core answers, the futures behind them, and the time after which nobody waits any longer.
-"""
+"""Linearizable reads that wait for their index: matching of answers, retries and the timeout."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from ponor_raft.ready import ReadReady
 from ponor_runtime.clock import Clock
 
 READ_SECONDS: Final = 2.0
-"""Two election timeouts: a new leader answers within it, or there is none."""
+"""Two election timeouts, within which a new leader answers."""
 ATTEMPT_SECONDS: Final = 0.25
-"""A question or its answer may get lost; it is asked again."""
+"""Time after which a request is repeated, because it or its answer may be lost."""
 
 
 class LinearizableReads:
-    """Questions under way."""
+    """Reads that wait for their index."""
 
-    def __init__(self, ask: Callable[[int], None], clock: Clock) -> None:
-        self._ask = ask
+    def __init__(self, request: Callable[[int], None], clock: Clock) -> None:
+        self._request = request
         self._clock = clock
         self._waiting: dict[int, asyncio.Future[int | None]] = {}
         self._next_context = 1
@@ -36,10 +33,10 @@ class LinearizableReads:
                     await self._clock.sleep(ATTEMPT_SECONDS / 10)
                 return index
         except TimeoutError:
-            raise NotLeaderError("no leader answered; ask again, or another controller") from None
+            raise NotLeaderError("no leader answered; try again, or try another controller") from None
 
     def answered(self, reads: Sequence[ReadReady]) -> None:
-        """The core's answers."""
+        """Complete reads with the answers of the Raft core."""
         for read in reads:
             future = self._waiting.pop(read.context, None)
             if future is not None and not future.done():
@@ -51,7 +48,7 @@ class LinearizableReads:
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._waiting[context] = future
         try:
-            self._ask(context)
+            self._request(context)
             async with asyncio.timeout(ATTEMPT_SECONDS):
                 return await future
         except TimeoutError:

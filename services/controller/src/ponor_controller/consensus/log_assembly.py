@@ -1,6 +1,6 @@
-"""What the pieces of the record log add up to: the newest of everything.
+"""Assemble the record log from its pieces: later pieces replace earlier ones.
 
-What lives here: the rule by which a later piece replaces earlier ones, and the refusals of what cannot be: a hole, a term that falls. No files.
+Rejects a hole between entries, and a term that falls.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from ponor_controller.consensus.log_pieces import Begin, Piece, PieceError
 
 
 class LogAssembly:
-    """Add pieces in the order in which they were written.
+    """Assembles pieces, added in the order in which they were written.
 
     Attributes:
         hard_state: the newest; None before the first.
-        begin: where the log began anew for the last time.
-        entries: those that are in force, contiguous.
+        begin: the last restart of the log behind a received snapshot.
+        entries: the contiguous entries of the log.
     """
 
     def __init__(self) -> None:
@@ -25,10 +25,10 @@ class LogAssembly:
         self.entries: list[Entry] = []
 
     def add(self, piece: Piece) -> None:
-        """The next piece.
+        """Add the next piece.
 
         Raises:
-            PieceError: it cannot follow on those before.
+            PieceError: it cannot follow the earlier pieces.
         """
         if isinstance(piece, HardState):
             self._add_hard_state(piece)
@@ -56,12 +56,12 @@ class LogAssembly:
         elif self.begin is not None:
             before = self.begin.index
         else:
-            before = entry.index - 1  # what is before was given back
+            before = entry.index - 1  # earlier entries were trimmed
         if entry.index != before + 1:
             raise PieceError(f"holds index {entry.index}, but {before + 1} is missing")
         entries.append(entry)
 
     def _cut_before(self, entry: Entry) -> None:
-        """A later entry replaces what has its index, and everything behind."""
+        """Remove the entry of the same index and all later ones, which `entry` replaces."""
         keep = entry.index - self.entries[0].index
         del self.entries[max(keep, 0) :]

@@ -1,7 +1,7 @@
-"""What a journal entry of the record log is made of: pieces, byte by byte (docs/formats/controller-log.md).
+"""The pieces of a journal entry of the record log, byte by byte (docs/formats/controller-log.md).
 
-What lives here: the encoding of pieces, pure. Everything that must become durable at once is one journal entry: one piece after the other. Damage is the
-journal's to find; what is wrong here was written wrong.
+Pieces that must become durable together share one journal entry. The journal detects damaged bytes;
+this module rejects pieces that were written incorrectly.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ KIND_ENTRY: Final = 2
 KIND_BEGIN: Final = 3
 FLAG_MEMBERSHIP: Final = 1
 HARD_STATE: Final = Struct(f">BQBi{DIRECTORY_ID_BYTES}sQQ")
-"""kind, term, whether there is a vote, node id and directory id of whom it went to, term and index of the floor."""
+"""kind, term, whether there is a vote, node id and directory id of the candidate, term and index of the floor."""
 ENTRY: Final = Struct(">BQQBI")
 """kind, index, term, flags, bytes of the record batch that follows."""
 BEGIN: Final = Struct(">BQQ")
 """kind, index, term."""
-NOBODY: Final = ReplicaId(0, bytes(DIRECTORY_ID_BYTES))
+NO_REPLICA: Final = ReplicaId(0, bytes(DIRECTORY_ID_BYTES))
 
 
 class PieceError(ValueError):
-    """The bytes are no sequence of pieces; the message says why."""
+    """The bytes are not a valid sequence of pieces; the message names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The log holds nothing and goes on after (`index`, `term`): a snapshot took the place of everything before."""
+    """The log is empty and continues after (`index`, `term`), because a snapshot replaced all earlier entries."""
 
     index: int
     term: int
@@ -48,17 +48,17 @@ Piece: TypeAlias = HardState | Entry | Begin
 def encode_hard_state(state: HardState) -> bytes:
     """Term, vote and floor."""
     to = state.voted_for
-    return HARD_STATE.pack(KIND_HARD_STATE, state.term, to is not None, *(to or NOBODY), *state.floor)
+    return HARD_STATE.pack(KIND_HARD_STATE, state.term, to is not None, *(to or NO_REPLICA), *state.floor)
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes]:
-    """Two buffers: the head, and the entry's data as it is."""
+    """Two buffers: the head, and the entry's data."""
     flags = FLAG_MEMBERSHIP if entry.membership is not None else 0
     return ENTRY.pack(KIND_ENTRY, entry.index, entry.term, flags, len(entry.data)), entry.data
 
 
 def encode_begin(begin: Begin) -> bytes:
-    """The new beginning."""
+    """Encode a restart of the log."""
     return BEGIN.pack(KIND_BEGIN, begin.index, begin.term)
 
 
@@ -66,7 +66,7 @@ def decode_pieces(data: bytes) -> Iterator[Piece]:
     """The pieces of one journal entry, in order.
 
     Raises:
-        PieceError: see there.
+        PieceError: the bytes are invalid.
     """
     position = 0
     while position < len(data):
@@ -96,5 +96,5 @@ def _decode(data: bytes, position: int) -> tuple[Piece, int]:
     try:
         membership = membership_in(body) if flags & FLAG_MEMBERSHIP else None
     except DecodeError as error:
-        raise PieceError(f"holds something that is no record batch ({error})") from error
+        raise PieceError(f"holds bytes that are not a record batch ({error})") from error
     return Entry(index, term, body, membership), end + size_bytes

@@ -1,7 +1,7 @@
-"""From pieces and snapshots to what the core goes on from.
+"""Combine log pieces and snapshots into the stored state of the Raft core, and check that they match.
 
-What lives here: the checks that hold log and snapshots together at a start. A log that does not reach its own snapshot lost something that was durable, and the
-process refuses; a received snapshot may stand beyond the log, because nothing of what it replaces is needed.
+A log that ends before its own snapshot lost durable entries, and the process refuses to start. A
+received snapshot may be newer than the log, because it replaces all earlier entries.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from ponor_controller.consensus.snapshot_format import DIGEST_BYTES, SnapshotHea
 
 
 def stored_state(
-    assembly: LogAssembly,
-    newest: SnapshotHeader | None,
-    older: SnapshotHeader | None,
-    initial: Membership,
+    assembly: LogAssembly, newest: SnapshotHeader | None, older: SnapshotHeader | None, initial: Membership
 ) -> tuple[StoredState, Begin | None]:
-    """What is there, and the beginning that still has to be written.
+    """The stored state, and a restart of the log that still has to be written (None: none).
 
     Raises:
-        PieceError: what is there contradicts itself.
+        PieceError: log and snapshots contradict each other.
     """
     base = newest.meta if newest is not None else SnapshotMeta(0, 0, initial, bytes(DIGEST_BYTES), 0)
     begin = None
@@ -44,13 +41,11 @@ def stored_state(
         raise PieceError(
             f"is the last one, of term {newest_term}, above the term {hard_state.term} that was kept"
         )
-    if (
-        base.term > hard_state.term
-    ):  # a received snapshot was durable before the term in which it was received
+    if base.term > hard_state.term:  # a received snapshot became durable before its term did
         hard_state = HardState(base.term, None, hard_state.floor)
     known = _known_terms(assembly, newest, older)
     before = known.get(entries[0].index - 1) if entries else base.term
-    if before is None:  # the entry before was given back, and its term with it
+    if before is None:  # the previous entry was trimmed, so its term is unknown
         before = entries[0].term
         del entries[0]
     first = entries[0].index if entries else base.index + 1

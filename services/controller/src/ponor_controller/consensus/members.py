@@ -1,8 +1,4 @@
-"""Members of the quorum: who they are and where they are reached.
-
-What lives here: the value that configuration, identity file, log and image share, and its translation into the core's `Membership`. Which members there are
-at an index is decided by the log alone.
-"""
+"""Members of the quorum with their addresses, and their translation into Raft's `Membership`."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from ponor_raft.membership import Membership, ReplicaId
 from ponor_runtime.identity import NodeId
 
 VOTERS_SET_TAG: Final = b"\x82\x05"
-"""Begins a VotersSet in an encoded batch (field 80 of Record). Bytes without it need no look at their records."""
+"""First bytes of an encoded VotersSet (field 80 of Record). A batch without these bytes contains none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,12 +27,12 @@ class Member:
 
     @property
     def replica(self) -> ReplicaId:
-        """How the core knows it."""
+        """Its id in the Raft core."""
         return ReplicaId(self.node_id, self.directory_id)
 
 
 def membership_of(members: Iterable[Member]) -> Membership:
-    """The core's view of members."""
+    """The membership for the Raft core."""
     ordered = sorted(members)
     return Membership(
         tuple(member.replica for member in ordered if member.voter),
@@ -45,7 +41,7 @@ def membership_of(members: Iterable[Member]) -> Membership:
 
 
 def voters_set(members: Iterable[Member]) -> records_pb2.Record:
-    """The record that makes these the members."""
+    """The record that sets the members."""
     return records_pb2.Record(
         voters_set=records_pb2.VotersSet(
             members=[
@@ -63,7 +59,7 @@ def voters_set(members: Iterable[Member]) -> records_pb2.Record:
 
 
 def members_in(batch: records_pb2.RecordBatch) -> tuple[Member, ...] | None:
-    """The members that a batch sets; None when it sets none."""
+    """The members that a batch sets; None if it sets none."""
     for record in reversed(batch.records):
         if record.WhichOneof("kind") == "voters_set":
             return tuple(
@@ -83,14 +79,14 @@ def membership_in(data: bytes) -> Membership | None:
     """The membership that an encoded batch sets.
 
     Raises:
-        DecodeError: the bytes are no record batch.
+        DecodeError: the bytes are not a record batch.
     """
     members = members_in(records_pb2.RecordBatch.FromString(data))
     return membership_of(members) if members is not None else None
 
 
 def members_of_rows(rows: Iterable[QuorumMemberRow]) -> tuple[Member, ...]:
-    """The members that an image shows."""
+    """The members in an image."""
     return tuple(
         Member(row.node_id, row.directory_id, row.peer_address, row.service_address, row.voter)
         for row in rows

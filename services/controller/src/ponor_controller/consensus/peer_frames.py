@@ -1,6 +1,9 @@
-"""The core's messages as frames between controllers, and back.
+"""Translate Raft messages into frames between controllers, and back.
 
-What lives here: the translation, pure, and nothing that decides. Both ends of a message are those of the stream it travels on, so frames do not repeat them.
+Sender and receiver of a message are those of its stream, so frames do not repeat them. A leader
+encodes an append for every follower and every batch. Appends are joined from bytes, because
+protobuf objects would copy the bytes of an entry four times
+(docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
 """
 
 from __future__ import annotations
@@ -13,24 +16,24 @@ from ponor.metadata.v1 import records_pb2
 from ponor_raft import messages as raft
 from ponor_raft.entry import Entry, SnapshotMeta
 from ponor_raft.membership import DIRECTORY_ID_BYTES, Membership, ReplicaId
-from ponor_rpc.joined_messages import joined_messages, message_head
+from ponor_raft.messages import AppendRequest
+from ponor_rpc.joined_messages import joined_messages, message_head, number_field
 from ponor_runtime.identity import NODE_ID_BOUND
 
-from ponor_controller.consensus.append_frames import append_parts
 from ponor_controller.consensus.members import membership_in
 
 MESSAGES: Final = wire.ExchangeRequest.MESSAGES_FIELD_NUMBER
 MESSAGE: Final = wire.PeerMessages.MESSAGES_FIELD_NUMBER
 MESSAGE_OVERHEAD_BYTES: Final = 64
-"""What a message takes beside its data, generously."""
+"""Upper bound of a message's size without its data."""
 
 
 class PeerFrameError(ValueError):
-    """A frame makes no sense; its stream ends."""
+    """A frame is invalid; its stream is closed."""
 
 
 def message_bytes(message: raft.Message) -> int:
-    """About how large a message is in a frame."""
+    """Approximate size of a message in a frame."""
     if isinstance(message, raft.AppendRequest):
         return MESSAGE_OVERHEAD_BYTES + sum([len(entry.data) + 32 for entry in message.entries])
     if isinstance(message, raft.SnapshotChunk):
@@ -52,8 +55,8 @@ def decode_messages(body: wire.PeerMessages, sender: ReplicaId, to: ReplicaId) -
     """The messages of a frame.
 
     Raises:
-        PeerFrameError: one is of an unknown kind, or its parts contradict each other.
-        DecodeError: a record batch is none.
+        PeerFrameError: a message is of an unknown kind, or its parts contradict each other.
+        DecodeError: a record batch is malformed.
     """
     for each in body.messages:
         kind = each.WhichOneof("kind")
@@ -66,7 +69,7 @@ def decode_messages(body: wire.PeerMessages, sender: ReplicaId, to: ReplicaId) -
 
 
 def replica(message: wire.PeerReplica | records_pb2.QuorumMember) -> ReplicaId:
-    """A replica as the core knows it.
+    """The replica id from a frame.
 
     Raises:
         PeerFrameError: no replica has this node id or this directory id.
@@ -79,7 +82,7 @@ def replica(message: wire.PeerReplica | records_pb2.QuorumMember) -> ReplicaId:
 
 
 def replica_message(who: ReplicaId) -> wire.PeerReplica:
-    """A replica as it is named in frames."""
+    """The replica id for a frame."""
     return wire.PeerReplica(node_id=who.node_id, directory_id=who.directory_id)
 
 
@@ -217,3 +220,39 @@ _DECODERS: Final[Mapping[str, Callable[[wire.PeerMessage, ReplicaId, ReplicaId],
         sender, to, m.term, m.read_index_response.context, m.read_index_response.index
     ),
 }
+
+
+TERM: Final = wire.PeerMessage.TERM_FIELD_NUMBER
+APPEND: Final = wire.PeerMessage.APPEND_REQUEST_FIELD_NUMBER
+PREV_INDEX: Final = wire.PeerAppendRequest.PREV_INDEX_FIELD_NUMBER
+PREV_TERM: Final = wire.PeerAppendRequest.PREV_TERM_FIELD_NUMBER
+ENTRIES: Final = wire.PeerAppendRequest.ENTRIES_FIELD_NUMBER
+COMMIT: Final = wire.PeerAppendRequest.COMMIT_FIELD_NUMBER
+COMMIT_TERM: Final = wire.PeerAppendRequest.COMMIT_TERM_FIELD_NUMBER
+ACKNOWLEDGED: Final = wire.PeerAppendRequest.ACKNOWLEDGED_FIELD_NUMBER
+INDEX: Final = wire.PeerEntry.INDEX_FIELD_NUMBER
+ENTRY_TERM: Final = wire.PeerEntry.TERM_FIELD_NUMBER
+DATA: Final = wire.PeerEntry.DATA_FIELD_NUMBER
+MEMBERSHIP: Final = wire.PeerEntry.MEMBERSHIP_FIELD_NUMBER
+
+
+def append_parts(message: AppendRequest) -> list[bytes]:
+    """An encoded `PeerMessage` in parts. The data of entries is referenced, not copied."""
+    parts = [number_field(PREV_INDEX, message.prev_index) + number_field(PREV_TERM, message.prev_term)]
+    for entry in message.entries:
+        _add(parts, entry)
+    parts.append(
+        number_field(COMMIT, message.commit)
+        + number_field(COMMIT_TERM, message.commit_term)
+        + number_field(ACKNOWLEDGED, message.acknowledged)
+    )
+    return [number_field(TERM, message.term) + message_head(APPEND, sum(map(len, parts))), *parts]
+
+
+def _add(parts: list[bytes], entry: Entry) -> None:
+    data = entry.data
+    head = number_field(INDEX, entry.index) + number_field(ENTRY_TERM, entry.term)
+    if data:
+        head += message_head(DATA, len(data))
+    membership = number_field(MEMBERSHIP, entry.membership is not None)
+    parts += (message_head(ENTRIES, len(head) + len(data) + len(membership)) + head, data, membership)

@@ -1,7 +1,8 @@
-"""The stream to one peer: this controller speaks, the other side shows that it is alive.
+"""The stream to one peer: connect, handshake, send messages, detect a dead connection.
 
-What lives here: connecting, the handshake, sending (at once when nothing waits: a lone message costs no turn of the loop), and noticing that a stream is dead. A silent network closes no connection for many seconds, and a healed one wakes
-an old connection late, because its retransmissions have backed off; hence the other side speaks at regular times, and silence ends the stream.
+The called side sends a frame at regular intervals, and silence ends the stream. A network partition
+closes no connection for many seconds, and after it heals an old connection recovers late because
+its retransmissions have backed off.
 """
 
 from __future__ import annotations
@@ -25,41 +26,41 @@ from ponor_controller.consensus.peer_queue import PeerQueue
 
 HANDSHAKE_SECONDS: Final = 1.0
 ALIVE_SECONDS: Final = 0.5
-"""How often the called side speaks."""
+"""Interval at which the called side sends a frame."""
 SILENCE_SECONDS: Final = 2.0
-"""After this long without a word a stream is dead."""
+"""Silence after which a stream is closed."""
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 0.5
 REFUSED_SECONDS: Final = 2.0
-"""Before calling again somebody who refused: only people change that."""
+"""Pause after a refusal, which usually needs an operator."""
 
 
 class LinkOwner(Protocol):
-    """Whom a link tells."""
+    """Gets the events of a link."""
 
     def hello(self, to: ReplicaId) -> wire.PeerHello:
         """The first frame to a peer."""
         ...
 
     def address(self, to: ReplicaId) -> str:
-        """Where it is; empty: not known."""
+        """Its address; empty if unknown."""
         ...
 
     def link_made(self) -> None:
-        """A peer hears from now on what is sent to it."""
+        """A stream to a peer is open."""
         ...
 
     def link_broken(self, to: ReplicaId) -> None:
-        """The stream ended, or none could be made; what was waiting is gone."""
+        """The stream ended or could not be opened; waiting messages were dropped."""
         ...
 
     def link_refused(self, error: OperationError) -> None:
-        """The peer wants nothing from this controller."""
+        """The peer refused this controller."""
         ...
 
 
 class PeerLink:
-    """Keeps a stream to one replica for as long as `run` runs."""
+    """Keeps a stream to one replica open while `run` runs."""
 
     def __init__(
         self,
@@ -79,12 +80,12 @@ class PeerLink:
         self._queue = PeerQueue()
         self.connected = False
         self._idle: Connection | None = None
-        """The stream, while nothing waits for it."""
+        """The stream while the queue is empty."""
         self._refused: bytes | None = None
-        """A frame that it did not take at once, and that goes first."""
+        """A frame that the network did not accept at once; it is sent first."""
 
     def send(self, message: Message) -> None:
-        """Send at once, or when it can be; messages may get lost."""
+        """Send now if the stream is idle, otherwise later. Messages may be lost."""
         if self._idle is None:
             if self._queue.put(message):
                 self._on_dropped(self._to)
@@ -96,7 +97,7 @@ class PeerLink:
             self._queue.wake()
 
     async def run(self) -> None:
-        """Connect, and connect again, for ever."""
+        """Connect, and reconnect, until cancelled."""
         backoff = BACKOFF_SECONDS_MIN
         while True:
             wait = backoff
@@ -108,7 +109,7 @@ class PeerLink:
                 self._owner.link_refused(error)
                 wait = REFUSED_SECONDS
             except (ConnectionClosedError, DecodeError, TimeoutError):
-                pass  # the network's everyday life
+                pass  # expected network failures
             backoff = BACKOFF_SECONDS_MIN if self.connected else min(2 * backoff, BACKOFF_SECONDS_MAX)
             self.connected = False
             self._queue.clear()
@@ -167,7 +168,7 @@ async def _receive(connection: Connection) -> None:
     """One frame from the called side.
 
     Raises:
-        OperationError: it refuses this controller.
+        OperationError: the peer refused this controller.
     """
     response = wire.ExchangeResponse.FromString(await connection.receive())
     if response.WhichOneof("frame") == "refused":

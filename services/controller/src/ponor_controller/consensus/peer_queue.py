@@ -1,6 +1,6 @@
-"""Messages on their way to one peer.
+"""The bounded queue of messages to one peer.
 
-What lives here: the bound. Raft repeats what gets lost, so at the bound the oldest messages go and whoever sent them is told.
+Raft repeats lost messages, so a full queue drops the oldest ones and reports this.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ponor_controller.consensus.peer_frames import message_bytes
 MESSAGES_MAX: Final = 4_096
 BYTES_MAX: Final = 32 * 1024 * 1024
 FRAME_TARGET_BYTES: Final = 1024 * 1024
-"""A frame takes messages until it has this many bytes; a larger single message goes alone."""
+"""Target size of a frame; a larger single message gets its own frame."""
 
 
 class PeerQueue:
-    """First in, first out."""
+    """A FIFO queue, bounded by number and bytes."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[Message, int]] = deque()
@@ -28,20 +28,20 @@ class PeerQueue:
         self._filled = asyncio.Event()
 
     def put(self, message: Message) -> int:
-        """Add a message; how many older ones had to go for it."""
+        """Add a message; returns how many older ones were dropped."""
         size_bytes = message_bytes(message)
         self._messages.append((message, size_bytes))
         self._bytes += size_bytes
         self._filled.set()
         dropped = 0
         while len(self._messages) > MESSAGES_MAX or (self._bytes > BYTES_MAX and len(self._messages) > 1):
-            _, gone_bytes = self._messages.popleft()
-            self._bytes -= gone_bytes
+            _, dropped_bytes = self._messages.popleft()
+            self._bytes -= dropped_bytes
             dropped += 1
         return dropped
 
     def clear(self) -> int:
-        """Drop everything; how many there were."""
+        """Drop all messages; returns their number."""
         count = len(self._messages)
         self._messages.clear()
         self._bytes = 0
@@ -51,17 +51,17 @@ class PeerQueue:
         return bool(self._messages)
 
     def wake(self) -> None:
-        """Have `filled` return, whether or not there is a message."""
+        """Make `filled` return even without a message."""
         self._filled.set()
 
     async def filled(self) -> None:
-        """Wait until a message comes."""
+        """Wait for a message."""
         if not self._messages:
             self._filled.clear()
             await self._filled.wait()
 
     def take(self) -> list[Message]:
-        """As many messages as one frame holds."""
+        """Remove and return the messages of one frame."""
         taken: list[Message] = []
         taken_bytes = 0
         while self._messages:

@@ -1,7 +1,4 @@
-"""The other controllers: one stream to each, one stream from each.
-
-What lives here: which links there are, who may call, and what a broken stream means to the core. Messages are values of the core; nothing here understands them.
-"""
+"""Connections between controllers: one stream to each peer and one stream from each."""
 
 from __future__ import annotations
 
@@ -24,37 +21,32 @@ from ponor_controller.consensus.address_book import AddressBook, Addresses
 from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.introduction import introduction
 from ponor_controller.consensus.members import voters_set
-from ponor_controller.consensus.peer_frames import (
-    PeerFrameError,
-    decode_messages,
-    replica,
-    replica_message,
-)
+from ponor_controller.consensus.peer_frames import PeerFrameError, decode_messages, replica, replica_message
 from ponor_controller.consensus.peer_link import ALIVE_SECONDS, HANDSHAKE_SECONDS, PeerLink
 
 LOG: Final = logging.getLogger("ponor.controller")
 CALLERS_MAX: Final = 64
-"""Streams from other controllers; far more than a quorum has members."""
+"""Bound of streams from other controllers; far above the members of a quorum."""
 
 
 class Core(Protocol):
-    """What messages and broken streams are told to."""
+    """Handles messages and the events of streams."""
 
     @property
     def membership(self) -> Membership:
-        """Who takes part at present."""
+        """The present membership."""
         ...
 
     def step(self, message: Message) -> None:
-        """A message came."""
+        """Handle a message."""
         ...
 
-    def settle(self) -> None:
-        """Nothing more has come with these messages: do what they ask for, not only at the end of this turn of the loop."""
+    def flush(self) -> None:
+        """Carry out the instructions of the last messages now instead of at the end of this turn of the loop."""
         ...
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """What was sent to a peer got lost."""
+        """Messages to a peer were lost."""
         ...
 
     def reachable(self) -> None:
@@ -71,7 +63,7 @@ class Core(Protocol):
 
 
 class Peers:
-    """Fulfils `peer_link.LinkOwner`."""
+    """Links to all peers, and the streams from them. Implements `peer_link.LinkOwner`."""
 
     def __init__(
         self,
@@ -96,26 +88,26 @@ class Peers:
         self._links: dict[ReplicaId, tuple[PeerLink, asyncio.Task[None]]] = {}
         self._callers: dict[ReplicaId, Connection] = {}
         self._calls = 0
-        self._refusal_told = ""
+        self._logged_refusal = ""
         runtime.telemetry.gauge("ponor_controller_peers_connected", lambda: self.connected_count)
 
     @property
     def connected_count(self) -> int:
-        """Peers to whom a stream is open."""
+        """Number of peers with an open stream."""
         return sum(link.connected for link, _ in self._links.values())
 
     def is_connected(self, to: ReplicaId) -> bool:
-        """Whether a stream to it is open."""
+        """Whether a stream to the peer is open."""
         found = self._links.get(to)
         return found is not None and found[0].connected
 
     def attach(self, core: Core) -> None:
-        """From now on messages have somewhere to go. Once."""
+        """Set the handler of messages. Called once."""
         assert self._core is None
         self._core = core
 
     def keep_links(self, members: Sequence[ReplicaId]) -> None:
-        """Have a link to each of these, and to whoever is calling; none to anybody else."""
+        """Keep links to exactly these replicas and to those with a stream to this controller."""
         wanted = dict.fromkeys(each for each in (*members, *self._callers) if each != self._own)
         for to in [to for to in self._links if to not in wanted]:
             _, task = self._links.pop(to)
@@ -128,7 +120,7 @@ class Peers:
                 self._links[to] = (link, self._tasks.spawn(link.run(), f"peer-{to.node_id}"))
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send each to whom it names; those to nobody known get lost, as on any network."""
+        """Send messages. Those to unknown replicas are lost."""
         for message in messages:
             found = self._links.get(message.to)
             if found is not None:
@@ -136,7 +128,7 @@ class Peers:
             else:
                 self._lost(message.to)
 
-    # What links ask and tell.
+    # LinkOwner.
 
     def hello(self, to: ReplicaId) -> wire.PeerHello:
         return wire.PeerHello(
@@ -166,8 +158,8 @@ class Peers:
         self._runtime.telemetry.counter(
             "ponor_controller_peer_refusals_total", reason=error_name(error.code)
         ).add()
-        if error.message != self._refusal_told:  # it is asked again all the time, and refuses again
-            self._refusal_told = error.message
+        if error.message != self._logged_refusal:  # log a repeated refusal once
+            self._logged_refusal = error.message
             LOG.warning("another controller refuses this one: %s", error.message)
 
     def _lost(self, to: ReplicaId) -> None:
@@ -177,7 +169,7 @@ class Peers:
     # The called side.
 
     async def handle(self, connection: Connection) -> None:
-        """Serve one caller until it goes or is refused."""
+        """Serve one peer until it disconnects or is refused."""
         self._calls += 1
         try:
             await self._serve(connection)
@@ -199,12 +191,12 @@ class Peers:
         self._callers[sender] = connection
         if before is not None:
             await before.close()
-        self._addresses.heard(sender, Addresses(hello.peer_address, hello.service_address))
+        self._addresses.add_hint(sender, Addresses(hello.peer_address, hello.service_address))
         self._refresh()
         if self._core is not None:
             self._core.began_anew(sender)
         alive = asyncio.get_running_loop().create_task(
-            self._show_life(connection), name=f"peer-{sender.node_id}-alive"
+            self._send_keepalives(connection), name=f"peer-{sender.node_id}-alive"
         )
         try:
             await self._receive(connection, sender)
@@ -222,10 +214,10 @@ class Peers:
             self.keep_links(self._core.membership.members)
 
     def _admit(self, hello: wire.PeerHello) -> ReplicaId:
-        """Who calls.
+        """The sender of a hello.
 
         Raises:
-            OperationError: it is not one of this cluster, or means somebody else.
+            OperationError: it belongs to another cluster, or addresses another replica.
         """
         sender, to = replica(hello.sender), replica(hello.to)
         problem = None
@@ -251,16 +243,16 @@ class Peers:
         while True:
             request = wire.ExchangeRequest.FromString(await connection.receive())
             if self._callers.get(sender) is not connection:
-                return  # a newer stream is open: what was said before it may be untrue by now
+                return  # a newer stream is open, so messages of this one are obsolete
             if request.WhichOneof("frame") != "messages":
                 raise PeerFrameError("only messages follow a hello")
             if self._core is None:
                 continue
             for message in decode_messages(request.messages, sender, self._own):
                 self._core.step(message)
-            self._core.settle()
+            self._core.flush()
 
-    async def _show_life(self, connection: Connection) -> None:
+    async def _send_keepalives(self, connection: Connection) -> None:
         await connection.send(wire.ExchangeResponse(welcome=wire.PeerWelcome()).SerializeToString())
         alive = wire.ExchangeResponse(alive=wire.PeerAlive()).SerializeToString()
         while True:
@@ -271,7 +263,7 @@ class Peers:
 async def receive_hello(
     connection: Connection, identity: DirectoryIdentity, *, may_format: bool = False
 ) -> wire.PeerHello | None:
-    """The first frame of a stream; None when the caller only asked who listens here, and was told.
+    """The first frame of a stream; None if it was a request for the identity, which is answered.
 
     Raises:
         OperationError: it is neither.

@@ -1,7 +1,4 @@
-"""The seam between deciding what to write and agreeing that it is written.
-
-What lives here: the protocol that Raft fulfils, and the values that pass through it. Nothing in here knows what a record means.
-"""
+"""The `Consensus` protocol: agreement on one order of entries, independent of their content."""
 
 from __future__ import annotations
 
@@ -17,9 +14,14 @@ from ponor_runtime.identity import NodeId
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One batch of the log. `data` is its one encoding: these bytes are stored, digested and sent, never made a second time.
+    """One batch of the log.
 
-    `term` of the log is the batch's own. `membership`: what the batch's VotersSet makes of the quorum, if it has one. `decoded`: the batch, where somebody has it.
+    Attributes:
+        index: of the batch.
+        term: of the batch.
+        data: its only encoding: these bytes are stored, digested and sent.
+        membership: from the batch's VotersSet, if it has one.
+        decoded: the batch, if it is available.
     """
 
     index: int
@@ -30,56 +32,56 @@ class LogEntry:
 
     @property
     def batch(self) -> records_pb2.RecordBatch:
-        """The batch. Followers decode it for this, and only the few that somebody looks at."""
+        """The batch; followers decode it on access."""
         return records_pb2.RecordBatch.FromString(self.data) if self.decoded is None else self.decoded
 
 
 CommitListener: TypeAlias = Callable[[Sequence[LogEntry]], None]
-"""Called with committed entries: each once, in the order of indices, in slices of a few milliseconds."""
+"""Called with committed entries, each once, in the order of indices, in slices of a few milliseconds."""
 
 LeadershipListener: TypeAlias = Callable[[Leadership], None]
-"""Called whenever role, term or known leader changed; before any entry that was committed afterwards is delivered."""
+"""Called after role, term or known leader changed, before later committed entries are delivered."""
 
 
 class Consensus(Protocol):
-    """Agrees with the other voters on one order of entries."""
+    """Agreement of the voters on one order of entries."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this voter leads its term, as far as it knows."""
+        """Whether this voter believes that it leads its term."""
         ...
 
     @property
     def leading(self) -> bool:
-        """Whether it leads, and the opening entry of its term is committed and delivered: only then may anything be decided here."""
+        """Whether it leads and the opening entry of its term is delivered. Decisions require this."""
         ...
 
     @property
     def term(self) -> int:
-        """The present term; every entry carries the one it was proposed in."""
+        """The present term. Every entry has the term of its proposal."""
         ...
 
     @property
     def leadership(self) -> Leadership:
-        """Who leads, as known here."""
+        """Role, term and leader according to this voter."""
         ...
 
     @property
     def accepts_proposals(self) -> bool:
-        """Whether `propose` would take an entry: leading, and not handing over."""
+        """Whether `propose` would accept an entry: leading and not transferring leadership."""
         ...
 
     @property
     def has_room(self) -> bool:
-        """Whether the entries in memory leave room for more proposals. Without room, wait: a snapshot makes some."""
+        """Whether memory has room for more proposals. A snapshot makes room."""
         ...
 
     def room_problem(self, size_bytes: int) -> str | None:
-        """Why an entry of this size would not be taken now, however long that lasts; None if it would."""
+        """Why an entry of this size would be refused now; None if it would be accepted."""
         ...
 
     def on_compaction(self, listener: Callable[[], None]) -> None:
-        """Hear whenever entries left memory."""
+        """Call `listener` after entries left memory."""
         ...
 
     def leader_address(self) -> str | None:
@@ -87,35 +89,35 @@ class Consensus(Protocol):
         ...
 
     def propose(self, entry: LogEntry) -> None:
-        """Take the next entry of the log. It is committed when the listeners hear of it, and not before.
+        """Append the next entry to the log. It is committed when the listeners get it.
 
-        Many may be in flight; the caller bounds how many.
+        The caller bounds the entries in flight.
 
         Raises:
-            NotLeaderError: another voter leads, or this one is handing over.
-            MembershipChangeError: the entry changes the membership, and that is not allowed now; nothing was taken.
+            NotLeaderError: another voter leads, or this one transfers its leadership.
+            MembershipChangeError: the entry changes the membership, which is not allowed now.
             ProposalsFullError: see `room_problem`.
         """
         ...
 
-    def settle(self) -> None:
-        """Nothing more is proposed for now: send and write at once what was, not only at the end of this turn of the loop."""
+    def flush(self) -> None:
+        """Write and send proposed entries now instead of at the end of this turn of the event loop."""
         ...
 
     def on_commit(self, listener: CommitListener) -> None:
-        """Hear of every committed entry from now on."""
+        """Call `listener` with every entry that is committed from now on."""
         ...
 
     def on_leadership(self, listener: LeadershipListener) -> None:
-        """Hear of every change from now on."""
+        """Call `listener` after every change from now on."""
         ...
 
     def on_leading(self, listener: Callable[[], None]) -> None:
-        """Hear whenever `leading` becomes true. That it ended is heard by `on_leadership`."""
+        """Call `listener` when `leading` becomes true. `on_leadership` reports its end."""
         ...
 
     async def read_index(self) -> int:
-        """An index that the image here must have reached before it serves a linearizable read that was asked for before this call.
+        """The index that the image here must reach before it serves a linearizable read.
 
         Raises:
             NotLeaderError: no leader answered in time.
@@ -123,10 +125,10 @@ class Consensus(Protocol):
         ...
 
     async def transfer(self, node_id: NodeId) -> None:
-        """Hand leadership to a voter; returns when it leads.
+        """Transfer leadership to a voter; returns when it leads.
 
         Raises:
             NotLeaderError: this voter does not lead.
-            TransferError: `node_id` is no other voter, or did not take over in time; this voter goes on.
+            TransferError: `node_id` is no other voter, or did not take over in time; this voter continues to lead.
         """
         ...

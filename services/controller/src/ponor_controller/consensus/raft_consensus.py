@@ -1,7 +1,4 @@
-"""`Consensus` by Raft: what the rest of the controller sees of it.
-
-What lives here: the driver's facts in the words of the port, the leader's address, and leadership handed over on purpose.
-"""
+"""The `Consensus` protocol implemented by the Raft driver."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ from ponor_controller.consensus.ports import CommitListener, LeadershipListener,
 from ponor_controller.consensus.raft_driver import RaftDriver
 
 TRANSFER_SECONDS: Final = 2.0
-HAND_OVER_SECONDS: Final = 0.5
-"""What a stopping leader waits at most: all controllers may be stopping."""
+STOP_TRANSFER_SECONDS: Final = 0.5
+"""Bound of the wait of a stopping leader; all controllers may be stopping."""
 POLL_SECONDS: Final = 0.005
 
 
 class RaftConsensus:
-    """Fulfils `ports.Consensus`."""
+    """Implements `ports.Consensus`."""
 
     def __init__(
         self,
@@ -69,17 +66,17 @@ class RaftConsensus:
 
     @property
     def membership(self) -> Membership:
-        """Who takes part, by the newest entry appended here."""
+        """The membership in the newest appended entry that has one."""
         return self._driver.membership
 
     @property
     def is_sole_voter(self) -> bool:
-        """Whether nobody else could lead."""
+        """Whether this controller is the only voter."""
         return self._driver.membership.voters == (self._own,)
 
     @property
     def accepts_proposals(self) -> bool:
-        node = self._driver.node  # it may know of a newer term already, and the driver not yet
+        node = self._driver.node  # the core may have a newer term that the driver has not handled yet
         return self._driver.leading and node.is_leader and node.transfer_target is None
 
     @property
@@ -93,19 +90,19 @@ class RaftConsensus:
         self._driver.compaction.on_end(listener)
 
     def leader_address(self) -> str | None:
-        asked = self._driver.leadership.leader
+        target = self._driver.leadership.leader
         members = self.membership.members
-        if asked is None and members and self._own not in members:
-            # Removed, or not let in yet: nobody will tell this controller who leads, but any voter knows. It must not be a dead end for nodes that know no other
-            # address any more.
-            asked = members[self._driver.node.term % len(self.membership.voters)]
-        return self._addresses.service_address(asked) or None if asked is not None else None
+        if target is None and members and self._own not in members:
+            # Removed, or not added yet: this controller gets no news of leaders. It names any voter, because
+            # nodes may have no other address.
+            target = members[self._driver.node.term % len(self.membership.voters)]
+        return self._addresses.service_address(target) or None if target is not None else None
 
     def propose(self, entry: LogEntry) -> None:
         self._driver.propose(entry)
 
-    def settle(self) -> None:
-        self._driver.settle()
+    def flush(self) -> None:
+        self._driver.flush()
 
     def on_commit(self, listener: CommitListener) -> None:
         self._driver.on_commit(listener)
@@ -128,7 +125,7 @@ class RaftConsensus:
                 while self._driver.leadership.leader != target:
                     if self.is_leader and self._driver.node.transfer_target is None:
                         raise TransferError(
-                            f"node {node_id} did not take over in time; this controller goes on leading"
+                            f"node {node_id} did not take over in time; this controller continues to lead"
                         )
                     if not self._is_connected(target):
                         raise TransferError(f"node {node_id} cannot be reached")
@@ -136,21 +133,21 @@ class RaftConsensus:
         except TimeoutError:
             raise TransferError(f"node {node_id} has not been heard of as leader yet") from None
 
-    async def hand_over(self) -> None:
-        """Before a planned stop: let another voter lead, if this one does and another is there to. No error if none takes over."""
+    async def transfer_before_stop(self) -> None:
+        """Before a planned stop: transfer leadership to another voter if possible; no error otherwise."""
         if not self.leading or self.is_sole_voter:
             return
         try:
-            async with asyncio.timeout(HAND_OVER_SECONDS):
-                await self.transfer(NodeId(self.furthest_voter().node_id))
+            async with asyncio.timeout(STOP_TRANSFER_SECONDS):
+                await self.transfer(NodeId(self.most_advanced_voter().node_id))
         except (NotLeaderError, TransferError, TimeoutError):
             return
 
-    def furthest_voter(self) -> ReplicaId:
-        """The other voter that has most of the log, among those that can be reached.
+    def most_advanced_voter(self) -> ReplicaId:
+        """The connected other voter with the longest log.
 
         Raises:
-            TransferError: there is none.
+            TransferError: no other voter is connected.
         """
         progress = self._driver.node.progress()
         others = [each for each in self.membership.voters if each in progress and self._is_connected(each)]
@@ -160,7 +157,7 @@ class RaftConsensus:
 
     def _transfer_target(self, node_id: NodeId) -> ReplicaId:
         if not self.leading:
-            raise NotLeaderError("only the leader hands over")
+            raise NotLeaderError("only the leader transfers leadership")
         for each in self.membership.voters:
             if each.node_id == node_id and each != self._own:
                 return each

@@ -1,7 +1,7 @@
-"""The driver of the Raft core: time, messages and completions in; persistence, sends and committed entries out.
+"""Drive the Raft core: feed it ticks, messages and completions; persist, send and deliver what it returns.
 
-What lives here: the one loop that owns the core, in the order that the core asks for. Nothing here decides who leads or what is committed, and nothing here knows
-what a record means.
+The driver is the only caller of the core and follows the order that the core prescribes. It makes
+no decisions and does not interpret records.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from ponor_controller.consensus.window_compaction import WindowCompaction
 
 LOG: Final = logging.getLogger("ponor.controller")
 TICK_SECONDS: Final = 0.05
-HURRIED_TICK_SECONDS: Final = 0.01
-HURRY_NS: Final = 3_000_000_000
-"""How long a controller without a leader is in a hurry."""
+FAST_TICK_SECONDS: Final = 0.01
+FAST_TICKS_NS: Final = 3_000_000_000
+"""Time for which a controller without a leader ticks faster."""
 ROUNDS_MAX: Final = 64
-"""Rounds of heartbeats that wait for a majority, at most one for each tick. A leader that hears no majority steps down before; without the oldest its commit index only looks older."""
+"""Unconfirmed rounds of heartbeats, at most one per tick. A leader without a majority steps down before this
+bound; dropping the oldest round only overstates the age of its commit index."""
 SLICE_NS: Final = 10_000_000
-"""How long committed entries are applied before others on the event loop have their turn."""
+"""Time in ns for which committed entries are applied before the driver yields to the event loop."""
 
 
 class SnapshotTraffic(Protocol):
-    """Whoever sends and receives snapshots for the driver."""
+    """Sends and receives snapshots for the driver."""
 
     def send(self, request: SendSnapshot) -> None:
         """Send a piece."""
         ...
 
     def receive(self, chunk: SnapshotChunk) -> None:
-        """Keep a piece."""
+        """Store a received piece."""
         ...
 
 
 class _Write:
-    """A `Persist` under way."""
+    """A `Persist` in progress."""
 
     __slots__ = ("began_ns", "done", "persist")
 
@@ -65,7 +66,7 @@ class _Write:
 
 
 class RaftDriver:
-    """Owns a `RaftNode`. Fulfils `peers.Core`. Start it with `start`, once its listeners are there."""
+    """Owns a `RaftNode`; implements `peers.Core`. Call `start` after the listeners are registered."""
 
     def __init__(
         self,
@@ -79,17 +80,17 @@ class RaftDriver:
         open_term: Callable[[int, int], bytes],
         appended: Callable[[Sequence[Entry]], None],
     ) -> None:
-        """See the class.
+        """Create a driver that is not started.
 
         Args:
             node: the core, fresh.
             log: recovered; the core's stored state came from it.
             peers: the other controllers.
             runtime: time, telemetry, fail-stop.
-            tasks: where the ticking lives.
-            slow_disk_ms: a leader whose oldest write is older steps down.
+            tasks: runs the ticks.
+            slow_disk_ms: a leader steps down when its oldest write takes longer.
             open_term: encodes the opening entry of (index, term).
-            appended: told of entries as soon as they are in the log here, long before they are committed.
+            appended: called with entries when they are appended here, before they are committed.
         """
         self._node = node
         self._log = log
@@ -110,19 +111,19 @@ class RaftDriver:
         self._committed: deque[Entry] = deque()
         self._proposed: deque[LogEntry] = deque()
         self._opening: tuple[int, int, int] | None = None
-        """Of the opening entry of the own leadership: term, index, and when it was proposed."""
+        """The own opening entry: term, index and time of the proposal."""
         self._linked: Membership | None = None
         self._delivered_index = node.commit_index
         self.heard_commit_index = node.commit_index
-        """How far a leader has committed, as far as this replica was told; its own log may end before."""
-        self._hurry_until_ns = 0
-        self._led_ns = self._hurry()
+        """The highest commit index that a leader reported; the own log may end before it."""
+        self._fast_ticks_until_ns = 0
+        self._led_ns = self._begin_fast_ticks()
         self._rounds: deque[tuple[int, int]] = deque(maxlen=ROUNDS_MAX)
-        """(round, time): this round of the own heartbeats, and later ones, began at this time or later. Not confirmed yet; both rising."""
+        """Unconfirmed rounds of own heartbeats: (round, time). The round and later ones began at this time or later."""
         self._scheduled = self._delivering = self._closed = False
         self.leadership, self.leading = Leadership(node.role, node.term, node.leader), False
         self.applied_index = node.commit_index
-        """Everything up to here was given to the listeners."""
+        """All entries up to this index were delivered to the listeners."""
         self.applied_term = 0
         self.applied_membership = node.membership
         self.reads = LinearizableReads(self._read_index, runtime.clock)
@@ -130,22 +131,25 @@ class RaftDriver:
 
     @property
     def node(self) -> RaftNode:
-        """The core, to look at."""
+        """The Raft core, for reading."""
         return self._node
 
     @property
     def membership(self) -> Membership:
-        """Who takes part, by the newest entry appended here."""
+        """The membership in the newest appended entry that has one."""
         return self._node.membership
 
     @property
     def leaderless_ns(self) -> int:
-        """How long ago this replica was last known to have the newest commit index: a leader was heard here, or a majority confirmed a round of heartbeats that this replica began then."""
+        """Time since this replica was last known to have the newest commit index.
+
+        That is when it heard a leader, or began a round of heartbeats that a majority confirmed.
+        """
         self._note_confirmed()
         return self._clock.monotonic_ns() - self._led_ns
 
     def attach(self, traffic: SnapshotTraffic) -> None:
-        """Who sends and receives snapshots. Once."""
+        """Set the sender and receiver of snapshots. Called once."""
         assert self._traffic is None
         self._traffic = traffic
 
@@ -162,14 +166,14 @@ class RaftDriver:
         self._leading_listeners.append(listener)
 
     def start(self) -> None:
-        """Begin to take part. The first tick is at once: a sole voter campaigns in it."""
+        """Start ticking. The first tick is immediate: a sole voter campaigns in it."""
         self._peers.attach(self)
-        if self._log.newest is not None:  # the log on the disk may reach far back before the newest snapshot
+        if self._log.newest is not None:  # the log on disk may begin long before the newest snapshot
             self.compaction.begin(self._log.newest.index)
         self._tasks.spawn(self._tick(), "raft-ticks")
 
     def close(self) -> None:
-        """Take no further part; what is being written is written, and nobody is told."""
+        """Stop. Writes in progress complete without callbacks."""
         self._closed = True
         self.compaction.close()
         self._outgoing.close()
@@ -178,7 +182,7 @@ class RaftDriver:
     # Input.
 
     def step(self, message: Message) -> None:
-        """A message of a peer."""
+        """Handle a message from a peer."""
         if not self._closed:
             if isinstance(message, AppendRequest):
                 self.heard_commit_index = max(self.heard_commit_index, message.commit)
@@ -190,14 +194,14 @@ class RaftDriver:
             self.schedule()
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """What was sent to a peer got lost."""
+        """Messages to a peer were lost."""
         if not self._closed:
             self._node.unreachable(peer)
 
     def reachable(self) -> None:
-        """A stream to a peer is open: what is said to it from now on is heard."""
+        """A stream to a peer is open."""
         if self._node.leader is None:
-            self._hurry()
+            self._begin_fast_ticks()
 
     def began_anew(self, peer: ReplicaId) -> None:
         """A peer opened a new stream."""
@@ -206,7 +210,7 @@ class RaftDriver:
             self.schedule()
 
     def suspect(self, peer: ReplicaId) -> None:
-        """A stream with a peer broke; that of the leader breaks when its process dies, long before its silence would tell."""
+        """A stream with a peer broke. The stream of a leader breaks when its process exits, before a timeout."""
         if not self._closed:
             self._node.suspect_leader(peer)
             self.schedule()
@@ -215,36 +219,39 @@ class RaftDriver:
         """See `Consensus.propose`."""
         taken = self._node.propose(entry.data, entry.membership)
         assert taken.index == entry.index, (
-            f"index {entry.index} was decided, the log goes on at {taken.index}"
+            f"index {entry.index} was proposed, the log continues at {taken.index}"
         )
         self._proposed.append(entry)
         self.schedule()
 
     def schedule(self) -> None:
-        """Look what the core wants, at the end of this turn of the loop: what comes together is written and sent together."""
+        """Carry out the core's instructions at the end of this turn of the loop, so that writes and sends combine."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
-            self._loop.call_soon(self.settle)
+            self._loop.call_soon(self.flush)
 
-    def settle(self) -> None:
-        """See `peers.Core.settle`."""
+    def flush(self) -> None:
+        """See `peers.Core.flush`."""
         if self._scheduled:
             self._advance()
 
     def snapshot_taken(self, meta: SnapshotMeta) -> None:
-        """The owner of the image made a durable snapshot; what it holds may leave the core's memory, but for what lagging followers need."""
+        """A snapshot is durable: drop its entries from memory, except those that lagging followers need."""
         if not self._closed:
             self._node.snapshot_available(meta)
             self.compaction.begin(meta.index)
 
     def keep_chunk(self, chunk: SnapshotChunk, next_offset: int) -> None:
-        """A received snapshot is kept up to this offset."""
+        """A received snapshot is stored up to `next_offset`."""
         if not self._closed:
             self._node.keep_chunk(chunk, next_offset)
             self.schedule()
 
     def restore(self, meta: SnapshotMeta) -> bool:
-        """A received snapshot is durable and verified. Whether it is newer than what was delivered here: then everything must begin there, in this same step."""
+        """A received snapshot is durable and verified.
+
+        True if it is newer than the delivered entries: the caller must replace log and image in the same step.
+        """
         newer = not self._closed and meta.index > self._delivered_index
         if not self._closed:
             self._node.restore(meta)
@@ -271,10 +278,8 @@ class RaftDriver:
             self._late_ticks.came()
 
     def _note_round(self) -> None:
-        """The next round of heartbeats has not begun. A later note of the same round takes the place of an earlier one."""
-        if (
-            not self.leading
-        ):  # before its opening entry is applied, a leader may lack what former leaders committed
+        """Record the present time for the next round of heartbeats, which has not begun."""
+        if not self.leading:  # a new leader may lack committed entries until its opening entry is applied
             return
         following = self._node.newest_round + 1
         if self._rounds and self._rounds[-1][0] == following:
@@ -287,25 +292,28 @@ class RaftDriver:
             self._led_ns = self._rounds.popleft()[1]
 
     def _tick_seconds(self) -> float:
-        """Ticks come faster for a while when no leader is known: at a start, when one was lost, when somebody who could vote is there again. Waiting brings nothing then, and a
-        leader that is there after all is not disturbed, because whoever hears it answers no pre-vote. Votes wait for disks, so a candidate is not hurried.
+        """The tick interval: shorter for a while when no leader is known.
+
+        That is after a start, after the loss of a leader, and when a peer connects. A live leader is not disturbed,
+        because its followers answer no pre-vote. A candidate keeps the normal interval, because votes wait for
+        disks.
         """
         node = self._node
-        hurries = node.leader is None and node.role is not Role.CANDIDATE
+        is_fast = node.leader is None and node.role is not Role.CANDIDATE
         return (
-            HURRIED_TICK_SECONDS
-            if hurries and self._clock.monotonic_ns() < self._hurry_until_ns
+            FAST_TICK_SECONDS
+            if is_fast and self._clock.monotonic_ns() < self._fast_ticks_until_ns
             else TICK_SECONDS
         )
 
-    def _hurry(self) -> int:
-        """Returns the present time."""
+    def _begin_fast_ticks(self) -> int:
+        """Tick faster from now on for a while; returns the present time."""
         now_ns = self._clock.monotonic_ns()
-        self._hurry_until_ns = now_ns + HURRY_NS
+        self._fast_ticks_until_ns = now_ns + FAST_TICKS_NS
         return now_ns
 
     def _watch_disk(self) -> None:
-        """A disk that hangs is worse than a dead one: others would wait for a leader that answers nothing (etcd-io/etcd #7970)."""
+        """Step down if a write hangs: followers would wait for a leader that commits nothing (etcd-io/etcd #7970)."""
         if not self._writes or not self._node.is_leader or len(self._node.membership.voters) == 1:
             return
         if self._clock.monotonic_ns() - self._writes[0].began_ns > self._slow_disk_ns:
@@ -317,15 +325,16 @@ class RaftDriver:
         try:
             while not self._closed and (ready := self._node.ready()) is not None:
                 self._carry_out(ready)
-        except Exception as error:  # noqa: BLE001 -- whatever it is: a core of unknown state must not go on
+        except Exception as error:  # noqa: BLE001 -- a core in an unknown state must stop
             self._fail_stop("raft", error)
 
     def _carry_out(self, ready: Ready) -> None:
         if ready.leadership is not None:
             self._change(ready.leadership)
-        # Whoever waits for a commit hears of it before the followers do, unless there is news in the messages.
-        last_words = ready.messages if ready.committed and ready.persist is None else ()
-        if ready.messages and not last_words:
+        # Commits are delivered before the messages about them are sent, because callers wait for the answers.
+        # With a `Persist` the messages carry new entries and go first.
+        late_messages = ready.messages if ready.committed and ready.persist is None else ()
+        if ready.messages and not late_messages:
             self._outgoing.send(ready.messages)
         if ready.persist is not None:
             self._persist(ready.persist)
@@ -333,8 +342,8 @@ class RaftDriver:
             self._committed.extend(ready.committed)
             self._delivered_index = ready.committed[-1].index
             self._deliver_soon()
-        if last_words:
-            self._outgoing.send(last_words)
+        if late_messages:
+            self._outgoing.send(late_messages)
         if ready.reads:
             self.reads.answered(ready.reads)
         if ready.lost is not None:
@@ -350,8 +359,8 @@ class RaftDriver:
 
     def _warn(self, lost: LostEntries) -> None:
         LOG.warning(
-            "%s has the log up to index %d, and this controller had acknowledged index %d to the leader: the directory lost acknowledged entries. It is likely an older copy of itself, or "
-            "its disk is failing. The leader sends the entries again; until then this controller votes only for controllers that have them. Look at the disk, or replace this controller "
+            "%s has the log up to index %d, and this controller had acknowledged index %d to the leader: the directory lost acknowledged entries. It is probably an older copy of itself, or "
+            "its disk is failing. The leader sends the entries again; until then this controller votes only for controllers that have them. Check the disk, or replace this controller "
             "with an empty directory (docs/operations/quorum.md)",
             self._log.directory,
             lost.last_index,
@@ -362,7 +371,7 @@ class RaftDriver:
         self.leadership = leadership
         self._rounds.clear()
         if leadership.leader is None:
-            self._hurry()
+            self._begin_fast_ticks()
         if not self._node.is_leader or self._opening is None or self._opening[0] != self._node.term:
             self._set_not_leading()
         for listener in self._leadership_listeners:
@@ -409,19 +418,19 @@ class RaftDriver:
             self._deliver()
 
     def _deliver(self) -> None:
-        """Give committed entries to the listeners for one slice."""
+        """Deliver committed entries to the listeners for one slice of time."""
         began_ns = self._clock.monotonic_ns()
         try:
             while self._committed and not self._closed:
-                self._hand_over(next_delivery(self._committed))
+                self._deliver_entries(next_delivery(self._committed))
                 if self._committed and self._clock.monotonic_ns() - began_ns > SLICE_NS:
                     self._loop.call_soon(self._deliver)
                     return
-        except Exception as error:  # noqa: BLE001 -- whatever it is: what is committed must be applied, or the process ends
+        except Exception as error:  # noqa: BLE001 -- the process must stop if it cannot apply a committed entry
             self._fail_stop(f"applying what was committed behind {self.applied_index}", error)
         self._delivering = False
 
-    def _hand_over(self, entries: list[Entry]) -> None:
+    def _deliver_entries(self, entries: list[Entry]) -> None:
         decoded = [self._decode(entry) for entry in entries]
         self.applied_index, self.applied_term = entries[-1].index, entries[-1].term
         for entry in entries:
@@ -431,7 +440,7 @@ class RaftDriver:
             listener(decoded)
         if self._opening is not None and not self.leading and self.applied_index >= self._opening[1]:
             self.leading = True
-            self._led_ns = self._opening[2]  # a majority has the entry, so nobody led in a later term before
+            self._led_ns = self._opening[2]  # a majority has the entry, so no later term had a leader before
             for begin in self._leading_listeners:
                 begin()
 

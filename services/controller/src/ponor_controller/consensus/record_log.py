@@ -1,7 +1,6 @@
-"""The record log on disk: a journal of what Raft must not forget, and snapshots that let its old part go.
+"""The record log on disk: a journal of Raft's durable state, and snapshots that permit trimming it.
 
-What lives here: what is written in which order, what a restart may trust, and when segments are given back. Nothing here applies a record and nothing here
-decides: the core says what to persist, the owner of the image says when a snapshot is due.
+The Raft core decides what to persist; the snapshotter decides when to write a snapshot.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from ponor_controller.consensus.snapshot_format import SnapshotHeader
 LOG_DIRECTORY: Final = "log"
 SNAPSHOT_DIRECTORY: Final = "snapshots"
 JOURNAL_ENTRY_BYTES: Final = 1024 * 1024
-"""Pieces that become durable together are cut into journal entries of about this size."""
+"""Target size of a journal entry; larger sets of pieces are divided."""
 
 OnDurable = Callable[[BaseException | None], None]
 
@@ -51,9 +50,9 @@ class RecordLogSettings:
 
     Attributes:
         segment_bytes: of a segment of the journal.
-        queue_bytes_max: taken and not yet durable.
-        trailing_entries: kept behind a snapshot, so that a follower which was away for a moment needs no snapshot.
-        trailing_bytes_max: bound of the same in bytes.
+        queue_bytes_max: bound of bytes that are queued and not durable.
+        trailing_entries: entries kept before a snapshot, so that a briefly absent follower needs no snapshot.
+        trailing_bytes_max: bound of their bytes.
     """
 
     segment_bytes: int
@@ -66,19 +65,15 @@ class RecordLog:
     """Open with `open`, read once with `recover`, then persist.
 
     Attributes:
-        snapshot: where the image begins (None: empty). Set to None once it is decoded: a body may be large.
-        newest: its header, or that of a newer one.
-        tail_begin: the older snapshot, from which on entries are still there.
-        snapshots: the files.
+        snapshot: the newest snapshot with its body (None: none). Set to None after decoding, to free memory.
+        newest: the header of the newest snapshot.
+        tail_begin: the header of the snapshot before it; later entries are still in the log.
+        snapshots: the snapshot files.
         directory: of the controller.
     """
 
     def __init__(
-        self,
-        directory: PurePath,
-        snapshots: SnapshotFiles,
-        journal: Journal,
-        settings: RecordLogSettings,
+        self, directory: PurePath, snapshots: SnapshotFiles, journal: Journal, settings: RecordLogSettings
     ) -> None:
         self.directory = directory
         self._journal = journal
@@ -101,11 +96,11 @@ class RecordLog:
         settings: RecordLogSettings,
         telemetry: Telemetry,
     ) -> RecordLog:
-        """Verify and open what is on disk; the directory exists and is locked by the caller.
+        """Open and verify the log in a directory that exists and that the caller has locked.
 
         Raises:
             RecordLogCorruptError: a snapshot or the journal is damaged.
-            WrongDirectoryError: the journal is another directory's.
+            WrongDirectoryError: the journal belongs to another directory.
         """
         snapshots = SnapshotFiles(disk, directory / SNAPSHOT_DIRECTORY)
         await snapshots.open()
@@ -142,14 +137,14 @@ class RecordLog:
 
     @property
     def waits_for_space(self) -> bool:
-        """Whether the disk is full: what was handed over waits for space, nothing of it is lost."""
+        """Whether the disk is full. Queued writes wait for space and are not lost."""
         return self._journal.waits_for_space
 
     async def recover(self, initial: Membership) -> StoredState:
-        """What the core goes on from. Once, before anything is persisted.
+        """The stored state for the Raft core. Called once, before anything is persisted.
 
         Args:
-            initial: who takes part at index 0, before any snapshot or entry.
+            initial: the membership at index 0.
 
         Raises:
             RecordLogCorruptError: an entry is damaged or missing, or log and snapshot do not belong together.
@@ -175,12 +170,14 @@ class RecordLog:
             ) from error
         self._hard_state = stored.hard_state
         self._recovered = True
-        if begin is not None:  # a crash came between the received snapshot and this
+        if begin is not None:  # a crash interrupted `begin_after`
             self._append([encode_begin(begin)], begin.index, _ignore)
         return stored
 
     def persist(self, hard_state: HardState | None, entries: Sequence[Entry], on_durable: OnDurable) -> None:
-        """Write, in this order, and tell when it is durable; those told are told in the order of the calls. At least one of the two is given.
+        """Write hard state and entries, in this order, and call `on_durable`. Callbacks follow the order of calls.
+
+        At least one of the two must be given.
 
         Raises:
             JournalFailedError: the disk failed before; the process must stop.
@@ -204,7 +201,7 @@ class RecordLog:
         self._append(buffers, last_index, on_durable)
 
     def trailing_index(self, index: int) -> int:
-        """The entries after the result, up to a snapshot at `index`, are worth keeping for followers that lag."""
+        """The index after which entries are kept for lagging followers, given a snapshot at `index`."""
         settings = self._settings
         by_bytes = self._positions.index_before_bytes(settings.trailing_bytes_max)
         return max(0, min(index, max(index - settings.trailing_entries, by_bytes)))
@@ -212,7 +209,7 @@ class RecordLog:
     async def write_snapshot(
         self, header: SnapshotHeader, pieces: Iterable[bytes], clock: Clock
     ) -> SnapshotHeader:
-        """Make a snapshot of committed entries durable, then give back what neither a restart nor a lagging follower needs.
+        """Make a snapshot of committed entries durable, then trim entries that are no longer needed.
 
         Returns:
             The complete header (see `SnapshotFiles.write`).
@@ -223,7 +220,7 @@ class RecordLog:
         previous = self.newest
         complete = await self.snapshots.write(header, pieces, clock)
         if self.newest is not previous:
-            return complete  # meanwhile another controller's newer one was installed
+            return complete  # a newer received snapshot was installed in the meantime
         self.newest = complete
         self.tail_begin = previous
         if previous is not None:
@@ -232,7 +229,10 @@ class RecordLog:
         return complete
 
     def begin_after(self, header: SnapshotHeader) -> None:
-        """A received snapshot is durable: the log goes on behind it, whatever it held. Until this is durable too, a restart concludes the same by itself."""
+        """A received snapshot is durable: restart the log behind it.
+
+        If a crash happens before the restart is durable, recovery repeats it.
+        """
         self.newest, self.tail_begin = header, None
         pieces = [encode_hard_state(self._hard_state), encode_begin(Begin(header.index, header.term))]
         sequence = self._journal.next_sequence
@@ -242,14 +242,14 @@ class RecordLog:
                 self._journal.trim(sequence)
 
         self._append(pieces, header.index, durable)
-        self._positions.forget_before_sequence(sequence)
+        self._positions.trim_before_sequence(sequence)
 
     def skip_to(self, header: SnapshotHeader) -> None:
-        """A received snapshot is durable, and the log holds its last entry and goes on behind it."""
+        """A received snapshot is durable, and the log contains its last entry."""
         self.newest, self.tail_begin = header, None
 
     async def close(self) -> None:
-        """Wait for what is being written, write the proof of sync, release files."""
+        """Wait for writes in progress, write the proof of sync, and close the files."""
         await self._journal.close()
 
     def _append(self, buffers: Sequence[Buffer], last_index: int, on_durable: OnDurable) -> int:
@@ -258,7 +258,7 @@ class RecordLog:
         return sequence
 
     def _trim(self, through_index: int) -> None:
-        self._trim_to(self._positions.forget(through_index))
+        self._trim_to(self._positions.trim(through_index))
 
     def _trim_to(self, before_sequence: int | None) -> None:
         if before_sequence is None:
@@ -268,9 +268,9 @@ class RecordLog:
             if error is None:
                 self._journal.trim(before_sequence)
 
-        # What goes may hold the only copy of term and vote.
+        # The trimmed entries may contain the only copy of term and vote.
         self._append([encode_hard_state(self._hard_state)], 0, durable)
 
 
 def _ignore(_: BaseException | None) -> None:
-    """A later piece of the same call tells; a failure fails every later append too."""
+    """Ignore the result: the last append of the call reports it, and a failure fails all later appends."""

@@ -1,8 +1,4 @@
-"""Snapshot files: the image at one index, on disk.
-
-What lives here: which files there are, reading with every check, writing piece by piece, and the choice of which to keep. The head is `snapshot_format`'s; what
-the body means is known to `ponor_metadata.snapshot` alone.
-"""
+"""Snapshot files on disk: list, read with verification, write in pieces, remove old ones."""
 
 from __future__ import annotations
 
@@ -30,11 +26,11 @@ from ponor_controller.consensus.snapshot_format import (
 
 NAME_PREFIX: Final = "snapshot-"
 PARTIAL_SUFFIX: Final = ".part"
-"""Of what another controller is sending; kept over a restart, so that it can go on."""
+"""Suffix of a partially received snapshot, which survives a restart."""
 KEPT_SNAPSHOTS: Final = 2
-"""The newest is what a restart begins with; the one before it says where the kept tail of the log begins, and its digest."""
+"""A restart uses the newest; the one before it has the digest at which the retained tail of the log begins."""
 HASH_SLICE_BYTES: Final = 1024 * 1024
-"""Hashed in one go: about a millisecond."""
+"""Bytes hashed in one step, about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +48,19 @@ class SnapshotFiles:
         self._disk = disk
         self._directory = directory
         self._indices: list[int] = []
-        # The snapshotter and the receiver of snapshots run in tasks of their own and both add and remove files.
+        # The snapshotter and the receiver of snapshots add and remove files concurrently.
         self._changing = asyncio.Lock()
 
     @property
     def indices(self) -> list[int]:
-        """Indices of the files there are, oldest first."""
+        """Indices of the existing files, oldest first."""
         return list(self._indices)
 
     async def open(self) -> None:
-        """Look what is there.
+        """List the existing files.
 
         Raises:
-            RecordLogCorruptError: a file's name makes no sense.
+            RecordLogCorruptError: a file has an invalid name.
         """
         await self._disk.make_directories(self._directory)
         await remove_leftovers(self._disk, self._directory)
@@ -92,10 +88,10 @@ class SnapshotFiles:
             header = decode_header(await file.read(0, HEADER_BYTES_MAX), path)
             if header.index != index:
                 raise RecordLogCorruptError(
-                    path, 16, f"holds index {header.index}, not what its name says", RESTORE_REMEDY
+                    path, 16, f"holds index {header.index}, not the index in its name", RESTORE_REMEDY
                 )
             begin = header_bytes(header.membership)
-            # In one read, so that a body of some 100 MB is not copied once more.
+            # One read, because joining pieces would copy a body of about 100 MB again.
             body = await file.read(begin, max(0, await file.size() - begin))
         finally:
             await file.close()
@@ -111,10 +107,10 @@ class SnapshotFiles:
         return Snapshot(header, body)
 
     async def read_range(self, header: SnapshotHeader, offset: int, length: int) -> bytes:
-        """A piece of a body, unverified: whoever receives it verifies the whole.
+        """A piece of a body without verification; the receiver verifies the whole body.
 
         Raises:
-            FileNotFoundError: the file is gone by now.
+            FileNotFoundError: the file was removed.
         """
         file = await self._disk.open(self.path(header.index))
         try:
@@ -123,12 +119,12 @@ class SnapshotFiles:
             await file.close()
 
     async def write(self, header: SnapshotHeader, pieces: Iterable[bytes], clock: Clock) -> SnapshotHeader:
-        """Add a file; durable when this returns. Every piece is made, hashed and written in a turn of the loop of its own.
+        """Add a file; durable when this returns. Each piece is handled in a separate turn of the event loop.
 
         Args:
-            header: without state digest and size, which are known at the end.
-            pieces: of the body; taken one at a time, so that they may be made while batches are being applied.
-            clock: between the turns.
+            header: without state digest and size, which this computes.
+            pieces: of the body; encoded one at a time while batches are applied.
+            clock: yields between pieces.
 
         Returns:
             The complete header.
@@ -142,9 +138,7 @@ class SnapshotFiles:
         try:
             complete = await self._fill(temporary, header, pieces, clock)
         except OSError:
-            with suppress(
-                OSError
-            ):  # a full disk wants its space back; any other error ends the process anyway
+            with suppress(OSError):  # free the space of a full disk; any other error stops the process
                 await self._disk.remove(temporary)
             raise
         await self.adopt(temporary, complete)
@@ -170,7 +164,7 @@ class SnapshotFiles:
             await file.close()
 
     async def adopt(self, written: PurePath, header: SnapshotHeader) -> None:
-        """Give a complete and synced file its name; durable when this returns. Repeating it, or an older one, changes nothing."""
+        """Rename a complete and synced file; durable when this returns. No effect if the index exists."""
         async with self._changing:
             if header.index in self._indices:
                 await self._disk.remove(written)
@@ -188,27 +182,27 @@ class SnapshotFiles:
                 del self._indices[0]
 
     def path(self, index: int) -> PurePath:
-        """Where the snapshot of an index is."""
+        """Path of the snapshot at an index."""
         return self._directory / f"{NAME_PREFIX}{index:020d}"
 
     def partial_path(self, index: int, state_digest: bytes) -> PurePath:
-        """Where the body of a snapshot gathers that is being received."""
+        """Path of a partially received snapshot."""
         return self._directory / f"{NAME_PREFIX}{index:020d}-{state_digest.hex()}{PARTIAL_SUFFIX}"
 
     async def partials(self) -> list[PurePath]:
-        """What was begun to be received."""
+        """Paths of partially received snapshots."""
         names = await self._disk.list(self._directory)
         return [self._directory / name for name in names if name.endswith(PARTIAL_SUFFIX)]
 
     async def drop_old_partials(self) -> None:
-        """Remove what was begun to be received and is not newer than what is here."""
+        """Remove partially received snapshots that are not newer than the newest complete one."""
         newest = self.path(self._indices[-1]).name if self._indices else ""
         for path in await self.partials():
             if path.name[: len(newest)] <= newest:
                 await self._disk.remove(path)
 
     async def open_file(self, path: PurePath) -> DiskFile:
-        """Open a partial file, made if it is not there."""
+        """Open a partial file; create it if necessary."""
         return await self._disk.open(path, create=not await self._disk.exists(path))
 
     async def remove(self, path: PurePath) -> None:
@@ -217,7 +211,7 @@ class SnapshotFiles:
 
 
 async def body_digest(body: bytes, clock: Clock) -> bytes:
-    """BLAKE2b-128 of a body, in turns of about a millisecond."""
+    """BLAKE2b-128 of a body, computed in steps of about a millisecond."""
     view = memoryview(body)
     digest = blake2b(digest_size=DIGEST_BYTES)
     for offset in range(0, len(body), HASH_SLICE_BYTES):

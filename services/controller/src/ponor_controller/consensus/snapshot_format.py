@@ -1,6 +1,6 @@
-"""The head of a snapshot file, byte by byte (docs/formats/controller-log.md).
+"""The header of a snapshot file, byte by byte (docs/formats/controller-log.md).
 
-What lives here: the value and its encoding, pure. The body behind it is known to `ponor_metadata.snapshot` alone; here it is bytes with a digest.
+`ponor_metadata.snapshot` defines the body; here it is bytes with a digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADER_BYTES_MAX: Final = FIXED.size + REPLICA.size * (VOTERS_MAX + LEARNERS_MAX
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """Where in the log a snapshot stands, and how to know its body again.
+    """The position of a snapshot in the log, and the digest of its body.
 
     Attributes:
         index: of the newest batch in the image.
@@ -41,7 +41,7 @@ class SnapshotHeader:
         state_digest: BLAKE2b-128 of the body; equal on every replica.
         size_bytes: of the body.
         membership: in force at the index.
-        received: it came from another controller, so that the log before it need not be here.
+        received: from another controller, so the log before it may be missing.
     """
 
     index: int
@@ -56,17 +56,17 @@ class SnapshotHeader:
 
     @property
     def meta(self) -> SnapshotMeta:
-        """What the core knows of it."""
+        """Its description for the Raft core."""
         return SnapshotMeta(self.index, self.term, self.membership, self.state_digest, self.size_bytes)
 
 
 def header_bytes(membership: Membership) -> int:
-    """How long the head is: the body begins there."""
+    """Size of the header, at which the body begins."""
     return FIXED.size + REPLICA.size * len(membership.members) + CHECKSUM.size
 
 
 def encode_header(header: SnapshotHeader) -> bytes:
-    """The head of a file."""
+    """Encode a header."""
     membership = header.membership
     fixed = FIXED.pack(
         MAGIC,
@@ -87,10 +87,10 @@ def encode_header(header: SnapshotHeader) -> bytes:
 
 
 def decode_header(data: bytes, path: PurePath) -> SnapshotHeader:
-    """Read a head; `data` may go on behind it.
+    """Decode a header; `data` may continue after it.
 
     Raises:
-        RecordLogCorruptError: a byte of it is wrong.
+        RecordLogCorruptError: the header is damaged.
     """
     if len(data) < FIXED.size:
         raise RecordLogCorruptError(path, len(data), "the file ends within the head", RESTORE_REMEDY)

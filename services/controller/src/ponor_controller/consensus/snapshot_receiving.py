@@ -1,6 +1,6 @@
-"""A snapshot that another controller sends, until it is whole, verified and durable.
+"""Receive a snapshot from another controller, verify it, and make it durable.
 
-What lives here: the partial file, which survives a restart so that nothing is sent twice, and the checks before anything of it is believed. Installing it is the owner's.
+The partial file survives a restart, so that no piece is sent twice.
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.disk import DiskFile
 
 from ponor_controller.consensus.snapshot_files import SnapshotFiles, body_digest
-from ponor_controller.consensus.snapshot_format import (
-    SnapshotHeader,
-    encode_header,
-    header_bytes,
-)
+from ponor_controller.consensus.snapshot_format import SnapshotHeader, encode_header, header_bytes
 
 CHUNKS_WAITING_MAX: Final = 16
-"""The core has one under way; more come only from leaders of the past."""
+"""The core requests one at a time; former leaders may send more."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
-"""No image is larger; a chunk that says so is nonsense."""
+"""Upper bound of an image. A chunk of a larger one is ignored."""
 
 KeepChunk: TypeAlias = Callable[[SnapshotChunk, int], None]
 Install: TypeAlias = Callable[[SnapshotHeader, MetadataImage], Awaitable[None]]
@@ -38,7 +34,7 @@ Install: TypeAlias = Callable[[SnapshotHeader, MetadataImage], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Partial:
-    """A body that gathers."""
+    """A partially received body."""
 
     meta: SnapshotMeta
     file: DiskFile
@@ -46,9 +42,9 @@ class _Partial:
 
 
 class SnapshotReceiving:
-    """Takes chunks one after the other.
+    """Stores chunks one after another while `run` runs.
 
-    `keep` tells the core how much is kept; `install` is awaited with what is whole. Run `run` for as long as chunks may come.
+    `keep` reports the stored bytes to the Raft core; `install` is awaited with a complete snapshot.
     """
 
     def __init__(self, files: SnapshotFiles, clock: Clock, keep: KeepChunk, install: Install) -> None:
@@ -61,12 +57,12 @@ class SnapshotReceiving:
         self._partial: _Partial | None = None
 
     def receive(self, chunk: SnapshotChunk) -> None:
-        """A piece came."""
+        """Queue a received piece."""
         self._chunks.append(chunk)
         self._filled.set()
 
     async def run(self) -> None:
-        """Keep pieces, for ever.
+        """Store pieces until cancelled.
 
         Raises:
             OSError: the disk failed; the process must stop.
@@ -76,20 +72,20 @@ class SnapshotReceiving:
                 await self._filled.wait()
                 self._filled.clear()
                 while self._chunks:
-                    await self._take_if_room(self._chunks.popleft())
+                    await self._store_if_space(self._chunks.popleft())
         finally:
             if self._partial is not None:
                 await self._partial.file.close()
 
-    async def _take_if_room(self, chunk: SnapshotChunk) -> None:
-        """A full disk drops the piece; the leader sends it again."""
+    async def _store_if_space(self, chunk: SnapshotChunk) -> None:
+        """Store a piece. A full disk drops it, and the leader sends it again."""
         try:
-            await self._take(chunk)
+            await self._store(chunk)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
 
-    async def _take(self, chunk: SnapshotChunk) -> None:
+    async def _store(self, chunk: SnapshotChunk) -> None:
         if not 0 < chunk.meta.size_bytes <= BODY_BYTES_MAX:
             return
         partial = await self._open(chunk.meta)
@@ -104,7 +100,7 @@ class SnapshotReceiving:
         await self._finish(partial, chunk)
 
     async def _open(self, meta: SnapshotMeta) -> _Partial:
-        """The partial file of this snapshot; what was begun of any other goes."""
+        """Open the partial file of this snapshot and remove those of others."""
         partial = self._partial
         if partial is not None and (partial.meta.index, partial.meta.digest) == (meta.index, meta.digest):
             return partial
@@ -125,7 +121,7 @@ class SnapshotReceiving:
         path = self._files.partial_path(meta.index, meta.digest)
         image = await self._verified_image(partial)
         self._partial = None
-        if image is None:  # begun by another leader, torn by a crash, or damaged on the way: from the start
+        if image is None:  # mixed from two leaders, torn by a crash, or damaged in transit: start again
             await partial.file.close()
             await self._files.remove(path)
             self._keep(chunk, 0)
@@ -148,10 +144,10 @@ class SnapshotReceiving:
         await self._install(header, image)
 
     async def _verified_image(self, partial: _Partial) -> MetadataImage | None:
-        """The image, if the body is what its digest says; in turns of a millisecond or two."""
+        """The image if the digest of the body matches; in steps of a millisecond or two."""
         meta = partial.meta
         begin = header_bytes(meta.membership)
-        # One read: pieces would have to be joined, which for 60 MB is a step of 30 ms on the event loop.
+        # One read, because joining pieces of 60 MB takes 30 ms on the event loop.
         body = await partial.file.read(begin, meta.size_bytes)
         if await body_digest(body, self._clock) != meta.digest:
             return None

@@ -1,7 +1,7 @@
-"""Snapshots between controllers: the two directions, and what happens once one has arrived.
+"""Send and receive snapshots, and install a received one.
 
-What lives here: the order of installing a received snapshot. The file is durable; then, in one step without a pause, the core begins there, the log begins there, and whoever holds
-the image is given the new one.
+The Raft core decides which piece to send. After a received file is durable, one step without a
+pause restarts the Raft core, the log and the image behind the snapshot.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ponor_metadata.image.image import MetadataImage
+from ponor_raft.entry import SnapshotMeta
 from ponor_raft.membership import ReplicaId
 from ponor_raft.messages import SnapshotChunk
 from ponor_raft.ready import SendSnapshot
@@ -21,14 +22,57 @@ from ponor_controller.consensus.raft_driver import RaftDriver
 from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_format import SnapshotHeader
 from ponor_controller.consensus.snapshot_receiving import SnapshotReceiving
-from ponor_controller.consensus.snapshot_sending import SnapshotSending
+
+CHUNK_BYTES: Final = 1024 * 1024
+SENDS_MAX: Final = 16
+"""Bound of concurrent reads of snapshot files; the core repeats skipped requests."""
+
+
+class SnapshotSending:
+    """Handles `SendSnapshot` instructions."""
+
+    def __init__(self, own: ReplicaId, log: RecordLog, peers: Peers, tasks: BackgroundTasks) -> None:
+        self._own = own
+        self._log = log
+        self._peers = peers
+        self._tasks = tasks
+        self._sends = 0
+
+    def send(self, request: SendSnapshot) -> None:
+        """Read and send one piece."""
+        header = self._choose(request.index)
+        if header is None or self._sends >= SENDS_MAX or self._tasks.is_closed:
+            return
+        offset = request.offset if request.index in (0, header.index) else 0
+        self._sends += 1
+        self._tasks.spawn(self._send(request, header, offset), f"snapshot-to-{request.to.node_id}")
+
+    async def _send(self, request: SendSnapshot, header: SnapshotHeader, offset: int) -> None:
+        try:
+            length = min(CHUNK_BYTES, header.size_bytes - offset)
+            data = await self._log.snapshots.read_range(header, offset, length) if length > 0 else b""
+        except FileNotFoundError:
+            return  # a newer snapshot replaced it; the core repeats the request
+        finally:
+            self._sends -= 1
+        meta: SnapshotMeta = header.meta
+        self._peers.send([SnapshotChunk(self._own, request.to, request.term, meta, offset, data)])
+
+    def _choose(self, index: int) -> SnapshotHeader | None:
+        kept = (self._log.newest, self._log.tail_begin)
+        return next((each for each in kept if each is not None and each.index == index), self._log.newest)
+
 
 RELEASED_AT_ONCE: Final = 16
-"""Blocks of a replaced image that are freed in one turn of the loop: a millisecond at most."""
+"""Blocks of a replaced image that are freed in one turn of the loop, at most a millisecond."""
 
 
 class SnapshotTraffic:
-    """Fulfils `raft_driver.SnapshotTraffic`. `installed` is called with the image that takes the place of the present one, and leaves in it what was there."""
+    """Implements `raft_driver.SnapshotTraffic`.
+
+    `installed` gets the received image, swaps its content with the present image, and leaves the former
+    content in it.
+    """
 
     def __init__(
         self,
@@ -54,7 +98,7 @@ class SnapshotTraffic:
         self._receiving.receive(chunk)
 
     async def run(self) -> None:
-        """Receive for ever."""
+        """Receive until cancelled."""
         await self._receiving.run()
 
     async def _install(self, header: SnapshotHeader, image: MetadataImage) -> None:
@@ -66,7 +110,7 @@ class SnapshotTraffic:
                 self._log.skip_to(header)
             self._installed(image)
         await self._log.snapshots.drop_old()
-        # By now this is the image that was replaced, or one that nobody needs: freed at once, a million rows hold up everything else.
+        # `image` is now the replaced image, or an unused one. Freeing a million rows at once would block the loop.
         for step, _ in enumerate(image.release()):
             if step % RELEASED_AT_ONCE == 0:
                 await self._clock.sleep(0)

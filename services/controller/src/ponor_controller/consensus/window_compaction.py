@@ -1,4 +1,4 @@
-"""Which entries leave the core's memory once a snapshot holds them, and in which steps."""
+"""Remove entries that a snapshot contains from the Raft core's memory, in steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ponor_raft.node import RaftNode
 from ponor_controller.consensus.record_log import RecordLog
 
 COMPACTED_AT_ONCE: Final = 8_192
-"""Entries that leave memory in one turn of the loop, a millisecond or two: there may be 100,000 between two snapshots."""
+"""Entries removed in one turn of the loop, a millisecond or two. 100,000 may lie between two snapshots."""
 
 
 class WindowCompaction:
-    """Compacts the window of one core."""
+    """Compacts the in-memory window of entries of one core."""
 
     def __init__(self, node: RaftNode, log: RecordLog) -> None:
         self._node = node
@@ -25,19 +25,22 @@ class WindowCompaction:
         self._closed = False
 
     def on_end(self, listener: Callable[[], None]) -> None:
-        """Hear of the end of each compaction."""
+        """Call `listener` after each compaction."""
         self._listeners.append(listener)
 
     def begin(self, snapshot_index: int) -> None:
-        """Forget what a durable snapshot holds, but for what is kept for lagging followers."""
+        """Remove entries that a durable snapshot contains, except those kept for lagging followers."""
         self._compact(self._log.trailing_index(snapshot_index), snapshot_index)
 
     def close(self) -> None:
-        """Go no further."""
+        """Stop."""
         self._closed = True
 
     def _compact(self, index: int, snapshot_index: int) -> None:
-        """Up to `index`; up to the snapshot if that leaves no room: a follower that lags is sent the snapshot then."""
+        """Remove entries up to `index`, or up to the snapshot if that leaves no room for new ones.
+
+        Followers that lack removed entries get the snapshot.
+        """
         if self._closed:
             return
         step = min(index, self._node.first_index - 1 + COMPACTED_AT_ONCE)

@@ -1,19 +1,28 @@
-"""The cluster clock: the time that leases, claims and delays are measured with.
+"""The cluster clock, the time base of leases, claims and timeouts; and the opening entry that sets it.
 
-What lives here: the stamp of the leader. It continues from the newest stamp in the log, advances with the monotonic clock and never goes
-back, so a restart or a change of leader can only lengthen a lease, never shorten it. Wall clocks play no part: they jump.
+The leader stamps every batch. The clock continues from the newest stamp in the log and advances
+with the leader's monotonic clock. It never goes back, so a restart or a new leader can only
+lengthen a lease. Wall clocks are not used, because they jump.
+
+The opening entry of a term is an empty batch. Its commit proves that all earlier entries are
+committed, so stamps of entries that were never committed count too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.image.image import MetadataImage
+from ponor_raft.entry import Entry
 from ponor_runtime.clock import Clock
 
 FIRST_STAMP_MS = 1
-"""Cluster time begins here; 0 means "never" in rows."""
+"""The first cluster time; 0 means "never" in rows."""
 
 
 class ClusterClock:
-    """Stamps of one controller, in milliseconds since the cluster was formatted (minus the time without a leader)."""
+    """The clock of one controller, in ms since the cluster was formatted, without the time without a leader."""
 
     def __init__(self, clock: Clock, last_stamp_ms: int) -> None:
         self._clock = clock
@@ -29,8 +38,9 @@ class ClusterClock:
     def restart(self, last_stamp_ms: int, leaderless_ns: int = 0) -> None:
         """Begin a term of leadership.
 
-        Time continues from the newest stamp in the log, committed or not: what is not will be, before anything of this term. The leader before told nodes a later time if the
-        log was quiet for a while. So the time for which it was heard since the newest committed stamp is added.
+        Time continues from the newest stamp in the log, committed or not, because the opening entry commits
+        all of them. The former leader may have reported a later time to nodes while the log was idle, so
+        the time for which it was heard since the newest committed stamp is added.
 
         Args:
             last_stamp_ms: the newest stamp in the log.
@@ -42,7 +52,41 @@ class ClusterClock:
         self._base_ns = now_ns
 
     def now_ms(self) -> int:
-        """The present stamp; at least as high as every one before in the log. Of meaning at a leader only."""
+        """The present stamp, not lower than any stamp in the log. Valid at a leader only."""
         elapsed_ns = self._clock.monotonic_ns() - self._base_ns
         assert elapsed_ns >= 0, "the monotonic clock went backwards"
         return self._base_ms + elapsed_ns // 1_000_000
+
+
+class Opening:
+    """Encodes opening entries; tracks the last entry of the log for its stamp."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        clock: ClusterClock,
+        newest: Entry | None,
+        leaderless_ns: Callable[[], int],
+    ) -> None:
+        self._image = image
+        self._clock = clock
+        self._newest = newest
+        self._leaderless_ns = leaderless_ns
+
+    def appended(self, entries: Sequence[Entry]) -> None:
+        """These entries were appended to the log."""
+        self._newest = entries[-1]
+
+    def restart(self) -> None:
+        """The log restarts behind the image, after a received snapshot."""
+        self._newest = None
+
+    def encode(self, index: int, term: int) -> bytes:
+        """The opening entry. The cluster clock continues from the end of the log."""
+        stamp_ms = self._image.cluster_time_ms
+        if self._newest is not None:
+            newest = records_pb2.RecordBatch.FromString(self._newest.data)
+            stamp_ms = max(stamp_ms, newest.cluster_time_ms)
+        self._clock.restart(stamp_ms, self._leaderless_ns())
+        batch = records_pb2.RecordBatch(index=index, term=term, cluster_time_ms=self._clock.now_ms())
+        return batch.SerializeToString(deterministic=True)

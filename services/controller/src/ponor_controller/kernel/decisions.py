@@ -1,12 +1,10 @@
-"""What a validator is given, and what it answers.
-
-What lives here: the two values that pass between the proposer and every validator, and the checks that all of them share. No noun's rules.
-"""
+"""Input and output of validators, and checks that several validators share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
@@ -16,17 +14,22 @@ from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.randomness import Randomness
 
-from ponor_controller.domains.compaction.offer import Offers
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Who asks, when, and what is so at that moment.
+    """The input of a validator in addition to the operation.
 
-    `view` shows committed rows and above them those that proposed batches touch. `is_suspected` says whether a broker has been silent for too long:
-    advice for placing new partitions, never a reason to take rights away. `compactions` knows what is worth compacting: advice too, checked against the view. `traceparent` is the operation's, empty for one that nobody traces.
+    Attributes:
+        caller: the node process that sent the operation.
+        now_ms: cluster time.
+        view: committed rows, and above them the rows that proposed batches change.
+        settings: of the controller.
+        randomness: for new ids.
+        is_suspected: whether a node has been silent for too long. It only guides the placement of partitions.
+        traceparent: of the operation; empty without a trace.
     """
 
     caller: Caller
@@ -35,29 +38,40 @@ class Situation:
     settings: ControllerSettings
     randomness: Randomness
     is_suspected: Callable[[NodeId], bool]
-    compactions: Offers
     traceparent: str = ""
 
 
 @dataclass(slots=True)
 class Decision:
-    """What happens: records (none: nothing changes) and the caller's answer, without request id and index.
+    """The output of a validator.
 
-    `parting` records end the caller's rights, and so stand behind its result.
-
-    `divisible` records may be spread over several batches, in order, when one cannot hold them; a repeat of the request must then find and finish what a
-    crash left.
+    Attributes:
+        records: the changes; none if nothing changes.
+        result: the caller's answer, without request id and commit index.
+        divisible: whether the records may be spread over several batches, in order. After a crash between
+            two batches a repeat of the request must complete the change.
+        closing_records: records that end the caller's rights. They follow the record of its result, because
+            a fenced caller gets no answer.
     """
 
     records: list[records_pb2.Record] = field(default_factory=list)
     result: wire.OperationResult = field(default_factory=lambda: wire.OperationResult(done=wire.Done()))
     divisible: bool = False
-    parting: list[records_pb2.Record] = field(default_factory=list)
+    closing_records: list[records_pb2.Record] = field(default_factory=list)
+
+
+Validate: TypeAlias = Callable[[wire.Operation, Situation, str | None], Decision]
+"""Decides on an operation of a kind (None: unknown). Raises OperationError to refuse it."""
 
 
 def refuse(code: error_pb2.ErrorCode.ValueType, message: str) -> OperationError:
-    """The error to raise; one line that names the thing and the remedy."""
+    """An error to raise. The message is one line that names the object and the remedy."""
     return OperationError(code, message)
+
+
+def invalid(message: str) -> OperationError:
+    """An INVALID_REQUEST error to raise; see `refuse`."""
+    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)
 
 
 def require_count(count: int, maximum: int, what: str) -> None:
@@ -67,33 +81,28 @@ def require_count(count: int, maximum: int, what: str) -> None:
         OperationError: INVALID_REQUEST.
     """
     if not 1 <= count <= maximum:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, f"{count} {what} in one operation; send 1 to {maximum}"
-        )
+        raise invalid(f"{count} {what} in one operation; send 1 to {maximum}")
 
 
 def require_distinct(ids: Sequence[int], what: str) -> None:
-    """Refuse a request that names a thing twice.
+    """Refuse a request that contains an id twice.
 
     Raises:
         OperationError: INVALID_REQUEST.
     """
     if len(set(ids)) != len(ids):
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, f"a {what} is named twice in one operation; name it once"
-        )
+        raise invalid(f"a {what} is named twice in one operation; name it once")
 
 
 def require_role(situation: Situation, role: records_pb2.NodeRole.ValueType) -> None:
-    """Refuse operations that are not of the caller's kind.
+    """Refuse an operation that is reserved for another role.
 
     Raises:
         OperationError: INVALID_REQUEST.
     """
     caller = situation.caller
     if caller.role != role:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
+        raise invalid(
             f"node {caller.node_id} registered as {records_pb2.NodeRole.Name(caller.role)}; "
-            f"this operation is for {records_pb2.NodeRole.Name(role)}",
+            f"this operation is for {records_pb2.NodeRole.Name(role)}"
         )

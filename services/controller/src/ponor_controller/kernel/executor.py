@@ -1,40 +1,34 @@
-"""The executor: one operation in, one answer out, however often it is asked.
+"""Execute operations: check the caller, detect repeats, validate, propose, and pass on the answer.
 
-What lives here: rights of the caller, repeats, and the order of answers. A repeat of an operation that changed something gets the kept result; an answer
-that changed nothing waits all the same until everything it was decided upon is committed, because it speaks of it, and until a majority confirmed that
-whoever decided still leads.
+A repeated operation gets the stored result of the first execution. `answers` sends an answer when
+the records, or the rows that the decision was based on, are committed.
+
+The loop executes waiting operations as fast as the log accepts batches. Operations that wait at the
+same time share a batch. The loop pauses while too many batches are in flight, and yields to the
+event loop often enough for heartbeats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Final, TypeAlias
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.client.operations import operation_digest
 from ponor_metadata.nouns.nodes import NODES, OPERATIONS
-from ponor_rpc.errors import OperationError, error_name
-from ponor_rpc.joined_messages import number_field
+from ponor_rpc.errors import OperationError
+from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
 from ponor_runtime.randomness import Randomness
-from ponor_runtime.telemetry import Counter, Telemetry
+from ponor_runtime.telemetry import Telemetry
 
-from ponor_controller.domains.compaction.offer import Offers
-from ponor_controller.kernel.confirmed_answers import ConfirmedAnswers
-from ponor_controller.kernel.decisions import Decision, Situation
+from ponor_controller.kernel.answers import Answers, traced
+from ponor_controller.kernel.decisions import Decision, Situation, Validate
+from ponor_controller.kernel.lanes import Lanes
 from ponor_controller.kernel.operation import PendingOperation
-from ponor_controller.kernel.operation_trace import traced
 from ponor_controller.kernel.proposer import Proposer
-from ponor_controller.operations import validate
 from ponor_controller.settings import ControllerSettings
-
-COMMIT_INDEX: Final = wire.OperationResult.COMMIT_INDEX_FIELD_NUMBER
-
-_Reply: TypeAlias = tuple[PendingOperation, bytes, Counter, int]
-"""An answer: to what, the encoded result as the log keeps it, who counts it, and the index at which it holds (0: none), which the answer says behind the result."""
 
 
 class Executor:
@@ -43,27 +37,27 @@ class Executor:
     def __init__(
         self,
         proposer: Proposer,
+        answers: Answers,
+        validate: Validate,
         settings: ControllerSettings,
         randomness: Randomness,
         is_suspected: Callable[[NodeId], bool],
         telemetry: Telemetry,
-        confirmed: ConfirmedAnswers,
-        compactions: Offers,
     ) -> None:
         self._proposer = proposer
-        self._confirmed = confirmed
-        self._compactions = compactions
+        self._answers = answers
+        self._validate = validate
         self._settings = settings
         self._randomness = randomness
         self._is_suspected = is_suspected
         self._telemetry = telemetry
-        self._counters: dict[tuple[str | None, str], Counter] = {}
         self._newest: Situation | None = None
-        self._stamp = (0, b"")
-        """A commit index, and the field that says so: the same for all that share a batch."""
 
     def execute(self, pending: PendingOperation) -> None:
-        """Decide, propose, and answer when it is committed. Only while this controller leads: what is waiting otherwise is refused."""
+        """Decide on an operation, propose its records, and answer after the commit.
+
+        A controller that does not lead refuses it with NOT_LEADER.
+        """
         if pending.operation.traceparent:
             pending = traced(pending, self._telemetry)
         try:
@@ -72,21 +66,18 @@ class Executor:
             digest = operation_digest(pending.operation)
             if self._replay(pending, digest):
                 return
-            decision = validate(pending.operation, self._situation(pending), pending.kind)
+            decision = self._validate(pending.operation, self._situation(pending), pending.kind)
             self._require_answerable(decision.result)
-            if decision.records or decision.parting:
+            if decision.records or decision.closing_records:
                 self._propose(pending, decision, digest)
             else:
-                self._answer_unchanged(pending, decision.result)
+                self._answers.after_confirmation(pending, decision.result, self._proposer.last_index)
         except OperationError as error:
             if error.code == error_pb2.ERROR_CODE_NOT_LEADER:
-                self.refuse(pending, error)
+                self._answers.refuse(pending, error)
                 return
-            self._answer_unchanged(pending, wire.OperationResult(error=error.to_proto()))
-
-    def refuse(self, pending: PendingOperation, error: OperationError) -> None:
-        """Answer an operation that was not executed, or whose end this controller will not see: the node sends it to the leader, under the same id."""
-        self._answer(self._reply(pending, wire.OperationResult(error=error.to_proto()), 0))
+            refusal = wire.OperationResult(error=error.to_proto())
+            self._answers.after_confirmation(pending, refusal, self._proposer.last_index)
 
     def _require_rights(self, pending: PendingOperation) -> None:
         caller = pending.caller
@@ -105,12 +96,12 @@ class Executor:
         if pending.operation.request_id < node.first_incomplete_id:
             raise OperationError(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"operation {pending.operation.request_id} of node {caller.node_id} was answered and forgotten: "
-                f"the node said that everything below {node.first_incomplete_id} is complete",
+                f"operation {pending.operation.request_id} of node {caller.node_id} was answered before, and its result is "
+                f"deleted: the node reported everything below {node.first_incomplete_id} as complete",
             )
 
     def _require_answerable(self, result: wire.OperationResult) -> None:
-        """Refuse an operation whose answer would not fit into a batch and into a frame, before anything is changed."""
+        """Refuse an operation whose answer does not fit into a batch and into a frame."""
         size_bytes, bytes_max = result.ByteSize(), self._settings.batch_bytes_max // 2
         if size_bytes > bytes_max:
             raise OperationError(
@@ -119,7 +110,7 @@ class Executor:
             )
 
     def _replay(self, pending: PendingOperation, digest: bytes) -> bool:
-        """Answer a repeat with what was answered before; False when it is none."""
+        """Answer a repeated operation with the stored result; False if the operation is new."""
         kept = self._proposer.view[OPERATIONS].get((pending.caller.node_id, pending.operation.request_id))
         if kept is None:
             return False
@@ -130,11 +121,11 @@ class Executor:
                 "an id is used once",
             )
         result = wire.OperationResult.FromString(kept.result)
-        self._answer_later(self._reply(pending, result, kept.commit_index), kept.commit_index)
+        self._answers.after_commit(pending, result, kept.result, kept.commit_index)
         return True
 
     def _situation(self, pending: PendingOperation) -> Situation:
-        # It is the same for all that one caller asks in one batch.
+        # All operations of one caller in one batch share it.
         newest, now_ms = self._newest, self._proposer.now_ms()
         if newest is None or newest.now_ms != now_ms or newest.caller is not pending.caller:
             newest = self._newest = Situation(
@@ -144,7 +135,6 @@ class Executor:
                 settings=self._settings,
                 randomness=self._randomness,
                 is_suspected=self._is_suspected,
-                compactions=self._compactions,
             )
         return newest
 
@@ -152,7 +142,7 @@ class Executor:
         request_id = decision.result.request_id = pending.operation.request_id
         encoded = decision.result.SerializeToString()
         record = records_pb2.Record()
-        completed = record.operation_completed  # filled where it is: made aside it would be copied
+        completed = record.operation_completed  # filled in place: a separate message would be copied
         completed.node_id = pending.caller.node_id
         completed.node_epoch = pending.caller.node_epoch
         completed.first_incomplete_id = pending.first_incomplete_id
@@ -160,56 +150,43 @@ class Executor:
         completed.digest = digest
         completed.result = encoded
         decision.records.append(record)
-        decision.records.extend(decision.parting)
-        index = self._proposer.gather(decision.records, divisible=decision.divisible)
-        counter = self._counter(pending.kind, _outcome_name(decision.result))
-        self._answer_later((pending, encoded, counter, index), index)
-
-    def _reply(self, pending: PendingOperation, result: wire.OperationResult, index: int) -> _Reply:
-        """The answer that says `result`; an error has no index."""
-        result.request_id = pending.operation.request_id
-        counter = self._counter(pending.kind, _outcome_name(result))
-        return pending, result.SerializeToString(), counter, 0 if result.HasField("error") else index
-
-    def _answer_later(self, reply: _Reply, index: int) -> None:
-        self._proposer.when_committed(index, self._answer, self._refuse, reply)
-
-    def _answer_unchanged(self, pending: PendingOperation, result: wire.OperationResult) -> None:
-        index = self._proposer.last_index
-        decided = self._confirmed.term, self._reply(pending, result, index)
-        self._proposer.when_committed(index, self._confirm, self._refuse_unconfirmed, decided)
-
-    def _confirm(self, decided: tuple[int, _Reply]) -> None:
-        term, reply = decided
-        self._confirmed.add(term, partial(self._answer, reply), partial(self._refuse, reply))
-
-    def _refuse_unconfirmed(self, decided: tuple[int, _Reply], error: OperationError) -> None:
-        self._refuse(decided[1], error)
-
-    def _refuse(self, reply: _Reply, error: OperationError) -> None:
-        self.refuse(reply[0], error)
-
-    def _answer(self, reply: _Reply) -> None:
-        pending, encoded, counter, index = reply
-        counter.add()
-        if index != self._stamp[0]:
-            self._stamp = (index, number_field(COMMIT_INDEX, index))
-        pending.answer(encoded + self._stamp[1])
-
-    def _counter(self, kind: str | None, outcome: str) -> Counter:
-        counter = self._counters.get((kind, outcome))
-        if counter is None:
-            counter = self._counters[(kind, outcome)] = self._telemetry.counter(
-                "ponor_controller_operations_total", operation=kind or "unknown", result=outcome
-            )
-        return counter
+        decision.records.extend(decision.closing_records)
+        index = self._proposer.add(decision.records, divisible=decision.divisible)
+        self._answers.after_commit(pending, decision.result, encoded, index)
 
 
-def _outcome_name(result: wire.OperationResult) -> str:
-    outcome = result.WhichOneof("outcome")
-    if outcome == "error":
-        return error_name(result.error.code)
-    if outcome == "compaction_outcome":  # a typed result is no error, and not always a success
-        name = wire.CompactionOutcome.Result.Name(result.compaction_outcome.result)
-        return name.removeprefix("RESULT_").lower()
-    return "ok"
+SLICE_NS = 10_000_000
+"""Time in ns for which operations are executed before the loop yields to other tasks."""
+SLICES_MAX = 4
+"""Slices that may share a batch. With one, a busy machine would create small batches. A batch costs as much
+as 40 operations, so the machine would become busier still."""
+RETRY_SECONDS = 0.01
+"""Pause before an open batch is proposed again: leadership is being transferred, which may fail, or the log
+has no room."""
+
+
+async def execute_operations(lanes: Lanes, executor: Executor, proposer: Proposer, clock: Clock) -> None:
+    """Execute operations until cancelled."""
+    slice_began_ns, slices = clock.monotonic_ns(), 1
+    while True:
+        pending = lanes.take()
+        if pending is None:
+            proposer.propose_open()
+            if proposer.has_open_batch:
+                await clock.sleep(RETRY_SECONDS)
+                continue
+            proposer.flush()
+            await lanes.filled()
+            await proposer.turn()
+            slice_began_ns, slices = clock.monotonic_ns(), 1
+            continue
+        executor.execute(pending)
+        is_over = clock.monotonic_ns() - slice_began_ns > SLICE_NS
+        if is_over or not proposer.has_turn:
+            slices += 1
+            if slices > SLICES_MAX or not proposer.has_turn:
+                proposer.propose_open()
+                slices = 1
+            await clock.sleep(0)
+            await proposer.turn()
+            slice_began_ns = clock.monotonic_ns()

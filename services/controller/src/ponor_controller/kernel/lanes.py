@@ -1,7 +1,8 @@
-"""The waiting room of operations: urgent ones first, nobody's order changed.
+"""Queues of operations that wait for execution, ordered by urgency.
 
-What lives here: the order in which operations are proposed. Operations of one node keep their order, as the protocol promises; between nodes the
-more urgent head goes first, and heads of equal urgency take turns. Bounded by what sessions may have in flight.
+Operations of one node keep their order, as the session protocol requires. Between nodes, the node
+whose first operation is more urgent goes first; nodes with equally urgent operations take turns.
+The operations that sessions may have in flight bound the queues.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ponor_controller.kernel.operation import Lane, PendingOperation
 
 
 class Lanes:
-    """Operations that wait to be proposed."""
+    """Operations that wait for execution."""
 
     def __init__(self) -> None:
         self._waiting: dict[NodeId, deque[PendingOperation]] = {}
@@ -39,7 +40,7 @@ class Lanes:
         self._filled.set()
 
     def take(self) -> PendingOperation | None:
-        """The operation that goes next, None when nothing waits."""
+        """Remove and return the next operation; None if none waits."""
         for lane, heads in self._heads.items():
             if heads:
                 return self._take(lane, heads)
@@ -47,14 +48,14 @@ class Lanes:
         return None
 
     def empty(self) -> list[PendingOperation]:
-        """Take out everything: leadership ended."""
+        """Remove and return all operations, because leadership ended."""
         taken: list[PendingOperation] = []
         while (pending := self.take()) is not None:
             taken.append(pending)
         return taken
 
     async def filled(self) -> None:
-        """Wait until `take` has something."""
+        """Wait until an operation waits."""
         await self._filled.wait()
 
     def _take(self, lane: Lane, heads: deque[NodeId]) -> PendingOperation:

@@ -1,7 +1,7 @@
-"""A duty of the leader: something that whoever leads sees to, without being asked.
+"""Run a periodic duty while this controller leads.
 
-What lives here: when such a duty looks at the cluster. What it does then is its own: a step reads the view, proposes what is due and says when the next thing will be. It
-remembers nothing that matters, for all that it goes by is in rows: whoever leads next goes on where the last one stopped.
+A duty reads rows, proposes records that are due, and returns the time of its next step. It stores
+nothing that a new leader needs: all input comes from rows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ponor_controller.kernel.leading import Leading
 from ponor_controller.kernel.proposer import Proposer
 
 Step: TypeAlias = Callable[[], float | None]
-"""Looks once, without waiting. Returns the seconds until the next look; None: only when something happens."""
+"""Performs one step without waiting. Returns the seconds until the next step; None: only when woken."""
 PAUSE_S: Final = 0.02
-"""Between two steps: what is committed meanwhile is looked at once."""
-HANDING_OVER_S: Final = 0.5
-"""A leader that hands over proposes nothing, nor does one whose log has no room; it goes on later."""
+"""Pause between two steps, so that one step handles all records committed meanwhile."""
+RETRY_S: Final = 0.5
+"""Pause after a refused proposal: leadership is being transferred, or the log has no room."""
 
 
 class LeaderDuty:
-    """Runs a step at the beginning of every term, whenever it is woken, and when the time comes that the last step named."""
+    """Runs a step at the beginning of every term, when woken, and at the time that the last step returned."""
 
     def __init__(self, step: Step, proposer: Proposer, leading: Leading, clock: Clock) -> None:
         self._step = step
@@ -36,11 +36,11 @@ class LeaderDuty:
         leading.on_change(self.wake)
 
     def wake(self) -> None:
-        """Something happened that the step goes by."""
+        """Run the step soon, because its input changed."""
         self._woken.set()
 
     async def run(self) -> None:
-        """See to it for ever, while this controller leads."""
+        """Run steps while this controller leads, until cancelled."""
         while True:
             self._woken.clear()
             await self._proposer.room()
@@ -54,7 +54,7 @@ class LeaderDuty:
         except OperationError as error:
             if error.code not in (error_pb2.ERROR_CODE_NOT_LEADER, error_pb2.ERROR_CODE_OVERLOADED):
                 raise
-            return HANDING_OVER_S
+            return RETRY_S
 
     async def _woken_within(self, seconds: float | None) -> None:
         try:

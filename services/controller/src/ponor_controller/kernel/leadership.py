@@ -1,7 +1,4 @@
-"""What begins and ends with leadership in the controller.
-
-What lives here: the order of those steps, and leadership as sessions and subscriptions see it. Who leads is the consensus' business; what each part does about it is its own.
-"""
+"""Start and end of leadership in the controller, in the order that the parts require."""
 
 from __future__ import annotations
 
@@ -14,31 +11,30 @@ from ponor_raft.ready import Leadership
 from ponor_runtime.randomness import Randomness
 
 from ponor_controller.consensus.raft_consensus import RaftConsensus
-from ponor_controller.kernel.executor import Executor
+from ponor_controller.kernel.answers import Answers
 from ponor_controller.kernel.lanes import Lanes
-from ponor_controller.kernel.leading import not_leading
+from ponor_controller.kernel.leading import Reign, not_leading
 from ponor_controller.kernel.proposer import Proposer
-from ponor_controller.server.sessions.lost_history import Reign
 
 
 class ControllerLeadership:
-    """Fulfils `sessions.leading.Leading`.
+    """Implements `Leading`.
 
-    `first_steps` are what a new leader does before anybody else may ask it for anything: they propose, and do not wait.
+    A new leader runs `first_steps` before it executes operations. They propose records and do not wait.
     """
 
     def __init__(
         self,
         consensus: RaftConsensus,
         proposer: Proposer,
-        executor: Executor,
+        answers: Answers,
         lanes: Lanes,
         randomness: Randomness,
         first_steps: Sequence[Callable[[], None]],
     ) -> None:
         self._consensus = consensus
         self._proposer = proposer
-        self._executor = executor
+        self._answers = answers
         self._lanes = lanes
         self._randomness = randomness
         self.reign: Reign | None = None
@@ -80,7 +76,7 @@ class ControllerLeadership:
 
     def _begun(self) -> None:
         self._proposer.begin()
-        # The opening entry is the newest: nothing is proposed before it is committed.
+        # The opening entry is the newest entry: a new leader proposes nothing before it is committed.
         nonce = self._randomness.token(NONCE_BYTES)
         self.reign = Reign(self._consensus.term, self._proposer.last_index, nonce)
         for step in self._first_steps:
@@ -95,12 +91,12 @@ class ControllerLeadership:
             self._tell()
 
     def end(self) -> None:
-        """This controller leads no longer, or stops: nothing it proposed may be answered here any more."""
+        """Leadership ended, or the controller stops: refuse all waiting operations."""
         self._leads.clear()
         refusal = not_leading(self, "operation")
         self._proposer.end(refusal)
         for pending in self._lanes.empty():
-            self._executor.refuse(pending, refusal)
+            self._answers.refuse(pending, refusal)
         self._tell()
 
     def _tell(self) -> None:

@@ -1,27 +1,38 @@
-"""What the two services ask of the consensus: whether this controller leads, who does if not, and how current it is.
-
-What lives here: the protocol, in the services' own terms. Terms, votes and logs stay behind it.
-"""
+"""Leadership as services and duties see it: whether this controller leads, and who leads otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ponor.common.v1 import error_pb2
 from ponor_rpc.errors import RETRY_SAME_OPERATION, OperationError
 
-from ponor_controller.server.sessions.lost_history import Reign
-
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """The leadership of one controller in one term.
+
+    Attributes:
+        term: of the log.
+        first_index: of the opening entry.
+        nonce: drawn at random by the leader.
+    """
+
+    term: int
+    first_index: int
+    nonce: bytes
+
+
 class Leading(Protocol):
-    """Leadership as sessions and subscriptions see it."""
+    """Leadership of the cluster, as this controller sees it."""
 
     @property
     def is_leading(self) -> bool:
-        """Whether operations may be executed here: this controller is the leader, and the opening entry of its term is committed and applied."""
+        """Whether this controller leads and the opening entry of its term is committed and applied."""
         ...
 
     @property
@@ -35,24 +46,27 @@ class Leading(Protocol):
 
     @property
     def leader_address(self) -> str:
-        """HOST:PORT at which another controller leads, as far as this one knows; empty when it knows of none, or is about to lead itself."""
+        """HOST:PORT of another controller that leads; empty if none is known or this one was elected."""
         ...
 
     @property
     def commit_age_ms(self) -> int:
         """How long ago the own commit index was known to be the newest.
 
-        At the leader the time since the beginning of the newest round of heartbeats that a majority answered, so it rises when the leader is cut off or was replaced; at others the time since
-        they last heard a leader, or since their start.
+        At a leader: the time since the newest round of heartbeats that a majority answered began. It rises
+        when the leader is partitioned or was replaced. At others: the time since a leader was last heard, or
+        since the start.
         """
         ...
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Hear of every change of `is_leading` and `leader_address`, after it happened and before anything else is executed."""
+        """Call `listener` after every change of `is_leading` and `leader_address`, before anything else runs."""
         ...
 
     async def read_index(self) -> int:
-        """An index that an image must reach before a linearizable read; a majority confirmed the leader after the call.
+        """The index that an image must reach before a linearizable read.
+
+        A majority confirmed the leader after the call.
 
         Raises:
             OperationError: NOT_LEADER when no leader could be confirmed.
@@ -63,10 +77,12 @@ class Leading(Protocol):
 async def confirm_refusals(
     work: Awaitable[T], leading: Leading, confirm: Callable[[], Awaitable[object]]
 ) -> T:
-    """What `work` returns. A refusal that the caller takes for final leaves only after a majority confirmed this leader: one that was deposed while it did not run refuses by old rows.
+    """The result of `work`. A final refusal is raised only after a majority confirmed this leader.
+
+    A leader that was suspended and deposed would otherwise refuse a request because of old rows.
 
     Args:
-        work: what was asked for.
+        work: the request.
         leading: whether this controller leads.
         confirm: waits until everything proposed is committed and the leader is confirmed.
 
@@ -78,13 +94,13 @@ async def confirm_refusals(
     except OperationError as error:
         if error.code not in RETRY_SAME_OPERATION and leading.is_leading:
             await confirm()
-            if not leading.is_leading:  # a follower's read is confirmed by asking the leader
+            if not leading.is_leading:  # `confirm` also succeeds at a follower, by asking the leader
                 raise not_leading(leading, "a refusal") from None
         raise
 
 
 def not_leading(leading: Leading, what: str) -> OperationError:
-    """The refusal that sends a node to the leader."""
+    """The error that redirects a node to the leader."""
     address = leading.leader_address
     where = f"the leader is at {address}" if address else "no leader is known here; ask another controller"
     return OperationError(

@@ -1,4 +1,4 @@
-"""An operation on its way: who asked, what, and whom to answer."""
+"""An operation that waits for execution: caller, content, and the way back to the caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ponor_runtime.identity import NodeEpoch, NodeId
 
 
 class Lane(IntEnum):
-    """Classes of urgency, the most urgent first. Heartbeats and registrations never wait in a lane."""
+    """Classes of urgency, the most urgent first. Heartbeats and registrations bypass the lanes."""
 
     OPEN_CLOSE = 0
     COMMIT = 1
@@ -37,7 +37,7 @@ _LANE_OF_KIND: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A node process, as the controller registered it."""
+    """A registered node process."""
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -45,11 +45,19 @@ class Caller:
 
 
 Answer: TypeAlias = Callable[[bytes], None]
-"""Takes an encoded `OperationResult`: it was encoded for the log, and goes into a frame as it is."""
+"""Takes an encoded `OperationResult`. It was encoded for the log, and is copied into a frame unchanged."""
 
 
 class PendingOperation(NamedTuple):
-    """One operation and the way back. `first_incomplete_id` came with the frame it was in; `kind` is the operation's, None for one that is not known here."""
+    """An operation and the callback for its answer.
+
+    Attributes:
+        caller: the node process that sent it.
+        operation: the content.
+        first_incomplete_id: from the same frame: the node has the answers to all operations with lower ids.
+        answer: sends the result to the caller.
+        kind: of the operation; None if this version does not support it.
+    """
 
     caller: Caller
     operation: wire.Operation
@@ -59,5 +67,5 @@ class PendingOperation(NamedTuple):
 
     @property
     def lane(self) -> Lane:
-        """How urgent it is."""
+        """The class of urgency."""
         return _LANE_OF_KIND.get(self.kind or "", Lane.COMMIT)

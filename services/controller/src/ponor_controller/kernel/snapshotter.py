@@ -1,7 +1,8 @@
-"""When the image is written to disk, so that the log before it can go.
+"""Decide when to write a snapshot of the image, and write it in the background.
 
-What lives here: the thresholds and the one background write. The image is encoded as of one index while batches go on being applied; writing it blocks nobody.
-A snapshot that the disk has no space for is tried again: until one succeeds, the log grows on disk and in memory, and a leader without room in memory accepts nothing.
+The image is encoded as of one index while later batches are applied. If the disk is full, the
+snapshot is retried. Until one succeeds the log grows on disk and in memory, and a leader without
+room refuses proposals.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RETRY_S: Final = 5.0
 
 
 class Snapshotter:
-    """Counts what was committed since the last snapshot."""
+    """Counts committed batches and bytes since the last snapshot."""
 
     def __init__(
         self,
@@ -46,18 +47,18 @@ class Snapshotter:
         taken: Callable[[SnapshotMeta], None],
         has_room: Callable[[], bool],
     ) -> None:
-        """See the class.
+        """Create a snapshotter.
 
         Args:
-            log: where snapshots go.
-            image: what is written; batches go on being applied to it meanwhile.
-            tasks: where the write lives.
-            clock: between pieces.
+            log: stores snapshots.
+            image: the content; batches continue to be applied during a write.
+            tasks: runs the write.
+            clock: for pauses between pieces.
             settings: the thresholds.
-            telemetry: counts.
+            telemetry: counters.
             membership: in force at the newest applied index.
-            taken: told of every durable snapshot.
-            has_room: whether the log's entries in memory leave room for more; without room a snapshot is due at once.
+            taken: called with every durable snapshot.
+            has_room: whether the log has room in memory for more entries; without room a snapshot is due at once.
         """
         self._log = log
         self._image = image
@@ -76,22 +77,22 @@ class Snapshotter:
         self._waits_for_space = False
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
-        """Count, and begin a snapshot when it is due. To be called after the entries were applied to the image."""
+        """Count entries that were applied to the image, and begin a snapshot if one is due."""
         self._seen_batches += len(entries)
         self._seen_bytes += sum(len(entry.data) for entry in entries)
         self._term = entries[-1].term
-        self.look()
+        self.begin_if_due()
 
-    async def take(self) -> int:
-        """Write one now, unless nothing was committed since the last; returns its index once it is durable."""
+    async def write_now(self) -> int:
+        """Write a snapshot now, unless nothing was committed since the last; returns its index when durable."""
         while self._writing is not None:
             await asyncio.wait((self._writing,))
         if self._seen_batches == 0 and self._log.newest is not None:
             return self._log.newest.index
         return await asyncio.shield(self._begin())
 
-    def look(self) -> None:
-        """Begin a snapshot if one is due. To be called after a compaction too: it may have left no room."""
+    def begin_if_due(self) -> None:
+        """Begin a snapshot if one is due. Also called after the window of entries was compacted."""
         if self._waits_for_space:
             return
         seen, settings = self._seen_batches, self._settings
@@ -105,7 +106,7 @@ class Snapshotter:
             self._begin()
 
     def restarted(self) -> None:
-        """A received snapshot took the image's place."""
+        """A received snapshot replaced the image."""
         self._seen_batches = self._seen_bytes = 0
 
     def _begin(self) -> asyncio.Task[int]:
@@ -158,4 +159,4 @@ class Snapshotter:
     async def _retry(self) -> None:
         await self._clock.sleep(RETRY_S)
         self._waits_for_space = False
-        self.look()
+        self.begin_if_due()

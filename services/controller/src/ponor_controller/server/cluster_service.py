@@ -1,8 +1,4 @@
-"""The cluster service: announces the end of the cluster, lets the balancer keep still, says how load is spread, and gives out leases of snapshots.
-
-What lives here: dispatch, and the records that are written for operators and readers. Who looks at them: brokers that are told to stop, drivers that would fail over, the
-balancer, GC.
-"""
+"""The cluster service: stop announcements, balancer, nodes, identity and snapshot leases."""
 
 from __future__ import annotations
 
@@ -18,12 +14,14 @@ from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection
 
+from ponor_controller.domains.balancing.duty import Balancer
 from ponor_controller.domains.leases.operations import LeaseDecision, close_lease, open_lease, renew_lease
 from ponor_controller.domains.nodes.descriptions import describe_nodes, unregister_node
+from ponor_controller.kernel.decisions import invalid
 from ponor_controller.kernel.leading import Leading, confirm_refusals, not_leading
+from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.kernel.proposer import Proposer
-from ponor_controller.server.cluster_ports import Balance, Heard
-from ponor_controller.server.rpc_connections import Callers
+from ponor_controller.server.rpc_connections import RpcConnections
 from ponor_controller.settings import SnapshotLeaseSettings
 
 STOP_TTL_MS_MAX: Final = 600_000
@@ -38,16 +36,16 @@ class ClusterService:
         self,
         leading: Leading,
         proposer: Proposer,
-        balance: Balance,
-        heard: Heard,
+        balancer: Balancer,
+        activity: NodeActivity,
         settings: SnapshotLeaseSettings,
     ) -> None:
         self._leading = leading
         self._proposer = proposer
-        self._balance = balance
-        self._heard = heard
+        self._balancer = balancer
+        self._activity = activity
         self._settings = settings
-        self._callers = Callers(self._answer)
+        self._connections = RpcConnections(self._answer)
         self._handlers: Mapping[str, _Handler] = {
             "announce_stop": self._announce_stop,
             "describe_balance": self._describe_balance,
@@ -61,16 +59,16 @@ class ClusterService:
         }
 
     async def handle(self, connection: Connection) -> None:
-        """Answer until the caller goes."""
-        await self._callers.serve(connection)
+        """Answer requests until the caller disconnects."""
+        await self._connections.serve(connection)
 
     async def _answer(self, frame: bytes) -> bytes:
         try:
-            self._callers.require_room()
+            self._connections.require_room()
             request = _decode(frame)
             kind = request.WhichOneof("kind")
             if kind is None:
-                raise _invalid("the request's kind is not known here; upgrade the controller first")
+                raise invalid("the request's kind is not known here; upgrade the controller first")
             if not self._leading.is_leading:
                 raise not_leading(self._leading, kind)
             work = self._handlers[kind](getattr(request, kind))
@@ -81,10 +79,10 @@ class ClusterService:
 
     async def _announce_stop(self, request: wire.AnnounceStop) -> wire.ClusterResponse:
         if not 0 <= request.ttl_ms <= STOP_TTL_MS_MAX:
-            raise _invalid(
+            raise invalid(
                 f"an announcement for {request.ttl_ms} ms; give 1 to {STOP_TTL_MS_MAX}, or 0 to take one back"
             )
-        cluster = await self._changeable("announcing the end of the cluster")
+        cluster = await self._require_changeable("announcing the end of the cluster")
         until_ms = self._proposer.now_ms() + request.ttl_ms if request.ttl_ms else 0
         if until_ms == cluster.stop_until_ms:
             return await self._unchanged()
@@ -92,31 +90,31 @@ class ClusterService:
         return await self._commit(records_pb2.Record(cluster_stop_announced=announced))
 
     async def _pause_balancer(self, request: wire.PauseBalancer) -> wire.ClusterResponse:
-        cluster = await self._changeable("telling the balancer to keep still")
+        cluster = await self._require_changeable("pausing the balancer")
         if request.paused == cluster.balancer_paused:
             return await self._unchanged()
         paused = records_pb2.BalancerPaused(paused=request.paused)
         return await self._commit(records_pb2.Record(balancer_paused=paused))
 
     async def _describe_balance(self, _: wire.DescribeBalance) -> wire.ClusterResponse:
-        # What a leader knows that was replaced meanwhile is not worth reading.
+        # The loads of a deposed leader are obsolete.
         await self._leading.read_index()
-        return wire.ClusterResponse(balance=self._balance.describe())
+        return wire.ClusterResponse(balance=self._balancer.describe())
 
     async def _describe_nodes(self, _: wire.DescribeNodes) -> wire.ClusterResponse:
         await self._leading.read_index()
-        return wire.ClusterResponse(nodes=describe_nodes(self._proposer.view, self._heard))
+        return wire.ClusterResponse(nodes=describe_nodes(self._proposer.view, self._activity))
 
     async def _unregister_node(self, request: wire.UnregisterNode) -> wire.ClusterResponse:
-        await self._changeable("unregistering a node")
-        records = unregister_node(NodeId(request.node_id), self._proposer.view, self._heard)
+        await self._require_changeable("unregistering a node")
+        records = unregister_node(NodeId(request.node_id), self._proposer.view, self._activity)
         return await (self._commit(*records) if records else self._unchanged())
 
     async def _describe_identity(self, _: wire.DescribeIdentity) -> wire.ClusterResponse:
         await self._leading.read_index()
         cluster = cluster_of(self._proposer.view)
         if cluster is None:
-            raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, "the cluster is being formatted; ask again")
+            raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, "the cluster is being formatted; try again")
         identity = wire.ClusterIdentity(
             cluster_id=cluster.cluster_id,
             cluster_ordinal=cluster.cluster_ordinal,
@@ -126,18 +124,18 @@ class ClusterService:
         return wire.ClusterResponse(identity=identity)
 
     async def _open_snapshot(self, request: wire.OpenSnapshot) -> wire.ClusterResponse:
-        await self._changeable("reading a snapshot")
+        await self._require_changeable("reading a snapshot")
         proposer = self._proposer
         return await self._lease(open_lease(request, proposer.view, proposer.now_ms(), self._settings))
 
     async def _renew_snapshot(self, request: wire.RenewSnapshot) -> wire.ClusterResponse:
-        await self._changeable("reading a snapshot")
+        await self._require_changeable("reading a snapshot")
         proposer = self._proposer
         decision = renew_lease(request, proposer.view, proposer.now_ms(), self._settings)
         return await self._lease(decision)
 
     async def _close_snapshot(self, request: wire.CloseSnapshot) -> wire.ClusterResponse:
-        await self._changeable("reading a snapshot")
+        await self._require_changeable("reading a snapshot")
         records = close_lease(request, self._proposer.view)
         return await self._commit(*records) if records else await self._unchanged()
 
@@ -151,24 +149,24 @@ class ClusterService:
         )
         return wire.ClusterResponse(snapshot=opened)
 
-    async def _changeable(self, what: str) -> ClusterRow:
-        """The cluster's row, when it may be changed now."""
+    async def _require_changeable(self, what: str) -> ClusterRow:
+        """Wait for room and check leadership and level; returns the cluster's row."""
         await self._proposer.room()
         if not self._leading.is_leading:
             raise not_leading(self._leading, what)
         cluster = cluster_of(self._proposer.view)
-        assert cluster is not None, "whoever leads has formatted the log"
+        assert cluster is not None, "a leader formats the log first"
         return cluster
 
     async def _commit(self, *records: records_pb2.Record) -> wire.ClusterResponse:
         index = self._proposer.propose(records)
-        await self._proposer.committed_up_to(index)
+        await self._proposer.commits.reached(index)
         return _done(index)
 
     async def _unchanged(self) -> wire.ClusterResponse:
-        """It is so already, but perhaps only proposed."""
+        """Answer a request that changes nothing, after everything it was based on is committed."""
         index = self._proposer.last_index
-        await self._proposer.committed_up_to(index)
+        await self._proposer.commits.reached(index)
         await self._leading.read_index()
         return _done(index)
 
@@ -177,12 +175,8 @@ def _decode(frame: bytes) -> wire.ClusterRequest:
     try:
         return wire.ClusterRequest.FromString(frame)
     except DecodeError as error:
-        raise _invalid(f"a frame is not a ClusterRequest: {error}") from error
+        raise invalid(f"a frame is not a ClusterRequest: {error}") from error
 
 
 def _done(index: int) -> wire.ClusterResponse:
     return wire.ClusterResponse(done=wire.ClusterDone(index=index))
-
-
-def _invalid(message: str) -> OperationError:
-    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)

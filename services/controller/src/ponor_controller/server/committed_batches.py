@@ -1,6 +1,7 @@
-"""What happens with every commit, in the order in which it must happen.
+"""Apply committed batches in a fixed order.
 
-What lives here: the one listener of the consensus. First the image, and with it the answers, which leave at once; then the tail and whoever follows it; then the snapshot.
+First the image and the answers that wait for it, then the retained tail and its subscribers, then
+the snapshotter.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ponor_controller.server.subscriptions.subscription_service import Subscript
 
 
 class CommittedBatches:
-    """Hands committed entries on."""
+    """Passes committed entries to all parts that follow the log."""
 
     def __init__(
         self,
@@ -44,24 +45,24 @@ class CommittedBatches:
         self._wakes: dict[str, list[Callable[[], None]]] = {}
 
     def on_kinds(self, kinds: Iterable[str], wake: Callable[[], None]) -> None:
-        """Call `wake` after every batch with a record of one of these kinds; it must be quick."""
+        """Call `wake` after every batch with a record of one of these kinds. `wake` must not block."""
         for kind in kinds:
             self._wakes.setdefault(kind, []).append(wake)
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
-        """Fold entries into everything that follows the log."""
+        """Apply committed entries."""
         self._proposer.committed(entries)
         self._answered()
         for entry in entries:
             self._digest = running_digest(self._digest, entry.data)
             self._tail.append(RetainedBatch(entry.index, entry.data, self._digest))
             self._count(entry)
-        assert self._digest == self._image.digest, "the image and the tail saw the same batches"
+        assert self._digest == self._image.digest, "the image and the tail have different batches"
         self._subscriptions.committed()
         self._snapshotter.committed(entries)
 
     def restart(self) -> None:
-        """A received snapshot took the place of the image: everything that follows the log goes on behind it."""
+        """A received snapshot replaced the image: continue behind it."""
         self._digest = self._image.digest
         self._tail.restart(self._image.index, self._digest)
         self._snapshotter.restarted()
@@ -70,7 +71,7 @@ class CommittedBatches:
     def _count(self, entry: LogEntry) -> None:
         self._commits.add()
         index, term, kinds = contents_of(entry.data)
-        assert (index, term) == (entry.index, entry.term), "a batch is where it says it is"
+        assert (index, term) == (entry.index, entry.term), "a batch is not at its own index and term"
         for number, count in kinds.items():
             kind = KINDS.get(number, "unknown")
             counter = self._records.get(number)

@@ -1,6 +1,6 @@
-"""The quorum service: describes the quorum, changes it, and changes what holds for the whole cluster (feature levels, incarnation).
+"""The quorum service: describe and change the quorum, feature levels and the incarnation.
 
-What lives here: dispatch of requests, one at a time per connection. Rules of membership are the core's; the driver carries them out.
+The Raft core decides whether a change of the membership is allowed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
-from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.cluster import cluster_of
@@ -20,14 +19,15 @@ from ponor_runtime.identity import NODE_ID_BOUND, NodeId, node_id_in
 from ponor_runtime.network import Connection
 
 from ponor_controller.consensus.members import Member
-from ponor_controller.domains.quorum.ports import QuorumControl
-from ponor_controller.kernel.leading import Leading, confirm_refusals, not_leading
-from ponor_controller.kernel.proposer import Proposer
-from ponor_controller.server.rpc_connections import Callers
-from ponor_controller.shared_rules.feature_levels import (
+from ponor_controller.domains.quorum.feature_levels import (
     check_updates,
     describe_features,
 )
+from ponor_controller.domains.quorum.raft_quorum import RaftQuorum
+from ponor_controller.kernel.decisions import invalid
+from ponor_controller.kernel.leading import Leading, confirm_refusals, not_leading
+from ponor_controller.kernel.proposer import Proposer
+from ponor_controller.server.rpc_connections import RpcConnections
 
 _Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
 
@@ -35,11 +35,11 @@ _Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
 class QuorumService:
     """Serves QuorumService.Quorum."""
 
-    def __init__(self, control: QuorumControl, leading: Leading, proposer: Proposer) -> None:
+    def __init__(self, control: RaftQuorum, leading: Leading, proposer: Proposer) -> None:
         self._control = control
         self._leading = leading
         self._proposer = proposer
-        self._callers = Callers(self._answer)
+        self._connections = RpcConnections(self._answer)
         self._handlers: Mapping[str, _Handler] = {
             "describe": self._describe,
             "add_learner": self._add_learner,
@@ -53,23 +53,23 @@ class QuorumService:
         }
 
     async def handle(self, connection: Connection) -> None:
-        """Answer until the caller goes."""
-        await self._callers.serve(connection)
+        """Answer requests until the caller disconnects."""
+        await self._connections.serve(connection)
 
     async def _answer(self, frame: bytes) -> bytes:
         try:
-            self._callers.require_room()
+            self._connections.require_room()
             request = _decode(frame)
             kind = request.WhichOneof("kind")
             if kind is None:
-                raise _invalid("the request's kind is not known here; upgrade the controller first")
+                raise invalid("the request's kind is not known here; upgrade the controller first")
             work = self._handlers[kind](getattr(request, kind))
             response = await confirm_refusals(work, self._leading, self._confirmed)
         except OperationError as error:
             response = wire.QuorumResponse(error=error.to_proto())
         return response.SerializeToString()
 
-    # Looking
+    # Queries
 
     async def _describe(self, request: wire.DescribeQuorum) -> wire.QuorumResponse:
         if request.leader_only:
@@ -82,26 +82,26 @@ class QuorumService:
     async def _read_index(self, _: wire.ReadIndex) -> wire.QuorumResponse:
         return _done(await self._leading.read_index())
 
-    # Changing
+    # Changes
 
     async def _add_learner(self, request: wire.AddLearner) -> wire.QuorumResponse:
         self._require_leading("adding a learner")
-        return _done(await self._control.add_learner(_learner(request, self._whole(request.node_id))))
+        return _done(await self._control.add_learner(_learner(request, self._full_node_id(request.node_id))))
 
     async def _promote(self, request: wire.PromoteLearner) -> wire.QuorumResponse:
         self._require_leading("promoting a learner")
-        return _done(await self._control.promote(self._whole(request.node_id)))
+        return _done(await self._control.promote(self._full_node_id(request.node_id)))
 
     async def _remove(self, request: wire.RemoveMember) -> wire.QuorumResponse:
         self._require_leading("removing a member")
         if request.directory_id:
             _check_directory_id(request.directory_id)
-        return _done(await self._control.remove(self._whole(request.node_id), request.directory_id))
+        return _done(await self._control.remove(self._full_node_id(request.node_id), request.directory_id))
 
     async def _transfer(self, request: wire.TransferLeadership) -> wire.QuorumResponse:
         self._require_leading("handing leadership over")
-        # Zero stands for the voter that is furthest; the cluster's ordinal does not complete it.
-        target = self._whole(request.node_id) if request.node_id else NodeId(0)
+        # Zero means the voter with the longest log; it is not a node number.
+        target = self._full_node_id(request.node_id) if request.node_id else NodeId(0)
         return _done(await self._control.transfer(target))
 
     async def _take_snapshot(self, _: wire.TakeSnapshot) -> wire.QuorumResponse:
@@ -120,7 +120,7 @@ class QuorumService:
         cluster = cluster_of(self._proposer.view)
         present = 0 if cluster is None else cluster.incarnation
         if request.incarnation != present or present == 0:
-            raise _invalid(
+            raise invalid(
                 f"incarnation {request.incarnation} cannot be confirmed: the cluster is at {present}"
                 + ("; recovery was never forced" if present == 0 else "")
             )
@@ -134,11 +134,11 @@ class QuorumService:
         if not records:
             return await self._confirmed()
         index = self._proposer.propose(records)
-        await self._proposer.committed_up_to(index)
+        await self._proposer.commits.reached(index)
         return index
 
-    def _whole(self, node_id: int) -> NodeId:
-        """A node id; a number within the cluster is completed by the cluster's ordinal."""
+    def _full_node_id(self, node_id: int) -> NodeId:
+        """The node id; a number below 2^16 is completed by the cluster's ordinal."""
         cluster = cluster_of(self._proposer.view)
         if cluster is None or not 0 <= node_id < NODE_ID_BOUND:
             return NodeId(node_id)
@@ -148,14 +148,14 @@ class QuorumService:
         return _done(await self._confirmed())
 
     async def _confirmed(self) -> int:
-        """The newest index, once all that an answer may speak of is committed and a majority confirmed this leader."""
+        """The newest index, after everything up to it is committed and a majority confirmed this leader."""
         index = self._proposer.last_index
-        await self._proposer.committed_up_to(index)
+        await self._proposer.commits.reached(index)
         await self._leading.read_index()
         return index
 
     async def _room(self, what: str) -> None:
-        """Wait before the view is looked at: what others propose during the wait may make the same change."""
+        """Wait for room before reading the view, because other proposals may change it during the wait."""
         self._require_leading(what)
         await self._proposer.room()
         self._require_leading(what)
@@ -169,37 +169,27 @@ def _decode(frame: bytes) -> wire.QuorumRequest:
     try:
         return wire.QuorumRequest.FromString(frame)
     except DecodeError as error:
-        raise _invalid(f"a frame is not a QuorumRequest: {error}") from error
+        raise invalid(f"a frame is not a QuorumRequest: {error}") from error
 
 
 def _learner(request: wire.AddLearner, node_id: NodeId) -> Member:
     _check_directory_id(request.directory_id)
     if not 0 < request.node_id < NODE_ID_BOUND:
-        raise _invalid(f"node id {request.node_id}: give the controller's, above 0 and below {NODE_ID_BOUND}")
+        raise invalid(f"node id {request.node_id}: give the controller's, above 0 and below {NODE_ID_BOUND}")
     for address in (request.peer_address, request.service_address):
         try:
             host, _ = split_host_port(address)
         except ValueError:
             host = ""
         if not 0 < len(host) <= HOST_CHARACTERS_MAX:
-            raise _invalid(f"address {address[:HOST_CHARACTERS_MAX]!r}: write HOST:PORT")
-    return Member(
-        node_id,
-        request.directory_id,
-        request.peer_address,
-        request.service_address,
-        voter=False,
-    )
+            raise invalid(f"address {address[:HOST_CHARACTERS_MAX]!r}: write HOST:PORT")
+    return Member(node_id, request.directory_id, request.peer_address, request.service_address, voter=False)
 
 
 def _check_directory_id(directory_id: bytes) -> None:
     if len(directory_id) != DIRECTORY_ID_BYTES:
-        raise _invalid(f"a directory id has {DIRECTORY_ID_BYTES} bytes, not {len(directory_id)}")
+        raise invalid(f"a directory id has {DIRECTORY_ID_BYTES} bytes, not {len(directory_id)}")
 
 
 def _done(index: int) -> wire.QuorumResponse:
     return wire.QuorumResponse(done=wire.QuorumDone(index=index))
-
-
-def _invalid(message: str) -> OperationError:
-    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)

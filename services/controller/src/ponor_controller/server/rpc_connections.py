@@ -1,6 +1,7 @@
-"""Tools that ask a controller one question after the other: the same door for every service that answers them.
+"""Serve connections on which tools send one request after another.
 
-What lives here: the bounds on callers, and that each is answered one by one, in order. What a question means is the service's.
+Requests of a connection are answered one by one. The number of connections and their idle time are
+bounded.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from ponor_runtime.network import Connection, ConnectionClosedError
 
 CONNECTIONS_MAX: Final = 64
 IDLE_SECONDS_MAX: Final = 60.0
-"""Who asks nothing for so long is let go: callers that hang must not keep operators out."""
+"""An idle connection is closed after this time, so that hanging callers do not lock out operators."""
 
 
-class Callers:
-    """Whoever is connected to one service."""
+class RpcConnections:
+    """The connections of one service."""
 
     def __init__(self, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         self._answer = answer
         self._connections = 0
 
     async def serve(self, connection: Connection) -> None:
-        """Answer until the caller goes."""
+        """Answer requests until the caller disconnects."""
         self._connections += 1
         try:
             while True:
@@ -42,7 +43,7 @@ class Callers:
             await connection.close()
 
     def require_room(self) -> None:
-        """Refuse one caller too many.
+        """Refuse a request while too many callers are connected.
 
         Raises:
             OperationError: OVERLOADED.
@@ -50,5 +51,5 @@ class Callers:
         if self._connections > CONNECTIONS_MAX:
             raise OperationError(
                 error_pb2.ERROR_CODE_OVERLOADED,
-                f"{CONNECTIONS_MAX} callers ask this service already; try again later",
+                f"{CONNECTIONS_MAX} callers are connected to this service; try again later",
             )

@@ -2,7 +2,6 @@
 
 from ponor_controller.settings.balancing import BalanceSettings
 from ponor_controller.settings.compaction import CompactionSettings
-from ponor_controller.settings.controller import ControllerSettings
-from ponor_controller.settings.snapshot_leases import SnapshotLeaseSettings
+from ponor_controller.settings.controller import ControllerSettings, SnapshotLeaseSettings
 
 __all__ = ["BalanceSettings", "CompactionSettings", "ControllerSettings", "SnapshotLeaseSettings"]

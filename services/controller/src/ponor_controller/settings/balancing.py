@@ -1,6 +1,6 @@
-"""Settings of the balancer: what a broker can carry, what counts as uneven, and how much may move at once.
+"""Settings of the balancer: what a broker can carry, what counts as uneven, and how many partitions may move.
 
-What lives here: one frozen dataclass, a part of the controller's settings. Where the defaults come from: docs/operations/balancing.md.
+docs/operations/balancing.md explains the defaults.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class BalanceSettings:
         minimum=100,
         maximum=600_000,
         unit="ms",
-        doc="How often the balancer looks at the brokers; when nothing changed since, it does no more than that.",
+        doc="Interval of the balancer's steps. A step without changed input does nothing.",
     )
     balance_threshold_percent: int = setting(
         20,
         minimum=5,
         maximum=1_000,
         unit="%",
-        doc="Distance of a broker from the mean of all that makes the balancer act; it then goes on until nobody is further away than half of this.",
+        doc="Distance of a broker from the mean at which the balancer begins to move partitions. It stops when all brokers are within half of this.",
     )
     balance_in_bytes_per_s_min: int = setting(
         256 * KIB,
@@ -66,64 +66,64 @@ class BalanceSettings:
         minimum=1,
         maximum=10_000,
         unit="moves",
-        doc="Moves of the balancer that are under way at once, in the whole cluster.",
+        doc="Moves of the balancer in progress in the whole cluster.",
     )
     balance_partition_cool_down_ms: int = setting(
         30_000,
         minimum=0,
         maximum=86_400_000,
         unit="ms",
-        doc="A partition that somebody or the balancer moved is left where it is for so long; where the balancer put it, only until brokers come or go.",
+        doc="Cool-down of a partition after a move. A change of the set of brokers ends it if the balancer began the move.",
     )
     balance_broker_cool_down_ms: int = setting(
         5_000,
         minimum=0,
         maximum=3_600_000,
         unit="ms",
-        doc="After a move of the balancer its two brokers are not judged by their traffic for so long: the next reports show what it did.",
+        doc="Time after a move of the balancer for which the traffic of its two brokers is ignored, until new reports show the effect.",
     )
     balance_smoothing_ms: int = setting(
         5_000,
         minimum=0,
         maximum=600_000,
         unit="ms",
-        doc="Time constant with which reported traffic is smoothed: a change shows for 63 % after this time; 0 takes every report as it is.",
+        doc="Time constant of the smoothing of reported traffic: a change has 63 % of its effect after this time; 0 disables smoothing.",
     )
     balance_report_age_ms_max: int = setting(
         15_000,
         minimum=1_000,
         maximum=600_000,
         unit="ms",
-        doc="A broker that reported traffic and then nothing for so long is not understood: no traffic is moved until it reports again.",
+        doc="If a broker with traffic does not report for this time, the balancer moves no traffic until it reports again.",
     )
     balance_reported_partitions_max: int = setting(
         2_000,
         minimum=1,
         maximum=50_000,
         unit="partitions",
-        doc="Partitions of one report that are looked at, the busiest; the others count in its totals.",
+        doc="Busiest partitions of one report that are read individually; the others count in its totals.",
     )
     balance_recent_moves_max: int = setting(
-        200, minimum=1, maximum=10_000, unit="moves", doc="Moves that are remembered to be explained."
+        200, minimum=1, maximum=10_000, unit="moves", doc="Recent moves kept for explanations."
     )
     balance_wanted_load_percent: int = setting(
         70,
         minimum=1,
         maximum=100,
         unit="%",
-        doc="How full brokers are to be at the most: ponor_brokers_wanted is the number that keeps them below.",
+        doc="Highest intended load of a broker. ponor_brokers_wanted is the number of brokers that keeps all below it.",
     )
     balance_scale_up_ms: int = setting(
         15_000,
         minimum=0,
         maximum=86_400_000,
         unit="ms",
-        doc="ponor_brokers_wanted rises after more were needed for so long: the start of a broker is work too, and calls for no other.",
+        doc="ponor_brokers_wanted rises after more brokers were needed for this time, because the start of a broker itself causes load.",
     )
     balance_scale_down_ms: int = setting(
         600_000,
         minimum=0,
         maximum=86_400_000,
         unit="ms",
-        doc="ponor_brokers_wanted falls after fewer were enough for so long.",
+        doc="ponor_brokers_wanted falls after fewer brokers were sufficient for this time.",
     )

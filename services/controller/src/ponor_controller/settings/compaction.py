@@ -1,6 +1,6 @@
-"""Settings of compaction: how much one task may take, what is left alone, and when waiting ends.
+"""Settings of compaction: how much one task may take, which objects are excluded, and waiting times.
 
-What lives here: one frozen dataclass, a part of the controller's settings. Why the defaults are what they are: docs/design/compaction.md#what-is-offered.
+docs/design/compaction.md#what-is-offered explains the defaults.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class CompactionSettings:
         600_000, minimum=1, maximum=86_400_000, unit="ms", doc="Longest lease of a compaction task."
     )
     compaction_tasks_max: int = setting(
-        256, minimum=1, maximum=10_000, unit="tasks", doc="Compaction tasks under way at once."
+        256, minimum=1, maximum=10_000, unit="tasks", doc="Compaction tasks that exist at the same time."
     )
     compaction_attempts_max: int = setting(
         5,
         minimum=1,
         maximum=1_000,
         unit="leases",
-        doc="Workers that a task is given to, one after the other, before it is given up for a while.",
+        doc="Workers that lease a task, one after another, before it is dropped for a while.",
     )
     compaction_source_bytes_max: int = setting(
         4 * GIB,
         minimum=1,
         maximum=1024 * GIB,
         unit="bytes",
-        doc="Sources of one compaction task; a worker may ask for less.",
+        doc="Sources of one compaction task; a worker may request fewer.",
     )
     compaction_sources_max: int = setting(
         500, minimum=2, maximum=500, unit="objects", doc="Source objects of one compaction task."
@@ -60,49 +60,45 @@ class CompactionSettings:
         minimum=1,
         maximum=20_000,
         unit="ranges",
-        doc="Ranges in the stream set objects of one compaction task: the offer and the commit look at each in one turn of the event loop.",
+        doc="Ranges in the stream set objects of one compaction task. The offer and the commit read all of them in one turn of the event loop.",
     )
     compaction_object_bytes_max: int = setting(
-        GIB,
-        minimum=1,
-        maximum=1024 * GIB,
-        unit="bytes",
-        doc="Size up to which stream objects are joined.",
+        GIB, minimum=1, maximum=1024 * GIB, unit="bytes", doc="Size up to which stream objects are joined."
     )
     compaction_settle_ms: int = setting(
         60_000,
         minimum=0,
         maximum=86_400_000,
         unit="ms",
-        doc="Age below which an object is left alone: it is read most, and may be trimmed before it is worth a copy.",
+        doc="Age below which an object is not compacted: it is read most often, and may be trimmed soon.",
     )
     compaction_patience_ms: int = setting(
         300_000,
         minimum=0,
         maximum=86_400_000,
         unit="ms",
-        doc="Age from which stream set objects are compacted even if they fill only a part of a task.",
+        doc="Age at which stream set objects are compacted even if they do not fill a task.",
     )
     compaction_force_split_ms: int = setting(
         7_200_000,
         minimum=1,
         maximum=30 * 86_400_000,
         unit="ms",
-        doc="Age from which every stream in a stream set object gets an object of its own.",
+        doc="Age at which every stream in a stream set object gets a separate object.",
     )
     compaction_worn_percent: int = setting(
         90,
         minimum=1,
         maximum=100,
         unit="percent",
-        doc="Share of the offsets in a stream set object that are trimmed, from which on it is written again without them. Less frees space earlier and copies more.",
+        doc="Share of trimmed offsets at which a stream set object is rewritten without them. A lower value frees space earlier and copies more.",
     )
     compaction_fan_in: int = setting(
         8,
         minimum=2,
         maximum=1_000,
         unit="objects",
-        doc="How many objects of about one size that were compacted before, or stream objects, are joined into one at least.",
+        doc="Minimum number of compacted objects of similar size, or of stream objects, that are joined.",
     )
     compaction_survey_interval_ms: int = setting(
         10_000,

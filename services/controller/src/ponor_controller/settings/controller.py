@@ -1,7 +1,6 @@
-"""Settings of the controller: every bound and every time it keeps, with its default.
+"""Settings of the controller: every bound and every time, with its default.
 
-What lives here: one frozen dataclass; `ponor_runtime.settings` parses and checks values by the metadata of its fields. Nothing else in
-this package holds a number that an operator might want to change.
+`ponor_runtime.settings` parses and checks values by the metadata of the fields.
 """
 
 from __future__ import annotations
@@ -12,7 +11,32 @@ from ponor_runtime.settings import setting
 
 from ponor_controller.settings.balancing import BalanceSettings
 from ponor_controller.settings.compaction import CompactionSettings
-from ponor_controller.settings.snapshot_leases import SnapshotLeaseSettings
+
+GIB = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLeaseSettings:
+    """What an operator may choose; see each field's `doc`."""
+
+    snapshot_lease_age_ms_max: int = setting(
+        86_400_000,
+        minimum=1,
+        maximum=7 * 86_400_000,
+        unit="ms",
+        doc="Age at which a snapshot's lease ends, however often it is renewed.",
+    )
+    snapshot_leases_max: int = setting(
+        1_000, minimum=1, maximum=100_000, unit="leases", doc="Snapshot leases that exist at the same time."
+    )
+    snapshot_pinned_bytes_max: int = setting(
+        1024 * GIB,
+        minimum=0,
+        maximum=1024 * 1024 * GIB,
+        unit="bytes",
+        doc="Destroyed objects that leases may keep in the store; above this the oldest lease is broken.",
+    )
+
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -38,7 +62,7 @@ class ControllerSettings:
         minimum=1,
         maximum=1_000,
         unit="objects",
-        doc="Object ids that one operation may reserve. Brokers ask for at most 500 at once.",
+        doc="Object ids that one operation may reserve. Brokers reserve at most 500 at once.",
     )
     claim_ttl_ms_max: int = setting(
         600_000, minimum=1, maximum=86_400_000, unit="ms", doc="Longest claim of a GC node."
@@ -67,7 +91,7 @@ class ControllerSettings:
         minimum=1,
         maximum=250,
         unit="objects",
-        doc="Stream objects in one commit of an upload or a compaction. Brokers and compactors keep to 250: do not lower it.",
+        doc="Stream objects in one commit of an upload or a compaction. Brokers and compactors send up to 250: do not lower it.",
     )
     key_bytes_max: int = setting(1_024, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest key.")
     value_bytes_max: int = setting(
@@ -110,15 +134,15 @@ class ControllerSettings:
         minimum=1,
         maximum=600_000,
         unit="ms",
-        doc="Time in which a node whose session broke must come back before it is suspected; session_timeout_ms is the ceiling. One that lives is back after 25 to 50 ms"
-        " and five round trips: raise it where controllers are more than 20 ms away from brokers.",
+        doc="Time in which a node whose session broke must reconnect before it is suspected, at most session_timeout_ms. A live node reconnects after 25 to 50 ms"
+        " and five round trips: raise this if the latency between controllers and brokers exceeds 20 ms.",
     )
     leader_wait_ms: int = setting(
         1_000,
         minimum=0,
         maximum=60_000,
         unit="ms",
-        doc="How long a node that says hello during an election is kept waiting for the new leader's address.",
+        doc="How long a controller delays the answer to a node that connects during an election, until a leader is known.",
     )
     sessions_max: int = setting(4_096, minimum=1, maximum=100_000, unit="sessions", doc="Open sessions.")
     session_operations_max: int = setting(
@@ -142,21 +166,21 @@ class ControllerSettings:
         minimum=100,
         maximum=3_600_000,
         unit="ms",
-        doc="Time after which the controller elects the target of a move whose source closed its streams and did not ask; at twice this, a source that still holds them is fenced.",
+        doc="Time after which the controller elects the target of a move whose source closed its streams but did not request the election. After twice this time, a source with open streams is fenced.",
     )
     drain_moves_in_flight_max: int = setting(
         128,
         minimum=1,
         maximum=10_000,
         unit="moves",
-        doc="Moves that a drain has under way from one broker. Other moves of one source beyond each such wave get another reelection_timeout_ms.",
+        doc="Moves in progress from one draining broker. Each further wave of this many moves from one source adds a reelection_timeout_ms.",
     )
     drain_retry_ms: int = setting(
         1_000,
         minimum=1,
         maximum=600_000,
         unit="ms",
-        doc="Pause before a draining broker is asked again for a partition whose move was cancelled.",
+        doc="Pause before a partition of a draining broker moves again after a cancelled move.",
     )
 
     balance: BalanceSettings = field(default_factory=BalanceSettings)
@@ -169,14 +193,14 @@ class ControllerSettings:
         minimum=200,
         maximum=60_000,
         unit="ms",
-        doc="Silence of the leader after which another controller stands for election; each draws anew between this and twice this.",
+        doc="Silence of the leader after which another controller starts an election; each draws a random timeout between this and twice this.",
     )
     heartbeat_interval_ms: int = setting(
         100,
         minimum=50,
         maximum=10_000,
         unit="ms",
-        doc="How often a leader shows that it is there; keep it below a quarter of election_timeout_ms.",
+        doc="Interval of a leader's heartbeats; keep it below a quarter of election_timeout_ms.",
     )
 
     # Proposals and log
@@ -188,18 +212,14 @@ class ControllerSettings:
         doc="Largest record batch; it must fit into one frame.",
     )
     proposals_max: int = setting(
-        4_096,
-        minimum=1,
-        maximum=65_536,
-        unit="batches",
-        doc="Batches that are proposed and not committed yet.",
+        4_096, minimum=1, maximum=65_536, unit="batches", doc="Batches that are proposed and not committed."
     )
     proposals_bytes_max: int = setting(
         16 * MIB,
         minimum=4 * MIB,
         maximum=256 * MIB,
         unit="bytes",
-        doc="Bytes that are proposed and not committed yet.",
+        doc="Bytes that are proposed and not committed.",
     )
     log_segment_bytes: int = setting(
         16 * MIB,
@@ -213,7 +233,7 @@ class ControllerSettings:
         minimum=0,
         maximum=1_000_000,
         unit="batches",
-        doc="Batches kept before a snapshot, on disk and in memory, so that a controller which was away for a moment needs no snapshot.",
+        doc="Batches kept before a snapshot, on disk and in memory, so that a briefly absent controller needs no snapshot.",
     )
     log_trailing_bytes_max: int = setting(
         16 * MIB,
@@ -227,7 +247,7 @@ class ControllerSettings:
         minimum=1,
         maximum=10_000_000,
         unit="batches",
-        doc="Batches between two snapshots of the image. Memory holds up to twice as many, some 200 bytes each beside their data.",
+        doc="Batches between two snapshots of the image. Memory holds up to twice as many, each with about 200 bytes in addition to its data.",
     )
     snapshot_bytes: int = setting(
         64 * MIB,
@@ -246,7 +266,7 @@ class ControllerSettings:
         minimum=4 * MIB,
         maximum=1024 * MIB,
         unit="bytes",
-        doc="Committed batches kept in memory for subscribers; one that falls behind further is cut off.",
+        doc="Committed batches kept in memory for subscribers; a subscriber that falls behind further is disconnected.",
     )
     retained_batches_max: int = setting(
         200_000,
@@ -260,26 +280,26 @@ class ControllerSettings:
         minimum=10,
         maximum=60_000,
         unit="ms",
-        doc="How often a subscriber hears the commit index when nothing changes.",
+        doc="How often a subscriber receives the commit index when nothing changes.",
     )
     subscriber_window_bytes: int = setting(
         16 * MIB,
         minimum=4 * MIB,
         maximum=1024 * MIB,
         unit="bytes",
-        doc="What one subscriber may have been sent and not acknowledged yet.",
+        doc="Bytes sent to one subscriber and not acknowledged.",
     )
     subscription_frames_per_second_max: int = setting(
         2_000,
         minimum=20,
         maximum=1_000_000,
         unit="frames",
-        doc="Frames per second to all subscribers together; with many subscribers, what is committed meanwhile shares a frame (for at most 50 ms).",
+        doc="Frames per second to all subscribers together; with many subscribers, batches wait up to 50 ms to share a frame.",
     )
     resume_wait_ms_max: int = setting(
         2_000,
         minimum=0,
         maximum=60_000,
         unit="ms",
-        doc="How long a subscriber that has seen a newer index than this controller is kept waiting before it is sent to another one.",
+        doc="How long a controller delays a subscriber that has seen a newer index, before it refers the subscriber to another one.",
     )

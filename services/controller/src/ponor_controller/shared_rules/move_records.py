@@ -1,7 +1,4 @@
-"""The records of a move: begun, cancelled, ended by an election.
-
-What lives here: how each is filled, so that requests, drain, balancer and driver write the same. Whether a move may begin or end is not decided here.
-"""
+"""Build the records of a move: begun, cancelled, ended by an election."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.topics import MOVES, MOVES_FROM, MoveCause, MoveRow, PartitionRow, next_leader_epoch
 from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
+from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.settings import ControllerSettings
 
@@ -20,10 +18,10 @@ REASON_CHARACTERS_MAX: Final = 256
 def elect_at_ms(
     view: View, source_id: NodeId, now_ms: int, settings: ControllerSettings, *, also: int = 0
 ) -> int:
-    """When the re-election timeout of a move that begins now is over, in cluster time.
+    """The cluster time at which the re-election timeout of a move that begins now ends.
 
-    A source closes its partitions in waves, so every wave of moves that are under way there (and `also`, which are about to be) has a timeout of its own: a
-    source with much to do is not taken for one that is stuck.
+    A source closes its partitions in waves, so each wave of moves adds a timeout. `also` moves begin with
+    this one. So a source with many moves is not mistaken for a stuck one.
     """
     ahead = len(view[MOVES].find(MOVES_FROM, source_id)) + also
     return now_ms + settings.reelection_timeout_ms * (1 + ahead // settings.drain_moves_in_flight_max)
@@ -39,7 +37,7 @@ def begun(
     reason: str,
     traceparent: str = "",
 ) -> records_pb2.Record:
-    """The partition is to be led by the target."""
+    """The record that begins a move to the target."""
     assert len(reason) <= REASON_CHARACTERS_MAX
     record = records_pb2.PartitionMoveBegun(
         topic_id=partition.topic_id,
@@ -56,7 +54,7 @@ def begun(
 
 
 def cancelled(move: MoveRow, reason: str) -> records_pb2.Record:
-    """The source keeps the partition, at the epoch it has."""
+    """The record that cancels a move: the source keeps the partition at its epoch."""
     assert len(reason) <= REASON_CHARACTERS_MAX
     record = records_pb2.PartitionMoveCancelled(
         topic_id=move.topic_id, partition=move.partition, reason=reason
@@ -67,7 +65,7 @@ def cancelled(move: MoveRow, reason: str) -> records_pb2.Record:
 def elected(
     view: View, partition: PartitionRow, leader_id: NodeId, traceparent: str = ""
 ) -> records_pb2.Record:
-    """A broker leads the partition, under the next epoch; a move of it is over."""
+    """The record that elects a leader at the next epoch and ends a move of the partition."""
     record = records_pb2.PartitionChanged(
         topic_id=partition.topic_id,
         partition=partition.partition,
@@ -77,3 +75,9 @@ def elected(
         traceparent=traceparent,
     )
     return records_pb2.Record(partition_changed=record)
+
+
+def current_traceparent(telemetry: Telemetry) -> str:
+    """The traceparent of the present span, for the trace of a move; empty without tracing."""
+    context = None if telemetry.tracing is None else telemetry.tracing.current()
+    return "" if context is None else context.traceparent

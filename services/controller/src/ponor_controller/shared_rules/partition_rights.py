@@ -1,7 +1,8 @@
-"""Who may make and open the streams and the key of a partition: only the leader that the partition row names.
+"""Check that the caller leads the partition whose streams or key it creates, opens or deletes.
 
-A stream belongs to a partition by its tags, a key by its name. Without these rules a broker that opens partitions while their topic is deleted, or
-while another leader is elected, would leave streams and keys that no row explains, or would take streams away from the new leader.
+Tags assign a stream to a partition; the name assigns a key. Without these checks a broker that
+opens a partition during the deletion of its topic, or during an election, could leave streams and
+keys without a row, or take streams from the new leader.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from ponor.common.v1 import error_pb2
 from ponor_metadata.nouns.streams import PARTITION_TAG, TOPIC_TAG
 from ponor_metadata.nouns.topics import PARTITIONS, TOPICS, PartitionRow, parse_topic_id
 
-from ponor_controller.kernel.decisions import Situation, refuse
+from ponor_controller.kernel.decisions import Situation, invalid, refuse
 
 KEY_PREFIX: Final = "partition/"
 
 
 def require_tagged_rights(tags: Mapping[str, str], situation: Situation) -> None:
-    """Check the tags of a new stream. A stream without a topic tag belongs to no partition and needs no rights.
+    """Check the tags of a new stream. A stream without a topic tag belongs to no partition.
 
     Raises:
-        OperationError: INVALID_REQUEST (a tag that names no topic id or no number), TOPIC_NOT_FOUND, STREAM_FENCED (the caller does not lead the partition).
+        OperationError: INVALID_REQUEST (a malformed topic id or number), TOPIC_NOT_FOUND, STREAM_FENCED (the
+            caller does not lead the partition).
     """
     topic, partition = tags.get(TOPIC_TAG), tags.get(PARTITION_TAG)
     if topic is None:
@@ -38,7 +40,7 @@ def require_tagged_rights(tags: Mapping[str, str], situation: Situation) -> None
 
 
 def require_key_rights(key: str, situation: Situation) -> None:
-    """Check a key that is to be put. A key that does not name a partition needs no rights.
+    """Check a key of a put. Only keys of partitions are restricted.
 
     Raises:
         OperationError: as `require_tagged_rights`.
@@ -51,7 +53,7 @@ def require_key_rights(key: str, situation: Situation) -> None:
 def require_stream_rights(
     tag_pairs: Sequence[str], situation: Situation, stream_epoch: int | None = None
 ) -> None:
-    """Check the row of a stream that is to be opened at an epoch, or deleted (None).
+    """Check the tags of a stream that is opened at `stream_epoch`, or deleted (None).
 
     Raises:
         OperationError: TOPIC_NOT_FOUND, STREAM_FENCED.
@@ -61,7 +63,7 @@ def require_stream_rights(
         return
     topic_id, number = _topic_id(tags[TOPIC_TAG]), _number(tags[PARTITION_TAG])
     if stream_epoch is None and (topic_id, number) not in situation.view[PARTITIONS]:
-        return  # the stream outlived its topic, so nobody uses it
+        return  # the topic is deleted, so the stream is unused
     row = _require_led(topic_id, number, situation)
     if stream_epoch is not None and stream_epoch != row.leader_epoch:
         raise refuse(
@@ -88,13 +90,13 @@ def _require_led(topic_id: bytes, number: int, situation: Situation) -> Partitio
 def _topic_id(text: str) -> bytes:
     topic_id = parse_topic_id(text)
     if topic_id is None:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"{text!r} is not a topic id in hex")
+        raise invalid(f"{text!r} is not a topic id in hex")
     return topic_id
 
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"{text!r} is not a partition number")
+        raise invalid(f"{text!r} is not a partition number")
     return int(text)
 
 

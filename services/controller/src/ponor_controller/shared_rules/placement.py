@@ -1,6 +1,6 @@
-"""Where partitions go: which brokers may get some, and who gets how many.
+"""Choose brokers for partitions by the number of partitions that each leads.
 
-What lives here: pure choices by number of partitions, shared by new topics, failover, drain and whoever needs another target. What traffic says is the balancer's business.
+Used for new topics, failover, drains and moves. The balancer considers traffic as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ponor_runtime.identity import NodeId
 
 
 def is_live(node: NodeRow | None, is_suspected: Callable[[NodeId], bool]) -> bool:
-    """Whether this is a broker that has its rights and is heard."""
+    """Whether the node is a broker that is neither fenced nor suspected."""
     return (
         node is not None
         and node.role is NodeRole.BROKER
@@ -26,7 +26,7 @@ def is_live(node: NodeRow | None, is_suspected: Callable[[NodeId], bool]) -> boo
 def candidates(
     view: View, is_suspected: Callable[[NodeId], bool], *, without: Container[NodeId] = ()
 ) -> list[NodeId]:
-    """Brokers that may get partitions: live, and not giving theirs away; by node id."""
+    """Brokers that may get partitions, by node id: live and not draining."""
     return [
         row.node_id
         for row in view[NODES]
@@ -35,7 +35,7 @@ def candidates(
 
 
 def led_counts(view: View, brokers: Iterable[NodeId]) -> dict[NodeId, int]:
-    """How many partitions each will lead once all that move have arrived."""
+    """The number of partitions that each broker leads after all present moves."""
     return {
         node_id: len(view[PARTITIONS].find(PARTITIONS_LED_BY, node_id))
         + len(view[MOVES].find(MOVES_TO, node_id))
@@ -45,12 +45,12 @@ def led_counts(view: View, brokers: Iterable[NodeId]) -> dict[NodeId, int]:
 
 
 def spread(counts: Mapping[NodeId, int], count: int) -> list[NodeId]:
-    """Brokers for `count` partitions: in turn, those with the fewest first (ties by node id).
+    """Brokers for `count` partitions, round-robin from the one with the fewest (ties by node id).
 
-    In turn, and not all to whoever has the fewest: a broker that is new would get all the traffic of a topic at once.
+    Round-robin, because otherwise a new broker would get all the traffic of a topic at once.
 
     Raises:
-        ValueError: there is no broker.
+        ValueError: `counts` is empty.
     """
     if not counts:
         raise ValueError("no broker to place partitions at")

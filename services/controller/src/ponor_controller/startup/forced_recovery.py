@@ -1,8 +1,10 @@
-"""Recovery after the majority is lost for good: one controller's log goes on alone, in a new incarnation.
+"""Forced recovery after the permanent loss of a majority: one controller continues alone.
 
-What lives here: the one write that does it, on the directory of a controller that does not run (docs/design/consensus.md#quorum-operations). Two entries' worth of facts are appended as
-one: the incarnation rises, and this directory is the only voter. A membership holds from the moment it is in the log, so that the next start elects this controller, which then
-commits everything its log holds, also what was never committed before. What only the others had is lost. Nothing else is changed, so an interrupted attempt is simply
+The recovery runs on the directory of a stopped controller
+(docs/design/consensus.md#quorum-operations). It appends one entry: the incarnation rises, and this
+directory is the only voter. A membership is in force as soon as it is in the log, so the next start
+elects this controller, which then commits its whole log, uncommitted entries included. Entries that
+only other controllers had are lost. Nothing else changes, so an interrupted attempt can be
 repeated.
 """
 
@@ -23,7 +25,7 @@ from ponor_runtime.runtime import Runtime
 from ponor_controller.consensus.address_book import AddressBook
 from ponor_controller.consensus.directory_identity import DirectoryIdentity, open_identity
 from ponor_controller.consensus.errors import DirectoryInUseError, QuorumLivesError, WrongDirectoryError
-from ponor_controller.consensus.introduction import ask_who
+from ponor_controller.consensus.introduction import request_identity
 from ponor_controller.consensus.members import Member, members_of_rows, membership_of, voters_set
 from ponor_controller.consensus.peer_frames import replica
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
@@ -34,16 +36,17 @@ from ponor_controller.startup.recovery import recover
 
 @dataclass(frozen=True, slots=True)
 class ForcedRecovery:
-    """What was found, and what was made of it.
+    """The result of a forced recovery.
 
     Attributes:
         cluster_id: of the cluster.
-        node_id: of the controller that goes on.
-        known_committed_index: everything up to here was committed for certain.
-        last_index: everything up to here counts as committed now.
-        last_term: of the entry at `last_index`. Of several logs the one with the greatest last term lacks least; only between equal terms the last index decides.
+        node_id: of the remaining controller.
+        known_committed_index: the highest index that was certainly committed.
+        last_index: the highest index that counts as committed now.
+        last_term: of the entry at `last_index`. Of several logs, the one with the highest last term is the most
+            complete; for equal terms the last index decides.
         incarnation: the new one.
-        former_voters: node ids of those that voted before.
+        former_voters: node ids of the former voters.
     """
 
     cluster_id: str
@@ -58,7 +61,7 @@ class ForcedRecovery:
 async def force_recovery(
     runtime: Runtime, settings: ControllerSettings, options: ControllerOptions
 ) -> ForcedRecovery:
-    """Make one stopped controller the whole quorum. Durable when it returns.
+    """Make one stopped controller the only voter. Durable when this returns.
 
     Args:
         runtime: its network is the one between controllers.
@@ -68,8 +71,8 @@ async def force_recovery(
     Raises:
         DirectoryInUseError: the controller runs.
         QuorumLivesError: a majority of the voters runs.
-        WrongDirectoryError: the directory holds no log of a cluster.
-        RecordLogCorruptError: it is damaged: choose another controller's.
+        WrongDirectoryError: the directory has no log of a cluster.
+        RecordLogCorruptError: the log is damaged; choose another controller's directory.
     """
     try:
         lock = runtime.disk.lock(options.data)
@@ -129,14 +132,14 @@ async def _append(
 async def _refuse_living_quorum(
     network: Network, image: MetadataImage, identity: DirectoryIdentity, options: ControllerOptions
 ) -> None:
-    """A majority that runs goes on under the former incarnation, beside the new one, in the same object store."""
+    """Refuse while a majority runs: it would continue under the former incarnation in the same object store."""
     voters = [member for member in members_of_rows(image[QUORUM]) if member.voter]
     addresses = AddressBook(options.voters)
-    addresses.learn(voters)
+    addresses.set_logged(voters)
 
     async def is_alive(voter: Member) -> bool:
         address = addresses.peer_address(voter.replica)
-        answer = await ask_who(network, address) if address else None
+        answer = await request_identity(network, address) if address else None
         return answer is not None and replica(answer.replica) == voter.replica
 
     answers = await asyncio.gather(*map(is_alive, voters))
@@ -144,13 +147,13 @@ async def _refuse_living_quorum(
     if 2 * len(living) > len(voters) or identity.replica in [voter.replica for voter in living]:
         names = ", ".join(str(voter.node_id) for voter in living)
         raise QuorumLivesError(
-            f"{len(living)} of the {len(voters)} voters run (node {names}): nothing is lost that needs a forced recovery. "
-            "To recover all the same, stop every controller first"
+            f"{len(living)} of the {len(voters)} voters run (node {names}): no forced recovery is needed. "
+            "To recover by force anyway, stop every controller first"
         )
 
 
 def _apply_rest(image: MetadataImage, stored: StoredState) -> None:
-    """The whole log, as it will be committed: what it says now is what the new records must follow."""
+    """Apply the uncommitted rest of the log, because the new records follow it."""
     for entry in stored.entries:
         if entry.index > image.index:
             image.apply_committed(entry.data)

@@ -1,9 +1,14 @@
-"""How an empty directory becomes a voter of a new cluster.
+"""Form a new cluster: make an empty directory a voter.
 
-Formatting is explicit (`format`), and every directory draws its own id. The controller with the lowest node number asks all other configured controllers who they are. It forms
-the cluster once every one of them is blank and may format: it draws the cluster's id and ordinal, and writes the voters with the directory ids that it was told. The others learn
-all this when it calls them (`consensus/admission.py`). So all directories exist before the cluster does, and a directory that is found empty later has an id that no cluster knows.
-A controller that finds a cluster at another one does not format: its own votes and log may be lost, and whoever forgot a vote must come back as a new member (KAFKA-14077).
+Formatting is explicit (`format`), and every directory draws its own id. The controller with the
+lowest node number asks all other configured controllers for their identity. When all of them are
+blank and may format, it draws the cluster's id and ordinal and writes the voters with their
+directory ids. The others receive these when it connects to them (`consensus/admission.py`). So all
+directories exist before the cluster does, and an empty directory found later has an id that is in
+no cluster.
+
+A controller that finds an existing cluster at another controller does not format: its own votes and
+log may be lost, and a replica that lost a vote must return as a new member (KAFKA-14077).
 """
 
 from __future__ import annotations
@@ -29,17 +34,17 @@ from ponor_runtime.runtime import Runtime
 
 from ponor_controller.consensus.address_book import Addresses
 from ponor_controller.consensus.directory_identity import DirectoryIdentity
-from ponor_controller.consensus.introduction import ask_who
+from ponor_controller.consensus.introduction import request_identity
 from ponor_controller.consensus.members import Member
 from ponor_controller.consensus.peer_frames import replica
 from ponor_controller.options import ControllerOptions
 
 LOG: Final = logging.getLogger("ponor.controller")
-ASK_AGAIN_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 0.5
 
 
 class ClusterExistsError(Exception):
-    """Another controller holds a cluster already; the message says what to do."""
+    """Another controller belongs to a cluster already; the message names the remedy."""
 
 
 def blank_identity(options: ControllerOptions, randomness: Randomness) -> DirectoryIdentity:
@@ -54,14 +59,17 @@ async def form(
     runtime: Runtime,
     peer_network: Network,
 ) -> DirectoryIdentity:
-    """The identity of the first voter of a new cluster. Returns at one controller alone; the others wait here until they are called, or find a cluster.
+    """Form a new cluster; returns the identity of its first voter.
+
+    Only the controller with the lowest number returns. The others wait until they are cancelled or find a
+    cluster.
 
     Args:
-        options: which controllers there are; `format` is set.
-        identity: the own one, blank and durable.
+        options: the configured controllers; `format` is set.
+        identity: of this controller, blank and durable.
         own: addresses of this controller.
         runtime: clock and randomness.
-        peer_network: where the others are asked.
+        peer_network: reaches the other controllers.
 
     Raises:
         ClusterExistsError: another controller belongs to a cluster in which this directory has no place.
@@ -69,9 +77,11 @@ async def form(
     number = number_of_node(options.own_node_id)
     others = [voter for voter in options.voters if number_of_node(voter.node_id) != number]
     is_first = all(number < number_of_node(voter.node_id) for voter in others)
-    told: list[str] = []
+    logged: list[str] = []
     while True:
-        answers = await asyncio.gather(*(ask_who(peer_network, voter.peer_address) for voter in others))
+        answers = await asyncio.gather(
+            *(request_identity(peer_network, voter.peer_address) for voter in others)
+        )
         _refuse_known_cluster(identity, answers)
         missing = [
             voter.peer_address
@@ -85,10 +95,10 @@ async def form(
                 for voter, directory in zip(others, directories, strict=True)
             ]
             return _first_voter(options, identity, own, voters, runtime.randomness)
-        if missing and missing != told:
-            told = missing
+        if missing and missing != logged:
+            logged = missing
             LOG.warning("formatting waits for blank controllers with `format` at %s", ", ".join(missing))
-        await runtime.clock.sleep(ASK_AGAIN_SECONDS)
+        await runtime.clock.sleep(RETRY_SECONDS)
 
 
 def _is_ready(voter: Member, answer: wire.PeerIntroduction | None) -> bool:

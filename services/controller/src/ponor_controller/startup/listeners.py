@@ -1,7 +1,7 @@
 """The two ports of a controller: one for nodes and tools, one for other controllers.
 
-What lives here: binding and closing them, and who answers behind them. They are bound before the log is read, so that their addresses are known; until somebody serves,
-whoever comes is sent away, and comes again.
+They are bound before the log is read, so that their addresses are known. Until a handler is set, a
+connection is closed and the client retries.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SERVICE_METHODS: Final = (SESSION, SUBSCRIBE, QUORUM, CLUSTER)
 PEER_METHODS: Final = (PEER,)
 
 
-class Doors:
-    """Open with `open`; `serve` says who answers from then on."""
+class Listeners:
+    """The two listeners. `open` binds them; `serve` sets their handlers."""
 
     def __init__(self, network: Network, peer_network: Network) -> None:
         self._network = network
@@ -29,7 +29,7 @@ class Doors:
         self.addresses = Addresses("", "")
 
     async def open(self, listen: str, peer_listen: str) -> None:
-        """Bind; an empty address is not bound.
+        """Bind the addresses; an empty one is not bound.
 
         Raises:
             OSError: an address cannot be bound; the message names it.
@@ -39,11 +39,11 @@ class Doors:
         self.addresses = Addresses(peer, service)
 
     def serve(self, handlers: Mapping[str, Handler]) -> None:
-        """From now on these answer, by method; all others are sent away."""
+        """Set the handlers by method. Connections of other methods are closed."""
         self._handlers = handlers
 
     def refusal_of(self, method: str) -> str:
-        """Why nobody answers behind this method; empty while somebody does."""
+        """Why a method has no handler; empty if it has one."""
         return "" if method in self._handlers else "connections are closed until this controller serves"
 
     async def close(self) -> None:
@@ -53,11 +53,11 @@ class Doors:
             await self._listeners.pop().close()
 
     async def _bind(self, network: Network, address: str, methods: tuple[str, ...]) -> str:
-        listener = await network.listen(address, {method: self._door(method) for method in methods})
+        listener = await network.listen(address, {method: self._handler_of(method) for method in methods})
         self._listeners.append(listener)
         return listener.address
 
-    def _door(self, method: str) -> Handler:
+    def _handler_of(self, method: str) -> Handler:
         async def handle(connection: Connection) -> None:
             handler = self._handlers.get(method)
             if handler is not None:

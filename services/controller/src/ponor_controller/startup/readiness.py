@@ -1,4 +1,4 @@
-"""When a controller is ready: it is a voter, a leader is known, and what it applied is close to what the leader has committed."""
+"""Readiness of a controller: it is a voter, a leader is known, and its image is close to the leader's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ponor_controller.consensus.raft_driver import RaftDriver
 from ponor_controller.kernel.leadership import ControllerLeadership
 
 LEADERLESS_MS_MAX: Final = 2_000
-"""An election takes a second or two, and a follower notices the silence of its leader only after an election timeout."""
+"""An election takes a second or two, and a follower detects a silent leader after an election timeout."""
 LAG_BATCHES_MAX: Final = 1_000
-"""A follower applies so many in a fraction of a second; one that is further behind was away, or is too slow."""
+"""A follower applies this many in a fraction of a second. One further behind was absent or is too slow."""
 
 
 class Readiness:
-    """The conditions of one controller."""
+    """The readiness conditions of one controller."""
 
     def __init__(self, own: ReplicaId, driver: RaftDriver, leadership: ControllerLeadership) -> None:
         self._own = own
@@ -25,13 +25,13 @@ class Readiness:
         self._leadership = leadership
 
     def contribute(self, health: Health) -> None:
-        """Make them conditions of the process."""
+        """Add the conditions to the health of the process."""
         health.require("membership", self.membership)
         health.require("quorum", self.quorum)
         health.require("log", self.log)
 
     def membership(self) -> str:
-        """Why this controller's log does not count."""
+        """Why this controller is not a voter; empty if it is."""
         membership = self._driver.membership
         if self._own in membership.voters:
             return ""
@@ -39,11 +39,11 @@ class Readiness:
         return f"this controller is {place} of the quorum, not a voter"
 
     def quorum(self) -> str:
-        """Why nothing can be committed, as far as this controller knows."""
+        """Why nothing can be committed; empty if a leader was heard recently."""
         age_ms = self._leadership.commit_age_ms
         return f"no leader has been heard for {age_ms} ms" if age_ms > LEADERLESS_MS_MAX else ""
 
     def log(self) -> str:
-        """Why its image is too old to be followed."""
+        """Why the image is too old for subscribers; empty if it is not."""
         lag = self._driver.heard_commit_index - self._driver.applied_index
         return f"{lag} batches behind the leader" if lag > LAG_BATCHES_MAX else ""

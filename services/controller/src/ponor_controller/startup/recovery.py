@@ -1,7 +1,8 @@
-"""Restart: the image and the retained tail from what is known to be committed.
+"""Restore the image and the retained tail at a start.
 
-What lives here: the newest snapshot, and the batches that lead from the older one to it, with the running digest checked on the way. What the log holds behind the newest
-snapshot is not known to be committed yet: the consensus delivers it once it is.
+They come from the newest snapshot, and from the batches between the older snapshot and it, whose
+running digest is verified. Entries after the newest snapshot may be uncommitted: the consensus
+delivers them.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from ponor_controller.settings import ControllerSettings
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The committed state as far as it is known at a start: as of the newest snapshot."""
+    """The committed state at a start: that of the newest snapshot."""
 
     image: MetadataImage
     tail: RetainedTail
 
 
 def recover(log: RecordLog, stored: StoredState, settings: ControllerSettings) -> Recovered:
-    """Decode the newest snapshot, and go over the batches before it. The log lets go of the snapshot's body.
+    """Decode the newest snapshot and verify the batches before it. Releases the log's copy of the snapshot.
 
     Raises:
-        RecordLogCorruptError: log and snapshots do not belong together.
+        RecordLogCorruptError: log and snapshots do not match.
     """
     image = decode_image(log.snapshot) if log.snapshot is not None else MetadataImage()
     log.snapshot = None
@@ -45,10 +46,7 @@ def recover(log: RecordLog, stored: StoredState, settings: ControllerSettings) -
     elif first == 1:
         begin_index, digest = 0, EMPTY_DIGEST
     tail = RetainedTail(
-        begin_index,
-        digest,
-        bytes_max=settings.retained_bytes_max,
-        batches_max=settings.retained_batches_max,
+        begin_index, digest, bytes_max=settings.retained_bytes_max, batches_max=settings.retained_batches_max
     )
     for entry in stored.entries[begin_index + 1 - first : image.index + 1 - first]:
         digest = running_digest(digest, entry.data)
@@ -67,7 +65,7 @@ def decode_image(stored: Snapshot) -> MetadataImage:
     """The image in a snapshot.
 
     Raises:
-        RecordLogCorruptError: it is none, or of another index.
+        RecordLogCorruptError: the body is not an image, or is of another index.
     """
     header = stored.header
     try:

@@ -38,11 +38,11 @@ class Desk:
         )
         for partition, rate in named.items():
             report.partitions.add(topic_id=TOPIC, partition=partition, in_bytes_per_s=rate)
-        self.book.take(node_id, report, self.leader_of, self.now_ns)
+        self.book.add_report(node_id, report, self.leader_of, self.now_ns)
 
-    def settle(self, seconds: int = 0, live: frozenset[NodeId] = frozenset((A, B))) -> None:
+    def decay(self, seconds: int = 0, live: frozenset[NodeId] = frozenset((A, B))) -> None:
         self.now_ns += seconds * SECOND
-        self.book.settle(live, self.leader_of, self.now_ns)
+        self.book.decay(live, self.leader_of, self.now_ns)
 
     def rate(self, partition: int) -> float:
         return dict(self.book.partitions()).get((TOPIC, partition), Traffic(0, 0)).in_bytes_per_s
@@ -88,11 +88,11 @@ def test_the_last_report_of_a_broker_has_nothing_in_it_and_then_everything_fades
     desk.report(A, {}, total=0)
     assert desk.rate(0) > 500_000, "a pause of a second is no end"
     for _ in range(60):
-        desk.settle(2)
+        desk.decay(2)
     assert desk.rate(0) == 0
     assert desk.rest(A) == 0
     version = desk.book.version
-    desk.settle(2)
+    desk.decay(2)
     assert desk.book.version == version, "nothing changes any more"
 
 
@@ -113,9 +113,9 @@ def test_a_load_goes_with_its_partition_when_that_moves(desk: Desk) -> None:
 def test_a_load_of_which_the_new_leader_never_speaks_is_forgotten(desk: Desk) -> None:
     desk.report(A, {0: 1_000_000})
     desk.leaders[TOPIC, 0] = B
-    desk.settle(14)
+    desk.decay(14)
     assert desk.rate(0) == 1_000_000
-    desk.settle(2)
+    desk.decay(2)
     assert desk.rate(0) == 0
 
 
@@ -133,7 +133,7 @@ def test_bad_figures_count_as_none_and_reports_in_a_row_as_one(desk: Desk) -> No
     assert desk.rate(0) == 0
     assert desk.rest(A) == 0
     before = desk.book.version
-    desk.book.take(A, wire.LoadReport(in_bytes_per_s=10**9), desk.leader_of, desk.now_ns + 1_000)
+    desk.book.add_report(A, wire.LoadReport(in_bytes_per_s=10**9), desk.leader_of, desk.now_ns + 1_000)
     assert desk.book.version == before
 
 
@@ -148,7 +148,7 @@ def test_a_report_is_looked_at_up_to_its_bound_and_the_others_count_in_its_total
 def test_brokers_that_are_gone_are_forgotten_and_a_new_term_begins_with_nothing(desk: Desk) -> None:
     desk.report(A, {0: 1_000}, total=5_000)
     desk.report(B, {})
-    desk.settle(live=frozenset((B,)))
+    desk.decay(live=frozenset((B,)))
     assert desk.book.broker(A) is None
     assert desk.book.broker(B) is not None
     desk.book.clear()
@@ -188,7 +188,7 @@ def test_whatever_comes_rates_stay_between_what_was_said_and_nobody_speaks_twice
             desk.leaders[TOPIC, what] = node_id
         else:
             assert isinstance(what, int)
-            desk.settle(what)
+            desk.decay(what)
         for (_, partition), traffic in desk.book.partitions():
             assert 0 <= traffic.in_bytes_per_s <= highest[partition]
         named = [key for each in desk.book._named_by.values() for key in each]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ponor_controller.domains.balancing.loads import Traffic
 from ponor_controller.domains.balancing.planner import Limits, plan
 
-from services.controller.tests.balance_pictures import (
+from services.controller.tests.domains.balancing.example_clusters import (
     GOALS,
     LIMITS,
     MB,
@@ -139,8 +139,8 @@ def test_coordinators_move_when_nothing_else_would_help() -> None:
 def test_moves_under_way_count_against_the_bound() -> None:
     cluster = _loaded(partitions=200)
     cluster.brokers.append(2)
-    picture = in_flight(cluster.picture(), 60)
-    planned = plan(picture, GOALS, LIMITS)
+    cluster_load = in_flight(cluster.cluster_load(), 60)
+    planned = plan(cluster_load, GOALS, LIMITS)
     assert len(planned.moves) == 4
     assert "64 moves are under way" in planned.holding_back
 
@@ -166,7 +166,7 @@ def test_brokers_that_just_gave_or_got_something_are_not_judged_by_traffic() -> 
 def test_nothing_moves_on_what_is_not_known() -> None:
     cluster = _loaded()
     cluster.brokers.append(2)
-    planned = plan(replace(cluster.picture(), unknown="no reports"), GOALS, LIMITS)
+    planned = plan(replace(cluster.cluster_load(), unknown="no reports"), GOALS, LIMITS)
     assert not planned.moves
     assert planned.holding_back == ("traffic-in: no reports; traffic-out: no reports; partitions: no reports")
 
@@ -200,7 +200,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 @given(clusters(), st.integers(1, 64))
 def test_plans_come_to_rest_and_no_step_makes_anything_worse(cluster: Cluster, bound: int) -> None:
     limits = Limits(20, bound)
-    before, seen = distances(cluster.picture()), worst(cluster.picture())
+    before, seen = distances(cluster.cluster_load()), worst(cluster.cluster_load())
     for _ in range(200):
         planned = cluster.plan(limits=limits)
         assert len(planned.moves) <= bound
@@ -208,7 +208,7 @@ def test_plans_come_to_rest_and_no_step_makes_anything_worse(cluster: Cluster, b
         if not planned.moves:
             break
         cluster.carry_out(planned)
-        now, at_worst = distances(cluster.picture()), worst(cluster.picture())
+        now, at_worst = distances(cluster.cluster_load()), worst(cluster.cluster_load())
         assert all(after <= was + 1e-3 for after, was in zip(now, before, strict=True))
         assert sum(now) < sum(before)
         assert at_worst <= seen + 1e-9
@@ -219,12 +219,14 @@ def test_plans_come_to_rest_and_no_step_makes_anything_worse(cluster: Cluster, b
 
 @settings(max_examples=60, deadline=None)
 @given(clusters())
-def test_the_same_picture_gives_the_same_plan(cluster: Cluster) -> None:
-    picture = cluster.picture()
+def test_equal_loads_give_equal_plans(cluster: Cluster) -> None:
+    cluster_load = cluster.cluster_load()
     shuffled = replace(
-        picture, brokers=tuple(reversed(picture.brokers)), movable=tuple(reversed(picture.movable))
+        cluster_load,
+        brokers=tuple(reversed(cluster_load.brokers)),
+        movable=tuple(reversed(cluster_load.movable)),
     )
-    assert plan(picture, GOALS, LIMITS).moves == plan(shuffled, GOALS, LIMITS).moves
+    assert plan(cluster_load, GOALS, LIMITS).moves == plan(shuffled, GOALS, LIMITS).moves
 
 
 @settings(max_examples=40, deadline=None)

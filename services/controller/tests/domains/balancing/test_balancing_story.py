@@ -219,7 +219,7 @@ def test_told_to_keep_still_it_says_what_it_would_do_and_does_it_when_told_to_go
         description = await world.explain()
         assert description.paused
         assert len(description.proposed) == 6
-        assert "told to keep still" in description.holding_back
+        assert "the balancer is paused" in description.holding_back
         assert not description.recent
         await world.pause(False)
         await world.until(lambda: world.is_even(2), timeout_s=10)
@@ -242,7 +242,7 @@ def test_a_new_leader_first_listens_and_then_goes_on() -> None:
         description = await world.explain()
         assert not description.proposed
         assert not world.began
-        assert "this controller leads since a moment ago" in description.holding_back
+        assert "this controller became leader moments ago" in description.holding_back
         await world.until(lambda: world.is_even(2), timeout_s=20)
         await asyncio.sleep(60)
         assert world.gauges("ponor_brokers_wanted") == {(): 2.0}, "an election stops no broker"

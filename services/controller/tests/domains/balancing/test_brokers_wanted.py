@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_controller.domains.balancing.brokers_wanted import SLOTS, BrokersWanted, brokers_needed, load_of
+from ponor_controller.domains.balancing.cluster_load import BrokerStanding
 from ponor_controller.domains.balancing.goals import goals_of
 from ponor_controller.domains.balancing.loads import Traffic
-from ponor_controller.domains.balancing.picture import BrokerStanding
 from ponor_controller.settings import BalanceSettings
 from ponor_runtime.identity import NodeId
 

@@ -237,7 +237,7 @@ def test_what_is_read_under_a_lease_outlives_its_destruction_and_the_leader() ->
         told.append("kept")
         for _ in range(2):
             await client.close_snapshot(opened.lease_id, timeout_s=60)
-        with pytest.raises(OperationError, match="is over; open another"):
+        with pytest.raises(OperationError, match="ended; open another"):
             await client.renew_snapshot(opened.lease_id, 60_000, timeout_s=60)
         await wait_until(lambda: gone <= set(claimed), timeout_s=120)
         told.append("released")

@@ -136,7 +136,7 @@ def crowded(ledger: Ledger, uploads: int, streams: int = 2) -> list[int]:
 
 
 def test_a_look_at_very_many_objects_reaches_all_of_them_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offering, "SET_OBJECTS_PER_LOOK", 8)
+    monkeypatch.setattr(offering, "SET_OBJECTS_PER_SEARCH", 8)
     monkeypatch.setattr(offering, "WINDOW_ROWS_MIN", 2)
     ledger = eager_ledger(replace(EAGER, compaction_sources_max=4, compaction_fan_in=4))
     crowded(ledger, 30)

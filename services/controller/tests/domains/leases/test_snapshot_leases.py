@@ -9,9 +9,9 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import cluster_service_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.domains.compaction.duty import STEP_S, CompactionDriver
+from ponor_controller.domains.compaction.duty import STEP_S, CompactionDuty
 from ponor_controller.domains.leases import duty as lease_driver
-from ponor_controller.domains.leases.duty import LeaseDriver
+from ponor_controller.domains.leases.duty import LeaseDuty
 from ponor_controller.domains.leases.operations import LeaseDecision, close_lease, open_lease, renew_lease
 from ponor_controller.kernel.leading import Leading
 from ponor_controller.kernel.operation import Caller
@@ -26,7 +26,7 @@ from ponor_runtime.telemetry import Telemetry
 
 from services.controller.tests.compacting import Worker, eager_ledger
 from services.controller.tests.kernel.test_proposals import Leader
-from services.controller.tests.ledger import Ledger, new_reclaim_driver
+from services.controller.tests.ledger import Ledger, new_reclaim_duty
 
 SETTINGS = SnapshotLeaseSettings(
     snapshot_lease_age_ms_max=100_000, snapshot_leases_max=2, snapshot_pinned_bytes_max=1_200
@@ -139,7 +139,7 @@ def test_a_lease_that_is_proposed_and_not_committed_keeps_too(
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[stream]))
     ledger.hold = True
     opens(ledger)
-    new_reclaim_driver(ledger).step()
+    new_reclaim_duty(ledger).step()
     destroyed = ledger.view[OBJECTS].get(ObjectId(single))
     assert destroyed is not None
     assert destroyed.state is ObjectState.DESTROYED
@@ -160,7 +160,7 @@ def test_a_lease_is_renewed_up_to_the_greatest_age(ledger: Ledger) -> None:
     ledger.now_ms = begun_ms + 54
     assert renews(ledger, short, 1 << 40).row.leased_until_ms == begun_ms + 100_000
     ledger.now_ms = begun_ms + 100_000
-    with pytest.raises(OperationError, match="is over; open another") as refused:
+    with pytest.raises(OperationError, match="ended; open another") as refused:
         renews(ledger, short)
     assert refused.value.code == error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED
 
@@ -190,7 +190,7 @@ class Office:
         self.ledger = ledger
         self.leader = Leader(ledger)
         self.telemetry = Telemetry()
-        self.driver = LeaseDriver(self.leader.proposer, LEADING, SETTINGS, self.telemetry)
+        self.driver = LeaseDuty(self.leader.proposer, LEADING, SETTINGS, self.telemetry)
         self.pass_ms(0)
 
     def pass_ms(self, time_ms: int) -> None:
@@ -280,10 +280,10 @@ def test_a_task_of_which_nothing_is_left_ends_once_its_worker_is_gone() -> None:
     for start in (0, 5):
         ledger.upload(broker, [(stream, 1, start, start + 5)])
     leader, telemetry = Leader(ledger), Telemetry()
-    driver = CompactionDriver(
+    driver = CompactionDuty(
         leader.proposer,
         ledger.survey,
-        ledger.wear,
+        ledger.garbage_ratio,
         ledger.compactions,
         LEADING,
         ledger.settings.compaction,

@@ -10,7 +10,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.moves.overdue import RETRY_MS, Action
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings
-from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.shared_rules import move_records
 from ponor_metadata.nouns.nodes import NODES, is_current
 from ponor_metadata.nouns.topics import PartitionRow
 from ponor_rpc.errors import OperationError
@@ -35,7 +35,7 @@ def moving() -> Moving:
 def test_nothing_is_done_before_its_time(moving: Moving) -> None:
     for closed in (False, True):
         moving.ledger.now_ms = ELECT_MS - 1
-        assert moving.due().deeds == []
+        assert moving.due().interventions == []
         assert moving.due().again_at_ms == ELECT_MS
         if not closed:
             moving.close()
@@ -61,8 +61,8 @@ def test_a_source_that_closes_late_is_elected_away_at_once(moving: Moving) -> No
 def test_a_stuck_source_is_fenced_and_its_streams_are_left_alone(moving: Moving) -> None:
     source = moving.leader()
     moving.ledger.now_ms = FENCE_MS
-    assert moving.drive(settled_in_ms=3_000) == [], "a leader that is young gives it time to come"
-    assert moving.due(settled_in_ms=3_000).again_at_ms == FENCE_MS + 3_000
+    assert moving.drive(grace_left_ms=3_000) == [], "a leader that is young gives it time to come"
+    assert moving.due(grace_left_ms=3_000).again_at_ms == FENCE_MS + 3_000
     assert moving.drive() == [Action.FENCED]
     node = moving.ledger.image[NODES].get(source.node_id)
     assert node is not None
@@ -109,7 +109,7 @@ def test_a_source_that_waits_for_the_recovery_of_another_log_is_not_fenced(movin
     dead = moving.leader()
     moving.fence(dead)
     heir, other = moving.others()
-    moving.ledger.apply([changes.elected(moving.ledger.view, moving.partition(), heir.node_id)])
+    moving.ledger.apply([move_records.elected(moving.ledger.view, moving.partition(), heir.node_id)])
     moving.begin((0, other.node_id))
     begun_ms = moving.ledger.now_ms
     moving.ledger.now_ms = begun_ms + TIMEOUT_MS - 1
@@ -163,7 +163,7 @@ def test_when_nobody_lives_the_partition_waits(moving: Moving) -> None:
     moving.close()
     moving.ledger.suspected = tuple(broker.node_id for broker in moving.brokers)
     moving.ledger.now_ms = ELECT_MS
-    assert moving.due().deeds == []
+    assert moving.due().interventions == []
     assert moving.due().again_at_ms == ELECT_MS + RETRY_MS
     moving.ledger.suspected = moving.ledger.suspected[:-1]
     assert moving.drive() == [Action.ELECTED]
@@ -176,7 +176,7 @@ def test_a_cluster_that_is_being_stopped_is_left_alone(moving: Moving) -> None:
     moving.ledger.apply([records_pb2.Record(cluster_stop_announced=announced)])
     moving.ledger.now_ms = FENCE_MS
     moving.ledger.suspected = (moving.others()[0].node_id,)
-    assert moving.due().deeds == []
+    assert moving.due().interventions == []
     assert moving.due().again_at_ms == until_ms
     moving.ledger.now_ms = until_ms
     assert moving.drive() != []
@@ -318,4 +318,4 @@ def test_a_move_whose_topic_went_is_nobodys(moving: Moving) -> None:
         moving.close(number)
     moving.ledger.do(moving.brokers[0], delete_topic=wire.DeleteTopic(topic_id=moving.topic_id))
     moving.ledger.now_ms = FENCE_MS
-    assert (moving.due().deeds, moving.due().again_at_ms) == ([], None)
+    assert (moving.due().interventions, moving.due().again_at_ms) == ([], None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.domains.nodes.drain_waves import draining_brokers, next_wave
+from ponor_controller.domains.nodes.drain_duty import draining_brokers, next_wave
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.shared_rules.placement import candidates, led_counts, spread
 from ponor_metadata.nouns.nodes import NODES, WalKind

@@ -30,7 +30,7 @@ from ponor_metadata.nouns.topics import DELETIONS
 from ponor_metadata.tables.ranges import DecodedRanges
 from ponor_runtime.identity import ObjectId
 
-from services.controller.tests.ledger import Ledger, new_reclaim_driver, upload_body
+from services.controller.tests.ledger import Ledger, new_reclaim_duty, upload_body
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_another_leader_continues(ledger: Ledger, broker: Caller) -> None:
     delete(ledger, broker, topic)
     leaders = 0
     while len(ledger.image[RECLAIMS]) or len(ledger.image[DELETIONS]):
-        driver = new_reclaim_driver(ledger)  # remembers nothing of what the others did
+        driver = new_reclaim_duty(ledger)  # remembers nothing of what the others did
         driver.step()
         driver.step()
         leaders += 1
@@ -171,7 +171,7 @@ def test_another_leader_continues(ledger: Ledger, broker: Caller) -> None:
 def test_what_is_trimmed_during_a_search_is_searched_again(ledger: Ledger, broker: Caller) -> None:
     (stream_id,) = make_streams(ledger, broker, make_topic(ledger, broker), 1)
     ids = fill(ledger, broker, stream_id, 900)
-    driver = new_reclaim_driver(ledger)
+    driver = new_reclaim_duty(ledger)
     trim(ledger, broker, (stream_id, 400))
     assert driver.step() == PAUSE_S
     trim(ledger, broker, (stream_id, 850))
@@ -189,7 +189,7 @@ def test_a_compaction_in_flight_is_not_destroyed_twice(ledger: Ledger, broker: C
     ledger.hold = True
     destroyed = records_pb2.ObjectsDestroyed(object_ids=ids[:1], destroyed_at_ms=ledger.now_ms)
     ledger.apply([records_pb2.Record(objects_destroyed=destroyed)])  # as a swap would, not committed yet
-    new_reclaim_driver(ledger).step()
+    new_reclaim_duty(ledger).step()
     ledger.hold = False
     ledger.commit()
     assert {ledger.object(each).state for each in ids} == {ObjectState.DESTROYED}
@@ -223,7 +223,7 @@ def test_a_step_visits_a_bounded_number_of_rows(
     monkeypatch.setattr(OverlayTable, "get", counted(OverlayTable.get, looks, "overlay"))
     monkeypatch.setattr(StreamObjectTable, "get", counted(StreamObjectTable.get, looks, "stream objects"))
     trim(ledger, broker, *((each, 4) for each in streams))
-    driver, per_step = new_reclaim_driver(ledger), []
+    driver, per_step = new_reclaim_duty(ledger), []
     search = driver._search
 
     def counted_search(each: Any) -> Any:
@@ -264,7 +264,7 @@ def test_a_visit_costs_the_same_after_many_batches_of_wide_objects(
     for turn in range(200):
         ledger.upload(broker, [(first, 0, turn, turn + 1), (second, 0, turn, turn + 1)])
     trim(ledger, broker, (first, 200), (second, 200))
-    driver = new_reclaim_driver(ledger)
+    driver = new_reclaim_duty(ledger)
     began_with = None
     while driver.step() == PAUSE_S:
         if driver._pass is not None:
@@ -292,7 +292,7 @@ def test_a_step_decodes_a_bounded_number_of_pieces_of_live_set_objects(
 
     monkeypatch.setattr(StreamSetObjectTable, "pieces_of", counted_pieces)
     trim(ledger, broker, (streams[-1], 70))  # every object stays live by its first piece
-    driver = new_reclaim_driver(ledger)
+    driver = new_reclaim_duty(ledger)
     while driver.step() == PAUSE_S:
         decoded.append(0)
     assert sum(decoded) >= 70 * 1_000
@@ -306,7 +306,7 @@ def test_topics_that_are_deleted_without_a_pause_keep_no_trim_waiting(ledger: Le
     (stream,) = make_streams(ledger, broker, topic, 1)
     fill(ledger, broker, stream, 10)
     trim(ledger, broker, (stream, 10))
-    driver = new_reclaim_driver(ledger)
+    driver = new_reclaim_duty(ledger)
     for number in range(10):
         gone = make_topic(ledger, broker, f"gone-{number}")
         make_streams(ledger, broker, gone, 1)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.domains.objects import uploads
-from ponor_controller.domains.streams.operations import find_stream
 from ponor_controller.kernel.operation import Caller
+from ponor_controller.shared_rules.object_commits import pack_ranges
+from ponor_controller.shared_rules.stream_ownership import find_stream
 from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
 from ponor_metadata.nouns.streams import STREAM_OBJECTS, StreamRow
 from ponor_metadata.tables.schema import View
@@ -202,7 +203,6 @@ def test_each_stream_of_an_upload_is_looked_up_once_and_its_ranges_are_packed_on
 ) -> None:
     looked_up: list[int] = []
     packed: list[int] = []
-    pack_ranges = uploads.pack_ranges
 
     def counted_finder(view: View) -> Callable[[int], StreamRow | None]:
         def find(stream_id: int) -> StreamRow | None:

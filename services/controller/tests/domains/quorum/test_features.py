@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.shared_rules import feature_levels as features
-from ponor_controller.shared_rules.feature_levels import (
+from ponor_controller.domains.quorum import feature_levels as features
+from ponor_controller.domains.quorum.feature_levels import (
     check_updates,
     describe_features,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.shared_rules import move_records
 
 from services.controller.tests.moves_kit import Moving
 
@@ -19,7 +19,7 @@ def _open(stream_id: int, epoch: int) -> wire.OpenStreams:
 
 
 def _elect(world: Moving, node_id: int) -> None:
-    world.ledger.apply([changes.elected(world.ledger.view, world.partition(), node_id)])  # type: ignore[arg-type]
+    world.ledger.apply([move_records.elected(world.ledger.view, world.partition(), node_id)])  # type: ignore[arg-type]
 
 
 def test_streams_and_keys_of_an_absent_topic_are_refused() -> None:

@@ -269,7 +269,7 @@ def test_what_another_broker_recovers_already_stays_with_it_as_long_as_it_has_it
 def test_a_node_changes_the_place_of_its_log_only_when_nothing_is_left_in_the_old_one(
     ledger: Ledger, broker: Caller, stream: int
 ) -> None:
-    with pytest.raises(OperationError, match="start it with that log once more and stop it in order"):
+    with pytest.raises(OperationError, match="start it again with that log and stop it in order"):
         ledger.register(0, wal=WalKind.FILE)
     ledger.do(broker, close_streams=closing(stream, 0))
     with pytest.raises(OperationError, match="in the object store"):

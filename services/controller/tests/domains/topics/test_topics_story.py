@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.domains.topics.names import collides, name_problem
+from ponor_controller.domains.topics.operations import collides, name_problem
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.configs.changes import checked_topic_configs

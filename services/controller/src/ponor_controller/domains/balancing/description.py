@@ -1,7 +1,4 @@
-"""The balance as operators' tools are told of it.
-
-What lives here: from picture, plan and memory to the message. Nothing is decided.
-"""
+"""Describe balance, plan and recent moves for operators' tools."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ from ponor.controller.v1 import cluster_service_pb2 as wire
 from ponor_metadata.nouns.nodes import NODES
 
 from ponor_controller.domains.balancing.brokers_wanted import load_of
-from ponor_controller.domains.balancing.drawing import Sources
+from ponor_controller.domains.balancing.cluster_load import BrokerStanding, ClusterLoad, Sources
 from ponor_controller.domains.balancing.goals import Goal
-from ponor_controller.domains.balancing.picture import BrokerStanding, Picture
 from ponor_controller.domains.balancing.planner import Plan, PlannedMove
 from ponor_controller.domains.balancing.recent_moves import BegunMove
 
@@ -23,7 +19,7 @@ INT64_MAX: Final = (1 << 63) - 1
 
 
 def described(
-    picture: Picture,
+    cluster_load: ClusterLoad,
     goals: Sequence[Goal],
     planned: Plan,
     sources: Sources,
@@ -32,19 +28,19 @@ def described(
     waiting_for: str,
     brokers_wanted: int,
 ) -> wire.BalanceDescription:
-    """The message; what is proposed is what would be done if nothing were waited for."""
+    """The description; `proposed` contains the next moves if nothing prevents them."""
     description = wire.BalanceDescription(paused=paused, brokers_wanted=min(brokers_wanted, INT32_MAX))
-    for broker in sorted((*picture.brokers, *picture.others), key=lambda each: each.node_id):
+    for broker in sorted((*cluster_load.brokers, *cluster_load.others), key=lambda each: each.node_id):
         description.brokers.append(_broker(broker, goals, sources))
     description.proposed.extend(_proposed(move) for move in planned.moves)
     description.recent.extend(_recent(move) for move in sources.recent.begun_moves)
-    reasons = (waiting_for, planned.holding_back, *_starting(picture, sources))
+    reasons = (waiting_for, planned.holding_back, *_starting(cluster_load, sources))
     description.holding_back = "; ".join(why for why in reasons if why)
     return description
 
 
-def _starting(picture: Picture, sources: Sources) -> Iterator[str]:
-    for broker in picture.others:
+def _starting(cluster_load: ClusterLoad, sources: Sources) -> Iterator[str]:
+    for broker in cluster_load.others:
         node = sources.view[NODES].get(broker.node_id)
         if node is not None and not node.draining:
             yield f"broker {broker.node_id} is still starting"

@@ -1,8 +1,10 @@
-"""The leader's duty towards balance: look at the brokers, and begin the moves that the planner asks for.
+"""Leader duty: compare the brokers' loads and begin the moves that the planner proposes.
 
-What lives here: when nothing is planned or begun although something may be uneven, the beginning of moves, and memory of this term. What is even and what
-should move is decided by pure functions (`drawing`, `planner`). All that goes on beyond a term is in rows: moves under way, and whether the balancer is to
-keep still.
+`cluster_load` and `planner` are pure functions. Rows hold all state that outlives a term: moves
+in progress, and whether the balancer is paused.
+
+The gauges `ponor_broker_load` and `ponor_brokers_wanted` are exported by the leader; others export
+0, so the maximum over all controllers is the value.
 """
 
 from __future__ import annotations
@@ -15,40 +17,39 @@ from ponor.controller.v1 import cluster_service_pb2 as cluster_wire
 from ponor.controller.v1 import session_service_pb2 as session_wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.cluster import cluster_of
-from ponor_metadata.nouns.nodes import NODES, NodeRole
-from ponor_metadata.nouns.topics import MOVES, PARTITIONS, MoveCause
+from ponor_metadata.nouns.nodes import NO_NODE, NODES, NodeRole, WalKind
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, PARTITIONS_LED_BY, MoveCause
+from ponor_metadata.nouns.wals import WALS
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.consensus.ports import LogEntry
-from ponor_controller.domains.balancing.brokers_wanted import BrokersWanted, brokers_needed
+from ponor_controller.domains.balancing.brokers_wanted import BrokersWanted, brokers_needed, load_of
+from ponor_controller.domains.balancing.cluster_load import BrokerStanding, ClusterLoad, Sources, measure_load
 from ponor_controller.domains.balancing.description import described
-from ponor_controller.domains.balancing.drawing import Sources, draw
-from ponor_controller.domains.balancing.gauges import LoadGauges
-from ponor_controller.domains.balancing.goals import goals_of
+from ponor_controller.domains.balancing.goals import Goal, goals_of
 from ponor_controller.domains.balancing.loads import LoadBook
-from ponor_controller.domains.balancing.picture import BrokerStanding, Picture
 from ponor_controller.domains.balancing.planner import Limits, Plan, PlannedMove, is_uneven, plan
-from ponor_controller.domains.balancing.reasons_to_wait import reason_to_wait
 from ponor_controller.domains.balancing.recent_moves import BegunMove, RecentMoves
 from ponor_controller.kernel.leading import Leading
 from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.kernel.proposer import Proposer
 from ponor_controller.settings import BalanceSettings, ControllerSettings
-from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.shared_rules import move_records
+from ponor_controller.shared_rules.move_records import current_traceparent
 
 LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("node_registered", "wal_opened", "balancer_paused")
-"""Records after which more may move at once; everything else can wait for the next look."""
+"""Records after which the duty runs. All other changes wait for the next step."""
 WARM_UP_NS: Final = 5_000_000_000
-"""A new leader moves nothing before the brokers had the time to come back and to report."""
+"""A new leader moves nothing until the brokers had time to reconnect and to report."""
 MOVE_BEGUN_TAG: Final = b"\xba\x03"
-"""How every PartitionMoveBegun begins within a batch (field 55): batches without these bytes have none."""
+"""First bytes of every encoded PartitionMoveBegun (field 55). A batch without these bytes contains none."""
 
 
 class Balancer:
-    """A step of a `LeaderDuty`; fulfils `cluster_service.ports.Balance`."""
+    """A step of a `LeaderDuty`."""
 
     def __init__(
         self,
@@ -79,20 +80,20 @@ class Balancer:
         self._began_ns = 0
         self._needed = 1
         self._brokers: tuple[NodeId, ...] = ()
-        """Those that took part at the last look."""
-        self._rested_at: tuple[int, int, int] | None = None
-        """What was seen when nothing had to be done: as long as that is so, nothing has to be."""
+        """The participating brokers at the last step."""
+        self._idle_input: tuple[int, int, int] | None = None
+        """The input of the last step without work. While it is unchanged, steps are skipped."""
         leading.on_change(self._leadership_changed)
 
-    # What is heard
+    # Input
 
     def report(self, node_id: NodeId, report: session_wire.LoadReport) -> None:
-        """A broker says what it carries."""
+        """A broker reports its load."""
         if self._leads:
-            self._loads.take(node_id, report, self._sources().leader_of, self._clock.monotonic_ns())
+            self._loads.add_report(node_id, report, self._sources().leader_of, self._clock.monotonic_ns())
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
-        """Batches were committed: remember what moves."""
+        """Record the moves in committed batches."""
         if not self._leads:
             return
         for entry in entries:
@@ -108,43 +109,45 @@ class Balancer:
         self._leads = leads
         self._loads.clear()
         self._recent.clear()
-        self._rested_at = None
+        self._idle_input = None
         self._gauges.clear()
         if leads:
             self._began_ns = self._clock.monotonic_ns()
-            nodes = self._proposer.view[NODES]  # silence says nothing yet: nobody has been heard in this term
+            nodes = self._proposer.view[NODES]  # without suspicions: no node has been heard in this term yet
             brokers = sum(row.role is NodeRole.BROKER and not row.fenced for row in nodes)
             self._wanted.begin(brokers, self._began_ns)
 
-    # What is done
+    # Steps
 
     def step(self) -> float | None:
-        """Look, and begin what the plan says. Seconds until the next look."""
+        """Plan and begin moves. Seconds until the next step."""
         sources = self._sources()
-        self._let_time_pass(sources)
-        seen = (sources.view.index, self._loads.version, self._activity.suspected_count)
-        if seen != self._rested_at:
-            picture = self._draw_anew(sources)
+        self._expire(sources)
+        input_now = (sources.view.index, self._loads.version, self._activity.suspected_count)
+        if input_now != self._idle_input:
+            cluster_load = self._measure_again(sources)
             self._needed = brokers_needed(
-                (*picture.brokers, *picture.others), self._goals, self._balance.balance_wanted_load_percent
+                (*cluster_load.brokers, *cluster_load.others),
+                self._goals,
+                self._balance.balance_wanted_load_percent,
             )
-            self._gauges.show(picture)
-            self._rested_at = None if self._act(picture, sources) or picture.others else seen
+            self._gauges.show(cluster_load)
+            self._idle_input = None if self._act(cluster_load, sources) or cluster_load.others else input_now
         self._wanted.need(self._needed, sources.now_ns)
         self._gauges.brokers_wanted = self._wanted.count
         return self._balance.balance_interval_ms / 1000
 
-    def _draw_anew(self, sources: Sources) -> Picture:
-        picture = self._draw(sources)
-        brokers = tuple(broker.node_id for broker in picture.brokers)
+    def _measure_again(self, sources: Sources) -> ClusterLoad:
+        cluster_load = self._measure(sources)
+        brokers = tuple(broker.node_id for broker in cluster_load.brokers)
         if brokers == self._brokers:
-            return picture
+            return cluster_load
         self._brokers = brokers
         self._recent.release()
-        return self._draw(sources)
+        return self._measure(sources)
 
-    def _draw(self, sources: Sources) -> Picture:
-        return draw(sources, self._is_uneven)
+    def _measure(self, sources: Sources) -> ClusterLoad:
+        return measure_load(sources, self._is_uneven)
 
     def _is_uneven(self, brokers: Sequence[BrokerStanding]) -> bool:
         percent = self._limits.threshold_percent
@@ -153,25 +156,25 @@ class Balancer:
         )
 
     def describe(self) -> cluster_wire.BalanceDescription:
-        """What is known now, what would be done next if nothing stood in the way, and what was done."""
+        """The loads, the next moves if nothing prevents them, and recent moves. Only while leading."""
         sources = self._sources()
-        picture = self._draw(sources)
+        cluster_load = self._measure(sources)
         cluster = cluster_of(sources.view)
         return described(
-            picture,
+            cluster_load,
             self._goals,
-            plan(picture, self._goals, self._limits),
+            plan(cluster_load, self._goals, self._limits),
             sources,
             paused=cluster is not None and cluster.balancer_paused,
             waiting_for=reason_to_wait(sources),
             brokers_wanted=max(1, self._wanted.count),
         )
 
-    def _act(self, picture: Picture, sources: Sources) -> bool:
-        """Begin moves; whether there is more to do, or to wait for."""
+    def _act(self, cluster_load: ClusterLoad, sources: Sources) -> bool:
+        """Begin moves; False if nothing is left to do and nothing is awaited."""
         if reason_to_wait(sources):
             return True
-        planned = plan(picture, self._goals, self._limits)
+        planned = plan(cluster_load, self._goals, self._limits)
         if planned.moves:
             self._begin(planned, sources)
         return bool(planned.moves or planned.holding_back or len(sources.view[MOVES]))
@@ -179,9 +182,7 @@ class Balancer:
     def _begin(self, planned: Plan, sources: Sources) -> None:
         LOG.info("%d partitions begin to move, to balance the brokers", len(planned.moves))
         with self._telemetry.span("ponor.controller.balance", {"ponor.balance.moves": len(planned.moves)}):
-            tracing = self._telemetry.tracing
-            context = None if tracing is None else tracing.current()
-            traceparent = "" if context is None else context.traceparent
+            traceparent = current_traceparent(self._telemetry)
             records: list[records_pb2.Record] = []
             ahead: dict[NodeId, int] = {}
             for move in planned.moves:
@@ -202,20 +203,22 @@ class Balancer:
         )
         assert partition is not None
         assert move.partition.key not in view[MOVES]
-        return changes.begun(
+        return move_records.begun(
             partition,
             move.target_id,
             now_ms=now_ms,
-            elect_at_ms=changes.elect_at_ms(view, partition.leader_id, now_ms, self._settings, also=also),
+            elect_at_ms=move_records.elect_at_ms(
+                view, partition.leader_id, now_ms, self._settings, also=also
+            ),
             cause=MoveCause.BALANCE,
-            reason=move.reason[: changes.REASON_CHARACTERS_MAX],
+            reason=move.reason[: move_records.REASON_CHARACTERS_MAX],
             traceparent=traceparent,
         )
 
-    def _let_time_pass(self, sources: Sources) -> None:
+    def _expire(self, sources: Sources) -> None:
         live = frozenset(row.node_id for row in sources.view[NODES] if not row.fenced)
-        self._loads.settle(live, sources.leader_of, sources.now_ns)
-        self._recent.forget_cooled(sources.now_ns)
+        self._loads.decay(live, sources.leader_of, sources.now_ns)
+        self._recent.drop_expired(sources.now_ns)
         for move in sources.view[MOVES]:
             if move.cause is MoveCause.BALANCE:
                 self._recent.touch((move.source_id, move.target_id), sources.now_ns)
@@ -233,7 +236,7 @@ class Balancer:
             now_ns=now_ns,
             unknown=""
             if is_warm
-            else "this controller leads since a moment ago, and the brokers have not all reported",
+            else "this controller became leader moments ago, and not all brokers have reported",
         )
 
     @property
@@ -251,3 +254,63 @@ def _begun(move: PlannedMove, sources: Sources) -> BegunMove:
         reason=move.reason,
         begun_at_ms=sources.now_ms,
     )
+
+
+def reason_to_wait(sources: Sources) -> str:
+    """Why the balancer begins no moves now; empty if it may."""
+    view = sources.view
+    cluster = cluster_of(view)
+    if cluster is None:
+        return "the cluster is not formatted yet"
+    if cluster.balancer_paused:
+        return "the balancer is paused; `ponor cluster balance --resume` resumes it"
+    if cluster.stop_until_ms > sources.now_ms:
+        return "the cluster is about to be stopped"
+    return _failover(sources)
+
+
+def _failover(sources: Sources) -> str:
+    """Why a failover delays balancing: it elects leaders first, which changes all loads."""
+    view = sources.view
+    for wal in view[WALS]:
+        if wal.recoverer_id != NO_NODE:
+            return f"a write-ahead log of broker {wal.node_id} is being recovered"
+    for node in view[NODES]:
+        if node.role is not NodeRole.BROKER or node.wal is not WalKind.OBJECT:
+            continue
+        is_gone = node.fenced or sources.is_suspected(node.node_id)
+        if is_gone and len(view[PARTITIONS].find(PARTITIONS_LED_BY, node.node_id)):
+            return f"broker {node.node_id} failed; other brokers take over its partitions first"
+    return ""
+
+
+class LoadGauges:
+    """Exports one load per broker that was live in this process's terms."""
+
+    def __init__(self, telemetry: Telemetry, goals: Sequence[Goal]) -> None:
+        self._telemetry = telemetry
+        self._goals = goals
+        self._loads: dict[NodeId, float] = {}
+        self.brokers_wanted = 0
+        telemetry.gauge("ponor_brokers_wanted", lambda: self.brokers_wanted)
+
+    def show(self, cluster_load: ClusterLoad) -> None:
+        """Export the loads of the present brokers, and 0 for former ones."""
+        loads = {
+            each.node_id: load_of(each, self._goals) for each in (*cluster_load.brokers, *cluster_load.others)
+        }
+        for node_id in loads:
+            if node_id not in self._loads:
+                self._register(node_id)
+        for node_id in self._loads:
+            self._loads[node_id] = min(1.0, loads.get(node_id, 0.0))
+
+    def clear(self) -> None:
+        """Leadership ended: export 0."""
+        for node_id in self._loads:
+            self._loads[node_id] = 0.0
+        self.brokers_wanted = 0
+
+    def _register(self, node_id: NodeId) -> None:
+        self._loads[node_id] = 0.0
+        self._telemetry.gauge("ponor_broker_load", lambda: self._loads[node_id], broker=str(node_id))

@@ -1,7 +1,6 @@
-"""Goals: what is to be even between brokers.
+"""Balancing goals: which quantities should be even between brokers.
 
-What lives here: one class a goal, behind a protocol, and the arithmetic of being even that all of them share. Which partition moves is the planner's
-business; a goal knows nothing of moves under way, cool-downs or other goals. Another goal (connections, say) is another class in `goals_of`.
+Each goal is a class behind a protocol. `goals_of` lists them; a new goal is a new class there.
 """
 
 from __future__ import annotations
@@ -10,39 +9,39 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ponor_controller.domains.balancing.picture import BrokerStanding, MovablePartition
+from ponor_controller.domains.balancing.cluster_load import BrokerStanding, MovablePartition
 from ponor_controller.settings import BalanceSettings
 
 
 class Goal(Protocol):
-    """One thing that is to be even."""
+    """A quantity that should be even between brokers."""
 
     @property
     def name(self) -> str:
-        """For people and as a label."""
+        """Name in descriptions and metric labels."""
         ...
 
     @property
     def capacity(self) -> float:
-        """What one broker can carry, in the goal's unit; its share is what it carries divided by this."""
+        """Capacity of one broker in the goal's unit; a share is an amount divided by it."""
         ...
 
     @property
     def unevenness_min(self) -> float:
-        """Distance from the mean, in the goal's unit, below which nothing is uneven."""
+        """Smallest distance from the mean, in the goal's unit, that counts as uneven."""
         ...
 
     @property
     def is_measured(self) -> bool:
-        """Whether amounts come from reports, so that they are unsure after a move and in a new term."""
+        """Whether amounts come from reports, so that they are uncertain after a move and in a new term."""
         ...
 
     def carried(self, broker: BrokerStanding) -> float:
-        """What a broker carries."""
+        """Amount at a broker."""
         ...
 
     def weight(self, partition: MovablePartition) -> float:
-        """How much of it goes with a partition."""
+        """Amount that moves with a partition."""
         ...
 
     def shown(self, amount: float) -> str:
@@ -90,7 +89,7 @@ class TrafficOut:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCount:
-    """Partitions led, busy or not: each costs memory, and time when its broker dies."""
+    """Partitions led, with or without traffic: each costs memory, and time at a failover."""
 
     capacity: float
     unevenness_min: float
@@ -108,7 +107,7 @@ class PartitionCount:
 
 
 def goals_of(settings: BalanceSettings) -> tuple[Goal, ...]:
-    """All goals, the more important first."""
+    """All goals, the most important first."""
     return (
         TrafficIn(settings.balance_capacity_in_bytes_per_s, settings.balance_in_bytes_per_s_min),
         TrafficOut(settings.balance_capacity_out_bytes_per_s, settings.balance_out_bytes_per_s_min),
@@ -117,19 +116,19 @@ def goals_of(settings: BalanceSettings) -> tuple[Goal, ...]:
 
 
 class Band(NamedTuple):
-    """Amounts that count as even."""
+    """The range of amounts that count as even."""
 
     low: float
     mean: float
     high: float
 
     def distance(self, amount: float) -> float:
-        """How far outside; 0 inside."""
+        """Distance of an amount from the band; 0 inside."""
         return max(0.0, amount - self.high, self.low - amount)
 
 
 def band_of(goal: Goal, amounts: Iterable[float], percent: float) -> Band:
-    """The band around the mean of what brokers carry."""
+    """The band around the mean of the amounts, at least `unevenness_min` wide on both sides."""
     carried = tuple(amounts)
     mean = sum(carried) / len(carried)
     half = max(goal.unevenness_min, mean * percent / 100)
@@ -137,16 +136,16 @@ def band_of(goal: Goal, amounts: Iterable[float], percent: float) -> Band:
 
 
 def gain(band: Band, source: float, target: float, weight: float) -> float:
-    """How much nearer to the band two brokers are, taken together, when so much goes from one to the other; negative when they are further away.
+    """The decrease of two brokers' total distance from the band when `weight` moves; negative for an increase.
 
-    For a fixed mean this is what makes the sum of all distances fall: the proof that a goal alone, followed greedily, comes to an end.
+    With a fixed mean every positive gain decreases the sum of all distances, so a greedy search terminates.
     """
     before = band.distance(source) + band.distance(target)
     return before - band.distance(source - weight) - band.distance(target + weight)
 
 
 def share(goal: Goal, amount: float) -> float:
-    """Part of what a broker can carry."""
+    """The amount as a share of the capacity."""
     return amount / goal.capacity
 
 

@@ -1,10 +1,12 @@
-"""The planner: which partitions move next, and why; or why none does.
+"""Plan which partitions move next.
 
-What lives here: a greedy search without I/O and without memory: the same picture gives the same plan. Goals are followed in their order. Every move, or swap
-of two partitions, brings at least one broker nearer to the band of its goal (`goals.gain`), and pushes no broker out of the band of any other goal, or
-further out. So the sum of all distances falls with every move, whichever goal asked for it: for loads that stay as they are the balancer comes to rest, and
-two goals never undo each other's moves. Loads do not stay as they are: against noise there are the gap between the distance at which a goal begins and the
-one at which it is content, the part of a move that must help, and cool-downs.
+The planner is a greedy search without I/O and without memory: equal input gives an equal plan. It
+follows the goals in their order. Every move, or swap of two partitions, brings at least one broker
+nearer to the band of its goal (`goals.gain`) and pushes no broker further out of the band of any
+other goal. The sum of all distances therefore falls with every move: under constant loads the
+planner terminates, and two goals never undo each other's moves. Three rules damp noise: a goal
+begins at a larger distance than it stops at, a move must achieve a minimum share of its possible
+gain, and moved partitions cool down.
 """
 
 from __future__ import annotations
@@ -15,31 +17,31 @@ from typing import Final, NamedTuple
 
 from ponor_runtime.identity import NodeId
 
-from ponor_controller.domains.balancing.candidates import Shelves
+from ponor_controller.domains.balancing.candidates import Candidates
+from ponor_controller.domains.balancing.cluster_load import ClusterLoad, MovablePartition
 from ponor_controller.domains.balancing.goals import Band, Goal, band_of, gain
 from ponor_controller.domains.balancing.loads import PartitionKey
-from ponor_controller.domains.balancing.picture import MovablePartition, Picture
 
 PAIRED_BROKERS_MAX: Final = 8
-"""So many of the fullest brokers are tried as sources, and of the emptiest as targets."""
+"""Number of the most loaded brokers tried as sources, and of the least loaded tried as targets."""
 SWAPPING_BROKERS_MAX: Final = 3
-"""The same for swaps, which are tried when no single move helps."""
-HELPFUL_PART_MIN: Final = 0.5
-"""At least this part of the weight that moves must bring brokers nearer to the band: what moves a lot to gain a little is undone by the next gust."""
-CONTENT_PART: Final = 0.5
-"""A goal that acts is content within this part of the distance at which it begins."""
+"""The same for swaps, which are tried if no single move gained."""
+GAIN_SHARE_MIN: Final = 0.5
+"""Minimum gain of a move as a share of its weight. A move with a smaller gain is soon undone by noise."""
+STOP_SHARE: Final = 0.5
+"""A goal stops at this share of the distance at which it begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How uneven is uneven, and how much may move."""
+    """The threshold of unevenness, and the bound of moves in progress."""
 
     threshold_percent: float
     moves_in_flight_max: int
 
 
 class PlannedMove(NamedTuple):
-    """A partition, where to, and the reason in one line of at most 256 characters."""
+    """A partition, its target, and the reason in one line of at most 256 characters."""
 
     partition: MovablePartition
     target_id: NodeId
@@ -49,30 +51,30 @@ class PlannedMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Moves in the order in which they were found; and why there are not more of them although something is uneven (empty: nothing is, afterwards)."""
+    """Moves in the order of the search, and why something remains uneven (empty: nothing does)."""
 
     moves: tuple[PlannedMove, ...] = ()
     holding_back: str = ""
 
 
-def plan(picture: Picture, goals: Sequence[Goal], limits: Limits) -> Plan:
-    """Decide. See the module."""
-    if len(picture.brokers) < 2:
+def plan(cluster_load: ClusterLoad, goals: Sequence[Goal], limits: Limits) -> Plan:
+    """Plan the next moves."""
+    if len(cluster_load.brokers) < 2:
         return Plan()
-    search = _Search(picture, goals, limits)
+    search = _Search(cluster_load, goals, limits)
     for goal in goals:
         search.follow(goal)
     return Plan(tuple(search.moves), "; ".join(search.obstacles))
 
 
 def is_uneven(goal: Goal, amounts: Collection[float], percent: float) -> bool:
-    """Whether a broker is outside of the band of so many percent around the mean."""
+    """Whether a broker is outside of the band of `percent` around the mean."""
     band = band_of(goal, amounts, percent)
     return any(band.distance(amount) > 0 for amount in amounts)
 
 
 class _Change(NamedTuple):
-    """A partition that moves from one broker to another, and perhaps one that comes back for it. `order` is best first."""
+    """A partition that moves, and optionally one that moves back in exchange. The smallest `order` is the best."""
 
     order: tuple[float, float, float, PartitionKey]
     source_id: NodeId
@@ -81,45 +83,46 @@ class _Change(NamedTuple):
     returning: MovablePartition | None = None
 
     def net(self, goal: Goal) -> float:
-        """What the target carries more afterwards, and the source less."""
+        """Amount by which the target's load rises and the source's falls."""
         return goal.weight(self.leaving) - (0.0 if self.returning is None else goal.weight(self.returning))
 
 
 class _Search:
-    """The picture as it becomes while moves are chosen."""
+    """The loads of the cluster as selected moves change them."""
 
-    def __init__(self, picture: Picture, goals: Sequence[Goal], limits: Limits) -> None:
-        self._picture = picture
+    def __init__(self, cluster_load: ClusterLoad, goals: Sequence[Goal], limits: Limits) -> None:
+        self._cluster_load = cluster_load
         self._goals = goals
         self._limits = limits
         self._amounts = {
-            goal.name: {broker.node_id: goal.carried(broker) for broker in picture.brokers} for goal in goals
+            goal.name: {broker.node_id: goal.carried(broker) for broker in cluster_load.brokers}
+            for goal in goals
         }
-        content = limits.threshold_percent * CONTENT_PART
+        content = limits.threshold_percent * STOP_SHARE
         self._bands = {goal.name: band_of(goal, self._amounts[goal.name].values(), content) for goal in goals}
-        self._cooling = {broker.node_id for broker in picture.brokers if broker.cool_down_ms > 0}
+        self._cooling = {broker.node_id for broker in cluster_load.brokers if broker.cool_down_ms > 0}
         self._moved: set[PartitionKey] = set()
         self.moves: list[PlannedMove] = []
         self.obstacles: list[str] = []
 
     def follow(self, goal: Goal) -> None:
-        """Choose moves until the goal is content, or say what keeps it from being so."""
+        """Select moves until the goal is reached, or record the obstacle."""
         if not self._is_uneven(goal):
             return
-        if self._picture.unknown:
-            self._hold_back(goal, self._picture.unknown)
+        if self._cluster_load.unknown:
+            self._hold_back(goal, self._cluster_load.unknown)
             return
-        shelves = Shelves(goal, self._picture.movable)
+        candidates = Candidates(goal, self._cluster_load.movable)
         while True:
             if self._room == 0:
                 self._hold_back(
                     goal, f"{self._limits.moves_in_flight_max} moves are under way, more are not begun"
                 )
                 return
-            best = self._best(goal, shelves)
+            best = self._best(goal, candidates)
             if best is None:
                 break
-            self._take(goal, best)
+            self._apply(goal, best)
         if self._is_uneven(goal):
             self._hold_back(goal, self._why_none(goal))
 
@@ -128,29 +131,29 @@ class _Search:
 
     @property
     def _room(self) -> int:
-        """Moves that may still be begun."""
-        under_way = self._picture.moves_in_flight + len(self.moves)
+        """Number of moves that may still begin."""
+        under_way = self._cluster_load.moves_in_flight + len(self.moves)
         return max(0, self._limits.moves_in_flight_max - under_way)
 
-    def _best(self, goal: Goal, shelves: Shelves) -> _Change | None:
-        for internal in (False, True):  # coordinators move when nothing else helps
+    def _best(self, goal: Goal, candidates: Candidates) -> _Change | None:
+        for internal in (False, True):  # coordinators' partitions move only if no other move gained
             for source_id, target_id in self._pairs(goal, PAIRED_BROKERS_MAX):
-                moves = self._moves(goal, shelves, source_id, target_id, internal=internal)
+                moves = self._moves(goal, candidates, source_id, target_id, internal=internal)
                 best = self._best_of(goal, moves)
                 if best is not None:
                     return best
             for source_id, target_id in self._pairs(goal, SWAPPING_BROKERS_MAX if self._room > 1 else 0):
-                best = self._best_of(goal, self._swaps(goal, shelves, source_id, target_id))
+                best = self._best_of(goal, self._swaps(goal, candidates, source_id, target_id))
                 if best is not None:
                     return best
         return None
 
     def _best_of(self, goal: Goal, changes: Iterator[_Change]) -> _Change | None:
-        worthy = (change for change in changes if not self._harms_others(goal, change))
-        return min(worthy, key=lambda change: change.order, default=None)
+        harmless = (change for change in changes if not self._harms_others(goal, change))
+        return min(harmless, key=lambda change: change.order, default=None)
 
     def _pairs(self, goal: Goal, brokers_max: int) -> Iterator[tuple[NodeId, NodeId]]:
-        """Brokers between which something may move, the most uneven first."""
+        """Pairs of brokers for moves, the most uneven first."""
         amounts, band = self._amounts[goal.name], self._bands[goal.name]
         judged = [each for each in amounts if not (goal.is_measured and each in self._cooling)]
         fullest = sorted(judged, key=lambda node_id: (-amounts[node_id], node_id))[:brokers_max]
@@ -162,32 +165,34 @@ class _Search:
                     yield source_id, target_id
 
     def _moves(
-        self, goal: Goal, shelves: Shelves, source_id: NodeId, target_id: NodeId, *, internal: bool
+        self, goal: Goal, candidates: Candidates, source_id: NodeId, target_id: NodeId, *, internal: bool
     ) -> Iterator[_Change]:
-        """Single moves between two brokers that help enough."""
-        for partition in shelves.near(
+        """Single moves between two brokers with sufficient gain."""
+        for partition in candidates.near(
             source_id, self._wanted(goal, source_id, target_id), internal=internal, without=self._moved
         ):
             weight = goal.weight(partition)
-            helps = self._gain(goal, source_id, target_id, weight)
-            if helps >= HELPFUL_PART_MIN * weight:
+            gained = self._gain(goal, source_id, target_id, weight)
+            if gained >= GAIN_SHARE_MIN * weight:
                 idle_first = 0.0 if goal.is_measured else max(partition.traffic)
-                order = (-helps, weight, idle_first, partition.key)
+                order = (-gained, weight, idle_first, partition.key)
                 yield _Change(order, source_id, target_id, partition)
 
-    def _swaps(self, goal: Goal, shelves: Shelves, source_id: NodeId, target_id: NodeId) -> Iterator[_Change]:
-        """Pairs of moves, there and back, for goals that single moves would harm."""
+    def _swaps(
+        self, goal: Goal, candidates: Candidates, source_id: NodeId, target_id: NodeId
+    ) -> Iterator[_Change]:
+        """Swaps between two brokers, for cases in which a single move would harm another goal."""
         wanted = self._wanted(goal, source_id, target_id)
-        for leaving in shelves.near(source_id, wanted, internal=False, without=self._moved):
-            for returning in shelves.lightest(target_id, without=self._moved):
+        for leaving in candidates.near(source_id, wanted, internal=False, without=self._moved):
+            for returning in candidates.lightest(target_id, without=self._moved):
                 there, back = goal.weight(leaving), goal.weight(returning)
-                helps = self._gain(goal, source_id, target_id, there - back)
-                if there > back and helps >= HELPFUL_PART_MIN * (there + back):
-                    order = (-helps, there + back, 0.0, leaving.key)
+                gained = self._gain(goal, source_id, target_id, there - back)
+                if there > back and gained >= GAIN_SHARE_MIN * (there + back):
+                    order = (-gained, there + back, 0.0, leaving.key)
                     yield _Change(order, source_id, target_id, leaving, returning)
 
     def _wanted(self, goal: Goal, source_id: NodeId, target_id: NodeId) -> float:
-        """What should go from one broker to another: as much as brings the nearer one of them to the mean."""
+        """The weight that brings the nearer of the two brokers to the mean."""
         amounts, mean = self._amounts[goal.name], self._bands[goal.name].mean
         return min(amounts[source_id] - mean, mean - amounts[target_id])
 
@@ -203,7 +208,7 @@ class _Search:
                 return True
         return False
 
-    def _take(self, goal: Goal, change: _Change) -> None:
+    def _apply(self, goal: Goal, change: _Change) -> None:
         reason = self._reason(goal, change)
         for each in self._goals:
             amounts, net = self._amounts[each.name], change.net(each)
@@ -232,15 +237,13 @@ class _Search:
         if goal.is_measured and self._cooling:
             brokers = ", ".join(str(node_id) for node_id in sorted(self._cooling))
             return f"partitions of broker {brokers} moved just now, the next reports show what that did"
-        if self._picture.cooling:
-            return (
-                f"{self._picture.cooling} partitions with traffic moved lately and are left alone for a while"
-            )
+        if self._cluster_load.cooling:
+            return f"{self._cluster_load.cooling} partitions with traffic moved lately and are left alone for a while"
         return "no partition can move that would make it more even without making something else uneven"
 
 
 def _harms(band: Band, source: float, target: float, weight: float) -> bool:
-    """Whether one of two brokers gets further away from the band: to hand an excess from one to another is no help."""
+    """Whether one of the two brokers moves further out of the band."""
     return band.distance(source - weight) > band.distance(source) or band.distance(
         target + weight
     ) > band.distance(target)

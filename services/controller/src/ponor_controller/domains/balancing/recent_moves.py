@@ -1,7 +1,6 @@
-"""What moved lately: for cool-downs, and to be explained.
+"""Recent moves of this term: cool-downs, and the list for `ponor cluster balance --explain`.
 
-What lives here: memory of this controller's term, bounded; the rows of moves under way are the image's. A new leader begins without it: partitions that moved
-just before an election may move again.
+A new leader starts without them, so a partition that moved just before an election may move again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ponor_controller.domains.balancing.loads import PartitionKey
 from ponor_controller.settings import BalanceSettings
 
 COOLING_PARTITIONS_MAX: Final = 60_000
-"""More than a cluster has."""
+"""More than the partitions of a cluster."""
 
 
 class BegunMove(NamedTuple):
@@ -33,34 +32,34 @@ class BegunMove(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """A partition that is to be left alone."""
+    """A partition that cools down after a move."""
 
     at_ns: int
     by_balancer: bool
 
 
 class RecentMoves:
-    """See the module."""
+    """Cool-downs of partitions and brokers, and the last moves that the balancer began."""
 
     def __init__(self, settings: BalanceSettings) -> None:
         self._settings = settings
         self._partitions: dict[PartitionKey, _Moved] = {}
-        """The latest at the end."""
+        """Ordered by the time of the move, the newest last."""
         self._brokers: dict[NodeId, int] = {}
         self._begun: deque[BegunMove] = deque(maxlen=settings.balance_recent_moves_max)
 
     def clear(self) -> None:
-        """Leadership begins."""
+        """Discard everything: leadership began or ended."""
         self._partitions.clear()
         self._brokers.clear()
         self._begun.clear()
 
     def begun(self, move: BegunMove) -> None:
-        """The balancer moves a partition."""
+        """The balancer began a move."""
         self._begun.append(move)
 
     def moved(self, record: records_pb2.PartitionMoveBegun, now_ns: int) -> None:
-        """A move was committed. A drain asks for none in particular: what it moved may move on."""
+        """A move was committed. Drains cause no cool-down, because they do not select targets by load."""
         if record.cause == records_pb2.MOVE_CAUSE_DRAIN:
             return
         by_balancer = record.cause == records_pb2.MOVE_CAUSE_BALANCE
@@ -73,30 +72,30 @@ class RecentMoves:
             self.touch((NodeId(record.source_id), NodeId(record.target_id)), now_ns)
 
     def release(self) -> None:
-        """Brokers came or went: where the balancer put things was right for the brokers that there were. What people asked for still stands."""
+        """The set of brokers changed: end cool-downs of the balancer's moves, but not of operators' moves."""
         self._partitions = {key: moved for key, moved in self._partitions.items() if not moved.by_balancer}
 
     def touch(self, brokers: Sequence[NodeId], now_ns: int) -> None:
-        """The balancer's moves of these brokers go on."""
+        """Restart the cool-down of brokers whose partitions the balancer moves."""
         for node_id in brokers:
             self._brokers[node_id] = now_ns
 
     def is_cooling(self, key: PartitionKey, now_ns: int) -> bool:
-        """Whether a partition moved lately."""
+        """Whether a partition moved recently."""
         moved = self._partitions.get(key)
         if moved is None:
             return False
         return now_ns - moved.at_ns < self._settings.balance_partition_cool_down_ms * 1_000_000
 
     def broker_cool_down_ms(self, node_id: NodeId, now_ns: int) -> int:
-        """How long a broker is not judged by its traffic."""
+        """Remaining time for which a broker's traffic is ignored."""
         touched_ns = self._brokers.get(node_id)
         if touched_ns is None:
             return 0
         return max(0, self._settings.balance_broker_cool_down_ms - (now_ns - touched_ns) // 1_000_000)
 
-    def forget_cooled(self, now_ns: int) -> None:
-        """Let go of what is over."""
+    def drop_expired(self, now_ns: int) -> None:
+        """Drop finished cool-downs."""
         partition_ns = self._settings.balance_partition_cool_down_ms * 1_000_000
         while self._partitions:
             key, moved = next(iter(self._partitions.items()))
@@ -111,5 +110,5 @@ class RecentMoves:
 
     @property
     def begun_moves(self) -> Sequence[BegunMove]:
-        """What the balancer began, the newest first."""
+        """Moves that the balancer began, the newest first."""
         return tuple(reversed(self._begun))

@@ -1,7 +1,8 @@
-"""Whether the outputs of a compaction hold what its sources held: everything that is still wanted, and nothing else.
+"""Check that the outputs of a compaction contain exactly the live data of its sources.
 
-A pure comparison of two sets of ranges, in time of their number (sorted runs, merged). Wanted is what lies at or above the start of a stream that is there.
-What lies below may be in the outputs or not, as long as the sources held it: a worker copies whole blocks.
+The check compares two sorted sets of ranges in linear time. Data at or above the start of an
+existing stream is live. Data below it may be in the outputs if the sources held it: a worker copies
+whole blocks.
 """
 
 from __future__ import annotations
@@ -14,36 +15,37 @@ from ponor_runtime.identity import StreamId
 Run: TypeAlias = tuple[int, int, int]
 """Stream id, start offset, end offset."""
 StartOf: TypeAlias = Callable[[StreamId], int | None]
-"""First offset of a stream that is still there; None for a stream that is not."""
+"""Start offset of an existing stream; None for a deleted one."""
 
 
 def find_difference(
     held: Sequence[Run], made: Sequence[Run], start_of: StartOf, *, complete: bool
 ) -> str | None:
-    """What is wrong with the outputs, in words; None if nothing is.
+    """Describe the difference between sources and outputs; None if the outputs are correct.
 
     Args:
-        held: what the sources hold, as far as they are there; as `join_runs` makes it.
-        made: what the worker says its objects hold; as `join_runs` makes it.
-        start_of: where streams begin now.
-        complete: all sources are there. What one that is gone held lies below the starts; that an output holds some of it cannot be checked any more, and harms nobody.
+        held: runs of the existing sources, from `join_runs`.
+        made: runs of the outputs according to the worker, from `join_runs`.
+        start_of: start offsets of streams.
+        complete: whether all sources exist. The data of a destroyed source is below the starts; an output may
+            contain some of it, which cannot be verified and is harmless.
     """
     if made == held:
-        return None  # nothing was left out: nearly every task, and much faster than the rest
+        return None  # the usual case, and much faster than the rest
     if complete:
         foreign = first_outside(made, held)
         if foreign is not None:
             return f"the outputs hold {_named(foreign)}, which the sources do not"
-    wanted, offered = live(held, start_of), live(made, start_of)
-    missing = first_outside(wanted, offered)
+    needed, offered = live(held, start_of), live(made, start_of)
+    missing = first_outside(needed, offered)
     if missing is not None:
         return f"the outputs do not hold {_named(missing)}"
-    foreign = first_outside(offered, wanted)
+    foreign = first_outside(offered, needed)
     return None if foreign is None else f"the outputs hold {_named(foreign)}, which the sources do not"
 
 
 def live(runs: Sequence[Run], start_of: StartOf) -> list[Run]:
-    """What is left of sorted runs at or above the starts of their streams."""
+    """The parts of sorted runs at or above the starts of their streams."""
     result: list[Run] = []
     stream_id, first = -1, None
     for run in runs:
@@ -55,7 +57,7 @@ def live(runs: Sequence[Run], start_of: StartOf) -> list[Run]:
 
 
 def first_outside(inner: Sequence[Run], outer: Sequence[Run]) -> Run | None:
-    """The first of `inner` that does not lie wholly in one of `outer`; both as `join_runs` makes them."""
+    """The first run of `inner` that no run of `outer` contains completely; both from `join_runs`."""
     i = 0
     for run in inner:
         while i < len(outer) and (outer[i][0], outer[i][2]) <= (run[0], run[1]):

@@ -1,6 +1,6 @@
-"""The leader's duty towards compaction: it surveys what there is, ends tasks of which nothing is left, and shows the backlog.
+"""Leader duty: survey objects, end tasks without sources, and export the backlog.
 
-What lives here: when that happens. Tasks are given out when workers ask (`validation.compaction`); one whose worker died is offered to the next that asks.
+Workers get tasks on request (`operations`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ponor_metadata.nouns.compactions import COMPACTIONS
 from ponor_metadata.tables.schema import View
 from ponor_runtime.telemetry import Telemetry
 
-from ponor_controller.domains.compaction.garbage_ratio import Wear
+from ponor_controller.domains.compaction.garbage_ratio import GarbageRatio
 from ponor_controller.domains.compaction.offering import Offering
 from ponor_controller.domains.compaction.operations import ended, is_vacant, sources_left
 from ponor_controller.domains.compaction.survey import Survey
@@ -23,19 +23,19 @@ from ponor_controller.settings import CompactionSettings
 
 LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("cluster_formatted",)
-"""Records after which a survey may begin."""
+"""Records after which the duty runs."""
 STEP_S: Final = 0.1
-"""Between two steps of a survey: a hundredth of a processor at most."""
+"""Pause between two steps of a survey, which takes at most 1 % of a CPU."""
 
 
-class CompactionDriver:
+class CompactionDuty:
     """A step of a `LeaderDuty`."""
 
     def __init__(
         self,
         proposer: Proposer,
         survey: Survey,
-        wear: Wear,
+        garbage_ratio: GarbageRatio,
         offering: Offering,
         leading: Leading,
         settings: CompactionSettings,
@@ -43,39 +43,39 @@ class CompactionDriver:
     ) -> None:
         self._proposer = proposer
         self._survey = survey
-        self._wear = wear
+        self._garbage_ratio = garbage_ratio
         self._offering = offering
         self._leading = leading
         self._settings = settings
-        leading.on_change(self._forget)
+        leading.on_change(self._reset)
         self._show(telemetry)
 
     def step(self) -> float | None:
-        """Look at some more objects, and at all tasks. Seconds until the next step."""
+        """Survey some more objects and check all tasks. Seconds until the next step."""
         view = self._proposer.view
         if cluster_of(view) is None:
             return None
         self._end_empty_tasks(view)
-        surveyed, walked = self._survey.step(), self._wear.step()
-        done = surveyed and walked
+        surveyed, sampled = self._survey.step(), self._garbage_ratio.step()
+        done = surveyed and sampled
         return self._settings.compaction_survey_interval_ms / 1000 if done else STEP_S
 
     def _end_empty_tasks(self, view: View) -> None:
-        """A worker that is at it hears SOURCE_GONE when it commits; one that is gone hears nothing any more."""
+        """End vacant tasks whose sources were all destroyed. A live worker gets SOURCE_GONE at its commit."""
         now_ms = self._proposer.now_ms()
         over = [
             row for row in view[COMPACTIONS] if is_vacant(row, view, now_ms) and not sources_left(view, row)
         ]
         for row in over:
-            LOG.info("compaction %d is over: everything that it would replace is gone", row.task_id)
+            LOG.info("compaction %d is ended: all of its sources are destroyed", row.task_id)
         if over:
             self._proposer.propose([ended(row) for row in over])
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._survey.restart()
         self._survey.fragmented.clear()
-        self._wear.forget()
-        self._offering.forget()
+        self._garbage_ratio.reset()
+        self._offering.reset()
 
     def _show(self, telemetry: Telemetry) -> None:
         survey, image = self._survey, self._proposer.view.image
@@ -100,5 +100,5 @@ class CompactionDriver:
         return 0 if oldest_at_ms is None else max(0, self._proposer.now_ms() - oldest_at_ms)
 
     def _led(self, value: float) -> float:
-        """Only who leads looks: others show 0."""
+        """The value at the leader; others export 0."""
         return value if self._leading.is_leading else 0

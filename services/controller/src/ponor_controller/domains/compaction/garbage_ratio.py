@@ -1,11 +1,13 @@
-"""Which stream set objects are worn: most of what they hold was trimmed, and the little that was not keeps all of it in the bucket.
+"""Find stream set objects that are mostly trimmed but still keep a little live data.
 
-What lives here: a walk over all of them, as brokers uploaded them or compaction made them, a few at a time, on samples. An object goes by itself with the last offset that is wanted of it. But it holds pieces of thousands of streams, and one that
-keeps its data (a Meta stream, a topic with a longer retention) keeps the bytes of all the others: a thousand partitions of 2 MiB each kept fifteen gigabytes before this was looked at.
-Written again without what was trimmed such an object is small (docs/design/compaction.md#mostly-trimmed-objects).
+An object is destroyed when its last live offset is trimmed. It holds pieces of thousands of
+streams, and one stream with a long retention keeps the bytes of all the others
+(docs/design/compaction.md#mostly-trimmed-objects). Rewriting the object without the trimmed data
+frees those bytes.
 
-Bytes by stream are not in the metadata. Offsets and pieces of streams that hold records are, and stand for them, whichever says more: a topic of small records that is kept for ever has few bytes and many offsets, and no piece of a compacted object has more bytes than
-the size from which a stream gets an object of its own. A wrong guess costs one copy: whatever was trimmed is gone after it, so the object is not worn any more.
+The metadata has no bytes per stream. The larger of two ratios estimates the garbage: trimmed
+offsets, and pieces that are trimmed completely. A wrong estimate costs one copy, because a
+rewritten object contains no trimmed data.
 """
 
 from __future__ import annotations
@@ -25,52 +27,54 @@ from ponor_runtime.identity import ObjectId, StreamId
 from ponor_controller.settings import CompactionSettings
 
 OBJECTS_PER_STEP: Final = 24
-PIECES_AT_FIRST: Final = 48
-"""Looked at in a walk: a fifth of a millisecond for an object of some thousand pieces."""
+PIECES_IN_SURVEY: Final = 48
+"""Pieces that a survey samples of an object; takes 0.2 ms for an object of some thousand pieces."""
 PIECES_BEFORE_OFFER: Final = 1_024
-WORN_MAX: Final = 1_000
-"""Objects that are remembered; the next walk finds the others."""
+FOUND_MAX: Final = 1_000
+"""Bound of found objects; the next survey finds the others."""
 GOLDEN: Final = 0.6180339887
-"""Of the pieces are between two of a sample, around and around: however many are taken, they lie evenly, and no period of the streams meets it."""
+"""Stride of a sample as a share of all pieces, cyclic. The golden ratio distributes samples evenly, and no
+period of the streams coincides with it."""
 LIGHT_KINDS: Final = frozenset({"meta", "time", "time.cleaned"})
-"""Tag `kind` of streams that hold some bytes for each segment (docs/formats/partition-meta.md), not the records. They are trimmed last, and would count as much as a batch of records."""
+"""Values of the tag `kind` of streams with a few bytes per segment (docs/formats/partition-meta.md). They are
+ignored, because they are trimmed last and each of their offsets would count like a batch of records."""
 
 
-class Wear:
-    """Walks over the image for ever. `worn` is taken from by whoever offers."""
+class GarbageRatio:
+    """Surveys the image repeatedly. `mostly_trimmed` is the queue of found objects, which `Offering` consumes."""
 
     def __init__(self, image: MetadataImage, settings: CompactionSettings) -> None:
         self._image = image
         self._settings = settings
-        self.worn: deque[ObjectId] = deque(maxlen=WORN_MAX)
+        self.mostly_trimmed: deque[ObjectId] = deque(maxlen=FOUND_MAX)
         self._last: ObjectId | None = None
 
-    def forget(self) -> None:
-        """Begin anew: what was found is of another time."""
-        self.worn.clear()
+    def reset(self) -> None:
+        """Discard all results and start again."""
+        self.mostly_trimmed.clear()
         self._last = None
 
     def step(self) -> bool:
-        """Look at a few more objects; whether this finished a walk."""
+        """Read some more objects; True if this completed a survey."""
         rows = self._image[STREAM_SET_OBJECTS].after(self._last, OBJECTS_PER_STEP)
         for several in rows:
             self._last = several.object_id
-            share = trimmed_share(self._image, several, PIECES_AT_FIRST)
-            if self.is_enough(share) and several.object_id not in self.worn:
-                self.worn.append(several.object_id)
+            share = trimmed_share(self._image, several, PIECES_IN_SURVEY)
+            if self.is_enough(share) and several.object_id not in self.mostly_trimmed:
+                self.mostly_trimmed.append(several.object_id)
         if len(rows) == OBJECTS_PER_STEP:
             return False
         self._last = None
         return True
 
     def is_enough(self, share: float) -> bool:
-        """Whether an object of which this share is trimmed should be written again."""
+        """Whether an object of which `share` is trimmed should be rewritten."""
         return 100 * share >= self._settings.compaction_worn_percent
 
 
 def trimmed_share(view: View, several: StreamSetObjectRow, pieces_max: int) -> float:
-    """Of what the object holds, 0 to 1, by a sample of its pieces: of the offsets, or of the pieces if more of them are gone whole."""
-    # Not by `ranges.decoded`, which stays in memory: every object is looked at, few are searched.
+    """The trimmed share of an object, 0 to 1, from a sample: of its offsets or of its pieces, whichever is larger."""
+    # `ranges.decoded` would stay in memory, and this reads every object.
     stream_ids, starts, ends = decode_ranges(several.ranges.data).columns
     pieces = pieces_gone = offsets = offsets_gone = 0
     for at in _sample(len(starts), pieces_max):

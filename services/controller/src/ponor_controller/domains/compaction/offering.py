@@ -1,8 +1,9 @@
-"""What is offered next: a bounded look at each request, and what this leader remembers between two.
+"""Find the next compaction task to offer, with a bounded search for each request.
 
-What lives here: where to look. Set objects are looked at node by node, a window of a node's list at a time; stream objects where the survey found a stream in many pieces. A
-request costs some thousand rows at most, however many there are; what a look did not reach, the next one does. All of it is memory of this leader: another begins
-to look from the start.
+The search covers stream set objects node by node, in windows, and streams that the survey found in
+many pieces. A request reads a few thousand rows at most; the next one continues where it stopped.
+The state is local to this leader: a new leader starts from the beginning. Validators check every
+offer against the view.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.compactions import COMPACTIONS, COMPACTIONS_OF_SOURCE, CompactionKind, CompactionRow
@@ -29,59 +30,73 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_controller.domains.compaction.fitting import Widths, find_fitting
-from ponor_controller.domains.compaction.garbage_ratio import PIECES_BEFORE_OFFER, Wear, trimmed_share
-from ponor_controller.domains.compaction.offer import Offer
+from ponor_controller.domains.compaction.garbage_ratio import PIECES_BEFORE_OFFER, GarbageRatio, trimmed_share
 from ponor_controller.domains.compaction.selection import (
     STREAM_OBJECT_METADATA_BYTES,
     Bounds,
     SetObject,
     StreamObject,
     fullest_tier,
-    is_settled,
+    is_old_enough,
     longest_run,
     overdue,
     score,
-    worth_of_worn,
+    score_trimmed,
 )
 from ponor_controller.domains.compaction.survey import Survey, is_compacted
 from ponor_controller.settings import CompactionSettings
 
-SET_OBJECTS_PER_LOOK: Final = 512
-"""Rows of set objects in one look, of all nodes together."""
+
+class Offer(NamedTuple):
+    """Objects to replace together, in the order of their commits or offsets.
+
+    They are stream set objects of `node_id`, or stream objects of `stream_id`.
+    """
+
+    kind: CompactionKind
+    node_id: NodeId
+    stream_id: StreamId
+    sources: tuple[ObjectRow, ...]
+    score: float
+
+
+SET_OBJECTS_PER_SEARCH: Final = 512
+"""Rows of set objects that one search reads, of all nodes together."""
 WINDOW_ROWS_MIN: Final = 64
-"""A look that has less left stops: a window should hold enough to choose from."""
-STREAMS_PER_LOOK: Final = 2
-WORN_PER_LOOK: Final = 2
-STREAM_OBJECTS_PER_LOOK: Final = 256
-"""Rows of one fragmented stream in one look."""
+"""A search with fewer rows left stops, because a window needs enough objects to select from."""
+STREAMS_PER_SEARCH: Final = 2
+TRIMMED_PER_SEARCH: Final = 2
+STREAM_OBJECTS_PER_SEARCH: Final = 256
+"""Rows of one fragmented stream that one search reads."""
 GIVEN_UP_MAX: Final = 1_000
 GIVEN_UP_MS: Final = 600_000
 
 
 class Offering:
-    """Fulfils `ponor_controller.domains.compaction.offer.Offers`."""
+    """Offers compaction tasks; the memory of this leader."""
 
     def __init__(
-        self, image: MetadataImage, survey: Survey, wear: Wear, settings: CompactionSettings
+        self, image: MetadataImage, survey: Survey, garbage_ratio: GarbageRatio, settings: CompactionSettings
     ) -> None:
         self._image = image
         self._survey = survey
-        self._wear = wear
+        self._garbage_ratio = garbage_ratio
         self._settings = settings
         self._next_node: NodeId | None = None
         self._windows: dict[NodeId, int] = {}
-        """Where in a node's list the next look begins; 0 for those that are not in it."""
+        """Position in a node's list at which the next search begins; 0 for other nodes."""
         self._given_up: dict[ObjectId, tuple[int, int]] = {}
-        """By the first source of a task that came to nothing: until when it is left alone, and how many sources a task with it may have."""
+        """By the first source of a task without a commit: the end of its pause, and the bound of sources in its
+        next task."""
 
-    def forget(self) -> None:
-        """Leadership changed: begin to look from the start."""
+    def reset(self) -> None:
+        """Leadership changed: search from the start."""
         self._next_node = None
         self._windows.clear()
         self._given_up.clear()
 
     def next(self, view: View, now_ms: int, source_bytes_max: int) -> Offer | None:
-        """See `Offers`."""
+        """The best offer of a bounded search, with committed sources that no task uses; None if there is none."""
         settings = self._settings
         bounds = Bounds(
             now_ms,
@@ -91,12 +106,12 @@ class Offering:
         found = [
             *self._of_nodes(view, bounds),
             *self._of_streams(view, bounds),
-            *self._of_worn(view, bounds),
+            *self._of_trimmed(view, bounds),
         ]
         return max(found, key=lambda offer: offer.score, default=None)
 
     def given_up(self, row: CompactionRow, now_ms: int) -> None:
-        """See `Offers`."""
+        """A task ended without a commit: do not offer its first source soon, and then with fewer others."""
         first = row.source_ids[0]
         self._given_up.pop(first, None)
         self._given_up[first] = (now_ms + GIVEN_UP_MS, max(1, len(row.source_ids) // 2))
@@ -104,11 +119,11 @@ class Offering:
             del self._given_up[next(iter(self._given_up))]
 
     def _of_nodes(self, view: View, bounds: Bounds) -> list[Offer]:
-        """One of each node that the look reaches; the next look begins behind the last of them."""
+        """At most one offer of each node in this search; the next search begins after the last of them."""
         nodes = [row.node_id for row in self._image[NODES]]
         begin = next((i for i, each in enumerate(nodes) if each == self._next_node), 0)
         found: list[Offer] = []
-        rows_left = SET_OBJECTS_PER_LOOK
+        rows_left = SET_OBJECTS_PER_SEARCH
         for node_id in chain(nodes[begin:], nodes[:begin]):
             rows = self._window(node_id, rows_left)
             if rows:
@@ -160,7 +175,10 @@ class Offering:
         ranges: dict[ObjectId, StreamSetObjectRow],
         bounds: Bounds,
     ) -> Offer | None:
-        """As many of the objects as their streams and ranges allow. One that is too wide alone is left alone, unless it is to be split by force: that leaves a narrower one."""
+        """An offer of as many objects as their streams and ranges permit.
+
+        An object that is too wide alone is only split by force, which leaves a narrower one.
+        """
         settings = self._settings
         split = kind is CompactionKind.FORCE_SPLIT
         joined_max, split_max = settings.compaction_streams_max, settings.compaction_split_streams_max
@@ -182,10 +200,10 @@ class Offering:
         return Offer(kind, node_id, NO_STREAM, rows, worth)
 
     def _of_streams(self, view: View, bounds: Bounds) -> list[Offer]:
-        """Of some streams that the survey found in many pieces; those with nothing to offer are not looked at again before the next survey."""
+        """Offers of some fragmented streams. A stream without an offer is skipped until the next survey."""
         found: list[Offer] = []
         queue = self._survey.fragmented
-        for stream_id, start in list(islice(queue, STREAMS_PER_LOOK)):
+        for stream_id, start in list(islice(queue, STREAMS_PER_SEARCH)):
             offer = self._of_stream(stream_id, start, view, bounds)
             if offer is not None:
                 found.append(offer)
@@ -197,7 +215,7 @@ class Offering:
         singles = self._image[STREAM_OBJECTS].find(STREAM_OBJECTS_OF, stream_id)
         begin = bisect_left(singles, start, key=attrgetter("start_offset"))
         objects: list[StreamObject] = []
-        for single in singles[begin : begin + STREAM_OBJECTS_PER_LOOK]:
+        for single in singles[begin : begin + STREAM_OBJECTS_PER_SEARCH]:
             row = self._free(single.object_id, view, bounds)
             if row is not None:
                 objects.append(StreamObject(row, single.start_offset, single.end_offset))
@@ -212,30 +230,30 @@ class Offering:
         )
         return Offer(CompactionKind.STREAM_OBJECTS, NO_NODE, stream_id, rows, worth)
 
-    def _of_worn(self, view: View, bounds: Bounds) -> list[Offer]:
-        """Of some objects that are mostly trimmed, each alone: what it loses is not for the sake of others."""
+    def _of_trimmed(self, view: View, bounds: Bounds) -> list[Offer]:
+        """Offers of some objects that are mostly trimmed, each alone."""
         found: list[Offer] = []
-        queue = self._wear.worn
-        for object_id in list(islice(queue, WORN_PER_LOOK)):
-            offer = self._of_worn_one(object_id, view, bounds)
+        queue = self._garbage_ratio.mostly_trimmed
+        for object_id in list(islice(queue, TRIMMED_PER_SEARCH)):
+            offer = self._of_trimmed_object(object_id, view, bounds)
             if offer is not None:
                 found.append(offer)
             else:
                 queue.remove(object_id)
         return found
 
-    def _of_worn_one(self, object_id: ObjectId, view: View, bounds: Bounds) -> Offer | None:
+    def _of_trimmed_object(self, object_id: ObjectId, view: View, bounds: Bounds) -> Offer | None:
         several, row = view[STREAM_SET_OBJECTS].get(object_id), self._free(object_id, view, bounds)
         if several is None or row is None or row.size_bytes > bounds.source_bytes_max:
             return None
         share = trimmed_share(view, several, PIECES_BEFORE_OFFER)
-        if not self._wear.is_enough(share) or not is_settled(row, bounds, self._settings):
+        if not self._garbage_ratio.is_enough(share) or not is_old_enough(row, bounds, self._settings):
             return None
-        worth = worth_of_worn(row, share, len(several.ranges.data))
+        worth = score_trimmed(row, share, len(several.ranges.data))
         return Offer(CompactionKind.SET_OBJECTS, several.node_id, NO_STREAM, (row,), worth)
 
     def _free(self, object_id: ObjectId, view: View, bounds: Bounds) -> ObjectRow | None:
-        """The row, if it may be a source now: what is proposed and not committed yet counts."""
+        """The row if it may be a source now, proposed changes included."""
         row = view[OBJECTS].get(object_id)
         if row is None or row.state is not ObjectState.COMMITTED:
             return None

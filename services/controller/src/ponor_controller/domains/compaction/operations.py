@@ -1,8 +1,8 @@
-"""Compaction tasks: lease, renew, commit, end.
+"""Operations on compaction tasks: lease, renew, commit, end.
 
-Who may replace which objects, and the swap itself. What is worth a task is `ponor_controller.compaction`. A task is its worker's until the worker's
-epoch is over or the task was given to another one; that the time of the lease is over only means that it may be. Answers that change nothing are typed results, not errors, for
-they are part of a worker's life.
+A task belongs to its worker until the worker's epoch ends or the task is leased to another worker.
+An expired lease only permits a new lease. Results such as FENCED are typed results and not errors,
+because they are part of a worker's normal life.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns import counters
@@ -30,8 +29,10 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_controller.domains.compaction.coverage import Run, StartOf, find_difference
-from ponor_controller.domains.compaction.offer import Offer
-from ponor_controller.domains.objects.uploads import (
+from ponor_controller.domains.compaction.offering import Offer, Offering
+from ponor_controller.kernel.decisions import Decision, Situation, invalid, require_distinct, require_role
+from ponor_controller.shared_rules.object_commits import (
+    destructions,
     pack_ranges,
     require_commit_size,
     require_prepared,
@@ -39,22 +40,23 @@ from ponor_controller.domains.objects.uploads import (
     stream_object_record,
     stream_set_object_record,
 )
-from ponor_controller.domains.streams.operations import destructions
-from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_distinct, require_role
 
 Outcome = wire.CompactionOutcome
 REASON_CHARACTERS_MAX = 256
 VACANT_LEASES_MAX = 3
-"""Lease times that a task without a worker waits for one that takes as many bytes. Then it is ended, and its sources are offered in smaller tasks."""
+"""Lease times that a task waits for a worker with a sufficient byte budget. Then it is ended, and its sources
+are offered in smaller tasks."""
 
 
-def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decision:
-    """A task whose worker is gone or too late, else a new one; `done` without a change when nothing is worth doing. Tasks that waited too long for a worker are ended."""
+def lease_compaction(body: wire.LeaseCompaction, situation: Situation, offers: Offering) -> Decision:
+    """Lease a vacant task, else a new one; answer `done` if no task is worthwhile.
+
+    Tasks that waited too long for a worker are ended.
+    """
     require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     if body.ttl_ms < 1 or body.source_bytes_max < 1:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"a lease of {body.ttl_ms} ms for {body.source_bytes_max} bytes; ask for at least 1 of each",
+        raise invalid(
+            f"a lease of {body.ttl_ms} ms for {body.source_bytes_max} bytes; ask for at least 1 of each"
         )
     decision = Decision()
     for row in situation.view[COMPACTIONS]:
@@ -67,23 +69,23 @@ def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decisi
         attempts_max = situation.settings.compaction.compaction_attempts_max
         if not left or row.token >= attempts_max or not (fits or is_waiting):
             decision.records.append(ended(row))
-            situation.compactions.given_up(row, situation.now_ms)
+            offers.given_up(row, situation.now_ms)
         elif fits:
-            return _grant(body, situation, decision, _Lease.anew(row, left))
+            return _grant(body, situation, decision, _Lease.again(row, left))
     if len(situation.view[COMPACTIONS]) >= situation.settings.compaction.compaction_tasks_max:
         return decision
-    offer = situation.compactions.next(situation.view, situation.now_ms, body.source_bytes_max)
+    offer = offers.next(situation.view, situation.now_ms, body.source_bytes_max)
     return decision if offer is None else _grant(body, situation, decision, _Lease.first(offer, situation))
 
 
 def renew_compaction(body: wire.RenewCompaction, situation: Situation) -> Decision:
-    """The lease ends later; FENCED when the task is another's, or over."""
+    """Extend a lease; FENCED if the task ended or belongs to another worker."""
     require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     row = _held(body.task_id, body.token, situation)
     if row is None:
         return _outcome(Outcome.RESULT_FENCED, _not_held(body.task_id))
     if body.ttl_ms < 1:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"a lease of {body.ttl_ms} ms; ask for at least 1")
+        raise invalid(f"a lease of {body.ttl_ms} ms; ask for at least 1")
     decision = _outcome(Outcome.RESULT_DONE)
     until_ms = _until_ms(body.ttl_ms, situation)
     if until_ms > row.leased_until_ms:
@@ -92,8 +94,8 @@ def renew_compaction(body: wire.RenewCompaction, situation: Situation) -> Decisi
     return decision
 
 
-def commit_compaction(body: wire.CommitCompaction, situation: Situation) -> Decision:
-    """Sources out, outputs in, the task over: in one batch, and only if nothing that is wanted is lost."""
+def commit_compaction(body: wire.CommitCompaction, situation: Situation, offers: Offering) -> Decision:
+    """Replace the sources by the outputs and end the task in one batch, if no live data is lost."""
     require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     row = _held(body.task_id, body.token, situation)
     if row is None:
@@ -108,9 +110,7 @@ def commit_compaction(body: wire.CommitCompaction, situation: Situation) -> Deci
     packed = _check_shape(body, row, situation)
     sources = sources_left(situation.view, row)
     if not sources:
-        return _outcome(
-            Outcome.RESULT_SOURCE_GONE, f"everything that compaction {row.task_id} would replace is gone"
-        )
+        return _outcome(Outcome.RESULT_SOURCE_GONE, f"all sources of compaction {row.task_id} are destroyed")
     start_of = _starts(situation.view)
     set_ranges = decode_ranges(packed)
     complete = len(sources) == len(row.source_ids)
@@ -123,39 +123,39 @@ def commit_compaction(body: wire.CommitCompaction, situation: Situation) -> Deci
     if problem is not None:
         return _outcome(Outcome.RESULT_STALE_PLAN, f"compaction {row.task_id}: {problem}")
     decision = _swap(body, row, sources, _Outputs(set_ranges, packed, start_of, situation.now_ms))
-    _require_one_batch(decision, row, situation)
+    _require_one_batch(decision, row, situation, offers)
     return decision
 
 
-def end_compaction(body: wire.EndCompaction, situation: Situation) -> Decision:
-    """The sources are free again. A task that is over, or another's, needs no end."""
+def end_compaction(body: wire.EndCompaction, situation: Situation, offers: Offering) -> Decision:
+    """End a task and free its sources. Nothing changes if it ended or belongs to another worker."""
     require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     row = _held(body.task_id, body.token, situation)
     if row is None:
         return Decision()
-    situation.compactions.given_up(row, situation.now_ms)
+    offers.given_up(row, situation.now_ms)
     return Decision([ended(row)])
 
 
 def is_vacant(row: CompactionRow, view: View, now_ms: int) -> bool:
-    """Whether the task may be given to another worker: its own is gone, or its time is over."""
+    """Whether the task may be leased to another worker: the lease expired or the worker's epoch ended."""
     return row.leased_until_ms < now_ms or not is_current(view, row.worker_id, row.worker_epoch)
 
 
 def sources_left(view: View, row: CompactionRow) -> list[ObjectRow]:
-    """The sources that are still there. The others held nothing that is wanted: a source goes with its last live offset."""
+    """The sources that still exist. An object is destroyed with its last live offset, so no data is missing."""
     rows = map(view[OBJECTS].get, row.source_ids)
     return [each for each in rows if each is not None and each.state is ObjectState.COMMITTED]
 
 
 def ended(row: CompactionRow) -> records_pb2.Record:
-    """The record that frees what is left of a task's sources."""
+    """The record that ends a task and frees its remaining sources."""
     return records_pb2.Record(compaction_ended=records_pb2.CompactionEnded(task_id=row.task_id))
 
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    """What a lease says beside who has it, and the rows of its sources."""
+    """A lease without its holder, and the rows of its sources."""
 
     task_id: int
     token: int
@@ -165,7 +165,7 @@ class _Lease:
     sources: Sequence[ObjectRow]
 
     @staticmethod
-    def anew(row: CompactionRow, left: Sequence[ObjectRow]) -> _Lease:
+    def again(row: CompactionRow, left: Sequence[ObjectRow]) -> _Lease:
         return _Lease(row.task_id, row.token + 1, row.kind, row.node_id, row.stream_id, left)
 
     @staticmethod
@@ -229,7 +229,7 @@ def _streams_in(lease: _Lease, view: View) -> list[StreamId]:
 
 
 def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Situation) -> bytes:
-    """Refuse what no state of the cluster would allow; returns the packed ranges of the stream set object."""
+    """Refuse a malformed commit; returns the packed ranges of the stream set object."""
     packed = b""
     set_object = body.stream_set_object if body.HasField("stream_set_object") else None
     set_ranges = 0 if set_object is None else len(set_object.ranges)
@@ -238,22 +238,19 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
     if set_object is not None:
         ids.append(set_object.object_id)
         if row.kind is CompactionKind.STREAM_OBJECTS:
-            raise refuse(
-                error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"compaction {row.task_id} is of kind {row.kind.name} and makes stream objects alone",
+            raise invalid(
+                f"compaction {row.task_id} is of kind {row.kind.name} and makes stream objects alone"
             )
         if row.kind is CompactionKind.FORCE_SPLIT and not body.stream_objects:
-            raise refuse(
-                error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"compaction {row.task_id} is of kind {row.kind.name}; a set object is what is left beside stream objects, not all of it",
+            raise invalid(
+                f"compaction {row.task_id} is of kind {row.kind.name}; it needs stream objects in addition to a set object"
             )
         packed = pack_ranges(set_object.ranges)
     require_distinct(ids, "object")
     for each in body.stream_objects:
         if not 0 <= each.range.start_offset < each.range.end_offset:
-            raise refuse(
-                error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"stream object {each.object_id} holds [{each.range.start_offset}, {each.range.end_offset}), which is empty or negative",
+            raise invalid(
+                f"stream object {each.object_id} holds [{each.range.start_offset}, {each.range.end_offset}), which is empty or negative"
             )
         require_prepared(each.object_id, each.size_bytes, situation)
     if set_object is not None:
@@ -262,7 +259,7 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
 
 
 def _starts(view: View) -> StartOf:
-    """Where streams begin, each looked up once."""
+    """A function that returns the start of a stream, and reads each row once."""
     found: dict[StreamId, int | None] = {}
 
     def start_of(stream_id: StreamId) -> int | None:
@@ -283,37 +280,37 @@ def _held_by(sources: Sequence[ObjectRow], view: View) -> list[DecodedRanges]:
             parts.append(DecodedRanges(*(array("q", [number]) for number in run)))
             continue
         several = view[STREAM_SET_OBJECTS].get(each.object_id)
-        assert several is not None, f"object {each.object_id} is COMMITTED and belongs to nobody"
+        assert several is not None, f"object {each.object_id} is COMMITTED and has no ranges"
         parts.append(several.ranges.decoded)
     return parts
 
 
 @dataclass(slots=True)
 class _Outputs:
-    """What is committed of the outputs, and what nobody wants any more."""
+    """Records that commit the outputs, and outputs without live data."""
 
     set_ranges: DecodedRanges
     packed: bytes
     start_of: StartOf
     now_ms: int
     records: list[records_pb2.Record] = field(default_factory=list)
-    unwanted: list[int] = field(default_factory=list)
+    garbage_ids: list[int] = field(default_factory=list)
 
     def add_stream_object(self, made: wire.UploadedStreamObject) -> None:
-        if self._is_wanted(run_of(made.range)):
+        if self._is_live(run_of(made.range)):
             self.records.append(stream_object_record(made, self.now_ms))
         else:
-            self.unwanted.append(made.object_id)
+            self.garbage_ids.append(made.object_id)
 
     def add_set_object(self, made: wire.UploadedStreamSetObject, node_id: NodeId) -> None:
-        wanted = [run for run in self.set_ranges.runs() if self._is_wanted(run)]
-        if wanted:
-            packed = self.packed if len(wanted) == len(self.set_ranges) else encode_runs(wanted)
+        live = [run for run in self.set_ranges.runs() if self._is_live(run)]
+        if live:
+            packed = self.packed if len(live) == len(self.set_ranges) else encode_runs(live)
             self.records.append(stream_set_object_record(made, packed, node_id, self.now_ms))
         else:
-            self.unwanted.append(made.object_id)
+            self.garbage_ids.append(made.object_id)
 
-    def _is_wanted(self, run: Run) -> bool:
+    def _is_live(self, run: Run) -> bool:
         start = self.start_of(StreamId(run[0]))
         return start is not None and run[2] > start
 
@@ -325,7 +322,7 @@ def _swap(
         outputs.add_stream_object(each)
     if body.HasField("stream_set_object"):
         outputs.add_set_object(body.stream_set_object, row.node_id)
-    destroyed = [*(each.object_id for each in sources), *outputs.unwanted]
+    destroyed = [*(each.object_id for each in sources), *outputs.garbage_ids]
     decision = _outcome(Outcome.RESULT_DONE)
     decision.records.extend(destructions(destroyed, outputs.now_ms))
     decision.records.extend(outputs.records)
@@ -333,22 +330,23 @@ def _swap(
     return decision
 
 
-def _require_one_batch(decision: Decision, row: CompactionRow, situation: Situation) -> None:
-    """The swap cannot be divided: readers would see both, or neither."""
+def _require_one_batch(
+    decision: Decision, row: CompactionRow, situation: Situation, offers: Offering
+) -> None:
+    """Require that the replacement fits into one batch: readers must not see both versions, or neither."""
     size_bytes = sum(record.ByteSize() for record in decision.records)
     bytes_max = (
         situation.settings.batch_bytes_max // 2
     )  # the answer, and what surrounds a record, come on top
     if size_bytes > bytes_max:
-        situation.compactions.given_up(row, situation.now_ms)
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"compaction {row.task_id} needs {size_bytes} bytes of records, one commit holds {bytes_max}; end it, a smaller one is offered",
+        offers.given_up(row, situation.now_ms)
+        raise invalid(
+            f"compaction {row.task_id} needs {size_bytes} bytes of records, one commit holds {bytes_max}; end it, a smaller one is offered"
         )
 
 
 def _was_committed(body: wire.CommitCompaction, situation: Situation) -> bool:
-    """The task is over because this very commit ended it: its outputs were prepared for the caller and are used up, and some were committed."""
+    """Whether this commit was applied before: its outputs are no longer PREPARED, and some were committed."""
     caller = situation.caller
     ids = [each.object_id for each in body.stream_objects]
     if body.HasField("stream_set_object"):

@@ -1,8 +1,8 @@
-"""Which neighbours among objects are worth replacing together, and how much it is worth.
+"""Select objects that are worth compacting together, and score the benefit.
 
-What lives here: the rules, pure, on plain facts; who collects the facts is `offering`. Every byte is to be copied about once: what brokers uploaded is joined with its like until a
-task is full (or somebody waited long enough), and what was compacted before is joined again only with several of about its own size, so that each further copy
-multiplies the size (docs/design/compaction.md#what-is-offered).
+Every byte should be copied about once. Uploaded objects are joined until a task is full, or the
+oldest has waited long enough. Compacted objects are joined only with several others of similar
+size, so that each further copy multiplies the size (docs/design/compaction.md#what-is-offered).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ponor_controller.settings import CompactionSettings
 TIER_BITS: Final = 3
 """Sizes of one tier differ by less than a factor of eight."""
 PIECE_WORTH_BYTES: Final = 100
-"""One piece less to look up and to read counts like so many bytes of metadata less."""
+"""Value of one piece less, in bytes of metadata."""
 TRIMMED_MIB_WORTH: Final = 100
-"""A MiB that is kept for nothing counts like so many bytes of metadata."""
+"""Value of freeing a MiB of trimmed data, in bytes of metadata."""
 STREAM_OBJECT_METADATA_BYTES: Final = 68
-"""Of a stream object: its two rows in the image."""
+"""Size of the two rows of a stream object in the image."""
 MIB: Final = 1024 * 1024
-UNHURRIED: Final = 12
-"""A short run of stream objects waits for so many times the patience before it is joined."""
+SHORT_RUN_PATIENCE: Final = 12
+"""A short run of stream objects waits this multiple of `compaction_patience_ms` before it is joined."""
 
 
 class SetObject(NamedTuple):
-    """A committed stream set object, as far as choosing goes by it."""
+    """A committed stream set object with the input of the selection."""
 
     row: ObjectRow
     metadata_bytes: int
@@ -36,7 +36,7 @@ class SetObject(NamedTuple):
 
     @property
     def tier(self) -> int:
-        """0 for what a broker uploaded, whatever its size."""
+        """The class of size; 0 for every object that a broker uploaded."""
         return 1 + self.row.size_bytes.bit_length() // TIER_BITS if self.is_compacted else 0
 
 
@@ -49,7 +49,7 @@ class StreamObject(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What one task may take now."""
+    """Bounds of one task."""
 
     now_ms: int
     source_bytes_max: int
@@ -57,7 +57,7 @@ class Bounds(NamedTuple):
 
 
 def overdue(objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSettings) -> list[SetObject]:
-    """The oldest that are to be split by force, as many as fit. In the order of commits, so that runs of a stream meet."""
+    """The oldest objects that must be split by force, as many as fit, in the order of their commits."""
     since_ms = bounds.now_ms - settings.compaction_force_split_ms
     old = [
         each
@@ -70,10 +70,13 @@ def overdue(objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSe
 def fullest_tier(
     objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSettings
 ) -> list[SetObject]:
-    """Set objects of one tier that are worth joining, the most metadata first; in the order of commits. None: wait for more."""
+    """Set objects of the tier with the most metadata among those worth joining, in the order of their commits.
+
+    Empty if no tier is worth joining yet.
+    """
     tiers: dict[int, list[SetObject]] = {}
     for each in objects:
-        if each.row.size_bytes * 2 <= bounds.source_bytes_max and is_settled(each.row, bounds, settings):
+        if each.row.size_bytes * 2 <= bounds.source_bytes_max and is_old_enough(each.row, bounds, settings):
             tiers.setdefault(each.tier, []).append(each)
     best: list[SetObject] = []
     for tier, members in sorted(tiers.items()):
@@ -88,13 +91,16 @@ def fullest_tier(
 def longest_run(
     objects: Sequence[StreamObject], bounds: Bounds, settings: CompactionSettings
 ) -> list[StreamObject]:
-    """Adjacent stream objects worth joining, by offset: the most objects in one. None: wait for more."""
+    """The run of adjacent stream objects with the most objects among those worth joining, by offset.
+
+    Empty if no run is worth joining yet.
+    """
     size_bytes_max = min(bounds.source_bytes_max, settings.compaction_object_bytes_max)
     best: list[StreamObject] = []
     run: list[StreamObject] = []
     run_bytes = 0
     for each in objects:
-        small = each.row.size_bytes * 2 <= size_bytes_max and is_settled(each.row, bounds, settings)
+        small = each.row.size_bytes * 2 <= size_bytes_max and is_old_enough(each.row, bounds, settings)
         adjacent = run and run[-1].end_offset == each.start_offset
         full = run_bytes + each.row.size_bytes > size_bytes_max or len(run) >= bounds.sources_max
         if not small or not adjacent or full:
@@ -109,15 +115,15 @@ def longest_run(
 def score(
     saved_metadata_bytes: int, saved_pieces: int, rows: Sequence[ObjectRow], bounds: Bounds, patience_ms: int
 ) -> float:
-    """Benefit per MiB to copy, more of it with age: metadata and pieces that go, for each of which every cold reader saves a call."""
+    """Benefit per copied MiB, which rises with age: saved metadata, and saved pieces (one GET per cold reader)."""
     size_bytes = sum(row.size_bytes for row in rows)
     age_ms = bounds.now_ms - min(row.committed_at_ms for row in rows)
     benefit = saved_metadata_bytes + PIECE_WORTH_BYTES * saved_pieces
     return benefit * (1 + max(0, age_ms) / max(1, patience_ms)) * MIB / max(MIB, size_bytes)
 
 
-def worth_of_worn(row: ObjectRow, share: float, metadata_bytes: int) -> float:
-    """The same for an object of which this share goes: only the rest is copied."""
+def score_trimmed(row: ObjectRow, share: float, metadata_bytes: int) -> float:
+    """The score of an object of which `share` is trimmed; only the rest is copied."""
     freed_bytes = share * row.size_bytes
     benefit = share * metadata_bytes + TRIMMED_MIB_WORTH * freed_bytes / MIB
     return benefit * MIB / max(MIB, row.size_bytes - freed_bytes)
@@ -154,17 +160,17 @@ def _longer(
 
 
 def _is_worth_joining(run: Sequence[StreamObject], bounds: Bounds, settings: CompactionSettings) -> bool:
-    """Many at once; or, after a long wait, so few that the largest of them at least doubles."""
+    """Whether there are many, or, after a long wait, enough to double the largest."""
     sizes = [each.row.size_bytes for each in run]
     if len(run) >= settings.compaction_fan_in and sum(sizes) >= 2 * max(sizes):
         return True
     oldest_ms = min(each.row.committed_at_ms for each in run)
-    waited = oldest_ms <= bounds.now_ms - UNHURRIED * settings.compaction_patience_ms
+    waited = oldest_ms <= bounds.now_ms - SHORT_RUN_PATIENCE * settings.compaction_patience_ms
     return waited and len(run) >= 2 and sum(sizes) >= 2 * max(sizes)
 
 
-def is_settled(row: ObjectRow, bounds: Bounds, settings: CompactionSettings) -> bool:
-    """Whether it is old enough to be worth a copy."""
+def is_old_enough(row: ObjectRow, bounds: Bounds, settings: CompactionSettings) -> bool:
+    """Whether the object is old enough to be copied."""
     return row.committed_at_ms <= bounds.now_ms - settings.compaction_settle_ms
 
 

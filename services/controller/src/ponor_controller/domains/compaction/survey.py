@@ -1,7 +1,7 @@
-"""A survey of all committed objects, a few at a time: what waits for compaction, how much metadata there is, which streams are fragmented.
+"""Survey all committed objects step by step: backlog, size of the metadata, fragmented streams.
 
-What lives here: one walk over two tables by object id, in steps of a bounded number of rows, so that a million objects cost a millisecond now and then and never a
-pause. What a walk found is as old as the walk; whoever acts on it looks at the rows again.
+Each step reads a bounded number of rows of two tables in the order of object ids. The result is as
+old as the survey, so its users read the rows again.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ponor_controller.settings import CompactionSettings
 
 ROWS_PER_STEP: Final = 512
 FRAGMENTED_MAX: Final = 10_000
-"""Streams that a survey remembers, the most fragmented ones."""
+"""Bound of fragmented streams; the most fragmented are kept."""
 SET_OBJECT_METADATA_BYTES: Final = 100
-"""Of a stream set object: its two rows in the image, without its ranges."""
+"""Size of the two rows of a stream set object in the image, without its ranges."""
 INDEX_BYTES_PER_STREAM: Final = 4
 
 
 @dataclass(slots=True)
 class Findings:
-    """What one survey found; times are cluster time.
+    """The result of one survey; times are cluster time.
 
     Attributes:
-        backlog_objects: stream set objects as brokers uploaded them.
+        backlog_objects: number of uploaded stream set objects that are not compacted.
         backlog_bytes: their bytes.
-        oldest_at_ms: when the oldest of them was committed; None without one.
-        data_bytes: of all committed objects.
-        metadata_bytes: of their rows in the image, about.
-        fragmented: streams with several small objects: how many, and the start offset of the first that was met.
+        oldest_at_ms: commit of the oldest of them; None without one.
+        data_bytes: bytes of all committed objects.
+        metadata_bytes: approximate size of their rows in the image.
+        fragmented: streams with several small objects: their number, and the start offset of the first.
     """
 
     backlog_objects: int = 0
@@ -51,82 +51,82 @@ class Findings:
 
     @property
     def metadata_bytes_per_gb(self) -> float:
-        """Of the image, for each 10^9 bytes of data."""
+        """Bytes of metadata in the image for 10^9 bytes of data."""
         return self.metadata_bytes * 1e9 / self.data_bytes if self.data_bytes else 0.0
 
 
 class Survey:
-    """Walks over an image for ever, one survey after the other."""
+    """Surveys the image repeatedly."""
 
     def __init__(self, image: MetadataImage, settings: CompactionSettings) -> None:
         self._image = image
         self._settings = settings
         self.findings = Findings()
-        """Of the last survey that was finished."""
+        """The result of the last complete survey."""
         self.fragmented: deque[tuple[StreamId, int]] = deque()
-        """Streams to look at, the most fragmented first, and where in them; whoever looks takes them out."""
+        """Queue of (stream, start offset), the most fragmented first, which `Offering` consumes."""
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew: what was found is of another time."""
-        self._walked = Findings()
+        """Start a new survey."""
+        self._partial = Findings()
         self._last_set_object: ObjectId | None = None
         self._last_stream_object: ObjectId | None = None
 
     def step(self) -> bool:
-        """Look at a few more rows; whether this finished a survey."""
+        """Read some more rows; True if this completed a survey."""
         set_objects = self._image[STREAM_SET_OBJECTS].after(self._last_set_object, ROWS_PER_STEP)
         for several in set_objects:
-            self._see_set_object(several)
+            self._count_set_object(several)
             self._last_set_object = several.object_id
         left = ROWS_PER_STEP - len(set_objects)
         if left == 0:
             return False
         singles = self._image[STREAM_OBJECTS].after(self._last_stream_object, left)
         for single in singles:
-            self._see_stream_object(single)
+            self._count_stream_object(single)
             self._last_stream_object = single.object_id
         if len(singles) == left:
             return False
         self._finish()
         return True
 
-    def _see_set_object(self, several: StreamSetObjectRow) -> None:
-        walked, row = self._walked, self._image[OBJECTS].get(several.object_id)
+    def _count_set_object(self, several: StreamSetObjectRow) -> None:
+        partial, row = self._partial, self._image[OBJECTS].get(several.object_id)
         assert row is not None
-        walked.data_bytes += row.size_bytes
-        # About three bytes and a half of packed ranges and more per stream: counted without decoding.
+        partial.data_bytes += row.size_bytes
+        # Packed ranges take about 4 bytes per stream; an estimate avoids decoding them.
         streams = len(several.ranges.data) // 4
-        walked.metadata_bytes += (
+        partial.metadata_bytes += (
             SET_OBJECT_METADATA_BYTES + len(several.ranges.data) + INDEX_BYTES_PER_STREAM * streams
         )
         if is_compacted(self._image, row):
             return
-        walked.backlog_objects += 1
-        walked.backlog_bytes += row.size_bytes
-        if walked.oldest_at_ms is None or row.committed_at_ms < walked.oldest_at_ms:
-            walked.oldest_at_ms = row.committed_at_ms
+        partial.backlog_objects += 1
+        partial.backlog_bytes += row.size_bytes
+        if partial.oldest_at_ms is None or row.committed_at_ms < partial.oldest_at_ms:
+            partial.oldest_at_ms = row.committed_at_ms
 
-    def _see_stream_object(self, single: StreamObjectRow) -> None:
-        walked, row = self._walked, self._image[OBJECTS].get(single.object_id)
+    def _count_stream_object(self, single: StreamObjectRow) -> None:
+        partial, row = self._partial, self._image[OBJECTS].get(single.object_id)
         assert row is not None
-        walked.data_bytes += row.size_bytes
-        walked.metadata_bytes += STREAM_OBJECT_METADATA_BYTES
+        partial.data_bytes += row.size_bytes
+        partial.metadata_bytes += STREAM_OBJECT_METADATA_BYTES
         if row.size_bytes * 2 <= self._settings.compaction_object_bytes_max:
-            count, start = walked.fragmented.get(single.stream_id, (0, single.start_offset))
-            walked.fragmented[single.stream_id] = (count + 1, min(start, single.start_offset))
+            count, start = partial.fragmented.get(single.stream_id, (0, single.start_offset))
+            partial.fragmented[single.stream_id] = (count + 1, min(start, single.start_offset))
 
     def _finish(self) -> None:
-        walked = self._walked
-        several = [(each, found) for each, found in walked.fragmented.items() if found[0] > 1]
+        partial = self._partial
+        several = [(each, found) for each, found in partial.fragmented.items() if found[0] > 1]
         most = nlargest(FRAGMENTED_MAX, several, key=lambda each: (each[1][0], -each[0]))
-        walked.fragmented = dict(most)
+        partial.fragmented = dict(most)
         self.fragmented = deque((stream_id, start) for stream_id, (_, start) in most)
-        self.findings = walked
+        self.findings = partial
         self.restart()
 
 
 def is_compacted(view: View, row: ObjectRow) -> bool:
-    """Whether a compactor made the object: whoever prepared it is in its row."""
+    """Whether a compactor wrote the object, by the role of the node in its row."""
     node = view[NODES].get(NodeId(row.node_id))
     return node is not None and node.role is NodeRole.COMPACTOR

@@ -1,8 +1,4 @@
-"""The leader's duty towards leases of snapshots: that none lives longer than it may, and that all of them together keep no more than they may.
-
-What lives here: when leases end by themselves. What they keep is counted as it is destroyed, in steps of a bounded number of rows: nothing of it can be deleted
-meanwhile, so what was counted stays.
-"""
+"""Leader duty: end snapshot leases that expired or that pin too many bytes."""
 
 from __future__ import annotations
 
@@ -23,14 +19,18 @@ from ponor_controller.settings import SnapshotLeaseSettings
 
 LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("snapshot_leased", "snapshot_renewed", "snapshot_released")
-"""Records after which the next end is another."""
+"""Records after which the duty runs."""
 COUNTING_S: Final = 1.0
-"""Between two looks at what leases keep."""
+"""Time between two counts of pinned bytes."""
 ROWS_PER_STEP: Final = 2_000
 
 
 class PinnedBytes:
-    """How many bytes of destroyed objects the oldest lease keeps, and with it all of them. Counts on from where it stopped."""
+    """Bytes of destroyed objects that the oldest lease, and therefore all leases, keep in the store.
+
+    The count continues where it stopped. A counted object cannot be deleted while the lease exists, so it
+    remains counted.
+    """
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -39,12 +39,12 @@ class PinnedBytes:
         self._counted = (0, ObjectId(0))
 
     def restart(self) -> None:
-        """Begin to count anew."""
+        """Restart the count."""
         self._since_ms = None
         self.size_bytes = 0
 
     def count(self, oldest: SnapshotRow | None) -> bool:
-        """Go on; whether there may be more to count at once."""
+        """Count a bounded number of rows. True if more rows may be left."""
         if oldest is None:
             self.restart()
             return False
@@ -58,15 +58,11 @@ class PinnedBytes:
         return len(rows) == ROWS_PER_STEP
 
 
-class LeaseDriver:
+class LeaseDuty:
     """A step of a `LeaderDuty`."""
 
     def __init__(
-        self,
-        proposer: Proposer,
-        leading: Leading,
-        settings: SnapshotLeaseSettings,
-        telemetry: Telemetry,
+        self, proposer: Proposer, leading: Leading, settings: SnapshotLeaseSettings, telemetry: Telemetry
     ) -> None:
         self._proposer = proposer
         self._settings = settings
@@ -77,7 +73,7 @@ class LeaseDriver:
         telemetry.gauge("ponor_snapshot_pinned_bytes", lambda: self._pinned.size_bytes)
 
     def step(self) -> float | None:
-        """End what is due. Seconds until the next look, while there are leases."""
+        """End due leases. Seconds until the next step while there are leases."""
         view, now_ms = self._proposer.view, self._proposer.now_ms()
         due = [row for row in view[SNAPSHOTS] if row.leased_until_ms <= now_ms]
         records = [self._expire(row) for row in due]
@@ -125,7 +121,7 @@ class LeaseDriver:
 
 
 def _committed(row: SnapshotRow | None, view: View, image: MetadataImage) -> SnapshotRow | None:
-    """The row, once it is committed: what is counted is."""
+    """The row if it is committed, because only committed rows are counted."""
     return (
         row
         if row is not None and row.lease_id in image[SNAPSHOTS] and row.lease_id in view[SNAPSHOTS]

@@ -1,6 +1,6 @@
-"""Opening, renewing and closing the lease of a snapshot: what readers ask, and the records that it takes.
+"""Open, renew and close snapshot leases.
 
-What lives here: the three decisions, pure. Life is capped by the ttl that the caller asks for and by the greatest age; which leases end by themselves is `lease_driver`.
+The requested time-to-live and the maximum age bound a lease. `duty` ends leases that expired.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns import counters
 from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS, SnapshotRow
 from ponor_metadata.tables.schema import View
-from ponor_rpc.errors import OperationError
 
+from ponor_controller.kernel.decisions import invalid, refuse
 from ponor_controller.settings import SnapshotLeaseSettings
 
 HOLDER_CHARACTERS_MAX = 256
 
 
 class LeaseDecision(NamedTuple):
-    """The lease as it will be, and the records that make it so (none: it is)."""
+    """The lease after the decision, and its records (none: unchanged)."""
 
     row: SnapshotRow
     records: list[records_pb2.Record]
@@ -30,19 +30,18 @@ class LeaseDecision(NamedTuple):
 def open_lease(
     request: wire.OpenSnapshot, view: View, now_ms: int, settings: SnapshotLeaseSettings
 ) -> LeaseDecision:
-    """A lease on everything that is proposed now.
+    """Open a lease on everything that is proposed now.
 
     Raises:
         OperationError: INVALID_REQUEST, or OVERLOADED when there are too many leases.
     """
     if not 1 <= len(request.holder) <= HOLDER_CHARACTERS_MAX:
-        raise _refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"a snapshot's holder has {len(request.holder)} characters; give 1 to {HOLDER_CHARACTERS_MAX}",
+        raise invalid(
+            f"a snapshot's holder has {len(request.holder)} characters; give 1 to {HOLDER_CHARACTERS_MAX}"
         )
     _require_ttl(request.ttl_ms)
     if len(view[SNAPSHOTS]) >= settings.snapshot_leases_max:
-        raise _refuse(
+        raise refuse(
             error_pb2.ERROR_CODE_OVERLOADED,
             f"{len(view[SNAPSHOTS])} snapshots are being read, as many as there may be; close some, or try later",
         )
@@ -66,7 +65,7 @@ def open_lease(
 def renew_lease(
     request: wire.RenewSnapshot, view: View, now_ms: int, settings: SnapshotLeaseSettings
 ) -> LeaseDecision:
-    """The lease ends later, but not above the greatest age.
+    """Extend a lease, up to the maximum age.
 
     Raises:
         OperationError: SNAPSHOT_EXPIRED, or INVALID_REQUEST.
@@ -74,9 +73,9 @@ def renew_lease(
     _require_ttl(request.ttl_ms)
     row = view[SNAPSHOTS].get(request.lease_id)
     if row is None or row.leased_until_ms <= now_ms:
-        raise _refuse(
+        raise refuse(
             error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED,
-            f"the lease {request.lease_id} of a snapshot is over; open another and begin anew",
+            f"the lease {request.lease_id} of a snapshot ended; open another and read it from the start",
         )
     until_ms = min(now_ms + request.ttl_ms, row.begun_at_ms + settings.snapshot_lease_age_ms_max)
     if until_ms <= row.leased_until_ms:
@@ -88,20 +87,16 @@ def renew_lease(
 
 
 def close_lease(request: wire.CloseSnapshot, view: View) -> list[records_pb2.Record]:
-    """The record that ends the lease; none when it is over."""
+    """The record that ends the lease; none if it ended already."""
     row = view[SNAPSHOTS].get(request.lease_id)
     return [] if row is None else [released(row)]
 
 
 def released(row: SnapshotRow) -> records_pb2.Record:
-    """The record by which a lease ends."""
+    """The record that ends a lease."""
     return records_pb2.Record(snapshot_released=records_pb2.SnapshotReleased(lease_id=row.lease_id))
 
 
 def _require_ttl(ttl_ms: int) -> None:
     if ttl_ms < 1:
-        raise _refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"a lease of {ttl_ms} ms; ask for at least 1")
-
-
-def _refuse(code: error_pb2.ErrorCode.ValueType, message: str) -> OperationError:
-    return OperationError(code, message)
+        raise invalid(f"a lease of {ttl_ms} ms; ask for at least 1")

@@ -1,8 +1,4 @@
-"""The leader's duty towards moves: that each of them ends, whatever becomes of its source and its target.
-
-What lives here: carrying out what is due, telling of it, and when to look again. Everything that is decided comes from rows and cluster time (`overdue`); a new leader takes it up
-where it finds it.
-"""
+"""Leader duty: end moves whose source or target does not (see `overdue`)."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from ponor_metadata.nouns.topics import MOVES
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.tracing import TraceContext
 
-from ponor_controller.domains.moves.overdue import Action, Deed, find_due
+from ponor_controller.domains.moves.overdue import Action, Intervention, find_due
 from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.kernel.proposer import Proposer
 
@@ -25,10 +21,10 @@ WAKING: Final = (
     "node_registered",
     "cluster_stop_announced",
 )
-"""Records after which something may be due."""
+"""Records after which the duty runs."""
 
 
-class MoveDriver:
+class MoveDuty:
     """A step of a `LeaderDuty`."""
 
     def __init__(self, proposer: Proposer, activity: NodeActivity, telemetry: Telemetry) -> None:
@@ -41,16 +37,18 @@ class MoveDriver:
         }
 
     def step(self) -> float | None:
-        """Do what is due. Seconds until the next look, while anything moves."""
+        """Propose the interventions that are due. Seconds until the next step while partitions move."""
         view, now_ms = self._proposer.view, self._proposer.now_ms()
         if not len(view[MOVES]):
             return None
-        settled_in_s = self._activity.settled_in_s()
-        due = find_due(view, now_ms, self._activity.is_suspected, settled_in_ms=round(settled_in_s * 1000))
-        if due.deeds:
-            self._proposer.propose([deed.record for deed in due.deeds], divisible=True)
-            for deed in due.deeds:
-                self._tell(deed)
+        grace_left_s = self._activity.grace_left_s()
+        due = find_due(view, now_ms, self._activity.is_suspected, grace_left_ms=round(grace_left_s * 1000))
+        if due.interventions:
+            self._proposer.propose(
+                [intervention.record for intervention in due.interventions], divisible=True
+            )
+            for intervention in due.interventions:
+                self._report(intervention)
         waits = [] if due.again_at_ms is None else [(due.again_at_ms - now_ms) / 1000]
         nodes = (node_id for move in view[MOVES] for node_id in (move.source_id, move.target_id))
         for node_id in dict.fromkeys(nodes):
@@ -59,15 +57,17 @@ class MoveDriver:
                 waits.append(suspected_in_s)
         return min(waits, default=None)
 
-    def _tell(self, deed: Deed) -> None:
-        move, action = deed.move, deed.action
+    def _report(self, intervention: Intervention) -> None:
+        move, action = intervention.move, intervention.action
         self._counters[action].add()
         level = logging.WARNING if action is Action.FENCED else logging.INFO
         if action is Action.FENCED:
-            LOG.log(level, "node %d is fenced: %s", move.source_id, deed.why)
+            LOG.log(level, "node %d is fenced: %s", move.source_id, intervention.why)
         else:
             leader_id = (
-                deed.record.partition_changed.leader_id if action is Action.ELECTED else move.source_id
+                intervention.record.partition_changed.leader_id
+                if action is Action.ELECTED
+                else move.source_id
             )
             LOG.log(
                 level,
@@ -78,19 +78,19 @@ class MoveDriver:
                 move.target_id,
                 action.value,
                 leader_id,
-                deed.why,
+                intervention.why,
             )
-        self._trace(deed)
+        self._trace(intervention)
 
-    def _trace(self, deed: Deed) -> None:
-        """The step that the source should have taken, in the trace of the move; it ends once it is committed."""
-        tracing, parent = self._telemetry.tracing, TraceContext.parse(deed.move.traceparent)
+    def _trace(self, intervention: Intervention) -> None:
+        """Add a span to the trace of the move; it ends with the commit."""
+        tracing, parent = self._telemetry.tracing, TraceContext.parse(intervention.move.traceparent)
         if tracing is None or parent is None:
             return
-        attributes = {"ponor.move.action": deed.action.value, "ponor.move.why": deed.why}
+        attributes = {"ponor.move.action": intervention.action.value, "ponor.move.why": intervention.why}
         span = tracing.begin("ponor.controller.move", attributes, parent=parent)
         if span is not None:
-            self._proposer.when_committed(
+            self._proposer.commits.when_reached(
                 self._proposer.last_index,
                 lambda span: span.end(),
                 lambda span, error: span.end(error=type(error).__name__),

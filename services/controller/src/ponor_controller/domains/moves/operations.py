@@ -1,7 +1,7 @@
-"""Moves of partitions: begin, cancel, elect.
+"""Operations on moves: begin, cancel, elect.
 
-What lives here: what may be asked of a move. Each partition of an operation is judged by itself, so that one that cannot move keeps no other back; only an operation that makes no
-sense is refused as a whole. How a move goes on when nobody asks is `ponor_controller.moves`.
+Each partition of an operation succeeds or fails separately. Only a malformed operation is refused
+as a whole. `duty` ends moves that no request ends.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.domains.moves import rules
-from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_count, require_role
-from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.kernel.decisions import (
+    Decision,
+    Situation,
+    invalid,
+    refuse,
+    require_count,
+    require_role,
+)
+from ponor_controller.shared_rules import move_records
 from ponor_controller.shared_rules.placement import is_live
 
 MOVES_PER_OPERATION_MAX: Final = 1_000
 
 
 def move_partitions(body: wire.MovePartitions, situation: Situation) -> Decision:
-    """Begin moves; to where a partition is already ends one."""
+    """Begin moves. A move to the present leader cancels the partition's move."""
     _check_operation(((move.topic_id, move.partition) for move in body.moves), len(body.moves), situation)
     _check_reason(body.reason)
     cause = _cause(body.cause)
@@ -37,23 +44,23 @@ def move_partitions(body: wire.MovePartitions, situation: Situation) -> Decision
         target_id = NodeId(move.target_id)
         present = situation.view[MOVES].get((partition.topic_id, partition.partition))
         if target_id == partition.leader_id:
-            return None if present is None else _keep(present, "asked to stay", situation)
+            return None if present is None else _keep(present, "moved to its present leader", situation)
         if present is not None:
             if present.target_id == target_id:
                 return None
             raise refuse(
                 error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
-                f"{_name(partition)} is on its way to broker {present.target_id}; wait, or cancel that move first",
+                f"{_name(partition)} is moving to broker {present.target_id}; wait, or cancel that move first",
             )
         _require_leader(partition, situation)
         _require_target(target_id, situation)
         source_id = partition.leader_id
         also = waves[source_id] = waves.get(source_id, -1) + 1
-        return changes.begun(
+        return move_records.begun(
             partition,
             target_id,
             now_ms=situation.now_ms,
-            elect_at_ms=changes.elect_at_ms(
+            elect_at_ms=move_records.elect_at_ms(
                 situation.view, source_id, situation.now_ms, situation.settings, also=also
             ),
             cause=cause,
@@ -65,7 +72,7 @@ def move_partitions(body: wire.MovePartitions, situation: Situation) -> Decision
 
 
 def cancel_moves(body: wire.CancelMoves, situation: Situation) -> Decision:
-    """Leave partitions where they are."""
+    """Cancel moves: the sources keep their partitions."""
     _check_operation(
         ((each.topic_id, each.partition) for each in body.partitions), len(body.partitions), situation
     )
@@ -85,9 +92,10 @@ def cancel_moves(body: wire.CancelMoves, situation: Situation) -> Decision:
 
 
 def elect_moved(body: wire.ElectMoved, situation: Situation) -> Decision:
-    """The source has closed the streams: the target leads from now on.
+    """Elect the target after the source closed the streams.
 
-    A move may have been cancelled while the request that closed the streams was under way. Then the source is elected again: without a new epoch nobody could open them.
+    If the move was cancelled while the source closed the streams, the source is elected again, because closed
+    streams can only be opened at a new epoch.
     """
     _check_operation(
         ((each.topic_id, each.partition) for each in body.partitions), len(body.partitions), situation
@@ -99,17 +107,16 @@ def elect_moved(body: wire.ElectMoved, situation: Situation) -> Decision:
             return None
         caller_id = situation.caller.node_id
         if (partition.leader_id, partition.leader_epoch) != (caller_id, wanted.leader_epoch):
-            raise refuse(
-                error_pb2.ERROR_CODE_INVALID_REQUEST,
+            raise invalid(
                 f"{_name(partition)} is led by broker {partition.leader_id} at epoch {partition.leader_epoch}; "
-                f"broker {caller_id} cannot give it up at epoch {wanted.leader_epoch}",
+                f"broker {caller_id} cannot give it up at epoch {wanted.leader_epoch}"
             )
         move = situation.view[MOVES].get((partition.topic_id, partition.partition))
         _require_closed(partition, move, situation)
         if move is None:
-            return changes.elected(situation.view, partition, caller_id, situation.traceparent)
+            return move_records.elected(situation.view, partition, caller_id, situation.traceparent)
         leader_id = rules.electee(situation.view, (move.target_id, move.source_id), situation.is_suspected)
-        return changes.elected(
+        return move_records.elected(
             situation.view,
             partition,
             caller_id if leader_id is None else leader_id,
@@ -123,7 +130,7 @@ def _each(
     wanted: Iterable[wire.PartitionMove] | Iterable[wire.PartitionName],
     decide: Callable[..., records_pb2.Record | None],
 ) -> Decision:
-    """Every partition by itself: its record, if it needs one, or why not."""
+    """Decide on each partition separately: a record, nothing, or an error in the answer."""
     decision = Decision(divisible=True)
     answered = wire.MovesAnswered()
     for each in wanted:
@@ -143,16 +150,13 @@ def _check_operation(names: Iterable[tuple[bytes, int]], count: int, situation: 
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(count, MOVES_PER_OPERATION_MAX, "partitions")
     if len(set(names)) != count:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, "a partition is named twice in one operation; name it once"
-        )
+        raise invalid("a partition is named twice in one operation; name it once")
 
 
 def _check_reason(reason: str) -> None:
-    if len(reason) > changes.REASON_CHARACTERS_MAX:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"a reason of {len(reason)} characters; give at most {changes.REASON_CHARACTERS_MAX}",
+    if len(reason) > move_records.REASON_CHARACTERS_MAX:
+        raise invalid(
+            f"a reason of {len(reason)} characters; give at most {move_records.REASON_CHARACTERS_MAX}"
         )
 
 
@@ -160,7 +164,7 @@ def _cause(cause: int) -> MoveCause:
     try:
         return MoveCause(cause)
     except ValueError:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"cause {cause} of a move is not known") from None
+        raise invalid(f"cause {cause} of a move is not known") from None
 
 
 def _require_partition(topic_id: bytes, number: int, situation: Situation) -> PartitionRow:
@@ -174,7 +178,7 @@ def _require_partition(topic_id: bytes, number: int, situation: Situation) -> Pa
 
 
 def _require_leader(partition: PartitionRow, situation: Situation) -> None:
-    """Only a source that lives can close what it has."""
+    """Require a live source, because only the source can close its streams."""
     leader_id = partition.leader_id
     if not is_live(situation.view[NODES].get(leader_id), situation.is_suspected):
         raise refuse(
@@ -186,7 +190,7 @@ def _require_leader(partition: PartitionRow, situation: Situation) -> None:
 def _require_target(target_id: NodeId, situation: Situation) -> None:
     node = situation.view[NODES].get(target_id)
     if node is None or node.role is not NodeRole.BROKER:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"no broker {target_id} is registered")
+        raise invalid(f"no broker {target_id} is registered")
     if not is_live(node, situation.is_suspected) or node.draining:
         state = "drains" if node.draining else "is fenced or silent"
         raise refuse(
@@ -210,11 +214,11 @@ def _require_closed(partition: PartitionRow, move: MoveRow | None, situation: Si
 
 
 def _keep(move: MoveRow, reason: str, situation: Situation) -> records_pb2.Record:
-    record = rules.kept_by_source(situation.view, move, reason, situation.is_suspected)
+    record = rules.keep_at_source(situation.view, move, reason, situation.is_suspected)
     if record is None:
         raise refuse(
             error_pb2.ERROR_CODE_NO_BROKER,
-            f"partition {move.partition} of topic {move.topic_id.hex()}: no broker lives that could lead it; try again later",
+            f"partition {move.partition} of topic {move.topic_id.hex()}: no live broker can lead it; try again later",
         )
     return record
 

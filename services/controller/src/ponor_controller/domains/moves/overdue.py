@@ -1,15 +1,13 @@
-"""Moves that nobody ends: what the controller does about them by itself, and when.
+"""Decide how to end a move that its source did not end in time, from rows and cluster time only.
 
-What lives here: the decision, as a pure function of rows and cluster time, so that whoever leads comes to the same one.
-
-| the streams are | and | then |
+| streams | condition | action |
 |---|---|---|
-| closed | the re-election timeout is over, or the source is lost | the target is elected, or another broker if the target is lost |
-| closed | the target is lost | another broker is elected: the source if it lives |
-| open | the target is lost | the move is cancelled, the source goes on |
-| open at the source | twice the timeout is over | the source *node* is fenced: it is stuck. Its streams are closed by the recovery of its log, never at the committed end |
-| open at another node, or at an earlier life of the source | the re-election timeout is over | the move is cancelled: another log is recovered first, and the source holds nothing that it could give up |
-| open | the source is fenced | nothing: its log is recovered first (failover, or its own restart), which ends the move |
+| closed | the re-election timeout is over, or the source is lost | elect the target, or another broker if the target is lost |
+| closed | the target is lost | elect another broker: the source if it is live |
+| open | the target is lost | cancel the move; the source continues |
+| open at the source | twice the timeout is over | fence the source node. The recovery of its log closes the streams, never at the committed end |
+| open at another node, or under an earlier epoch of the source | the re-election timeout is over | cancel the move: another log must be recovered first |
+| open | the source is fenced | nothing: the recovery of its log (failover, or its restart) ends the move |
 """
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.domains.moves import rules
-from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.shared_rules import move_records
 from ponor_controller.shared_rules.placement import is_live
 
 RETRY_MS: Final = 1_000
-"""When nobody lives who could lead a partition: until the next look, beside what happens meanwhile."""
+"""Time until the next check while no broker can lead a partition."""
 
 
 class Action(Enum):
-    """What the controller did."""
+    """How the controller intervenes in a move."""
 
     ELECTED = "elected"
     CANCELLED = "cancelled"
@@ -43,8 +41,8 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """Something that is due about a move: the record, and why, for people. For FENCED the record is about the source."""
+class Intervention:
+    """A due intervention: its record and the reason for logs. For FENCED the record fences the source."""
 
     action: Action
     move: MoveRow
@@ -54,37 +52,38 @@ class Deed:
 
 @dataclass(slots=True)
 class Due:
-    """What is to be done now, in order, and the cluster time at which to look again (None: only when something happens)."""
+    """Interventions that are due now, in order, and the cluster time of the next check (None: only when woken)."""
 
-    deeds: list[Deed] = field(default_factory=list)
+    interventions: list[Intervention] = field(default_factory=list)
     again_at_ms: int | None = None
 
     def again(self, at_ms: int) -> None:
-        """Look then, at the latest."""
+        """Check again at `at_ms` at the latest."""
         self.again_at_ms = at_ms if self.again_at_ms is None else min(self.again_at_ms, at_ms)
 
 
 def fence_at_ms(move: MoveRow) -> int:
-    """Twice the re-election timeout after the move began: a source that still holds streams then is stuck."""
+    """The cluster time at which a source that still holds streams is stuck: twice the re-election timeout."""
     return 2 * move.elect_at_ms - move.begun_at_ms
 
 
 def find_due(
-    view: View, now_ms: int, is_suspected: Callable[[NodeId], bool], *, settled_in_ms: int = 0
+    view: View, now_ms: int, is_suspected: Callable[[NodeId], bool], *, grace_left_ms: int = 0
 ) -> Due:
-    """What is due.
+    """Find the interventions that are due.
 
     Args:
-        view: as the leader sees it.
+        view: of the leader.
         now_ms: cluster time.
         is_suspected: whether a node is silent.
-        settled_in_ms: nobody is fenced before: after an election every source has time to find the leader.
+        grace_left_ms: no source is fenced before this time is over, because after an election every source
+            needs time to find the leader.
     """
     cluster = cluster_of(view)
     if cluster is not None and cluster.stop_until_ms > now_ms:
         return Due(again_at_ms=cluster.stop_until_ms if len(view[MOVES]) else None)
     due = Due()
-    fenced = _fence_stuck(view, now_ms, settled_in_ms, due)
+    fenced = _fence_stuck(view, now_ms, grace_left_ms, due)
     nodes = _Nodes(view, is_suspected, fenced)
     for move in view[MOVES]:
         source_lost, target_lost = nodes.is_lost(move.source_id), nodes.is_lost(move.target_id)
@@ -96,17 +95,21 @@ def find_due(
             continue
         elif target_lost:
             why = f"broker {move.target_id} is lost"
-            due.deeds.append(Deed(Action.CANCELLED, move, changes.cancelled(move, why), why))
+            due.interventions.append(
+                Intervention(Action.CANCELLED, move, move_records.cancelled(move, why), why)
+            )
         elif now_ms < move.elect_at_ms:
             due.again(move.elect_at_ms)
         elif not _holds(view, move):
             why = f"broker {move.source_id} cannot open it before the log of its former leader is recovered"
-            due.deeds.append(Deed(Action.CANCELLED, move, changes.cancelled(move, why), why))
+            due.interventions.append(
+                Intervention(Action.CANCELLED, move, move_records.cancelled(move, why), why)
+            )
     return due
 
 
 class _Nodes:
-    """Brokers as of one look; each is looked at once."""
+    """States of brokers during one step, each computed once."""
 
     def __init__(
         self, view: View, is_suspected: Callable[[NodeId], bool], fenced: dict[NodeId, None]
@@ -117,24 +120,24 @@ class _Nodes:
         self._lost: dict[NodeId, bool] = {}
 
     def is_suspected(self, node_id: NodeId) -> bool:
-        """Silent, or fenced by this very look."""
+        """Silent, or fenced by this step."""
         return node_id in self.fenced or self._suspected(node_id)
 
     def has_no_rights(self, node_id: NodeId) -> bool:
-        """Fenced, or about to be."""
+        """Fenced, also by this step."""
         node = self._view[NODES].get(node_id)
         return node is None or node.fenced or node_id in self.fenced
 
     def is_lost(self, node_id: NodeId) -> bool:
-        """Fenced or silent: it opens nothing that is moved to it, and asks for nothing."""
+        """Fenced or silent: it opens no partition and sends no request."""
         lost = self._lost.get(node_id)
         if lost is None:
             lost = self._lost[node_id] = not is_live(self._view[NODES].get(node_id), self.is_suspected)
         return lost
 
 
-def _fence_stuck(view: View, now_ms: int, settled_in_ms: int, due: Due) -> dict[NodeId, None]:
-    """Fence sources that hold streams of a move that should long be over."""
+def _fence_stuck(view: View, now_ms: int, grace_left_ms: int, due: Due) -> dict[NodeId, None]:
+    """Fence sources that still hold streams after `fence_at_ms`."""
     fenced: dict[NodeId, None] = {}
     for move in view[MOVES]:
         if now_ms < move.elect_at_ms or move.source_id in fenced:
@@ -142,14 +145,16 @@ def _fence_stuck(view: View, now_ms: int, settled_in_ms: int, due: Due) -> dict[
         node = view[NODES].get(move.source_id)
         if node is None or node.fenced or not _holds(view, move):
             continue
-        at_ms = max(fence_at_ms(move), now_ms + settled_in_ms)
+        at_ms = max(fence_at_ms(move), now_ms + grace_left_ms)
         if now_ms < at_ms:
             due.again(at_ms)
             continue
         fenced[move.source_id] = None
         record = records_pb2.NodeFenced(node_id=node.node_id, node_epoch=node.node_epoch)
-        why = f"it holds streams of partition {move.partition} of topic {move.topic_id.hex()} {now_ms - move.begun_at_ms} ms after it was told to give it up"
-        due.deeds.append(Deed(Action.FENCED, move, records_pb2.Record(node_fenced=record), why))
+        why = f"it holds streams of partition {move.partition} of topic {move.topic_id.hex()} {now_ms - move.begun_at_ms} ms after its move began"
+        due.interventions.append(
+            Intervention(Action.FENCED, move, records_pb2.Record(node_fenced=record), why)
+        )
     return fenced
 
 
@@ -165,11 +170,11 @@ def _elect(view: View, move: MoveRow, now_ms: int, nodes: _Nodes, due: Due) -> N
     if leader_id is None:
         due.again(now_ms + RETRY_MS)
         return
-    record = changes.elected(view, rules.moving_partition(view, move), leader_id, move.traceparent)
+    record = move_records.elected(view, rules.moving_partition(view, move), leader_id, move.traceparent)
     if leader_id != move.target_id:
         why = f"broker {move.target_id} is lost"
     elif nodes.is_lost(move.source_id):
         why = f"broker {move.source_id} is lost, and had closed it"
     else:
-        why = f"broker {move.source_id} did not ask for {now_ms - move.begun_at_ms} ms"
-    due.deeds.append(Deed(Action.ELECTED, move, record, why))
+        why = f"broker {move.source_id} did not request the election for {now_ms - move.begun_at_ms} ms"
+    due.interventions.append(Intervention(Action.ELECTED, move, record, why))

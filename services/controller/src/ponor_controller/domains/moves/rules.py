@@ -1,7 +1,4 @@
-"""What holds while a partition moves: whether its streams are closed, and who may lead it next.
-
-What lives here: pure questions about a view, asked by requests and by the driver alike, so that both end a move in the same way.
-"""
+"""Rules of moves that operations and the duty share: whether streams are closed, and who leads next."""
 
 from __future__ import annotations
 
@@ -14,18 +11,21 @@ from ponor_metadata.nouns.topics import PARTITIONS, MoveRow, PartitionRow
 from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
-from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.shared_rules import move_records
 from ponor_controller.shared_rules.placement import candidates, is_live, led_counts, spread
 
 
 def open_stream(view: View, topic_id: bytes, partition: int) -> StreamRow | None:
-    """A stream of the partition that somebody holds open; None when all are closed, and nobody can append."""
+    """An open stream of the partition; None when all are closed, so that no broker can append."""
     streams = view[STREAMS].find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))
     return next((row for row in streams if row.open), None)
 
 
 def holds_stream(view: View, node: NodeRow, move: MoveRow) -> bool:
-    """Whether this life of a node holds a stream of the partition open. A leader that still waits for the recovery of the log before holds none."""
+    """Whether the node holds a stream of the partition open at its present epoch.
+
+    A leader that waits for the recovery of the former log holds none.
+    """
     streams = view[STREAMS].find(STREAMS_OF_PARTITION, (move.topic_id.hex(), str(move.partition)))
     return any(
         row.open and (row.node_id, row.node_epoch) == (node.node_id, node.node_epoch) for row in streams
@@ -47,16 +47,13 @@ def electee(
     *,
     without: Container[NodeId] = (),
 ) -> NodeId | None:
-    """Who leads a partition whose streams are closed.
+    """Choose the leader of a partition whose streams are closed.
 
-    The first of `preferred` that lives; the others of them only if they keep their partitions; then whoever has the fewest; then one that drains, which gives the partition away
-    again. None when no broker lives.
+    The first of `preferred` if live; else another of them if live and not draining; else the candidate with
+    the fewest partitions; else a live draining one of `preferred`; else None.
     """
-    living = [
-        node_id
-        for node_id in preferred
-        if node_id not in without and is_live(view[NODES].get(node_id), is_suspected)
-    ]
+    allowed = [node_id for node_id in preferred if node_id not in without]
+    living = [node_id for node_id in allowed if is_live(view[NODES].get(node_id), is_suspected)]
     if living and living[0] == preferred[0]:
         return living[0]
     others = candidates(view, is_suspected, without=without)
@@ -68,16 +65,17 @@ def electee(
     return living[0] if living else None
 
 
-def kept_by_source(
+def keep_at_source(
     view: View, move: MoveRow, reason: str, is_suspected: Callable[[NodeId], bool]
 ) -> records_pb2.Record | None:
-    """The record that leaves the partition where it is.
+    """The record that ends a move in favour of its source.
 
-    Streams that are open go on as before. Once they are closed, only a new epoch opens them again: an election, of the source if it lives. None when no broker lives.
+    Open streams remain open. Closed streams can only be opened at a new epoch, so a leader is elected: the
+    source if it is live. None if no broker is live.
     """
     if open_stream(view, move.topic_id, move.partition) is not None:
-        return changes.cancelled(move, reason)
+        return move_records.cancelled(move, reason)
     leader_id = electee(view, (move.source_id, move.target_id), is_suspected)
     if leader_id is None:
         return None
-    return changes.elected(view, moving_partition(view, move), leader_id, move.traceparent)
+    return move_records.elected(view, moving_partition(view, move), leader_id, move.traceparent)

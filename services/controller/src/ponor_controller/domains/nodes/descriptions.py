@@ -1,6 +1,8 @@
-"""Nodes for operators: which ones there are, which the leader hears, and the end of one that is gone for good."""
+"""Describe the registered nodes, and unregister a node that will not return."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import cluster_service_pb2 as wire
@@ -13,20 +15,34 @@ from ponor_metadata.tables.schema import View
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 
-from ponor_controller.server.cluster_ports import Heard
+
+class NodeContact(Protocol):
+    """The leader's contact with nodes. Valid only while this controller leads."""
+
+    def is_away(self, node_id: NodeId) -> bool:
+        """Whether the node's session broke and it has no other."""
+        ...
+
+    def is_suspected(self, node_id: NodeId) -> bool:
+        """Whether the node has probably failed."""
+        ...
+
+    def heard_ms_ago(self, node_id: NodeId) -> int | None:
+        """How long ago the node was heard; None if not in this term."""
+        ...
 
 
-def describe_nodes(view: View, heard: Heard) -> wire.NodesDescription:
-    """Every node that has a role, by node id."""
+def describe_nodes(view: View, contact: NodeContact) -> wire.NodesDescription:
+    """All nodes with a role, by node id."""
     rows = sorted((row for row in view[NODES] if row.role is not NodeRole.NONE), key=lambda row: row.node_id)
-    return wire.NodesDescription(nodes=[_describe(row, heard) for row in rows])
+    return wire.NodesDescription(nodes=[_describe(row, contact) for row in rows])
 
 
-def unregister_node(node_id: NodeId, view: View, heard: Heard) -> list[records_pb2.Record]:
-    """The records by which a node loses its rights and its role; none if it has no role already.
+def unregister_node(node_id: NodeId, view: View, contact: NodeContact) -> list[records_pb2.Record]:
+    """The records that fence a node and remove its role; none if it has no role.
 
     Raises:
-        OperationError: NODE_NOT_FOUND; INVALID_REQUEST for a node that lives or holds something.
+        OperationError: NODE_NOT_FOUND; INVALID_REQUEST for a node that is live or still holds something.
     """
     row = view[NODES].get(node_id)
     if row is None:
@@ -36,7 +52,7 @@ def unregister_node(node_id: NodeId, view: View, heard: Heard) -> list[records_p
         )
     if row.role is NodeRole.NONE:
         return []
-    if not row.fenced and not heard.is_suspected(node_id):
+    if not row.fenced and not contact.is_suspected(node_id):
         raise OperationError(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             f"{row.role.name.lower()} {node_id} is alive, or stopped a moment ago: stop it and wait for the session timeout",
@@ -55,16 +71,16 @@ def unregister_node(node_id: NodeId, view: View, heard: Heard) -> list[records_p
     ]
 
 
-def _describe(row: NodeRow, heard: Heard) -> wire.NodeDescription:
-    heard_ms_ago = heard.heard_ms_ago(row.node_id)
+def _describe(row: NodeRow, contact: NodeContact) -> wire.NodeDescription:
+    heard_ms_ago = contact.heard_ms_ago(row.node_id)
     return wire.NodeDescription(
         node_id=row.node_id,
         role=records_pb2.NodeRole.ValueType(row.role),
         node_epoch=row.node_epoch,
         fenced=row.fenced,
-        connected=heard_ms_ago is not None and not row.fenced and not heard.is_away(row.node_id),
+        connected=heard_ms_ago is not None and not row.fenced and not contact.is_away(row.node_id),
         heard_ms_ago=-1 if heard_ms_ago is None else heard_ms_ago,
-        suspected=not row.fenced and heard.is_suspected(row.node_id),
+        suspected=not row.fenced and contact.is_suspected(row.node_id),
         draining=row.draining,
     )
 

@@ -1,25 +1,35 @@
-"""The leader's duty towards brokers that drain: that partitions leave them until none is left.
+"""Leader duty: begin the moves of partitions that leave draining brokers, wave by wave.
 
-What lives here: beginning the moves of each wave. That a move ends is the business of `moves`; that the broker stops once it has nothing left, its own.
+A wave is bounded, so that the source closes its partitions before it gets more. It is refilled when
+half of it has arrived, so that the source can close many partitions together.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.cluster import cluster_of
-from ponor_metadata.nouns.topics import MoveCause, PartitionRow
+from ponor_metadata.nouns.nodes import NODES, NodeRow
+from ponor_metadata.nouns.topics import (
+    MOVES,
+    MOVES_FROM,
+    PARTITIONS,
+    PARTITIONS_LED_BY,
+    MoveCause,
+    PartitionRow,
+)
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 from ponor_runtime.telemetry import Telemetry
 
-from ponor_controller.domains.nodes.drain_waves import draining_brokers, next_wave
 from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.kernel.proposer import Proposer
 from ponor_controller.settings import ControllerSettings
-from ponor_controller.shared_rules import move_records as changes
-from ponor_controller.shared_rules.placement import candidates, led_counts
+from ponor_controller.shared_rules import move_records
+from ponor_controller.shared_rules.move_records import current_traceparent
+from ponor_controller.shared_rules.placement import candidates, led_counts, spread
 
 LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = (
@@ -30,20 +40,16 @@ WAKING: Final = (
     "partition_move_cancelled",
     "cluster_stop_announced",
 )
-"""Records after which more may move."""
+"""Records after which the duty runs."""
 RETRY_S: Final = 1.0
-"""While nobody can take what a broker has: until the next look, beside what happens meanwhile."""
+"""Time until the next step while no broker can take partitions."""
 
 
-class DrainDriver:
+class DrainDuty:
     """A step of a `LeaderDuty`."""
 
     def __init__(
-        self,
-        proposer: Proposer,
-        activity: NodeActivity,
-        settings: ControllerSettings,
-        telemetry: Telemetry,
+        self, proposer: Proposer, activity: NodeActivity, settings: ControllerSettings, telemetry: Telemetry
     ) -> None:
         self._proposer = proposer
         self._activity = activity
@@ -51,12 +57,13 @@ class DrainDriver:
         self._telemetry = telemetry
         self._moves = telemetry.counter("ponor_controller_drain_moves_total")
         self._begun_at_ms: dict[tuple[bytes, int], int] = {}
-        """Partitions whose moves this leader began lately, the oldest first. Only to pace what is cancelled again and again: a leader that does not know it tries once too early."""
+        """Partitions whose moves this leader began recently, the oldest first. Limits the rate of retries after
+        cancelled moves; a new leader starts without it and retries once too early."""
 
     def step(self) -> float | None:
-        """Begin what may begin now. Seconds until the next look, while a broker drains."""
+        """Begin the next wave of each draining broker. Seconds until the next step while a broker drains."""
         view, now_ms = self._proposer.view, self._proposer.now_ms()
-        self._forget_before(now_ms - self._settings.drain_retry_ms)
+        self._drop_before(now_ms - self._settings.drain_retry_ms)
         cluster = cluster_of(view)
         sources = draining_brokers(view)
         if not sources:
@@ -78,35 +85,71 @@ class DrainDriver:
             return
         LOG.info("broker %d drains: %d partitions begin to move", source_id, len(wave))
         with self._telemetry.span("ponor.controller.drain", {"ponor.node.id": source_id}):
-            tracing = self._telemetry.tracing
-            context = None if tracing is None else tracing.current()
-            traceparent = "" if context is None else context.traceparent
-            records: list[records_pb2.Record] = []
-            for partition, target_id in wave:
-                elect_at_ms = changes.elect_at_ms(view, source_id, now_ms, settings, also=len(records))
-                records.append(
-                    changes.begun(
-                        partition,
-                        target_id,
-                        now_ms=now_ms,
-                        elect_at_ms=elect_at_ms,
-                        cause=MoveCause.DRAIN,
-                        reason=f"broker {source_id} drains",
-                        traceparent=traceparent,
-                    )
+            traceparent = current_traceparent(self._telemetry)
+            records = [
+                move_records.begun(
+                    partition,
+                    target_id,
+                    now_ms=now_ms,
+                    elect_at_ms=move_records.elect_at_ms(view, source_id, now_ms, settings, also=number),
+                    cause=MoveCause.DRAIN,
+                    reason=f"broker {source_id} drains",
+                    traceparent=traceparent,
                 )
+                for number, (partition, target_id) in enumerate(wave)
+            ]
             self._proposer.propose(records, divisible=True)
         self._moves.add(len(records))
         for partition, _ in wave:
             self._begun_at_ms[(partition.topic_id, partition.partition)] = now_ms
 
     def _may_move(self, partition: PartitionRow) -> bool:
-        """Not again at once: whoever cancelled its move had a reason that lasts."""
+        """Whether the retry pause of the partition is over: the reason of a cancellation usually persists."""
         return (partition.topic_id, partition.partition) not in self._begun_at_ms
 
-    def _forget_before(self, at_ms: int) -> None:
+    def _drop_before(self, at_ms: int) -> None:
         while self._begun_at_ms:
             oldest = next(iter(self._begun_at_ms))
             if self._begun_at_ms[oldest] > at_ms:
                 return
             del self._begun_at_ms[oldest]
+
+
+def draining_brokers(view: View) -> list[NodeRow]:
+    """Draining brokers that still lead partitions, by node id."""
+    return [
+        row
+        for row in view[NODES]
+        if row.draining and not row.fenced and view[PARTITIONS].find(PARTITIONS_LED_BY, row.node_id)
+    ]
+
+
+def next_wave(
+    view: View,
+    source_id: NodeId,
+    counts: dict[NodeId, int],
+    in_flight_max: int,
+    may_move: Callable[[PartitionRow], bool],
+) -> list[tuple[PartitionRow, NodeId]]:
+    """Partitions that begin to move now, with their targets.
+
+    Args:
+        view: of the leader.
+        source_id: the draining broker.
+        counts: partitions of each possible target after all present moves; the new moves are added.
+        in_flight_max: bound of moves in progress from one source.
+        may_move: whether a partition may be tried now, after a cancelled move.
+    """
+    under_way = len(view[MOVES].find(MOVES_FROM, source_id))
+    if 2 * under_way > in_flight_max:
+        return []
+    chosen: list[PartitionRow] = []
+    for partition in view[PARTITIONS].find(PARTITIONS_LED_BY, source_id):
+        if len(chosen) == in_flight_max - under_way:
+            break
+        if (partition.topic_id, partition.partition) not in view[MOVES] and may_move(partition):
+            chosen.append(partition)
+    targets: Sequence[NodeId] = spread(counts, len(chosen))
+    for target_id in targets:
+        counts[target_id] += 1
+    return list(zip(chosen, targets, strict=True))

@@ -1,8 +1,4 @@
-"""The leader's duty towards brokers that died: that others take over what they led, and that what they acknowledged is recovered.
-
-What lives here: when to look, carrying out what is due, and telling operators of it. What is due comes from rows and from who is suspected (`failures`); a new leader takes it up where
-it finds it.
-"""
+"""Leader duty: fence failed brokers, elect new leaders, and assign the recovery of their logs."""
 
 from __future__ import annotations
 
@@ -25,28 +21,18 @@ from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.kernel.proposer import Proposer
 
 LOG: Final = logging.getLogger("ponor.controller")
-WAKING: Final = (
-    "node_fenced",
-    "node_registered",
-    "node_drain_set",
-    "wal_closed",
-    "cluster_stop_announced",
-)
-"""Records after which something may be due."""
+WAKING: Final = ("node_fenced", "node_registered", "node_drain_set", "wal_closed", "cluster_stop_announced")
+"""Records after which the duty runs."""
 LOOK_S: Final = 0.1
-"""Between two looks while a broker is away, or while something is due that nobody could take: who is heard again leaves no record."""
+"""Time between two steps while a broker is away or no broker can take its partitions. A broker that is heard
+again leaves no record that could wake the duty."""
 
 
-class FailoverDriver:
+class FailoverDuty:
     """A step of a `LeaderDuty`."""
 
     def __init__(
-        self,
-        proposer: Proposer,
-        activity: NodeActivity,
-        leading: Leading,
-        clock: Clock,
-        telemetry: Telemetry,
+        self, proposer: Proposer, activity: NodeActivity, leading: Leading, clock: Clock, telemetry: Telemetry
     ) -> None:
         self._proposer = proposer
         self._activity = activity
@@ -56,14 +42,14 @@ class FailoverDriver:
         self._assignments = telemetry.counter("ponor_controller_wal_assignments_total")
         telemetry.gauge("ponor_controller_wal_recoveries", lambda: len(orphans(proposer.view.image)))
         self._recovering: dict[tuple[NodeId, NodeEpoch], int] = {}
-        """Since when (ns) this leader knows of a log that is to be recovered; only to tell how long it took."""
+        """Start of each recovery that this leader has observed, in ns; only for the log line at its end."""
         leading.on_change(self._recovering.clear)
 
     def step(self) -> float | None:
-        """Do what is due. Seconds until the next look, while a broker has its log in the store."""
+        """Propose what is due. Seconds until the next step while a broker has its log in the store."""
         view, now_ms = self._proposer.view, self._proposer.now_ms()
-        self._tell_recovered(view)
-        self._forget_fenced(view)
+        self._report_recovered(view)
+        self._ignore_fenced(view)
         cluster = cluster_of(view)
         if cluster is not None and cluster.stop_until_ms > now_ms:
             return (cluster.stop_until_ms - now_ms) / 1000
@@ -72,19 +58,19 @@ class FailoverDriver:
         records = failures.records(view)
         if records:
             self._proposer.propose(records, divisible=True)
-            self._tell(failures, why)
+            self._report(failures, why)
         if failures.more:
             return 0
         return min(self._waits(view, failures), default=None)
 
-    def _forget_fenced(self, view: View) -> None:
-        """Those that are gone for certain count no more when it comes to whether too many are gone at once."""
+    def _ignore_fenced(self, view: View) -> None:
+        """Exclude fenced nodes from the decision whether most nodes are silent."""
         for node in view[NODES]:
             if node.fenced:
-                self._activity.forget(node.node_id)
+                self._activity.ignore(node.node_id)
 
     def _waits(self, view: View, failures: Failures) -> list[float]:
-        """When each broker that may be fenced could be suspected."""
+        """Seconds until each broker that may be fenced can be suspected."""
         waits = [LOOK_S] if failures.blocked else []
         for node in view[NODES]:
             if node.role is not NodeRole.BROKER or node.fenced or node.wal is not WalKind.OBJECT:
@@ -95,7 +81,7 @@ class FailoverDriver:
                 waits.append(min(suspected_in_s, LOOK_S) if away else suspected_in_s)
         return waits
 
-    def _tell(self, failures: Failures, why: Sequence[str]) -> None:
+    def _report(self, failures: Failures, why: Sequence[str]) -> None:
         for node, reason in zip(failures.fenced, why, strict=True):
             self._failovers.add()
             LOG.warning("broker %d epoch %d is fenced: %s", node.node_id, node.node_epoch, reason)
@@ -106,7 +92,7 @@ class FailoverDriver:
             self._assignments.add()
             LOG.warning("%s", _assignment_line(assignment))
 
-    def _tell_recovered(self, view: View) -> None:
+    def _report_recovered(self, view: View) -> None:
         now_ns = self._clock.monotonic_ns()
         present = {(row.node_id, row.wal_epoch): row for row in orphans(view)}
         for name, since_ns in list(self._recovering.items()):
@@ -119,12 +105,12 @@ class FailoverDriver:
 
 
 def orphans(view: View) -> list[WalRow]:
-    """Logs in the store whose owner is gone and that are not closed yet: each is being recovered, or waits for it."""
+    """Logs in the store whose owner's epoch is over: each is being recovered, or waits for a recovery."""
     return [row for row in view[WALS] if not is_current(view, row.node_id, row.wal_epoch)]
 
 
 def _elections_by_source(elected: Sequence[Election]) -> list[str]:
-    """One line for each broker that partitions are taken from."""
+    """One log line for each broker that loses partitions."""
     by_source: dict[NodeId, Counter[NodeId]] = {}
     for each in elected:
         by_source.setdefault(each.partition.leader_id, Counter())[each.leader_id] += 1
@@ -138,7 +124,7 @@ def _elections_by_source(elected: Sequence[Election]) -> list[str]:
 def _assignment_line(assignment: Assignment) -> str:
     wal, recoverer = assignment.wal, assignment.recoverer
     before = (
-        f", because broker {wal.recoverer_id} epoch {wal.recoverer_epoch} is gone too" if wal.token else ""
+        f", because broker {wal.recoverer_id} epoch {wal.recoverer_epoch} failed too" if wal.token else ""
     )
     return (
         f"log {wal.node_id}/{wal.wal_epoch} from slot {wal.trim_sequence} on is recovered by "

@@ -1,14 +1,15 @@
-"""What is due about brokers that are gone, as a pure function of rows and of who is suspected.
+"""Decide what is due for failed brokers, from rows and suspicions only.
 
-What lives here: the decision, in three steps that do not depend on each other's history, so that a leader which finds any of them half done goes on with it.
+Each step depends on rows only, so a new leader continues where the last one stopped.
 
-| found | then |
+| condition | action |
 |---|---|
-| a broker with its log in the store is suspected, and another one could take its partitions | it is fenced |
-| a fenced broker with its log in the store leads partitions | they are given to others, in turn; where one was on its way to a broker that lives, to that one |
-| a log in the store whose owner's epoch is over is recovered by nobody who lives | it is assigned to the broker with the fewest recoveries |
+| a broker with its log in the store is suspected, and another broker can take its partitions | fence it |
+| a fenced broker with its log in the store leads partitions | elect other leaders, in turn; the target of a move if it is live |
+| the epoch of a log's owner is over, and no live broker recovers the log | assign it to the broker with the fewest recoveries |
 
-A broker with its log in a file is left alone: only its own restart, or an operator with its disk, knows what it acknowledged. While a stop of the whole cluster is announced, nothing is due.
+A broker with its log in a file is excluded: only its own restart, or an operator with its disk, can
+recover acknowledged records. Nothing is due while a stop of the cluster is announced.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.domains.nodes.registration import assign_recovery
-from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.shared_rules import move_records
 from ponor_controller.shared_rules.placement import candidates, is_live, led_counts, spread
 
 PARTITIONS_PER_STEP_MAX: Final = 500
-"""Elections at once. Every process that follows the log applies their batch in one turn: 2,000 took 30 ms there, and
-50 to 80 ms at the leader."""
+"""Elections of one step. Every subscriber applies their batch in one turn of its event loop: 2,000 took 30 ms
+there, and 50 to 80 ms at the leader."""
 ASSIGNMENTS_PER_STEP_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """A partition, who led it, and who leads it from now on."""
+    """A partition and its new leader."""
 
     partition: PartitionRow
     leader_id: NodeId
@@ -44,7 +45,7 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A log, and who recovers it from now on."""
+    """A log and its new recoverer."""
 
     wal: WalRow
     recoverer: NodeRow
@@ -52,14 +53,14 @@ class Assignment:
 
 @dataclass(slots=True)
 class Failures:
-    """What is due.
+    """Changes that are due.
 
     Attributes:
-        fenced: brokers that lose their rights.
+        fenced: brokers to fence.
         assigned: logs and their recoverers.
         elected: partitions and their leaders.
-        more: there are more partitions or logs than one step takes.
-        blocked: something cannot be done because no broker lives who could take part; look again soon.
+        more: more partitions or logs are left for the next step.
+        blocked: a change needs a live broker and there is none; check again soon.
     """
 
     fenced: list[NodeRow] = field(default_factory=list)
@@ -69,7 +70,10 @@ class Failures:
     blocked: bool = False
 
     def records(self, view: View) -> list[records_pb2.Record]:
-        """The same as records on top of `view`, in an order in which they may be spread over batches: a log is assigned only once its owner is fenced, and recovery takes longest."""
+        """The records of the changes, in an order in which they may be spread over batches.
+
+        A log is assigned after its owner is fenced, and before elections because recovery takes longest.
+        """
         fences = [
             records_pb2.Record(
                 node_fenced=records_pb2.NodeFenced(node_id=node.node_id, node_epoch=node.node_epoch)
@@ -83,17 +87,17 @@ class Failures:
         return [
             *fences,
             *assignments,
-            *(changes.elected(view, each.partition, each.leader_id) for each in self.elected),
+            *(move_records.elected(view, each.partition, each.leader_id) for each in self.elected),
         ]
 
 
 def find_failures(view: View, is_suspected: Callable[[NodeId], bool]) -> Failures:
-    """What is due now. The caller sees to announced stops."""
-    return _Look(view, is_suspected).run()
+    """Find the changes that are due. The caller checks for announced stops."""
+    return _Search(view, is_suspected).run()
 
 
-class _Look:
-    """One look at the brokers. A broker that is fenced by this look counts as gone for the rest of it."""
+class _Search:
+    """One search. A broker that this search fences counts as fenced for the rest of it."""
 
     def __init__(self, view: View, is_suspected: Callable[[NodeId], bool]) -> None:
         self._view = view
@@ -119,7 +123,7 @@ class _Look:
                 self._found.blocked = True
 
     def _assign(self) -> None:
-        fenced = {(node.node_id, node.node_epoch) for node in self._found.fenced}  # for look-ups only
+        fenced = {(node.node_id, node.node_epoch) for node in self._found.fenced}  # only for membership tests
         recoveries = {
             node.node_id: len(self._view[WALS].find(WALS_RECOVERED_BY, node.node_id))
             for node in self._recoverers()
@@ -141,7 +145,10 @@ class _Look:
             self._found.assigned.append(Assignment(wal, recoverer))
 
     def _recoverers(self) -> list[NodeRow]:
-        """Who may recover: brokers that stay and know the store as a place of logs; those that drain, or have their own in a file, only if there is nobody else."""
+        """Live brokers that may recover logs: those with their own log in the store that do not drain.
+
+        If there are none, draining brokers or brokers with a log in a file.
+        """
         live = [node for node in self._brokers if is_live(node, self._suspects)]
         ranks = {node.node_id: (node.wal is not WalKind.OBJECT, node.draining) for node in live}
         best = min(ranks.values(), default=None)
@@ -172,10 +179,10 @@ class _Look:
             self._found.elected.extend(map(Election, spreading, leaders))
 
     def _leaderless(self) -> Iterator[PartitionRow]:
-        """Partitions whose leader is gone for good: it has no rights, and others can recover its log."""
+        """Partitions without a leader, or with a fenced leader whose log is in the store."""
         partitions = self._view[PARTITIONS]
         yield from partitions.find(PARTITIONS_LED_BY, NO_LEADER)
-        fenced = {node.node_id for node in self._found.fenced}  # for look-ups only
+        fenced = {node.node_id for node in self._found.fenced}  # only for membership tests
         for node in self._brokers:
             if node.wal is WalKind.OBJECT and (node.fenced or node.node_id in fenced):
                 yield from partitions.find(PARTITIONS_LED_BY, node.node_id)

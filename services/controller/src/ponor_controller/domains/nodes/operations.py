@@ -1,7 +1,4 @@
-"""Brokers that give their partitions away, and brokers that go.
-
-What lives here: when a broker may drain, and when it may leave without anybody having to look for it.
-"""
+"""Operations of brokers that stop: begin or end a drain, leave the cluster."""
 
 from __future__ import annotations
 
@@ -12,14 +9,16 @@ from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
 from ponor_metadata.nouns.wals import WALS, WALS_OF
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
+from ponor_controller.kernel.operation import Caller
 from ponor_controller.shared_rules.placement import candidates
 
 
 def set_drain(body: wire.SetDrain, situation: Situation) -> Decision:
-    """A broker, the caller or another one, gives its partitions away from now on, or keeps them. So already: success."""
+    """Begin or end the drain of a broker, which may be another than the caller. Idempotent."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     node = _require_broker(NodeId(body.node_id), situation)
     if node.draining == body.draining:
@@ -33,12 +32,20 @@ def set_drain(body: wire.SetDrain, situation: Situation) -> Decision:
 
 
 def leave_cluster(_: wire.LeaveCluster, situation: Situation) -> Decision:
-    """The caller's process ends and leaves nothing behind: it is fenced by its own wish.
+    """Fence the caller, whose process is about to exit and which leads and holds nothing.
 
-    Its fence stands behind its result: what is fenced is answered no more. A caller that asks again, because it missed the answer, hears that it is fenced.
+    The fence follows the result in the batch, because a fenced node gets no answer. A caller that missed the
+    answer and repeats the operation is refused as fenced.
     """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
-    caller, view = situation.caller, situation.view
+    caller = situation.caller
+    _require_nothing_held(caller, situation.view)
+    fenced = records_pb2.NodeFenced(node_id=caller.node_id, node_epoch=caller.node_epoch)
+    return Decision(closing_records=[records_pb2.Record(node_fenced=fenced)])
+
+
+def _require_nothing_held(caller: Caller, view: View) -> None:
+    """Refuse a caller that leads partitions, or holds streams or write-ahead logs."""
     leads = len(view[PARTITIONS].find(PARTITIONS_LED_BY, caller.node_id))
     if leads:
         raise refuse(
@@ -57,8 +64,6 @@ def leave_cluster(_: wire.LeaveCluster, situation: Situation) -> Decision:
             error_pb2.ERROR_CODE_WAL_NOT_HELD,
             f"the write-ahead log of epoch {wal.wal_epoch} of broker {caller.node_id} is open; close it, or let it be recovered first",
         )
-    fenced = records_pb2.NodeFenced(node_id=caller.node_id, node_epoch=caller.node_epoch)
-    return Decision(parting=[records_pb2.Record(node_fenced=fenced)])
 
 
 def _require_broker(node_id: NodeId, situation: Situation) -> NodeRow:
@@ -69,11 +74,11 @@ def _require_broker(node_id: NodeId, situation: Situation) -> NodeRow:
 
 
 def _require_place(node: NodeRow, situation: Situation) -> None:
-    """Somebody must be there to take what the broker has; otherwise it had better stop as the last one does."""
+    """Require another broker that can take the partitions. The last broker stops without a drain."""
     if not situation.view[PARTITIONS].find(PARTITIONS_LED_BY, node.node_id):
         return
     if not candidates(situation.view, situation.is_suspected, without=(node.node_id,)):
         raise refuse(
             error_pb2.ERROR_CODE_NO_BROKER,
-            f"broker {node.node_id} has nobody to give its partitions to: no other broker lives that does not drain itself; start one first",
+            f"broker {node.node_id} cannot drain: no other broker is live and not draining; start one first",
         )

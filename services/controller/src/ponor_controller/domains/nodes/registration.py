@@ -1,8 +1,9 @@
-"""Nodes: registration, and what follows from it.
+"""Register a node process and give it an epoch.
 
-What lives here: how a process gets its epoch. A new incarnation fences the old one, raises the leader epoch of every partition the node leads, and is told to recover
-the node's write-ahead logs in the store, in one batch; the same incarnation is the same process on a new connection.
-A process that registered before a forced recovery must stop: what it did under its epoch may be lost.
+A new incarnation fences the former process, raises the leader epoch of every partition that the
+node leads, and is assigned the recovery of the node's write-ahead logs in the store, all in one
+batch. The same incarnation on a new connection keeps its epoch. A process that registered before a
+forced recovery must stop, because its records may be lost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.host_port import HOST_CHARACTERS_MAX, PORT_MAX
 from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
 
-from ponor_controller.kernel.decisions import refuse
+from ponor_controller.kernel.decisions import invalid, refuse
 
 INCARNATION_BYTES = 16
 WAL_KINDS = (0, *WalKind)
@@ -32,7 +33,7 @@ ROLES = (records_pb2.NODE_ROLE_BROKER, records_pb2.NODE_ROLE_COMPACTOR, records_
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The epoch of a process, and the records that give it to it (none: it has it already)."""
+    """The epoch of a process, and the records that assign it (none: it has the epoch already)."""
 
     node_epoch: NodeEpoch
     records: list[records_pb2.Record]
@@ -42,8 +43,8 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
     """Decide on a Hello.
 
     Raises:
-        OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or NODE_EPOCH_STALE for a process that lost its epoch and
-            comes back; CONTROLLER_BEHIND if the process belongs to another cluster or knows a later incarnation of
+        OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or NODE_EPOCH_STALE
+            for a process that lost its epoch; CONTROLLER_BEHIND if the process has seen a later incarnation of
             the quorum.
     """
     _check_cluster(hello, view)
@@ -78,19 +79,15 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
 
 
 def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
-    """A node id belongs to one role: what a broker holds must not be taken from it by a collector that was started with its id."""
+    """Require the role of the node id: a collector started with a broker's id must not fence the broker."""
     role = NodeRole(hello.role).name.lower()
     if row is not None and row.role is not NodeRole.NONE and int(row.role) != hello.role:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"node {hello.node_id} is registered as a {row.role.name.lower()}: give this {role} another node id, or, if that node is gone for good, "
-            f"free its id with `ponor cluster unregister {hello.node_id}`",
+        raise invalid(
+            f"node {hello.node_id} is registered as a {row.role.name.lower()}: give this {role} another node id, or, if that node will not return, "
+            f"free its id with `ponor cluster unregister {hello.node_id}`"
         )
     if any(member.node_id == hello.node_id for member in view[QUORUM]):
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"node {hello.node_id} is a controller: give this {role} another node id",
-        )
+        raise invalid(f"node {hello.node_id} is a controller: give this {role} another node id")
 
 
 def _held_by(row: NodeRow | None, hello: wire.Hello) -> str:
@@ -102,7 +99,7 @@ def _held_by(row: NodeRow | None, hello: wire.Hello) -> str:
 
 
 def raise_leader_epoch(view: View, partition: PartitionRow) -> records_pb2.Record:
-    """The record by which the same leader begins a new leader epoch. A move of the partition ends with it."""
+    """The record that raises the epoch of the present leader. It ends a move of the partition."""
     changed = records_pb2.PartitionChanged(
         topic_id=partition.topic_id,
         partition=partition.partition,
@@ -114,7 +111,7 @@ def raise_leader_epoch(view: View, partition: PartitionRow) -> records_pb2.Recor
 
 
 def assign_recovery(wal: WalRow, recoverer_id: NodeId, recoverer_epoch: NodeEpoch) -> records_pb2.Record:
-    """The record by which a broker is to recover a log in the store from now on, and whoever was to before is not."""
+    """The record that assigns the recovery of a log in the store to a broker, instead of any former one."""
     assigned = records_pb2.WalRecoveryAssigned(
         node_id=wal.node_id,
         wal_epoch=wal.wal_epoch,
@@ -126,12 +123,12 @@ def assign_recovery(wal: WalRow, recoverer_id: NodeId, recoverer_epoch: NodeEpoc
 
 
 def _is_recovered_elsewhere(wal: WalRow, view: View) -> bool:
-    """Another broker that has its rights goes on with what it began; should it turn out to be dead, failover assigns the log anew."""
+    """Whether another broker that is not fenced recovers the log. If it fails, failover assigns the log again."""
     return wal.recoverer_id != wal.node_id and is_current(view, wal.recoverer_id, wal.recoverer_epoch)
 
 
 def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
-    """A controller that a forced recovery left behind must not serve a process that knows the recovered quorum."""
+    """Refuse a process that registered with a later incarnation: a forced recovery excluded this controller."""
     cluster = cluster_of(view)
     assert cluster is not None
     if hello.quorum_incarnation > cluster.incarnation:
@@ -143,15 +140,14 @@ def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
 
 
 def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
-    """A log is recovered where it lies, so a node changes the place only when nothing is left in the old one."""
+    """A log is recovered from its place, so a node may change the place only when its log is empty."""
     kind = _wal_kind(hello)
     if row is None or row.wal is kind:
         return
     if view[STREAMS].find(STREAMS_OPEN_AT, row.node_id) or view[WALS].find(WALS_OF, row.node_id):
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
+        raise invalid(
             f"node {row.node_id} has its write-ahead log in {_PLACES[row.wal]} and may have acknowledged records there: "
-            "start it with that log once more and stop it in order, or wait until the log is recovered, then change it",
+            "start it again with that log and stop it in order, or wait until the log is recovered, then change it"
         )
 
 
@@ -176,7 +172,7 @@ def _registered(hello: wire.Hello, node_epoch: NodeEpoch, now_ms: int) -> record
         kafka_port=hello.kafka_port,
         registered_at_ms=now_ms,
     )
-    if _wal_kind(hello) is WalKind.OBJECT:  # a file needs no word: it was all that there was
+    if _wal_kind(hello) is WalKind.OBJECT:  # FILE is the default: older records have no kind
         registered.wal = hello.wal
     return records_pb2.Record(node_registered=registered)
 
@@ -184,8 +180,8 @@ def _registered(hello: wire.Hello, node_epoch: NodeEpoch, now_ms: int) -> record
 def _check_cluster(hello: wire.Hello, view: View) -> None:
     """Refuse a process of another cluster.
 
-    One that registered with its own cluster came to an address that is another cluster's now: it asks elsewhere. One
-    that never registered has a wrong configuration.
+    A registered process uses an address that belongs to another cluster now, and tries other addresses. A
+    process that never registered has a wrong configuration.
     """
     cluster = cluster_of(view)
     assert cluster is not None
@@ -216,8 +212,8 @@ def _check_hello(hello: wire.Hello, view: View) -> None:
         0 < len(hello.kafka_host) <= HOST_CHARACTERS_MAX and 0 < hello.kafka_port <= PORT_MAX
     ):
         problem = (
-            f"broker {hello.node_id} must say where Kafka clients reach it: a host of 1 to {HOST_CHARACTERS_MAX} "
+            f"broker {hello.node_id} must report the address for Kafka clients: a host of 1 to {HOST_CHARACTERS_MAX} "
             "characters, and a port"
         )
     if problem is not None:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, problem)
+        raise invalid(problem)

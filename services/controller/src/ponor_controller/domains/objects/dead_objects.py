@@ -1,7 +1,8 @@
-"""Which objects hold nothing live once streams were trimmed or deleted.
+"""Find objects without live data after streams were trimmed or deleted.
 
-A stream object is dead when its end is at or below the start of its stream, a stream set object when all of its pieces are. What is dead stays dead: starts only rise, and nothing
-is added to an object. The search may therefore stop between any two rows and go on later, in a newer image.
+A stream object is dead when its end is at or below the start of its stream, a stream set object
+when all of its pieces are. A dead object remains dead: starts only rise, and nothing is added to an
+object. The search may therefore pause between any two rows and continue in a newer image.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
 from ponor_runtime.identity import ObjectId, StreamId
 
 IDS_PER_VISIT: Final = 16
-"""Ids that an index names are taken without a look at their rows; so many cost about as much as one row."""
+"""Ids from an index that cost about as much as reading one row."""
 PIECES_PER_VISIT: Final = 256
-"""The pieces of an object are decoded all at once, also if the first one is live; so many cost about as much as one row."""
+"""Pieces that cost about as much as reading one row. All pieces of an object are decoded together."""
 
 
 def dead_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterator[ObjectId | None]:
-    """Look for dead objects that hold a piece of one of these streams.
+    """Search dead objects that hold a piece of one of these streams.
 
     Yields:
-        Once for each row that is visited, and for work that costs as much as a row: the id of an object that is dead, or None. Each id once.
+        The id of a dead object, or None, once for each visited row and for work of equal cost. Each id once.
     """
     for stream_id in stream_ids:
         yield from _dead_stream_objects(image, stream_id)
@@ -44,7 +45,7 @@ def _dead_stream_objects(image: MetadataImage, stream_id: StreamId) -> Iterator[
         elif start is None or row.end_offset <= start:
             yield object_id
         else:
-            break  # the objects behind it end higher
+            break  # later objects have higher ends
     yield None
 
 

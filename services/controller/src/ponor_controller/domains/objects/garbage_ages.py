@@ -1,6 +1,6 @@
-"""How old the oldest garbage is, and how much there is: what tells that nobody collects.
+"""Gauges of the age and the number of garbage objects, which show that no collector deletes them.
 
-What lives here: numbers that the exporter's thread reads, looked up now and then on the loop. Only the leader shows them: its clock is the one by which garbage is due.
+Only the leader exports them, because its clock decides when garbage is due.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.kernel.proposer import Proposer
 
-LOOK_S: Final = 5.0
+UPDATE_S: Final = 5.0
 STATES: Final = {ObjectState.DESTROYED: "destroyed", ObjectState.PREPARED: "prepared"}
 
 
@@ -31,14 +31,14 @@ class GarbageAges:
             telemetry.gauge("ponor_garbage_objects", self._shown(self._numbers, state), state=name)
 
     def step(self) -> float:
-        """Look at the front of what waits."""
+        """Update the gauges from the oldest row of each state."""
         objects, now_ms = self._proposer.view.image[OBJECTS], self._proposer.now_ms()
         for state in STATES:
             waiting = objects.find(OBJECTS_WAITING, state)
             oldest = next(iter(waiting), None)
             self._ages_ms[state] = 0 if oldest is None else max(0, now_ms - due_since_ms(oldest))
             self._numbers[state] = len(waiting)
-        return LOOK_S
+        return UPDATE_S
 
     def _shown(
         self, numbers: dict[ObjectState, int], state: ObjectState, per_unit: int = 1
@@ -47,5 +47,5 @@ class GarbageAges:
 
 
 def due_since_ms(row: ObjectRow) -> int:
-    """When an object became garbage: when it was destroyed, or when its lease runs out."""
+    """When an object became garbage: the time of its destruction, or the expiry of its reservation."""
     return row.expires_at_ms if row.state is ObjectState.PREPARED else row.destroyed_at_ms

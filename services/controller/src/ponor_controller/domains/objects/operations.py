@@ -1,6 +1,6 @@
-"""Objects before and after their life: prepare, claim, confirm.
+"""Operations on objects before and after their use: prepare ids, claim garbage, confirm deletions.
 
-What lives here: leases on ids that nobody has used, and the right to delete what nobody needs. Committing is in `uploads`.
+`uploads` commits objects.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ponor_runtime.identity import ObjectId
 from ponor_controller.kernel.decisions import (
     Decision,
     Situation,
+    invalid,
     refuse,
     require_count,
     require_distinct,
@@ -27,19 +28,17 @@ from ponor_controller.kernel.decisions import (
 )
 
 BUCKET_INDEX = 0
-"""One bucket is configured; the row holds the index so that more can be."""
+"""Index of the only bucket that can be configured at present."""
 
 
 def prepare_objects(body: wire.PrepareObjects, situation: Situation) -> Decision:
-    """Reserve a contiguous run of ids for the caller's epoch; the lease is capped."""
+    """Reserve a contiguous run of object ids for the caller's epoch, for a bounded time."""
     settings, caller = situation.settings, situation.caller
     if caller.role == records_pb2.NODE_ROLE_GC:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, f"node {caller.node_id} is a GC node and writes no objects"
-        )
+        raise invalid(f"node {caller.node_id} is a GC node and writes no objects")
     require_count(body.count, settings.prepared_count_max, "object ids")
     if body.ttl_ms < 1:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"a lease of {body.ttl_ms} ms; ask for at least 1")
+        raise invalid(f"a lease of {body.ttl_ms} ms; ask for at least 1")
     expires_at_ms = situation.now_ms + min(body.ttl_ms, settings.prepared_ttl_ms_max)
     cluster = cluster_of(situation.view)
     assert cluster is not None
@@ -66,15 +65,15 @@ def prepare_objects(body: wire.PrepareObjects, situation: Situation) -> Decision
 
 
 def claim_objects(body: wire.ClaimObjects, situation: Situation) -> Decision:
-    """Take the right to delete objects that are due. Finding none writes nothing, so that an idle cluster's log does not grow.
+    """Claim garbage objects for deletion. If none is due, no record is written, so an idle log does not grow.
 
-    Nothing is due while a forced recovery waits for its confirmation: what the lost part of the log knew to be in use may be there still.
+    No object is due while a forced recovery is unconfirmed, because the lost part of the log may use it.
     """
     require_role(situation, records_pb2.NODE_ROLE_GC)
     settings, caller = situation.settings, situation.caller
     require_count(body.limit, settings.claim_count_max, "objects")
     if body.ttl_ms < 1:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"a claim of {body.ttl_ms} ms; ask for at least 1")
+        raise invalid(f"a claim of {body.ttl_ms} ms; ask for at least 1")
     claimed_until_ms = situation.now_ms + min(body.ttl_ms, settings.claim_ttl_ms_max)
     cluster = cluster_of(situation.view)
     assert cluster is not None
@@ -82,20 +81,20 @@ def claim_objects(body: wire.ClaimObjects, situation: Situation) -> Decision:
     granted = wire.ObjectsGranted(claimed_until_ms=claimed_until_ms)
     for row in rows:
         granted.objects.add(object_id=row.object_id, namespace=row.namespace, bucket_index=row.bucket_index)
-    decision = Decision(result=wire.OperationResult(objects_granted=granted))
-    if rows:
-        claimed = records_pb2.ObjectsClaimed(
-            object_ids=[row.object_id for row in rows],
-            node_id=caller.node_id,
-            node_epoch=caller.node_epoch,
-            claimed_until_ms=claimed_until_ms,
-        )
-        decision.records.append(records_pb2.Record(objects_claimed=claimed))
-    return decision
+    if not rows:
+        return Decision(result=wire.OperationResult(objects_granted=granted))
+    claimed = records_pb2.ObjectsClaimed(
+        object_ids=[row.object_id for row in rows],
+        node_id=caller.node_id,
+        node_epoch=caller.node_epoch,
+        claimed_until_ms=claimed_until_ms,
+    )
+    record = records_pb2.Record(objects_claimed=claimed)
+    return Decision([record], wire.OperationResult(objects_granted=granted))
 
 
 def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision:
-    """Forget objects that the store no longer has. Absent rows were confirmed before."""
+    """Remove the rows of objects that the store no longer has. Absent rows were confirmed before."""
     require_role(situation, records_pb2.NODE_ROLE_GC)
     require_count(len(body.object_ids), situation.settings.claim_count_max, "objects")
     require_distinct(body.object_ids, "object")
@@ -111,10 +110,11 @@ def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision
 
 
 def _due_objects(situation: Situation) -> Iterator[ObjectRow]:
-    """Destroyed objects past the delay and not under a live claim, then leases that ran out so long ago; the oldest first in each. What was destroyed under the lease of
-    a snapshot is kept until the lease is over.
+    """Objects that may be deleted, oldest first: destroyed ones past the delay, then expired reservations.
 
-    A lease that ran out has the delay too: a put that its writer gave up may be under way still, and what arrives after the deletion is nobody's for ever.
+    Objects under a live claim, or destroyed during a present snapshot lease, are excluded. Expired reservations
+    have the same delay: an abandoned put may still be in progress, and an object that arrives after the
+    deletion would never be deleted.
     """
     objects, delay_ms = situation.view[OBJECTS], situation.settings.destroy_delay_ms
     now_ms = situation.now_ms

@@ -1,7 +1,8 @@
-"""The leader's duty to reclaim: what trims and deletions made dead is destroyed, and what deleted topics left is deleted, a bounded number of rows per step.
+"""Leader duty: destroy objects without live data, and delete what deleted topics left, in bounded steps.
 
-A trim, a deletion of streams and a deletion of a topic commit only the fact. Rows keep what is still to be done (`reclaims`, `deletions`), so a new leader continues where the last one
-stopped. Orphans, which are streams and keys whose topic does not exist, are looked for at the beginning of each term and once an hour, and are deleted in the same way.
+A trim or a deletion commits only the fact. Rows (`reclaims`, `deletions`) hold the remaining work,
+so a new leader continues it. The duty searches for orphans, streams and keys whose topic does not
+exist, at the beginning of each term and once an hour, and deletes them in the same way.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from ponor_controller.kernel.proposer import Proposer
 
 LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("topic_deleted", "orphans_found", "stream_trimmed", "stream_deleted", "objects_destroyed")
-"""Records after which there may be something to do."""
+"""Records after which the duty runs."""
 VISITS_PER_STEP: Final = 1_000
-"""Rows and pieces that one step looks at."""
+"""Rows and pieces that one step reads."""
 DESTROYED_PER_STEP: Final = 125
-"""Objects that one batch destroys. Every process that follows the log applies the batch in one turn."""
+"""Objects that one batch destroys. Every subscriber applies a batch in one turn of its event loop."""
 PIECES_DESTROYED_PER_STEP: Final = 2_000
-"""Pieces of stream set objects that one batch destroys, as far as one object does not have more."""
+"""Pieces of stream set objects that one batch destroys, unless a single object has more."""
 PURGED_PER_STEP: Final = 250
 """Streams and keys that one batch deletes."""
 STREAMS_PER_PASS: Final = 4_096
-"""Streams that are reclaimed together: a stream set object is looked at once for all of them."""
+"""Streams that are reclaimed together, so that each stream set object is read once for all of them."""
 PAUSE_S: Final = 0.02
-"""Between two steps, beside the pause that every duty makes."""
+"""Pause between two steps, in addition to that of every duty."""
 ORPHANS_EVERY_S: Final = 3_600.0
 
 
 class _Pass:
-    """A search for what is dead of some streams. Kept in memory only: a new leader begins it again."""
+    """A search for dead objects of some streams. A new leader starts it again."""
 
     def __init__(self, found: Iterator[ObjectId | None], starts: dict[StreamId, int | None]) -> None:
         self.found = found
         self.starts = starts
-        """Of each stream when the search began; None: deleted."""
+        """Start of each stream when the search began; None if it was deleted."""
         self.left_over: tuple[ObjectId, ...] = ()
-        """An object that was found by the step before, and had no room in its batch."""
+        """An object that the previous step found and its batch had no room for."""
 
 
-class ReclaimDriver:
+class ReclaimDuty:
     """A step of a `LeaderDuty`."""
 
     def __init__(self, proposer: Proposer, leading: Leading, clock: Clock, telemetry: Telemetry) -> None:
@@ -72,14 +73,14 @@ class ReclaimDriver:
         leading.on_change(self._restart)
 
     def step(self) -> float | None:
-        """Propose one batch of bounded size. Seconds until the next look, while there is something to do."""
+        """Propose one batch of bounded size. Seconds until the next step."""
         if self._proposer.view.image.index < self._proposed_index:
-            return PAUSE_S  # one batch at a time is under way
+            return PAUSE_S  # the last batch is not committed yet
         records = self._next_duty()()
         if records:
             try:
                 self._proposed_index = self._proposer.propose(records)
-            except OperationError:  # leadership is handed over; what the search found was not destroyed
+            except OperationError:  # the objects that the search found were not destroyed
                 self._pass = None
                 raise
         image = self._proposer.view.image
@@ -88,7 +89,7 @@ class ReclaimDriver:
         return max(0.0, (self._orphans_due_ns - self._clock.monotonic_ns()) / 1e9)
 
     def _next_duty(self) -> Callable[[], list[records_pb2.Record]]:
-        """What this step works at: by turns, because topics that are deleted without a pause must not keep trims waiting."""
+        """The work of this step, in turn, so that a series of topic deletions does not delay trims."""
         image = self._proposer.view.image
         duties = [self._purge] if len(image[DELETIONS]) else []
         if len(image[RECLAIMS]):
@@ -125,11 +126,11 @@ class ReclaimDriver:
         return records
 
     def _search(self, search: _Pass) -> tuple[list[ObjectId], bool]:
-        """Go on for one step; the dead objects that one batch may destroy, and whether the search is over."""
+        """Continue for one step; returns the dead objects that one batch may destroy, and whether it is complete."""
         objects, dead, pieces = self._proposer.view[OBJECTS], list[ObjectId](), 0
         left_over, search.left_over = search.left_over, ()
         for visits, found in enumerate(chain(left_over, search.found), 1):
-            # A compaction may have destroyed the object meanwhile.
+            # A compaction may have destroyed the object since the search found it.
             row = None if found is None else objects.get(found)
             if found is not None and row is not None and row.state is ObjectState.COMMITTED:
                 several = self._proposer.view.image.packed_stream_set_objects.pieces_of(found)
@@ -143,7 +144,7 @@ class ReclaimDriver:
         return dead, True
 
     def _finish(self, search: _Pass) -> list[records_pb2.Record]:
-        """The record that takes the streams off the list. A stream that was trimmed further, or deleted, since the search began stays on it."""
+        """The record that removes the streams from `reclaims`, except those trimmed or deleted since the start."""
         view = self._proposer.view
         done = []
         for stream_id, start in search.starts.items():

@@ -1,7 +1,8 @@
-"""What is left of deleted topics: their streams and keys, and those of topics that never were.
+"""Delete the streams and keys of deleted topics, and of topics that never existed.
 
-Streams name their topic by a tag, keys by their name (`partition/TOPIC/NUMBER`). A stream or key that names a topic without a row is an orphan, left by an operation that came too
-late. `find_orphans` finds their topics; from then on they are purged as the topics that were deleted.
+A stream names its topic by a tag, a key by its name (`partition/TOPIC/NUMBER`). A stream or key
+whose topic has no row is an orphan of an operation that came too late. `find_orphans` finds their
+topics, which are then purged like deleted topics.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ KEYS_PER_LOOK: Final = 256
 
 
 def purge(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record]:
-    """Records that delete at most `limit` streams and keys of a deleted topic; the record that ends its deletion when there are none left."""
+    """Records that delete at most `limit` streams and keys of a deleted topic.
+
+    If none is left: the record that completes the deletion.
+    """
     records: list[records_pb2.Record] = []
     named = topic_id.hex()
     for stream in view.image[STREAMS].find(STREAMS_OF_TOPIC, named)[:limit]:
@@ -35,7 +39,7 @@ def purge(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record
             break
         if row.key in view[KEYS]:
             records.append(records_pb2.Record(key_deleted=records_pb2.KeyDeleted(key=row.key)))
-    # Streams are looked for among those in flight too. Keys need not be: none is put for a topic that does not exist.
+    # Proposed streams count too. Proposed keys cannot exist, because a key needs a row of its topic.
     if not records and not len(view[STREAMS].find(STREAMS_OF_TOPIC, named)):
         purged = records_pb2.TopicPurged(topic_id=topic_id)
         records.append(records_pb2.Record(topic_purged=purged))
@@ -43,10 +47,10 @@ def purge(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record
 
 
 def find_orphans(view: Overlay) -> Iterator[bytes | None]:
-    """Look for topics that streams or keys name and that neither exist nor are being deleted.
+    """Search topics that streams or keys name and that neither exist nor are being deleted.
 
     Yields:
-        Once for each index key or row that is visited: the id of such a topic, or None.
+        The id of such a topic, or None, once for each visited index key or row.
     """
     image = view.image
     for named in index_keys(image[STREAMS], STREAMS_OF_TOPIC):

@@ -1,32 +1,32 @@
-"""What a new leader writes about the quorum before anybody may ask it for anything.
+"""Records that a new leader proposes first: format an empty log, correct controller addresses.
 
-What lives here: the records that an empty log begins with, and the correction of addresses that this start was configured with and the log does not know yet (KIP-853 UpdateVoter).
+The configuration may change the addresses of controllers (KIP-853 UpdateVoter).
 """
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ponor_metadata.nouns.cluster import cluster_of
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.nouns.cluster import LATEST_LEVEL, METADATA_LEVEL, cluster_of
 from ponor_metadata.nouns.quorum import QUORUM
+from ponor_runtime.identity import DEFAULT_TENANT, ClusterOrdinal
+from ponor_runtime.randomness import Randomness
 from ponor_runtime.runtime import Runtime
 
 from ponor_controller.consensus.address_book import AddressBook
 from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.members import Member, members_of_rows, voters_set
-from ponor_controller.domains.quorum.format_records import format_records
 from ponor_controller.kernel.proposer import Proposer
 
 
 class QuorumRecords:
-    """Steps of `ControllerLeadership`: they propose and do not wait."""
+    """First steps of a new leader; they propose records and do not wait."""
 
     def __init__(
-        self,
-        identity: DirectoryIdentity,
-        addresses: AddressBook,
-        proposer: Proposer,
-        runtime: Runtime,
+        self, identity: DirectoryIdentity, addresses: AddressBook, proposer: Proposer, runtime: Runtime
     ) -> None:
         self._identity = identity
         self._addresses = addresses
@@ -34,7 +34,7 @@ class QuorumRecords:
         self._randomness = runtime.randomness
 
     def format(self) -> None:
-        """Begin the log of a new cluster."""
+        """Format the log of a new cluster; nothing if it is formatted."""
         if cluster_of(self._proposer.view) is None:
             members = [self._with_addresses(member) for member in self._identity.initial_voters]
             identity = self._identity
@@ -43,7 +43,7 @@ class QuorumRecords:
             )
 
     def correct_addresses(self) -> None:
-        """Let the log say where members are reached now. The members stay the same, so this is no change of the membership."""
+        """Record changed addresses of members. The membership itself does not change."""
         view = self._proposer.view
         logged = members_of_rows(view[QUORUM]) or self._identity.initial_voters
         present = tuple(self._with_addresses(member) for member in logged)
@@ -56,3 +56,31 @@ class QuorumRecords:
             peer_address=self._addresses.peer_address(member.replica) or member.peer_address,
             service_address=self._addresses.service_address(member.replica) or member.service_address,
         )
+
+
+def format_records(
+    cluster_id: str, ordinal: ClusterOrdinal, randomness: Randomness, members: Sequence[Member] = ()
+) -> list[records_pb2.Record]:
+    """Records of the cluster, its feature level, the default tenant and the quorum.
+
+    The namespace of the cluster's objects is random, so that no two clusters share a key.
+    """
+    formatted = records_pb2.ClusterFormatted(
+        cluster_id=cluster_id, cluster_ordinal=ordinal, namespace=str(randomness.uuid())
+    )
+    level = records_pb2.FeatureLevelSet(name=METADATA_LEVEL, level=LATEST_LEVEL)
+    tenant = records_pb2.TenantCreated(tenant_id=DEFAULT_TENANT, cluster_id=new_kafka_cluster_id(randomness))
+    return [
+        records_pb2.Record(cluster_formatted=formatted),
+        records_pb2.Record(feature_level_set=level),
+        records_pb2.Record(tenant_created=tenant),
+        *([voters_set(members)] if members else []),
+    ]
+
+
+def new_kafka_cluster_id(randomness: Randomness) -> str:
+    """A UUID in Kafka's format: base64url without padding, 22 characters, no leading dash."""
+    while True:
+        text = base64.urlsafe_b64encode(randomness.uuid().bytes).decode().rstrip("=")
+        if not text.startswith("-"):  # Kafka avoids it: tools would take it for an option
+            return text

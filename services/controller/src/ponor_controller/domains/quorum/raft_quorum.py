@@ -1,7 +1,6 @@
-"""Changes of the quorum, as the quorum service asks for them.
+"""Change the quorum: compute the next list of members, propose it, and wait for the commit.
 
-What lives here: the next list of members for each wish, and the refusals that an operator can do something about. Whether a change is safe now is the core's to say; that it is
-committed is waited for here.
+The Raft core decides whether a change is safe now.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from ponor_controller.consensus.members import Member, members_of_rows
 from ponor_controller.consensus.raft_consensus import RaftConsensus
 from ponor_controller.consensus.raft_driver import TICK_SECONDS, RaftDriver
 from ponor_controller.consensus.record_log import RecordLog
+from ponor_controller.kernel.decisions import invalid
 from ponor_controller.kernel.proposer import Proposer
 from ponor_controller.kernel.snapshotter import Snapshotter
 
@@ -69,43 +69,43 @@ class RaftQuorum:
         )
 
     async def confirm_leadership(self) -> int:
-        return await self._refusing(self._consensus.read_index)
+        return await self._redirecting(self._consensus.read_index)
 
     async def add_learner(self, learner: Member) -> int:
         members = self._members()
         present = next((each for each in members if each.node_id == learner.node_id), None)
         if present is not None and present.directory_id == learner.directory_id:
-            return await self._settled()
+            return await self._unchanged()
         if present is not None:
-            raise _invalid(
+            raise invalid(
                 f"node {learner.node_id} is a member with another directory; remove it first: "
                 f"`ponor cluster quorum remove {learner.node_id} --directory {uuid.UUID(bytes=present.directory_id)}`"
             )
         if sum(not each.voter for each in members) >= LEARNERS_MAX:
-            raise _invalid(f"there are {LEARNERS_MAX} learners; promote or remove one first")
+            raise invalid(f"there are {LEARNERS_MAX} learners; promote or remove one first")
         return await self._change([*members, replace(learner, voter=False)])
 
     async def promote(self, node_id: int) -> int:
         member = self._require(node_id, b"")
         if member.voter:
-            return await self._settled()
+            return await self._unchanged()
         members = self._members()
         if sum(each.voter for each in members) >= VOTERS_MAX:
-            raise _invalid(f"there are {VOTERS_MAX} voters; remove one first")
+            raise invalid(f"there are {VOTERS_MAX} voters; remove one first")
         return await self._change(
             [*(each for each in members if each != member), replace(member, voter=True)]
         )
 
     async def remove(self, node_id: int, directory_id: bytes) -> int:
         members = self._members()
-        gone = [
+        removed = [
             each for each in members if each.node_id == node_id and directory_id in (b"", each.directory_id)
         ]
-        if not gone:
-            return await self._settled()
-        rest = [each for each in members if each not in gone]
+        if not removed:
+            return await self._unchanged()
+        rest = [each for each in members if each not in removed]
         if not any(each.voter for each in rest):
-            raise _invalid(f"node {node_id} is the only voter; add and promote another controller first")
+            raise invalid(f"node {node_id} is the only voter; add and promote another controller first")
         return await self._change(rest)
 
     async def transfer(self, node_id: int) -> int:
@@ -113,16 +113,16 @@ class RaftQuorum:
         last_index = node.last_index
         if node_id != node.own.node_id:
             try:
-                target = node_id or self._consensus.furthest_voter().node_id
+                target = node_id or self._consensus.most_advanced_voter().node_id
                 await self._consensus.transfer(NodeId(target))
             except NotLeaderError:
                 raise self._not_leader() from None
             except TransferError as error:
-                raise _invalid(str(error)) from error
+                raise invalid(str(error)) from error
         return last_index
 
     async def take_snapshot(self) -> int:
-        return await self._snapshotter.take()
+        return await self._snapshotter.write_now()
 
     @property
     def _image(self) -> MetadataImage:
@@ -156,7 +156,7 @@ class RaftQuorum:
         for each in self._members():
             if each.node_id == node_id and directory_id in (b"", each.directory_id):
                 return each
-        raise _invalid(f"node {node_id} is no member of the quorum; see `ponor cluster quorum describe`")
+        raise invalid(f"node {node_id} is no member of the quorum; see `ponor cluster quorum describe`")
 
     async def _change(self, members: list[Member]) -> int:
         try:
@@ -165,29 +165,25 @@ class RaftQuorum:
             raise self._not_leader() from None
         except MembershipChangeError as error:
             raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, f"{error}; try again") from error
-        await self._proposer.committed_up_to(index)
+        await self._proposer.commits.reached(index)
         return index
 
-    async def _settled(self) -> int:
-        """It is so already; but perhaps it is not committed yet, or this controller was deposed and does not know it."""
+    async def _unchanged(self) -> int:
+        """Answer a change that is already in force, after its commit and the confirmation of this leader."""
         index = self._proposer.last_index
-        await self._proposer.committed_up_to(index)
+        await self._proposer.commits.reached(index)
         await self.confirm_leadership()
         return index
 
-    async def _refusing(self, ask: Callable[[], Awaitable[int]]) -> int:
+    async def _redirecting(self, request: Callable[[], Awaitable[int]]) -> int:
         try:
-            return await ask()
+            return await request()
         except NotLeaderError:
             raise self._not_leader() from None
 
     def _not_leader(self) -> OperationError:
         return OperationError(
             error_pb2.ERROR_CODE_NOT_LEADER,
-            "this controller does not lead; ask the leader",
+            "this controller does not lead; send the request to the leader",
             leader_address=self._consensus.leader_address() or "",
         )
-
-
-def _invalid(message: str) -> OperationError:
-    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)

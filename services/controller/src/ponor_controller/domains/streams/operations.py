@@ -1,44 +1,40 @@
-"""Streams: create, open, close, trim, delete.
+"""Operations on streams: create, open, close, trim, delete.
 
-What lives here: who may own a stream and when. A stream has one owner at a time, its epoch only rises, and nobody closes it but its owner, or whoever recovers the
-write-ahead log that its data went through. With a log in a file that is the owner's node, which is still the owner after it registered again, under the old stream epoch.
+A stream has one owner at a time and its epoch only rises. Only the owner closes it, or the node
+that recovers the write-ahead log that its data went through. For a log in a file that is the
+owner's node, also after it registered again.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from functools import partial
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns import counters
 from ponor_metadata.nouns.cluster import epoch_floor
-from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_TOPIC, StreamRow
-from ponor_metadata.nouns.topics import DELETIONS, parse_topic_id
-from ponor_metadata.tables.schema import View
+from ponor_metadata.nouns.streams import STREAMS, StreamRow
 from ponor_runtime.identity import StreamId
 
-from ponor_controller.domains.streams.wals import Writer, writer
 from ponor_controller.kernel.decisions import (
     Decision,
     Situation,
+    invalid,
     refuse,
     require_count,
     require_distinct,
     require_role,
 )
 from ponor_controller.shared_rules.partition_rights import require_stream_rights, require_tagged_rights
+from ponor_controller.shared_rules.stream_ownership import find_stream, require_owner, require_stream, writer
 
 TAGS_MAX = 16
 TAG_BYTES_MAX = 256
-DESTROYED_PER_RECORD_MAX = 5_000
 STREAM_EPOCH_MAX = (1 << 31) - 1
 """Stream epochs are leader epochs, and those are int32 in Kafka's protocol."""
 
 
 def create_streams(body: wire.CreateStreams, situation: Situation) -> Decision:
-    """New streams: closed, empty, at epoch -1."""
+    """Create streams: closed, empty, at epoch -1."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     for stream in body.streams:
@@ -55,17 +51,16 @@ def create_streams(body: wire.CreateStreams, situation: Situation) -> Decision:
 
 
 def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
-    """Become the owner: the stream must be closed and the epoch new, and of a partition's streams the caller must be its leader at that epoch.
+    """Make the caller the owner of closed streams, at a new epoch.
 
-    An exact repeat is a success.
+    For a partition's streams the caller must be the partition's leader at that epoch. An exact repeat succeeds.
     """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
     caller = situation.caller
-    writer(
-        situation
-    )  # a stream that is open has a log through which its data goes, or nobody could ever close it
+    # The caller must have a log: otherwise no node could ever close the stream.
+    writer(situation)
     decision = Decision()
     opened = wire.StreamsOpened()
     for wanted in body.streams:
@@ -91,7 +86,7 @@ def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
 
 
 def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
-    """Give streams up, at exactly the end offset that the controller knows."""
+    """Close streams at exactly their committed end offset."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
@@ -100,7 +95,7 @@ def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
     decision = Decision()
     for wanted in body.streams:
         if recovered is not None and find_stream(situation.view, wanted.stream_id) is None:
-            continue  # its topic was deleted while the log was recovered
+            continue  # its topic was deleted during the recovery of the log
         row = require_stream(situation, wanted.stream_id)
         repeated = not row.open and acting.holds(row) and row.stream_epoch == wanted.stream_epoch
         if not repeated:
@@ -117,7 +112,7 @@ def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
 
 
 def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
-    """Drop the oldest data. Objects that hold nothing else are destroyed by the duty that reclaims."""
+    """Raise the start offsets of streams. `ReclaimDuty` destroys objects without live data."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
@@ -139,9 +134,9 @@ def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
 
 
 def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
-    """Delete streams of the caller, or closed ones, but not those of a partition that another broker leads. Absent ones are deleted already.
+    """Delete streams that are closed or open at the caller. Absent streams are already deleted.
 
-    Their objects are destroyed by the duty that reclaims.
+    A partition's streams are deleted only by its leader. `ReclaimDuty` destroys their objects.
     """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.stream_ids), situation.settings.streams_per_operation_max, "streams")
@@ -160,68 +155,6 @@ def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
     return Decision([records_pb2.Record(stream_deleted=each) for each in deleted])
 
 
-def destructions(object_ids: Sequence[int], now_ms: int) -> list[records_pb2.Record]:
-    """The records that destroy objects, each small enough to share a batch with others."""
-    records: list[records_pb2.Record] = []
-    for position in range(0, len(object_ids), DESTROYED_PER_RECORD_MAX):
-        some = object_ids[position : position + DESTROYED_PER_RECORD_MAX]
-        destroyed = records_pb2.ObjectsDestroyed(object_ids=some, destroyed_at_ms=now_ms)
-        records.append(records_pb2.Record(objects_destroyed=destroyed))
-    return records
-
-
-def find_stream(view: View, stream_id: int) -> StreamRow | None:
-    """The stream's row; None if there is none, or if its topic is being deleted: a deleted topic's streams are gone for everybody before their rows are."""
-    row = view[STREAMS].get(StreamId(stream_id))
-    if row is None or not len(view[DELETIONS]):
-        return row
-    return None if any(_is_deleted(view, named) for named in STREAMS_OF_TOPIC.keys(row)) else row
-
-
-def stream_finder(view: View) -> Callable[[int], StreamRow | None]:
-    """`find_stream` for an operation on many streams: whether any topic is being deleted is asked once."""
-    return partial(find_stream, view) if len(view[DELETIONS]) else view[STREAMS].get  # type: ignore[return-value]  # ids are ints
-
-
-def _is_deleted(view: View, named: str) -> bool:
-    topic_id = parse_topic_id(named)
-    return topic_id is not None and topic_id in view[DELETIONS]
-
-
-def require_stream(situation: Situation, stream_id: int) -> StreamRow:
-    """The stream's row.
-
-    Raises:
-        OperationError: STREAM_NOT_FOUND.
-    """
-    row = find_stream(situation.view, stream_id)
-    if row is None:
-        raise refuse(
-            error_pb2.ERROR_CODE_STREAM_NOT_FOUND,
-            f"there is no stream {stream_id}; it was deleted or never made",
-        )
-    return row
-
-
-def require_owner(row: StreamRow, stream_epoch: int, acting: Writer) -> None:
-    """Whoever the caller acts for must hold the stream open at exactly this epoch.
-
-    Raises:
-        OperationError: STREAM_FENCED or STREAM_NOT_OPENED.
-    """
-    if row.stream_epoch != stream_epoch or (row.open and not acting.holds(row)):
-        raise refuse(
-            error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} epoch {row.node_epoch}, "
-            f"not at epoch {stream_epoch} of {acting}; stop using it",
-        )
-    if not row.open:
-        raise refuse(
-            error_pb2.ERROR_CODE_STREAM_NOT_OPENED,
-            f"stream {row.stream_id} is closed at epoch {row.stream_epoch}; open it first",
-        )
-
-
 def _is_repeated_open(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -> bool:
     held = (row.open, row.node_id, row.node_epoch, row.stream_epoch)
     return held == (True, situation.caller.node_id, situation.caller.node_epoch, wanted.stream_epoch)
@@ -229,10 +162,7 @@ def _is_repeated_open(row: StreamRow, wanted: wire.OpenStream, situation: Situat
 
 def _check_open(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -> None:
     if not 0 <= wanted.stream_epoch <= STREAM_EPOCH_MAX:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"stream epoch {wanted.stream_epoch} is not within 0..{STREAM_EPOCH_MAX}",
-        )
+        raise invalid(f"stream epoch {wanted.stream_epoch} is not within 0..{STREAM_EPOCH_MAX}")
     if wanted.stream_epoch <= row.stream_epoch:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
@@ -255,7 +185,4 @@ def _check_open(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -
 def _check_tags(stream: wire.StreamTags) -> None:
     texts = [*stream.tags.keys(), *stream.tags.values()]
     if len(stream.tags) > TAGS_MAX or any(len(text.encode()) > TAG_BYTES_MAX for text in texts):
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"a stream has at most {TAGS_MAX} tags, of at most {TAG_BYTES_MAX} bytes each",
-        )
+        raise invalid(f"a stream has at most {TAGS_MAX} tags, of at most {TAG_BYTES_MAX} bytes each")

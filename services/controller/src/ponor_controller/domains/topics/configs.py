@@ -1,8 +1,7 @@
-"""Settings of topics and brokers: what a change makes of them.
+"""Operations that change the configs of topics and brokers.
 
-What lives here: the way from an operation to the settings that hold afterwards. Which settings there are, and what is wrong with a value, is known to
-the catalogue (`ponor_kafka.configs`, the one part of that library a controller knows); the record carries the result, so that a replay needs no
-catalogue and an older one decides nothing.
+`ponor_kafka.configs` defines the configs and validates values. A record contains the resulting
+values, so applying it needs no catalogue.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from ponor_metadata.nouns.nodes import ALL_BROKERS, BROKER_CONFIGS, NODES, NodeR
 from ponor_metadata.nouns.topics import TOPICS
 from ponor_runtime.identity import NodeId
 
-from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
+from ponor_controller.kernel.decisions import Decision, Situation, invalid, refuse, require_role
 
 CHANGES_MAX: Final = 1_000
 VALUE_BYTES_MAX: Final = 32_767
-"""What an older version of Kafka's protocol can carry as a string."""
+"""Longest string in older versions of Kafka's protocol."""
 _KINDS: Final = MappingProxyType(
     {
         wire.ConfigChange.KIND_SET: ChangeKind.SET,
@@ -41,7 +40,7 @@ _KINDS: Final = MappingProxyType(
 
 
 def alter_topic_configs(body: wire.AlterTopicConfigs, situation: Situation) -> Decision:
-    """A topic's own settings, all or none of the changes."""
+    """Change the configs of a topic, all changes or none."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = situation.view[TOPICS].get(body.topic_id)
     if topic is None:
@@ -58,13 +57,13 @@ def alter_topic_configs(body: wire.AlterTopicConfigs, situation: Situation) -> D
 
 
 def alter_broker_configs(body: wire.AlterBrokerConfigs, situation: Situation) -> Decision:
-    """Dynamic settings of one broker or of all."""
+    """Change the dynamic configs of one broker or of all."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     node_id = NodeId(body.node_id)
     if node_id != ALL_BROKERS:
         node = situation.view[NODES].get(node_id)
         if node is None or node.role is not NodeRole.BROKER:
-            raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"no broker {node_id} is registered")
+            raise invalid(f"no broker {node_id} is registered")
     row = situation.view[BROKER_CONFIGS].get(node_id)
     present = {} if row is None else row.configs
     try:
@@ -72,7 +71,7 @@ def alter_broker_configs(body: wire.AlterBrokerConfigs, situation: Situation) ->
             present, _changes(body.changes), of_all_brokers=node_id == ALL_BROKERS, replace=body.replace
         )
     except ConfigError as error:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, str(error)) from error
+        raise invalid(str(error)) from error
     check_sizes(after)
     if body.validate_only or after == present:
         return Decision()
@@ -81,7 +80,7 @@ def alter_broker_configs(body: wire.AlterBrokerConfigs, situation: Situation) ->
 
 
 def check_sizes(configs: Mapping[str, str]) -> None:
-    """Bounds of what is kept: lists can grow without end, change by change.
+    """Bound the length of values, because appends can grow a list without limit.
 
     Raises:
         OperationError: INVALID_CONFIG.
@@ -95,25 +94,19 @@ def check_sizes(configs: Mapping[str, str]) -> None:
 
 
 def _changes(changes: Iterable[wire.ConfigChange]) -> list[ConfigChange]:
-    """Decoded.
+    """Decode changes.
 
     Raises:
-        OperationError: INVALID_REQUEST: an unknown kind, a setting that is named twice, too many.
+        OperationError: INVALID_REQUEST: an unknown kind, a config that occurs twice, or too many changes.
     """
     decoded: dict[str, ConfigChange] = {}
     for change in changes:
         kind = _KINDS.get(change.kind)
         if kind is None:
-            raise refuse(
-                error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"unknown kind {change.kind} of a change of {change.name}",
-            )
+            raise invalid(f"unknown kind {change.kind} of a change of {change.name}")
         if change.name in decoded:
-            raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"{change.name} is changed twice")
+            raise invalid(f"{change.name} is changed twice")
         decoded[change.name] = ConfigChange(change.name, kind, change.value)
     if len(decoded) > CHANGES_MAX:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"{len(decoded)} changes at once; send at most {CHANGES_MAX}",
-        )
+        raise invalid(f"{len(decoded)} changes at once; send at most {CHANGES_MAX}")
     return list(decoded.values())

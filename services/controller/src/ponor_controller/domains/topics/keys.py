@@ -1,21 +1,17 @@
-"""Keys: small values that the cluster keeps, put once.
-
-What lives here: put-if-absent, of one key or of many at once. Whoever comes second gets the first one's value.
-"""
+"""Operations that store small values under keys, each once: the first writer wins."""
 
 from __future__ import annotations
 
-from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.keys import KEYS
 
-from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_count
+from ponor_controller.kernel.decisions import Decision, Situation, invalid, require_count
 from ponor_controller.shared_rules.partition_rights import require_key_rights
 
 
 def put_key(body: wire.PutKey, situation: Situation) -> Decision:
-    """Put a value if the key has none; answer with the value it has."""
+    """Store a value if the key has none; answer with the key's value."""
     records: list[records_pb2.Record] = []
     result = wire.OperationResult()
     _put(body, situation, records, result.key_held)
@@ -23,12 +19,10 @@ def put_key(body: wire.PutKey, situation: Situation) -> Decision:
 
 
 def put_keys(body: wire.PutKeys, situation: Situation) -> Decision:
-    """The same for many keys, all or none."""
+    """`put_key` for many keys, all or none."""
     require_count(len(body.puts), situation.settings.keys_per_operation_max, "keys")
     if len({put.key for put in body.puts}) != len(body.puts):
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, "a key is named twice in one operation; name it once"
-        )
+        raise invalid("a key is named twice in one operation; name it once")
     records: list[records_pb2.Record] = []
     result = wire.OperationResult()
     for put in body.puts:
@@ -39,17 +33,13 @@ def put_keys(body: wire.PutKeys, situation: Situation) -> Decision:
 def _put(
     body: wire.PutKey, situation: Situation, records: list[records_pb2.Record], answer: wire.KeyHeld
 ) -> None:
-    """Fill in record and answer where they stand: made aside they would be copied."""
+    """Fill record and answer in place, because separate messages would be copied."""
     settings, key, value = situation.settings, body.key, body.value
     if not 1 <= len(key.encode()) <= settings.key_bytes_max:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"a key has 1 to {settings.key_bytes_max} bytes, not {len(key.encode())}",
-        )
+        raise invalid(f"a key has 1 to {settings.key_bytes_max} bytes, not {len(key.encode())}")
     if len(value) > settings.value_bytes_max:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"the value of key {key!r} has {len(value)} bytes; at most {settings.value_bytes_max} are kept",
+        raise invalid(
+            f"the value of key {key!r} has {len(value)} bytes; at most {settings.value_bytes_max} are kept"
         )
     held = situation.view[KEYS].get(key)
     if held is not None:

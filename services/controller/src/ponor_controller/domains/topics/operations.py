@@ -1,11 +1,13 @@
-"""Topics: create, delete, add partitions.
+"""Operations on topics: create, delete, add partitions, with Kafka's rules; and blocks of producer ids.
 
-What lives here: Kafka's rules for a new topic, and where its partitions go. Streams belong to a topic by their tags; the broker sets them when it makes a partition's streams. What a
-deleted topic leaves is the business of `ponor_controller.reclaiming`.
+A stream belongs to a topic by its tags, which the broker sets when it creates the partition's
+streams. `ponor_controller.domains.objects.topic_purge` deletes the streams and keys of deleted
+topics.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from ponor.common.v1 import error_pb2
@@ -13,6 +15,7 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_kafka.configs.changes import checked_topic_configs
 from ponor_kafka.configs.definition import ConfigError
+from ponor_metadata.nouns import counters
 from ponor_metadata.nouns.cluster import TENANTS
 from ponor_metadata.nouns.nodes import NODES, NodeRole
 from ponor_metadata.nouns.topics import (
@@ -28,8 +31,14 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, TenantId
 
 from ponor_controller.domains.topics.configs import check_sizes
-from ponor_controller.domains.topics.names import collides, has_collision_characters, name_problem
-from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
+from ponor_controller.kernel.decisions import (
+    Decision,
+    Situation,
+    invalid,
+    refuse,
+    require_count,
+    require_role,
+)
 from ponor_controller.shared_rules.placement import candidates, is_live, led_counts, spread
 
 DEFAULT_COUNT = -1
@@ -39,7 +48,7 @@ RESERVED_TOPIC_IDS = ((0).to_bytes(16, "big"), (1).to_bytes(16, "big"))
 
 
 def create_topic(body: wire.CreateTopic, situation: Situation) -> Decision:
-    """A topic with its partitions spread over the brokers."""
+    """Create a topic and spread its partitions over the brokers."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     tenant_id = _require_tenant(body, situation)
     _check_name(body.name, tenant_id, situation)
@@ -71,7 +80,7 @@ def create_topic(body: wire.CreateTopic, situation: Situation) -> Decision:
 
 
 def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Decision:
-    """More partitions for a topic; those it has stay where they are."""
+    """Add partitions to a topic; existing ones do not move."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = _require_topic(body.topic_id, situation)
     present = len(situation.view[PARTITIONS].find(PARTITIONS_OF, topic.topic_id))
@@ -94,7 +103,7 @@ def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Deci
 
 
 def delete_topic(body: wire.DeleteTopic, situation: Situation) -> Decision:
-    """The topic and its partitions are gone with this batch. Its streams, their objects and its keys go by the duty that reclaims."""
+    """Delete the topic and its partitions. `ReclaimDuty` deletes its streams, their objects and its keys later."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = _require_topic(body.topic_id, situation)
     deleted = records_pb2.TopicDeleted(topic_id=topic.topic_id)
@@ -114,9 +123,7 @@ def _require_topic(topic_id: bytes, situation: Situation) -> TopicRow:
 def _require_tenant(body: wire.CreateTopic, situation: Situation) -> TenantId:
     tenant_id = TenantId(body.tenant_id)
     if tenant_id not in situation.view[TENANTS]:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, f"there is no tenant {body.tenant_id!r}; create it first"
-        )
+        raise invalid(f"there is no tenant {body.tenant_id!r}; create it first")
     return tenant_id
 
 
@@ -151,7 +158,7 @@ def _partition_count(body: wire.CreateTopic, situation: Situation) -> int:
 
 
 def _check_partitions(name: str, partitions: int, new: int, situation: Situation) -> None:
-    """The bounds of one topic and of the cluster."""
+    """Check the bounds of a topic and of the cluster."""
     settings = situation.settings
     if partitions > settings.partitions_per_topic_max:
         raise refuse(
@@ -177,7 +184,7 @@ def _checked_configs(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _require_brokers(situation: Situation) -> dict[NodeId, int]:
-    """Brokers for new partitions, with what they have: those that may get some; else those that live and drain; else better silent ones than none."""
+    """Brokers for new partitions with their counts: candidates, else live draining ones, else silent ones."""
     view, is_suspected = situation.view, situation.is_suspected
     known = [row for row in view[NODES] if row.role is NodeRole.BROKER and not row.fenced]
     if not known:
@@ -200,7 +207,7 @@ def _new_topic_id(situation: Situation) -> bytes:
 def _new_partitions(
     view: View, topic_id: bytes, numbers: Sequence[int], counts: Mapping[NodeId, int]
 ) -> list[records_pb2.Record]:
-    """Partitions in turn over the brokers, those with the fewest first."""
+    """New partitions, round-robin over the brokers from the one with the fewest."""
     leaders = spread(counts, len(numbers))
     leader_epoch = next_leader_epoch(view, None)
     return [
@@ -211,10 +218,52 @@ def _new_partitions(
 
 def _new_partition(topic_id: bytes, number: int, leader_id: NodeId, leader_epoch: int) -> records_pb2.Record:
     record = records_pb2.Record()
-    changed = record.partition_changed  # filled where it is: made aside it would be copied
+    changed = record.partition_changed  # filled in place: a separate message would be copied
     changed.topic_id = topic_id
     changed.partition = number
     changed.leader_id = leader_id
     changed.leader_epoch = leader_epoch
     changed.replicas.append(leader_id)
     return record
+
+
+NAME_LENGTH_MAX = 249
+LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """Why a name cannot be a topic's, in Kafka's words; None when it can."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    if LEGAL_NAME.fullmatch(name) is None:
+        return f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None
+
+
+def has_collision_characters(name: str) -> bool:
+    """Whether the name could collide with another one."""
+    return "." in name or "_" in name
+
+
+def collides(name: str, other: str) -> bool:
+    """Whether two names are one in metric names."""
+    return name != other and name.replace(".", "_") == other.replace(".", "_")
+
+
+def allocate_producer_ids(body: wire.AllocateProducerIds, situation: Situation) -> Decision:
+    """Give the caller the next block. Unused ids of a block are lost."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_count(body.count, situation.settings.producer_ids_max, "producer ids")
+    first = counters.next_value(situation.view, counters.PRODUCER)
+    allocated = records_pb2.ProducerIdsAllocated(
+        first_producer_id=first, count=body.count, node_id=situation.caller.node_id
+    )
+    granted = wire.ProducerIdsGranted(first_producer_id=first, count=body.count)
+    return Decision(
+        [records_pb2.Record(producer_ids_allocated=allocated)],
+        wire.OperationResult(producer_ids_granted=granted),
+    )

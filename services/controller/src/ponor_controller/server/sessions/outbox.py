@@ -1,8 +1,8 @@
-"""Frames on their way to one node.
+"""Send frames to one node: results, heartbeats, and the reason when the session is refused.
 
-What lives here: results gathered over one turn of the loop into as few frames as the size limit allows, heartbeats, and the last word when a session is refused. They are
-handed over at the end of the turn of answers; a task takes over when the network makes them wait. Bounded by the operations in flight:
-every result answers one of them.
+Results of one turn of the event loop share frames up to a size limit. A task takes over when the
+network does not accept a frame at once. The operations in flight bound the queue, because every
+result answers one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,26 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_rpc.joined_messages import joined_messages, message_head
 from ponor_runtime.network import Connection
 
-from ponor_controller.server.sessions.answer_turn import AnswerTurn
+
+class AnswerTurn:
+    """Calls the added callbacks at `end`, or at the end of this turn of the loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due: list[Callable[[], None]] = []
+
+    def add(self, flush: Callable[[], None]) -> None:
+        """Call `flush` once. It must not raise."""
+        if not self._due:
+            self._loop.call_soon(self.end)
+        self._due.append(flush)
+
+    def end(self) -> None:
+        """Call the callbacks now."""
+        due, self._due = self._due, []
+        for flush in due:
+            flush()
+
 
 RESULT_FRAME_BYTES = 256 * 1024
 """Target size of a frame of results; a larger single result goes alone."""
@@ -27,7 +46,7 @@ RESULT: Final = wire.ResultBatch.RESULTS_FIELD_NUMBER
 
 
 class _Frame(NamedTuple):
-    """An encoded frame of results: how many, and the bytes of the operations that they answer."""
+    """An encoded frame of results, their number, and the bytes of the operations that they answer."""
 
     encoded: bytes
     answered: int
@@ -35,7 +54,7 @@ class _Frame(NamedTuple):
 
 
 class Outbox:
-    """Sends in the order given; `refuse` is the last."""
+    """Sends frames in order; `refuse` sends the last one."""
 
     def __init__(
         self,
@@ -50,12 +69,12 @@ class Outbox:
         self._heartbeat_seconds = heartbeat_seconds
         self._results: deque[tuple[bytes, int]] = deque()
         self.on_sent: Callable[[int, int], None] = lambda _count, _bytes: None
-        """Told how many results a frame had that was handed to the network, and the bytes of the operations that they answer."""
+        """Called with the number of results in a sent frame, and the bytes of the operations that they answer."""
         self._refusal: error_pb2.Error | None = None
         self._filled = asyncio.Event()
         self._flushes = False
         self._waits: _Frame | None = None
-        """The frame that the network did not take at once."""
+        """The frame that the network did not accept at once."""
 
     def put(self, result: bytes, operation_bytes: int) -> None:
         """Send the encoded result of an operation of this size."""
@@ -65,7 +84,7 @@ class Outbox:
             self._turn.add(self._flush)
 
     def refuse(self, error: error_pb2.Error) -> None:
-        """Send why the session is over, then end; results still waiting are dropped: the node asks again elsewhere."""
+        """Send the reason for the end of the session, then stop. Waiting results are dropped: the node retries."""
         if self._refusal is None:
             self._refusal = error
         self._filled.set()
@@ -74,7 +93,7 @@ class Outbox:
         """Send until refused.
 
         Raises:
-            ConnectionClosedError: the node is gone.
+            ConnectionClosedError: the connection was closed.
         """
         while self._refusal is None:
             try:

@@ -1,8 +1,4 @@
-"""One session: the frames of one node process after its Hello.
-
-What lives here: reading frames, the bound on what is in flight, and handing operations to the lanes. Who the node is was decided before; what an
-operation means is decided after.
-"""
+"""One session: read the frames of a node process after its Hello and queue its operations."""
 
 from __future__ import annotations
 
@@ -26,14 +22,14 @@ from ponor_controller.kernel.operation import Caller, PendingOperation
 from ponor_controller.server.sessions.outbox import Outbox
 
 LoadListener: TypeAlias = Callable[[NodeId, wire.LoadReport], None]
-"""Hears what a broker says that it carries."""
+"""Called with the load reports of brokers."""
 
 OPERATIONS_FRAME_BYTES_MAX = 256 * 1024
 """A frame may be larger only if it carries one operation, such as the commit of a very wide upload."""
 
 
 class NodeSilentError(ConnectionClosedError):
-    """The node sent nothing for as long as it may be silent. The other end may still take the connection for whole."""
+    """The node was silent for too long. The other end may still consider the connection open."""
 
 
 class Session:
@@ -71,19 +67,19 @@ class Session:
         self._abandoned = asyncio.Event()
 
     def end(self, error: OperationError) -> None:
-        """End the session with a reason; the process on the other side hears it."""
+        """End the session and send the reason."""
         self._outbox.refuse(error.to_proto())
 
     def abandon(self) -> None:
-        """Drop the connection without a word: the same process has another one. Its operations still count."""
+        """Close the connection without a reason, because the same process has a newer one."""
         self._abandoned.set()
 
     async def run(self) -> None:
-        """Serve until the node goes or is silent, or the session is ended.
+        """Serve until the node disconnects or is silent, or the session is ended.
 
         Raises:
-            NodeSilentError: the node was silent for longer than it may be: half of a connection can die without a word.
-            ConnectionClosedError: the node is gone.
+            NodeSilentError: the node was silent for too long; one direction of a connection can fail alone.
+            ConnectionClosedError: the connection was closed.
         """
         loop = asyncio.get_running_loop()
         name = f"session-{self.caller.node_id}-{self.caller.node_epoch}"
@@ -156,7 +152,7 @@ class Session:
         return None
 
     def _put(self, operations: list[wire.Operation], first_incomplete_id: int, frame_bytes: int) -> None:
-        # Each stands for its share of the frame: to measure it would cost as much as to encode it.
+        # Each operation counts as an equal share of the frame: measuring it costs as much as encoding it.
         share_bytes = -(-frame_bytes // len(operations))
         self._operations += len(operations)
         self._bytes += share_bytes * len(operations)
@@ -171,7 +167,7 @@ class Session:
 
     def _sent(self, operations: int, size_bytes: int) -> None:
         if not self._room.is_set():
-            self._activity.heard(self.caller.node_id)  # we did not read: the silence is ours
+            self._activity.heard(self.caller.node_id)  # silent only because this controller did not read
         self._operations -= operations
         self._bytes -= size_bytes
         self._update_room()

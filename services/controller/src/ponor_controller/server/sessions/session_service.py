@@ -1,7 +1,8 @@
-"""The session service: who is connected, and under which epoch.
+"""The session service: Hello, registration, and one session per node while this controller leads.
 
-What lives here: Hello, registration, and one live session per node, as long as this controller leads. A process that registers anew ends the session of the
-one before it; the same process on a new connection takes its own old one over; the end of leadership ends them all, and every node is told where to go.
+A process that registers ends the session of its node's former process. The same process on a new
+connection replaces its own session. The end of leadership ends all sessions and names the new
+leader.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from ponor_controller.kernel.leading import Leading, not_leading
 from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.kernel.proposer import Proposer
-from ponor_controller.server.sessions.answer_turn import AnswerTurn
 from ponor_controller.server.sessions.lost_history import lost_history
-from ponor_controller.server.sessions.outbox import Outbox
+from ponor_controller.server.sessions.outbox import AnswerTurn, Outbox
 from ponor_controller.server.sessions.session import LoadListener, NodeSilentError, Session
 from ponor_controller.settings import ControllerSettings
 
@@ -77,7 +77,7 @@ class SessionService:
         return len(self._sessions)
 
     async def handle(self, connection: Connection) -> None:
-        """Serve one node until it goes or is refused."""
+        """Serve one node until it disconnects or is refused."""
         self._connections += 1
         try:
             await self._serve(connection)
@@ -99,7 +99,7 @@ class SessionService:
             async with self._observed.timeout(self._settings.session_timeout_ms / 1000):
                 hello = await _receive_hello(connection)
         except TimeoutError:
-            return  # callers that say nothing must not keep nodes out
+            return  # silent connections must not use up `sessions_max`
         await self._wait_until_leading(hello)
         caller, registered_index = await self._while_leading(self._register(hello))
         session = self._open(connection, caller)
@@ -107,14 +107,14 @@ class SessionService:
             await self._welcome(connection, caller, registered_index)
             await session.run()
         except NodeSilentError:
-            self._remove(session)  # its silence counts, and nothing broke
+            self._remove(session)  # its silence counts, not the end of the session
             raise
         finally:
             if self._remove(session):
                 self._activity.left(caller.node_id)
 
     def _remove(self, session: Session) -> bool:
-        """Whether it was the session of its node."""
+        """Remove the session; False if it was no longer the session of its node."""
         node_id = session.caller.node_id
         if self._sessions.get(node_id) is not session:
             return False
@@ -134,10 +134,10 @@ class SessionService:
         changed.set()
 
     async def _wait_until_leading(self, hello: wire.Hello) -> None:
-        """Keep a node that comes during an election: asking again and again would only keep the voters busy.
+        """Hold a node's Hello during an election, because retries would only load the voters.
 
         Raises:
-            OperationError: NOT_LEADER when another controller leads, or nobody did in time.
+            OperationError: NOT_LEADER when another controller leads, or none leads in time.
         """
         try:
             async with asyncio.timeout(self._settings.leader_wait_ms / 1000):
@@ -149,10 +149,10 @@ class SessionService:
             raise not_leading(self._leading, f"hello of node {hello.node_id}")
 
     async def _while_leading(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns, unless leadership ends before.
+        """The result of `work`, unless leadership ends first.
 
         Raises:
-            OperationError: NOT_LEADER when it did: what was proposed may be committed by the next leader, or dropped.
+            OperationError: NOT_LEADER; the next leader may commit or drop what was proposed.
         """
         losses = self._losses
         working = asyncio.get_running_loop().create_task(work, name="session-registration")
@@ -173,48 +173,49 @@ class SessionService:
             await self._changed.wait()
 
     async def _register(self, hello: wire.Hello) -> tuple[Caller, int]:
-        """Give the process its epoch, committed."""
+        """Register the process; returns after its epoch is committed."""
         await self._check_history(hello)
         await self._proposer.room()
         view = self._proposer.view
         try:
             registration = register_node(hello, view, self._proposer.now_ms())
         except OperationError:
-            # The refusal may speak of what is only proposed, and a node that is told of another epoch stops. A leader that was deposed while it did not run must not tell it so.
-            await self._proposer.committed_up_to(self._proposer.last_index)
+            # The refusal may be based on proposed rows, and a node stops when its epoch is refused. A leader that
+            # was suspended and deposed must not cause that.
+            await self._proposer.commits.reached(self._proposer.last_index)
             await self._leading.read_index()
             raise
-        # Before the row shows the process: what its predecessor left behind (silence, a broken session) must not be held against it.
+        # Before the row names the process, so that silence or a broken session of its predecessor does not count.
         self._activity.heard(NodeId(hello.node_id))
         if registration.records:
             self._proposer.propose(registration.records)
         registered_index = self._proposer.last_index
-        await self._proposer.committed_up_to(registered_index)
+        await self._proposer.commits.reached(registered_index)
         if not registration.records:
-            # A welcome says that the epoch still holds. A leader that was deposed while it did not run must not say so.
+            # A welcome confirms the epoch, which a suspended and deposed leader must not do.
             await self._leading.read_index()
         node = view[NODES].get(NodeId(hello.node_id))
         assert node is not None
         if node.node_epoch != registration.node_epoch:
             raise OperationError(
                 error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
-                f"another process registered as node {hello.node_id} meanwhile; this one must stop",
+                f"another process registered as node {hello.node_id} in the meantime; this one must stop",
             )
         return Caller(NodeId(hello.node_id), registration.node_epoch, hello.role), registered_index
 
     async def _check_history(self, hello: wire.Hello) -> None:
-        """Let nobody in while this controller's log is known to be an older copy.
+        """Refuse all nodes once this controller's log is known to be an older copy.
 
         Raises:
-            OperationError: INVALID_REQUEST, with what is missing and the remedy.
+            OperationError: INVALID_REQUEST; the message names what is missing and the remedy.
         """
         if self._contradiction(hello):
-            # A leader that was deposed and does not know it lacks what its successor committed, and is no older copy.
+            # A deposed leader also lacks entries of its successor, without being an older copy.
             await self._leading.read_index()
             found = self._contradiction(hello)
             if found and not self._lost_history:
                 self._lost_history = found
-                LOG.error("no node is let in any more: %s", found)
+                LOG.error("all nodes are refused: %s", found)
         if self._lost_history:
             raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, self._lost_history)
 
@@ -226,7 +227,7 @@ class SessionService:
 
     @property
     def lost_history(self) -> str:
-        """What this controller's log lacks, as a node told; empty: nothing is known to be missing."""
+        """What this controller's log lacks according to a node; empty if nothing is known to be missing."""
         return self._lost_history
 
     def _open(self, connection: Connection, caller: Caller) -> Session:

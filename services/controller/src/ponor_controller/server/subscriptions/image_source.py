@@ -1,7 +1,7 @@
-"""The encoded image that new subscribers begin with.
+"""The encoded image for new subscribers, shared by all that connect within a short time.
 
-What lives here: one encoding for all who come in a short time, made in slices between which everything else goes on. The body's format belongs to
-`ponor_metadata.snapshot`.
+It is encoded in slices of time, so that the event loop continues. `ponor_metadata.snapshot` defines
+the format.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ponor_metadata.nouns.cluster import cluster_of
 from ponor_runtime.clock import Clock
 
 SLICE_NS: Final = 5_000_000
-"""How long the event loop is held at a time."""
+"""Time in ns for which the encoding occupies the event loop before it yields."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image as of `index`, encoded; `digest` is the running digest there. `pieces` together are the body."""
+    """An encoded image as of `index`; `digest` is the running digest there, `pieces` joined are the body."""
 
     index: int
     incarnation: int
@@ -31,7 +31,7 @@ class EncodedImage:
 
 
 class ImageSource:
-    """Encodes the committed image when nobody did so recently."""
+    """Encodes the committed image, and reuses the encoding while batches after it are in memory."""
 
     def __init__(self, image: MetadataImage, clock: Clock) -> None:
         self._image = image
@@ -41,15 +41,12 @@ class ImageSource:
 
     @property
     def incarnation(self) -> int:
-        """Incarnation of the cluster, as far as committed here."""
+        """Incarnation of the cluster in the committed image."""
         cluster = cluster_of(self._image)
         return 0 if cluster is None else cluster.incarnation
 
     async def at_least(self, index: int) -> EncodedImage:
-        """An encoding from which a subscriber can go on, given that batches after `index` are still in memory.
-
-        The index must be committed here.
-        """
+        """An encoding of the image at `index` or later. `index` must be committed here."""
         async with self._encoding:
             newest = self._newest
             if newest is None or newest.index < index or newest.incarnation != self.incarnation:
@@ -57,7 +54,7 @@ class ImageSource:
             return newest
 
     def forget_before(self, index: int) -> None:
-        """Batches up to `index` are not in memory any more: an older encoding is of no use, and may be large."""
+        """Drop an encoding older than `index`: batches up to `index` left memory, so it cannot be continued."""
         if self._newest is not None and self._newest.index < index:
             self._newest = None
 

@@ -1,7 +1,7 @@
-"""The newest committed batches in memory, as subscribers get them.
+"""The newest committed batches in memory, and the frames in which subscribers receive them.
 
-What lives here: the window of the log that can be sent without reading the disk, with the running digest at every index, and the frames made
-of it. A frame is encoded once and the same bytes go to every subscriber that stands at its first index.
+The tail holds the running digest at every index. A frame is encoded once, and every subscriber at
+its first index receives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ponor.controller.v1 import subscription_service_pb2 as wire
 from ponor_metadata.image.storage_native import untrack
 
 FRAME_TARGET_BYTES = 1024 * 1024
-"""A frame takes batches until it has this many bytes; a larger single batch goes alone."""
+"""Target size of a frame; a larger single batch gets its own frame."""
 DIGEST_INTERVAL = 1_024
-"""A frame ends at multiples of this index at the latest: its digest is compared there, by every subscriber alike."""
+"""A frame ends at multiples of this index at the latest, because every subscriber compares the digest there."""
 ENCODED_FRAMES_MAX = 8
-"""Subscribers of one process stand near the end of the log; few distinct positions are in use at a time."""
+"""Subscribers are near the end of the log, so few distinct positions are in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class BatchFrame:
 
 
 class RetainedTail:
-    """Batches after `begin_index` up to `last_index`; bounded by bytes and by number, the oldest go first."""
+    """Batches after `begin_index` up to `last_index`. Bytes and number are bounded; the oldest are dropped."""
 
     def __init__(self, begin_index: int, begin_digest: bytes, *, bytes_max: int, batches_max: int) -> None:
         self._bytes_max = bytes_max
@@ -52,7 +52,7 @@ class RetainedTail:
 
     @property
     def begin_index(self) -> int:
-        """A subscriber that has applied this index, or a later one, can go on from memory."""
+        """A subscriber that has applied this index or a later one can continue from memory."""
         return self._begin_index
 
     @property
@@ -67,11 +67,11 @@ class RetainedTail:
 
     @property
     def size_bytes(self) -> int:
-        """What the batches take."""
+        """Bytes of all batches."""
         return self._size_bytes
 
     def append(self, batch: RetainedBatch) -> None:
-        """Add the next batch and let old ones go."""
+        """Add the next batch and drop old ones beyond the bounds."""
         assert batch.index == self.last_index + 1, "the tail has no holes"
         untrack(batch)  # there may be 200,000, and none is part of a cycle
         self._batches.append(batch)
@@ -83,7 +83,7 @@ class RetainedTail:
             self._frames.pop(oldest.index, None)
 
     def restart(self, index: int, digest: bytes) -> None:
-        """A snapshot of the leader took the place of the log up to `index`: begin anew behind it. Subscribers before it are cut off.
+        """A received snapshot replaced the log up to `index`: continue behind it. Subscribers before it are cut off.
 
         Raises:
             AssertionError: the snapshot is older than what was committed here.
@@ -95,7 +95,7 @@ class RetainedTail:
         self._begin_index, self._begin_digest = index, digest
 
     def digest_at(self, index: int) -> bytes | None:
-        """The running digest after a batch, None when it is not in the window."""
+        """The running digest after a batch; None outside of the window."""
         if index == self._begin_index:
             return self._begin_digest
         if not self._begin_index < index <= self.last_index:
@@ -103,10 +103,10 @@ class RetainedTail:
         return self._batches[index - self._begin_index - 1].digest
 
     def frame_after(self, index: int) -> BatchFrame | None:
-        """The next frame for a subscriber that has applied `index`; None when it has everything.
+        """The next frame for a subscriber that has applied `index`; None if there is none.
 
         Raises:
-            LookupError: the batch after `index` is gone from the window.
+            LookupError: the batch after `index` was dropped.
         """
         if index == self.last_index:
             return None

@@ -1,8 +1,4 @@
-"""One subscriber as the controller sees it: what it was sent, what it said, and what it waits for.
-
-What lives here: the frames of the subscriber, and the bound on what it may have been sent and not taken. What it is sent is decided in
-`subscription_service`.
-"""
+"""One subscriber: its frames, and the bound on data sent but not acknowledged."""
 
 from __future__ import annotations
 
@@ -19,17 +15,17 @@ from ponor_runtime.observer_clock import ObserverClock
 from ponor_controller.kernel.leading import Leading
 
 READS_MAX = 64
-"""Linearizable reads of one subscriber that are being confirmed."""
+"""Linearizable reads of one subscriber that wait for confirmation."""
 
 
 class Subscriber:
     """One subscription, after its first frame.
 
     Attributes:
-        sent_index: newest index it was sent; rises strictly.
-        more: set when there is something to look at: batches, an ack, an answer.
-        probe: number of the newest probe that waits for its Progress, 0 for none.
-        answers: confirmed read indices on their way back.
+        sent_index: the newest index sent; rises strictly.
+        more: set when batches, an ack or an answer arrive.
+        probe: number of the newest probe that waits for a Progress; 0 for none.
+        answers: confirmed read indices that wait to be sent.
     """
 
     def __init__(
@@ -58,28 +54,29 @@ class Subscriber:
 
     @property
     def has_room(self) -> bool:
-        """Whether it took enough of what it was sent to be sent more."""
+        """Whether the unacknowledged bytes are below the bound."""
         return self._sent_bytes - self._received_bytes < self._window_bytes
 
     async def send(self, frame: bytes) -> None:
         """Send an encoded SubscribeResponse.
 
         Raises:
-            ConnectionClosedError: the subscriber is gone.
+            ConnectionClosedError: the connection was closed.
         """
         self._sent_bytes += len(frame)
         await self._connection.send(frame)
 
     async def room(self) -> None:
-        """Wait until there is room. How long this may take is watched by `listen`."""
+        """Wait until there is room. `listen` bounds the wait."""
         while not self.has_room:
             self.more.clear()
             await self.more.wait()
 
     async def listen(self) -> None:
-        """Take the subscriber's frames until it goes, is silent for too long, or breaks the protocol; returns then.
+        """Receive frames until the subscriber disconnects, is silent for too long, or violates the protocol.
 
-        Every frame that is sent is answered by an ack within moments, so silence means that it, or half of the connection, is dead.
+        The subscriber acknowledges every frame at once, so silence means that it, or one direction of the
+        connection, has failed.
         """
         try:
             while True:

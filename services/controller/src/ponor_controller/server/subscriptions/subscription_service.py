@@ -1,8 +1,9 @@
-"""The subscription service: committed batches, pushed to whoever asks.
+"""The subscription service: send committed batches to subscribers.
 
-What lives here: one coroutine per subscriber that sends a snapshot where it must, then frames of the retained tail as it grows, then progress
-while nothing happens. Nothing uncommitted passes through here, and nothing here writes to the log. Any controller serves it, a follower from its own commit
-index; docs/design/sessions-and-subscriptions.md#subscriptions-never-go-back says what keeps a subscriber from travelling in time.
+One coroutine per subscriber sends a snapshot if necessary, then frames of the retained tail, then
+progress while nothing changes. Any controller serves subscriptions from its own commit index.
+docs/design/sessions-and-subscriptions.md#subscriptions-never-go-back explains why a subscriber
+never receives an older state.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ponor_controller.settings import ControllerSettings
 T = TypeVar("T")
 LOG: Final = logging.getLogger(__name__)
 GATHERING_SECONDS_MAX: Final = 0.05
-"""Under load, and with many subscribers, batches wait this long at most for others that share their frame."""
+"""Under load, and with many subscribers, a batch waits at most this long for others to share its frame."""
 
 
 class SubscriptionService:
@@ -68,8 +69,10 @@ class SubscriptionService:
         return len(self._subscribers)
 
     def committed(self) -> None:
-        """The tail has grown. Subscribers wake together: at once after a pause, and under load as often as their number allows, so that
-        batches committed together travel together and a frame is encoded once for all.
+        """The tail has grown: wake all subscribers together.
+
+        At once after a pause; under load as often as their number allows, so that batches share frames and a
+        frame is encoded once for all subscribers.
         """
         self._grown = True
         self._images.forget_before(self._tail.begin_index)
@@ -88,7 +91,7 @@ class SubscriptionService:
         asyncio.get_running_loop().call_later(min(gathering, GATHERING_SECONDS_MAX), self._wake)
 
     async def handle(self, connection: Connection) -> None:
-        """Serve one subscriber until it goes, or falls too far behind."""
+        """Serve one subscriber until it disconnects or falls too far behind."""
         try:
             try:
                 async with self._observed.timeout(self._settings.session_timeout_ms / 1000):
@@ -106,7 +109,7 @@ class SubscriptionService:
 
     def _check(self, start: wire.SubscribeStart) -> None:
         if start.cluster_id and start.cluster_id != self._cluster_id:
-            # Who has seen its own cluster came to an address that is another cluster's now, and asks elsewhere.
+            # A node with seen indices uses an address that belongs to another cluster now; it tries others.
             is_member = bool(start.seen_index)
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND if is_member else error_pb2.ERROR_CODE_INVALID_REQUEST,
@@ -115,7 +118,7 @@ class SubscriptionService:
         if start.incarnation > self._images.incarnation:
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
-                f"this controller knows incarnation {self._images.incarnation} of the cluster, not {start.incarnation}; ask another one",
+                f"this controller is at incarnation {self._images.incarnation} of the cluster, not {start.incarnation}; connect to another one",
             )
         if len(self._subscribers) >= self._settings.subscribers_max:
             raise OperationError(
@@ -164,7 +167,7 @@ class SubscriptionService:
         await self._follow(subscriber)
 
     async def _meanwhile(self, subscriber: Subscriber, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns; until then the subscriber hears that this controller is alive."""
+        """The result of `work`; sends progress to the subscriber until then."""
         working = asyncio.get_running_loop().create_task(work, name="subscription-preparation")
         try:
             while not (await asyncio.wait((working,), timeout=self._progress_seconds))[0]:
@@ -174,10 +177,10 @@ class SubscriptionService:
             working.cancel()
 
     async def _reach(self, subscriber: Subscriber, index: int) -> None:
-        """Wait until this controller has committed what the subscriber has seen elsewhere.
+        """Wait until this controller has committed the index that the subscriber saw at another controller.
 
         Raises:
-            OperationError: CONTROLLER_BEHIND: it did not in time.
+            OperationError: CONTROLLER_BEHIND: the wait timed out.
         """
         try:
             async with asyncio.timeout(self._settings.resume_wait_ms_max / 1000):
@@ -187,14 +190,14 @@ class SubscriptionService:
         except TimeoutError:
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
-                f"index {index} is not committed here (the log ends at {self._tail.last_index}); ask another controller, or, "
+                f"index {index} is not committed here (the log ends at {self._tail.last_index}); connect to another controller, or, "
                 "if the controllers' data was replaced by an older copy, restart this process",
             ) from None
 
     def _why_no_resumption(
         self, start: wire.SubscribeStart, *, same_history: bool
     ) -> wire.SnapshotBegin.Reason.ValueType | None:
-        """Why the subscriber needs a snapshot; None when it goes on where it was."""
+        """Why the subscriber needs a snapshot; None if it can resume."""
         if start.resume_index == 0:
             return wire.SnapshotBegin.REASON_ASKED
         digest = self._tail.digest_at(start.resume_index)
@@ -215,7 +218,7 @@ class SubscriptionService:
 
     async def _follow(self, subscriber: Subscriber) -> None:
         while True:
-            self._require_currency()
+            self._require_fresh()
             subscriber.more.clear()
             if subscriber.probe:
                 await self._send_progress(subscriber)
@@ -241,14 +244,14 @@ class SubscriptionService:
         if frame is None:
             return False
         assert frame.first_index == subscriber.sent_index + 1 <= frame.last_index, (
-            "indices rise without holes"
+            "indices must be contiguous"
         )
         subscriber.sent_index = frame.last_index
         await subscriber.send(frame.data)
         return True
 
-    def _require_currency(self) -> None:
-        """A controller that is cut off from its peers must not hold subscribers who could follow another one.
+    def _require_fresh(self) -> None:
+        """Disconnect subscribers when this controller is partitioned from its peers: they can follow another one.
 
         Raises:
             OperationError: CONTROLLER_BEHIND.
@@ -257,7 +260,7 @@ class SubscriptionService:
         if age_ms > self._settings.session_timeout_ms:
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
-                f"this controller has heard no leader for {age_ms} ms; ask another one",
+                f"this controller has heard no leader for {age_ms} ms; connect to another one",
             )
 
     async def _send_progress(self, subscriber: Subscriber) -> None:

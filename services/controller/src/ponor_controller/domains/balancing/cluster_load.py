@@ -1,13 +1,13 @@
-"""Draws the planner's picture from the image, the reports and what moved lately.
+"""The planner's input: loads of brokers and partitions as if all present moves were done.
 
-What lives here: which brokers take part, and which partitions may move. No decision about moves.
+It is measured from the image, load reports and recent moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from ponor_metadata.nouns.nodes import NODES, NodeRow, WalKind
 from ponor_metadata.nouns.topics import MOVES, PARTITIONS, PARTITIONS_LED_BY, TOPICS, MoveCause, PartitionRow
@@ -16,20 +16,66 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.domains.balancing.loads import NO_TRAFFIC, LoadBook, PartitionKey, Traffic
-from ponor_controller.domains.balancing.picture import BrokerStanding, MovablePartition, Picture
 from ponor_controller.domains.balancing.recent_moves import RecentMoves
 from ponor_controller.settings import BalanceSettings
 from ponor_controller.shared_rules.placement import is_live, led_counts
 
+
+class BrokerStanding(NamedTuple):
+    """A live broker and its load."""
+
+    node_id: NodeId
+    partitions: int
+    traffic: Traffic = NO_TRAFFIC
+    cool_down_ms: int = 0
+    """Time for which its traffic is ignored, after a move."""
+    cpu: float = 0.0
+    """Share of one core; no goal balances it."""
+    reported_ms_ago: int = -1
+    """-1: no report in this term."""
+
+
+class MovablePartition(NamedTuple):
+    """A partition that is not moving and did not move recently."""
+
+    key: PartitionKey
+    topic: str
+    """The topic's name."""
+    source_id: NodeId
+    traffic: Traffic = NO_TRAFFIC
+    internal: bool = False
+    """Whether it belongs to a coordinator's topic: groups and transactions wait while it moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLoad:
+    """Loads of brokers, sorted by node id, and movable partitions, sorted by key.
+
+    `brokers` contains the brokers that participate in balancing.
+    """
+
+    brokers: tuple[BrokerStanding, ...]
+    movable: tuple[MovablePartition, ...] = ()
+    """All partitions with traffic, and per broker as many without as may move at once; empty if nothing is uneven."""
+    moves_in_flight: int = 0
+    """Moves in progress that the balancer began."""
+    cooling: int = 0
+    """Partitions with traffic that are excluded because they moved recently."""
+    others: tuple[BrokerStanding, ...] = ()
+    """Live brokers that do not participate: draining or still starting."""
+    unknown: str = ""
+    """Why the traffic is not known; empty if it is."""
+
+
 JOIN_MS: Final = 1_000
-"""A broker that registered takes part so much later: it may still be opening its ports."""
+"""Time after its registration at which a broker participates; it may still be opening its ports."""
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics in which Kafka's coordinators keep their state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a picture is drawn from."""
+    """The input of `cluster_load`."""
 
     view: View
     loads: LoadBook
@@ -39,9 +85,9 @@ class Sources:
     now_ms: int
     """Cluster time."""
     now_ns: int
-    """This process's clock, as the reports have it."""
+    """This process's clock, which also stamps the reports."""
     unknown: str = ""
-    """Why nothing can be known yet."""
+    """Why loads are not available yet; empty if they are."""
 
     def leader_of(self, key: PartitionKey) -> NodeId | None:
         """See `loads.LeaderOf`."""
@@ -49,34 +95,36 @@ class Sources:
         return None if row is None else row.leader_id
 
 
-def draw(sources: Sources, is_uneven: Callable[[Sequence[BrokerStanding]], bool]) -> Picture:
-    """The picture as of now; without partitions when nothing is uneven, for looking at each of them is most of the work."""
+def measure_load(sources: Sources, is_uneven: Callable[[Sequence[BrokerStanding]], bool]) -> ClusterLoad:
+    """The load of the cluster; without partitions if nothing is uneven, because reading them is most of the work."""
     view = sources.view
     live = [row for row in view[NODES] if is_live(row, sources.is_suspected)]
-    taking_part = {row.node_id for row in live if _takes_part(row, sources)}
+    participating = {row.node_id for row in live if _participates(row, sources)}
     traffic = {row.node_id: _rest(sources, row.node_id) for row in live}
     busy: list[tuple[PartitionRow, Traffic]] = []
-    """Partitions with traffic that stay where they are for now."""
+    """Partitions with traffic that are not moving."""
     for key, carried in sources.loads.partitions():
         row, move = view[PARTITIONS].get(key), view[MOVES].get(key)
         at = None if row is None else row.leader_id if move is None else move.target_id
         if row is not None and at in traffic:
             traffic[at] = traffic[at].plus(carried)
-            if move is None and at in taking_part:
+            if move is None and at in participating:
                 busy.append((row, carried))
     counts = led_counts(view, traffic)
     standings = [_standing(each, counts[each], traffic[each], sources) for each in traffic]
-    brokers = tuple(each for each in standings if each.node_id in taking_part)
-    picture = Picture(
+    brokers = tuple(each for each in standings if each.node_id in participating)
+    cluster_load = ClusterLoad(
         brokers=brokers,
         moves_in_flight=sum(move.cause is MoveCause.BALANCE for move in view[MOVES]),
-        others=tuple(each for each in standings if each.node_id not in taking_part),
+        others=tuple(each for each in standings if each.node_id not in participating),
         unknown=sources.unknown or _silent(brokers, sources),
     )
-    return _with_partitions(picture, busy, sources) if is_uneven(brokers) else picture
+    return _with_partitions(cluster_load, busy, sources) if is_uneven(brokers) else cluster_load
 
 
-def _with_partitions(picture: Picture, busy: list[tuple[PartitionRow, Traffic]], sources: Sources) -> Picture:
+def _with_partitions(
+    cluster_load: ClusterLoad, busy: list[tuple[PartitionRow, Traffic]], sources: Sources
+) -> ClusterLoad:
     movable = [
         _movable(row, sources.view, carried)
         for row, carried in busy
@@ -84,13 +132,13 @@ def _with_partitions(picture: Picture, busy: list[tuple[PartitionRow, Traffic]],
     ]
     cooling = len(busy) - len(movable)
     known = {(row.topic_id, row.partition) for row, _ in busy}
-    for broker in picture.brokers:
+    for broker in cluster_load.brokers:
         movable.extend(_idle(broker.node_id, known, sources))
     movable.sort(key=lambda partition: partition.key)
-    return replace(picture, movable=tuple(movable), cooling=cooling)
+    return replace(cluster_load, movable=tuple(movable), cooling=cooling)
 
 
-def _takes_part(row: NodeRow, sources: Sources) -> bool:
+def _participates(row: NodeRow, sources: Sources) -> bool:
     if row.draining or sources.now_ms - row.registered_at_ms < JOIN_MS:
         return False
     return row.wal is not WalKind.OBJECT or (row.node_id, row.node_epoch) in sources.view[WALS]
@@ -114,7 +162,7 @@ def _standing(node_id: NodeId, partitions: int, traffic: Traffic, sources: Sourc
 
 
 def _idle(node_id: NodeId, known: set[PartitionKey], sources: Sources) -> Iterator[MovablePartition]:
-    """Partitions of a broker without traffic, of ordinary topics first; no more than may move at once."""
+    """Partitions of a broker without traffic, ordinary topics first; at most the number that may move at once."""
     left = sources.settings.balance_moves_in_flight_max
     internal: list[MovablePartition] = []
     for row in sources.view[PARTITIONS].find(PARTITIONS_LED_BY, node_id):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.domains.compaction import garbage_ratio as wear
+from ponor_controller.domains.compaction import garbage_ratio
 from ponor_controller.domains.compaction.garbage_ratio import trimmed_share
 from ponor_controller.kernel.operation import Caller
 from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
@@ -40,7 +40,7 @@ def trim(ledger: Ledger, broker: Caller, streams: list[int], offset: int) -> Non
 
 
 def walk(ledger: Ledger) -> None:
-    while not ledger.wear.step():
+    while not ledger.garbage_ratio.step():
         pass
 
 
@@ -72,7 +72,7 @@ def test_a_topic_of_small_records_that_is_kept_does_not_keep_all_others() -> Non
     ledger.upload(broker, [*((each, 1, 0, 10) for each in short), (kept, 1, 0, 10_000)])
     trim(ledger, broker, short, 10)
     walk(ledger)
-    assert len(ledger.wear.worn) == 1, (
+    assert len(ledger.garbage_ratio.mostly_trimmed) == 1, (
         "twenty of twenty-one pieces are gone, and two hundredths of the offsets"
     )
 
@@ -83,10 +83,10 @@ def test_half_of_an_object_is_not_enough_and_a_stream_that_is_gone_counts_as_tri
     worker = Worker(ledger)
     trim(ledger, broker, data, RECORDS // 2)
     walk(ledger)
-    assert not ledger.wear.worn
+    assert not ledger.garbage_ratio.mostly_trimmed
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=data))
     walk(ledger)
-    assert len(ledger.wear.worn) == 1
+    assert len(ledger.garbage_ratio.mostly_trimmed) == 1
     assert len(worker.lease().streams) == 10
 
 
@@ -98,11 +98,11 @@ def test_what_was_worn_when_it_was_seen_is_looked_at_again_when_it_is_offered() 
     first, second = Worker(ledger), Worker(ledger, 501)
     first.lease()
     assert second.finds_nothing(), "it is at work on already"
-    assert not ledger.wear.worn
+    assert not ledger.garbage_ratio.mostly_trimmed
 
 
 def test_a_walk_over_many_objects_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wear, "OBJECTS_PER_STEP", 4)
+    monkeypatch.setattr(garbage_ratio, "OBJECTS_PER_STEP", 4)
     ledger = eager_ledger(WORN)
     broker = ledger.register(0)
     (stream,) = ledger.create_streams(broker, 1)
@@ -110,6 +110,6 @@ def test_a_walk_over_many_objects_goes_in_steps(monkeypatch: pytest.MonkeyPatch)
     for number in range(10):
         ledger.upload(broker, [(stream, 1, number, number + 1)])
     steps = 1
-    while not ledger.wear.step():
+    while not ledger.garbage_ratio.step():
         steps += 1
     assert steps == 3

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.cluster import (
@@ -20,7 +19,8 @@ from ponor_metadata.nouns.cluster import (
     level_of,
 )
 from ponor_metadata.tables.schema import View
-from ponor_rpc.errors import OperationError
+
+from ponor_controller.kernel.decisions import invalid
 
 UPDATES_MAX: Final = 100
 
@@ -57,7 +57,7 @@ def check_updates(view: View, updates: Sequence[wire.FeatureUpdate]) -> list[rec
         OperationError: INVALID_REQUEST; an update is not possible. The message names the reason.
     """
     if not updates or len(updates) > UPDATES_MAX:
-        raise _refuse(f"{len(updates)} feature updates: give 1 to {UPDATES_MAX}")
+        raise invalid(f"{len(updates)} feature updates: give 1 to {UPDATES_MAX}")
     _require_unique(update.name for update in updates)
     return [
         records_pb2.Record(
@@ -71,14 +71,14 @@ def check_updates(view: View, updates: Sequence[wire.FeatureUpdate]) -> list[rec
 def _rises(view: View, update: wire.FeatureUpdate) -> bool:
     supported = SUPPORTED.get(update.name)
     if supported is None:
-        raise _refuse(f"the feature {update.name} is not known; known are {', '.join(SUPPORTED)}")
+        raise invalid(f"the feature {update.name} is not known; known are {', '.join(SUPPORTED)}")
     if not supported.lowest <= update.level <= supported.highest:
-        raise _refuse(
+        raise invalid(
             f"{update.name} {update.level}: this version runs levels {supported.lowest} to {supported.highest}; upgrade it first"
         )
     present = level_of(view, update.name)
     if update.level < present:
-        raise _refuse(
+        raise invalid(
             f"{update.name} is at {present} and never falls, because records of that level may be in the log"
         )
     return update.level > present
@@ -88,9 +88,5 @@ def _require_unique(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise _refuse(f"the feature {name} is updated twice in one request")
+            raise invalid(f"the feature {name} is updated twice in one request")
         seen.add(name)
-
-
-def _refuse(message: str) -> OperationError:
-    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)

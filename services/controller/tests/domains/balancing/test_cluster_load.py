@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.domains.balancing.drawing import Sources, draw
-from ponor_controller.domains.balancing.duty import MOVE_BEGUN_TAG
+from ponor_controller.domains.balancing.cluster_load import (
+    ClusterLoad,
+    MovablePartition,
+    Sources,
+    measure_load,
+)
+from ponor_controller.domains.balancing.duty import MOVE_BEGUN_TAG, reason_to_wait
 from ponor_controller.domains.balancing.loads import LoadBook
-from ponor_controller.domains.balancing.picture import MovablePartition, Picture
-from ponor_controller.domains.balancing.reasons_to_wait import reason_to_wait
 from ponor_controller.domains.balancing.recent_moves import RecentMoves
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import BalanceSettings
@@ -53,22 +56,22 @@ class Viewer:
             now_ns=self.now_ns,
         )
 
-    def draw(self) -> Picture:
-        return draw(self.sources, lambda _: True)
+    def measure_load(self) -> ClusterLoad:
+        return measure_load(self.sources, lambda _: True)
 
     def taking_part(self) -> list[int]:
-        return [broker.node_id & 0xFFFF for broker in self.draw().brokers]
+        return [broker.node_id & 0xFFFF for broker in self.measure_load().brokers]
 
     def movable(self, number: int) -> MovablePartition | None:
         key = (self.topic_id, number)
-        return next((each for each in self.draw().movable if each.key == key), None)
+        return next((each for each in self.measure_load().movable if each.key == key), None)
 
     def report(self, caller: Caller, rates: dict[int, int]) -> None:
         self.now_ns += SECOND_NS
         report = wire.LoadReport(in_bytes_per_s=sum(rates.values()))
         for partition, rate in rates.items():
             report.partitions.add(topic_id=self.topic_id, partition=partition, in_bytes_per_s=rate)
-        self.loads.take(caller.node_id, report, self.sources.leader_of, self.now_ns)
+        self.loads.add_report(caller.node_id, report, self.sources.leader_of, self.now_ns)
 
     def apply(self, **kind: object) -> None:
         self.ledger.apply([records_pb2.Record(**kind)])  # type: ignore[arg-type]
@@ -123,7 +126,10 @@ def test_live_brokers_that_stay_and_have_started_take_part(viewer: Viewer) -> No
     viewer.ledger.suspected = (viewer.callers[1].node_id,)
     joining = viewer.ledger.register(3)
     assert viewer.taking_part() == [2]
-    assert [each.node_id for each in viewer.draw().others] == [viewer.callers[0].node_id, joining.node_id]
+    assert [each.node_id for each in viewer.measure_load().others] == [
+        viewer.callers[0].node_id,
+        joining.node_id,
+    ]
     viewer.ledger.now_ms += 1_000
     assert viewer.taking_part() == [2, 3]
 
@@ -141,12 +147,12 @@ def test_what_is_on_its_way_counts_where_it_goes_and_stays_on_its_way(viewer: Vi
     target = next(each for each in viewer.callers if each is not source)
     viewer.report(source, {0: 5_000_000})
     viewer.move(0, target, records_pb2.MOVE_CAUSE_BALANCE)
-    picture = viewer.draw()
-    standing = {each.node_id: each for each in picture.brokers}
+    cluster_load = viewer.measure_load()
+    standing = {each.node_id: each for each in cluster_load.brokers}
     assert standing[target.node_id].traffic.in_bytes_per_s == 5_000_000
     assert (standing[source.node_id].partitions, standing[target.node_id].partitions) == (1, 3)
     assert standing[source.node_id].cool_down_ms == standing[target.node_id].cool_down_ms == 5_000
-    assert picture.moves_in_flight == 1
+    assert cluster_load.moves_in_flight == 1
     assert viewer.movable(0) is None
 
 
@@ -166,7 +172,7 @@ def test_cool_downs_end_with_time_and_the_balancers_own_also_when_brokers_come_o
     assert viewer.movable(1) is None, "somebody wants it there"
     viewer.now_ns += 30 * SECOND_NS
     assert viewer.movable(1) is not None
-    viewer.recent.forget_cooled(viewer.now_ns)
+    viewer.recent.drop_expired(viewer.now_ns)
     assert not viewer.recent._partitions
     assert not viewer.recent._brokers
 
@@ -183,17 +189,17 @@ def test_what_a_drain_moved_may_move_on_at_once(viewer: Viewer) -> None:
 def test_of_idle_partitions_as_many_are_looked_at_as_may_move_and_coordinators_last() -> None:
     viewer = Viewer(brokers=1, partitions=6, settings=BalanceSettings(balance_moves_in_flight_max=8))
     viewer.create("__consumer_offsets", 50)
-    movable = viewer.draw().movable
+    movable = viewer.measure_load().movable
     assert sum(not each.internal for each in movable) == 6
     assert sum(each.internal for each in movable) == 2
 
 
 def test_a_broker_that_had_traffic_and_went_silent_about_it_is_named(viewer: Viewer) -> None:
     viewer.report(viewer.callers[0], {0: 1_000})
-    assert not viewer.draw().unknown
+    assert not viewer.measure_load().unknown
     viewer.now_ns += 16 * SECOND_NS
     assert (
-        viewer.draw().unknown
+        viewer.measure_load().unknown
         == f"broker {viewer.callers[0].node_id} had traffic and has not reported for 16 s"
     )
 
@@ -201,7 +207,7 @@ def test_a_broker_that_had_traffic_and_went_silent_about_it_is_named(viewer: Vie
 def test_it_keeps_still_when_it_is_told_to_and_while_the_cluster_stops(viewer: Viewer) -> None:
     assert reason_to_wait(viewer.sources) == ""
     viewer.apply(balancer_paused=records_pb2.BalancerPaused(paused=True))
-    assert "told to keep still" in reason_to_wait(viewer.sources)
+    assert "the balancer is paused" in reason_to_wait(viewer.sources)
     viewer.apply(balancer_paused=records_pb2.BalancerPaused(paused=False))
     viewer.apply(
         cluster_stop_announced=records_pb2.ClusterStopAnnounced(until_ms=viewer.ledger.now_ms + 60_000)
@@ -218,7 +224,7 @@ def test_it_keeps_still_while_a_broker_fails_over(viewer: Viewer) -> None:
     viewer.apply(wal_opened=records_pb2.WalOpened(node_id=dead.node_id, wal_epoch=epoch))
     assert reason_to_wait(viewer.sources) == ""
     viewer.ledger.suspected = (dead.node_id,)
-    gone = f"broker {dead.node_id} is gone, its partitions go to others first"
+    gone = f"broker {dead.node_id} failed; other brokers take over its partitions first"
     assert reason_to_wait(viewer.sources) == gone
     viewer.apply(node_fenced=records_pb2.NodeFenced(node_id=dead.node_id, node_epoch=epoch))
     assert reason_to_wait(viewer.sources) == gone

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ponor_controller.domains.balancing.cluster_load import BrokerStanding, ClusterLoad, MovablePartition
 from ponor_controller.domains.balancing.goals import Goal, band_of, goals_of
 from ponor_controller.domains.balancing.loads import NO_TRAFFIC, PartitionKey, Traffic
-from ponor_controller.domains.balancing.picture import BrokerStanding, MovablePartition, Picture
 from ponor_controller.domains.balancing.planner import Limits, Plan, plan
 from ponor_controller.settings import BalanceSettings
 from ponor_runtime.identity import NodeId
@@ -44,7 +44,7 @@ class Cluster:
             if internal:
                 self.internal.add(number)
 
-    def picture(self, noise: Mapping[int, float] | None = None) -> Picture:
+    def cluster_load(self, noise: Mapping[int, float] | None = None) -> ClusterLoad:
         seen = {
             number: traffic if noise is None else Traffic(*(rate * noise[number] for rate in traffic))
             for number, traffic in self.traffic.items()
@@ -63,10 +63,10 @@ class Cluster:
             for number, at in self.at.items()
             if at in self.brokers and number not in self.cooling
         )
-        return Picture(brokers, movable, cooling=len(self.cooling))
+        return ClusterLoad(brokers, movable, cooling=len(self.cooling))
 
     def plan(self, noise: Mapping[int, float] | None = None, limits: Limits = LIMITS) -> Plan:
-        return plan(self.picture(noise), GOALS, limits)
+        return plan(self.cluster_load(noise), GOALS, limits)
 
     def carry_out(self, planned: Plan) -> None:
         for move in planned.moves:
@@ -88,32 +88,32 @@ class Cluster:
 
     def shares(self, goal: str) -> list[float]:
         picked = next(each for each in GOALS if each.name == goal)
-        return [picked.carried(broker) for broker in self.picture().brokers]
+        return [picked.carried(broker) for broker in self.cluster_load().brokers]
 
 
-def distances(picture: Picture, goals: Sequence[Goal] = GOALS, percent: float = 10.0) -> list[float]:
+def distances(cluster_load: ClusterLoad, goals: Sequence[Goal] = GOALS, percent: float = 10.0) -> list[float]:
     """How far outside of its inner band everything is, for each goal, all brokers together."""
     result = []
     for goal in goals:
-        amounts = [goal.carried(broker) for broker in picture.brokers]
+        amounts = [goal.carried(broker) for broker in cluster_load.brokers]
         band = band_of(goal, amounts, percent)
         result.append(sum(band.distance(amount) for amount in amounts))
     return result
 
 
-def worst(picture: Picture, percent: float = 10.0) -> float:
+def worst(cluster_load: ClusterLoad, percent: float = 10.0) -> float:
     """The largest distance of one broker from a band, as a part of the goal's mean (or of its smallest unevenness)."""
     found = 0.0
     for goal in GOALS:
-        amounts = [goal.carried(broker) for broker in picture.brokers]
+        amounts = [goal.carried(broker) for broker in cluster_load.brokers]
         band = band_of(goal, amounts, percent)
         scale = max(band.mean, goal.unevenness_min)
         found = max(found, *(band.distance(amount) / scale for amount in amounts))
     return found
 
 
-def in_flight(picture: Picture, moves: int) -> Picture:
-    return replace(picture, moves_in_flight=moves)
+def in_flight(cluster_load: ClusterLoad, moves: int) -> ClusterLoad:
+    return replace(cluster_load, moves_in_flight=moves)
 
 
 def _sum(parts: object) -> Traffic:

@@ -1,0 +1,173 @@
+"""Ownership of streams: which writer holds a stream open, and for which writer a caller acts.
+
+A node acts for the log of its own epoch, or for a log whose recovery is assigned to it. The streams
+of a log are those that are open at the node epoch that wrote it. While the row of a log exists, no
+other node commits or closes them, so no acknowledged record is cut off at the committed end. A log
+in a file has no row: the node's next process acts for the former one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.nouns.nodes import NODES, WalKind
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_TOPIC, StreamRow
+from ponor_metadata.nouns.topics import DELETIONS, parse_topic_id
+from ponor_metadata.nouns.wals import WALS, WalRow
+from ponor_metadata.tables.schema import View
+from ponor_runtime.identity import NodeEpoch, NodeId, StreamId
+
+from ponor_controller.kernel.decisions import Situation, invalid, refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The owner of a write-ahead log.
+
+    `node_epoch` is None for a log in a file, which all epochs of its node share; `wal` is the row of a log in
+    the store.
+    """
+
+    node_id: NodeId
+    node_epoch: NodeEpoch | None
+    wal: WalRow | None
+
+    def holds(self, row: StreamRow) -> bool:
+        """Whether the stream is open, or was last open, at this writer."""
+        return row.node_id == self.node_id and self.node_epoch in (None, row.node_epoch)
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.node_id}"
+            if self.node_epoch is None
+            else f"node {self.node_id} epoch {self.node_epoch}"
+        )
+
+
+def writer(situation: Situation, recovered: wire.WalName | None = None) -> Writer:
+    """The writer for which the caller acts: itself, or the owner of a log that it recovers.
+
+    Raises:
+        OperationError: WAL_NOT_HELD; the log is not open, or its recovery is not assigned to the caller.
+    """
+    caller = situation.caller
+    if recovered is not None:
+        row = find_wal(recovered, situation)
+        if row is None:
+            raise refuse(
+                error_pb2.ERROR_CODE_WAL_NOT_HELD,
+                f"the log {recovered.node_id}/{recovered.wal_epoch} is closed; its recovery is over",
+            )
+        require_recoverer(row, situation)
+        return Writer(row.node_id, row.wal_epoch, row)
+    if caller_wal_kind(situation) is WalKind.FILE:
+        return Writer(caller.node_id, None, None)
+    own = situation.view[WALS].get((caller.node_id, caller.node_epoch))
+    if own is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_WAL_NOT_HELD,
+            f"the log {caller.node_id}/{caller.node_epoch} is not open; open it before the first stream",
+        )
+    return Writer(caller.node_id, caller.node_epoch, own)
+
+
+def require_owner(row: StreamRow, stream_epoch: int, acting: Writer) -> None:
+    """Require that the writer holds the stream open at exactly this epoch.
+
+    Raises:
+        OperationError: STREAM_FENCED or STREAM_NOT_OPENED.
+    """
+    if row.stream_epoch != stream_epoch or (row.open and not acting.holds(row)):
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_FENCED,
+            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} epoch {row.node_epoch}, "
+            f"not at epoch {stream_epoch} of {acting}; stop using it",
+        )
+    if not row.open:
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_NOT_OPENED,
+            f"stream {row.stream_id} is closed at epoch {row.stream_epoch}; open it first",
+        )
+
+
+def require_stream(situation: Situation, stream_id: int) -> StreamRow:
+    """The stream's row.
+
+    Raises:
+        OperationError: STREAM_NOT_FOUND.
+    """
+    row = find_stream(situation.view, stream_id)
+    if row is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_NOT_FOUND,
+            f"there is no stream {stream_id}; it was deleted or never made",
+        )
+    return row
+
+
+def find_stream(view: View, stream_id: int) -> StreamRow | None:
+    """The stream's row; None if there is none, or if its topic is being deleted."""
+    row = view[STREAMS].get(StreamId(stream_id))
+    if row is None or not len(view[DELETIONS]):
+        return row
+    return None if any(_is_deleted(view, named) for named in STREAMS_OF_TOPIC.keys(row)) else row
+
+
+def stream_finder(view: View) -> Callable[[int], StreamRow | None]:
+    """`find_stream` for an operation on many streams; checks only once whether any topic is being deleted."""
+    return partial(find_stream, view) if len(view[DELETIONS]) else view[STREAMS].get  # type: ignore[return-value]  # ids are ints
+
+
+def trim_records(acting: Writer, trim_sequence: int) -> list[records_pb2.Record]:
+    """The record that advances a log's trim point; none if the point is already there or further.
+
+    Raises:
+        OperationError: INVALID_REQUEST; the log is a file.
+    """
+    if not trim_sequence:
+        return []
+    if acting.wal is None:
+        raise invalid(f"{acting} has its write-ahead log in a file, which is not trimmed here")
+    if trim_sequence <= acting.wal.trim_sequence:
+        return []
+    trimmed = records_pb2.WalTrimmed(
+        node_id=acting.wal.node_id, wal_epoch=acting.wal.wal_epoch, trim_sequence=trim_sequence
+    )
+    return [records_pb2.Record(wal_trimmed=trimmed)]
+
+
+def caller_wal_kind(situation: Situation) -> WalKind:
+    """The place of the caller's write-ahead log."""
+    node = situation.view[NODES].get(situation.caller.node_id)
+    assert node is not None, "sessions begin after registration"
+    return node.wal
+
+
+def find_wal(name: wire.WalName, situation: Situation) -> WalRow | None:
+    """The row of a log in the store; None if it is closed or was never open."""
+    return situation.view[WALS].get((NodeId(name.node_id), NodeEpoch(name.wal_epoch)))
+
+
+def require_recoverer(row: WalRow, situation: Situation) -> None:
+    """Require that the recovery of the log is assigned to the caller.
+
+    Raises:
+        OperationError: WAL_NOT_HELD.
+    """
+    caller = situation.caller
+    if (row.recoverer_id, row.recoverer_epoch) != (caller.node_id, caller.node_epoch):
+        whose = f"node {row.recoverer_id} epoch {row.recoverer_epoch}" if row.token else "no node yet"
+        raise refuse(
+            error_pb2.ERROR_CODE_WAL_NOT_HELD,
+            f"the log {row.node_id}/{row.wal_epoch} is to be recovered by {whose}, not by node {caller.node_id} epoch {caller.node_epoch}",
+        )
+
+
+def _is_deleted(view: View, named: str) -> bool:
+    topic_id = parse_topic_id(named)
+    return topic_id is not None and topic_id in view[DELETIONS]
