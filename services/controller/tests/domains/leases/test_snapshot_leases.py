@@ -265,7 +265,7 @@ def test_when_leases_keep_too_much_the_oldest_is_broken_by_name(
     assert younger in ledger.image[SNAPSHOTS]
     office.pass_ms(10)
     assert claims(ledger, gc) == [single for _, single in objects[:3]]
-    with pytest.raises(OperationError, match="is over"):
+    with pytest.raises(OperationError, match="ended"):
         renews(ledger, oldest)
 
 
