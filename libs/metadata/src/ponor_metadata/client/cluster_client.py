@@ -1,7 +1,7 @@
-"""Asks the controllers about the cluster as a whole: tells them of its end, asks for its balance, and leases snapshots of it.
+"""Calls about the whole cluster: announce a stop, pause and describe the balancer, describe nodes, lease snapshots.
 
-What lives here: the questions as calls, for tools and readers. Each is answered by the leader alone, and may be asked again: only the lease of a snapshot is another one then,
-and the first ends by itself.
+Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may create a second lease, and the first one
+then expires.
 """
 
 from __future__ import annotations
@@ -18,85 +18,85 @@ from ponor_metadata.client.controllers import KnownControllers
 from ponor_metadata.client.leader_calls import LeaderCalls
 
 ANSWER_S_MAX: Final = 2.0
-"""One controller's answer: a commit, or a look."""
+"""Limit of one controller's answer, which may need a commit."""
 
 
 class ClusterClient:
-    """Asks at `addresses`, see `LeaderCalls`.
+    """Calls to the leader; `addresses` as in `LeaderCalls`.
 
-    Raises (all calls): `OperationError`, refused for good; `NoControllerError`, nobody answered within the time.
+    Every method raises `OperationError` if the controller refuses, and `NoControllerError` if none answers in time.
     """
 
     def __init__(self, network: Network, clock: Clock, addresses: Sequence[str] | KnownControllers) -> None:
-        self._questions = LeaderCalls(network, clock, addresses, CLUSTER, wire.ClusterResponse.FromString)
+        self._calls = LeaderCalls(network, clock, addresses, CLUSTER, wire.ClusterResponse.FromString)
 
     async def announce_stop(self, ttl_ms: int, *, timeout_s: float) -> int:
-        """All of the cluster is about to be stopped: for so long nobody drains or fails over. 0 takes it back.
+        """Announce a stop of the whole cluster: no drain and no failover for `ttl_ms`. 0 cancels it.
 
         Returns:
-            The index up to which a broker's image must go to show it.
+            The index of the commit. A broker's image shows the change from this index on.
         """
         request = wire.ClusterRequest(announce_stop=wire.AnnounceStop(ttl_ms=ttl_ms))
         return (await self._ask(request, timeout_s)).done.index
 
     async def pause_balancer(self, paused: bool, *, timeout_s: float) -> int:
-        """The balancer moves nothing from now on, or moves again. Returns as `announce_stop`."""
+        """Pause or resume the balancer. Returns as `announce_stop`."""
         request = wire.ClusterRequest(pause_balancer=wire.PauseBalancer(paused=paused))
         return (await self._ask(request, timeout_s)).done.index
 
     async def describe_balance(self, *, timeout_s: float) -> wire.BalanceDescription:
-        """How load is spread, what the balancer would do and did, and why."""
+        """Return the distribution of load, and the balancer's past and planned moves with reasons."""
         request = wire.ClusterRequest(describe_balance=wire.DescribeBalance())
         return (await self._ask(request, timeout_s)).balance
 
     async def describe_nodes(self, *, timeout_s: float) -> Sequence[wire.NodeDescription]:
-        """Every node that ever registered, and whether the leader hears it."""
+        """Return every node that ever registered, and whether the leader receives its heartbeats."""
         request = wire.ClusterRequest(describe_nodes=wire.DescribeNodes())
         return (await self._ask(request, timeout_s)).nodes.nodes
 
     async def unregister_node(self, node_id: int, *, timeout_s: float) -> int:
-        """Forget a node that is gone for good. Returns as `announce_stop`.
+        """Unregister a node that will not return. Returns as `announce_stop`.
 
         Raises:
-            OperationError: it is alive, holds something, or is not known; the message says what to do.
+            OperationError: it is alive, still holds streams, logs or partitions, or is unknown; the message has the remedy.
         """
         request = wire.ClusterRequest(unregister_node=wire.UnregisterNode(node_id=node_id))
         return (await self._ask(request, timeout_s)).done.index
 
     async def describe_identity(self, *, timeout_s: float) -> wire.ClusterIdentity:
-        """Which cluster the controllers serve."""
+        """Return the identity of the cluster that the controllers serve."""
         request = wire.ClusterRequest(describe_identity=wire.DescribeIdentity())
         return (await self._ask(request, timeout_s)).identity
 
     async def open_snapshot(self, holder: str, ttl_ms: int, *, timeout_s: float) -> wire.SnapshotOpened:
-        """Read the data as they are now: what is destroyed later is kept until the lease is over.
+        """Lease a snapshot of the present data: objects destroyed later are kept until the lease ends.
 
         Args:
-            holder: who reads, for people.
-            ttl_ms: life of the lease; the controllers cap it.
-            timeout_s: how long to go on asking.
+            holder: name of the reader, for operators.
+            ttl_ms: duration of the lease; the controllers limit it.
+            timeout_s: limit of all retries.
 
         Raises:
-            OperationError: OVERLOADED is asked again.
+            OperationError: refused; OVERLOADED is retried.
         """
         request = wire.ClusterRequest(open_snapshot=wire.OpenSnapshot(holder=holder, ttl_ms=ttl_ms))
         return (await self._ask(request, timeout_s)).snapshot
 
     async def renew_snapshot(self, lease_id: int, ttl_ms: int, *, timeout_s: float) -> wire.SnapshotOpened:
-        """Go on reading for so long from now on, or until the lease is as old as one may be: see the answer.
+        """Extend a lease by `ttl_ms` from now, at most to the maximum age of a lease; the answer has its new end.
 
         Raises:
-            OperationError: SNAPSHOT_EXPIRED, when it is over; what it kept may be gone.
+            OperationError: SNAPSHOT_EXPIRED: the lease has ended; its objects may be deleted.
         """
         request = wire.ClusterRequest(renew_snapshot=wire.RenewSnapshot(lease_id=lease_id, ttl_ms=ttl_ms))
         return (await self._ask(request, timeout_s)).snapshot
 
     async def close_snapshot(self, lease_id: int, *, timeout_s: float) -> int:
-        """Done with reading. Returns as `announce_stop`."""
+        """End a lease. Returns as `announce_stop`."""
         request = wire.ClusterRequest(close_snapshot=wire.CloseSnapshot(lease_id=lease_id))
         return (await self._ask(request, timeout_s)).done.index
 
     async def _ask(self, request: wire.ClusterRequest, timeout_s: float) -> wire.ClusterResponse:
-        return await self._questions.ask(
+        return await self._calls.ask(
             request.SerializeToString(), answer_s_max=ANSWER_S_MAX, timeout_s=timeout_s
         )

@@ -1,4 +1,4 @@
-"""Errors of the two clients. What the controller refuses is an `OperationError` of ponor_rpc."""
+"""Errors of sessions and subscriptions. A refusal by a controller is an `OperationError` of ponor_rpc."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ class NodeFencedError(Exception):
 
 
 class WrongClusterError(Exception):
-    """The controllers, the object store and this node do not belong to one cluster; the message names both clusters and what to do."""
+    """The controllers, the object store and this node do not belong to one cluster; the message names both clusters and the remedy."""
 
 
 class SessionClosedError(Exception):
-    """The session was closed on this side; the outcome of what was in flight is unknown."""
+    """This process closed the session; the outcome of operations in flight is unknown."""
 
 
 class OperationTimeoutError(Exception):
     """The deadline passed before the outcome was known.
 
     Attributes:
-        sent: False = the operation never left and has no effect; True = it may still be carried out.
+        sent: False: the operation was never sent and has no effect. True: it may still be executed.
     """
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -28,7 +28,7 @@ class OperationTimeoutError(Exception):
 
 
 class OperationTooLargeError(ValueError):
-    """An operation alone is larger than all that may be in flight; split it."""
+    """One operation exceeds the limit of bytes in flight; split it."""
 
 
 class MetadataLagError(Exception):
@@ -36,14 +36,14 @@ class MetadataLagError(Exception):
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol; the connection is given up and made anew."""
+    """The peer violated the protocol; the client reconnects."""
 
 
 class NotLeaderError(ProtocolError):
     """The controller does not lead.
 
     Attributes:
-        leader_address: HOST:PORT of the leader, as far as it knew; else empty.
+        leader_address: HOST:PORT of the leader; empty if the controller does not know it.
     """
 
     def __init__(self, message: str, leader_address: str) -> None:
@@ -52,8 +52,8 @@ class NotLeaderError(ProtocolError):
 
 
 class ImageDivergedError(ProtocolError):
-    """The image and the controller's differ at the same index: one of the two is wrong. The image is replaced by a snapshot, and this is an alarm."""
+    """The image and the controller's image differ at the same index. A snapshot replaces the image, and an alarm is logged."""
 
 
 class HistoryReplacedError(Exception):
-    """A forced recovery began another history than the one that this process has acted upon. It must start again."""
+    """A forced recovery began a history without some batches that this process has acted upon. It must restart."""

@@ -1,7 +1,6 @@
-"""The image of a subscriber: made of verified frames, seen by readers, never going back.
+"""The image of a subscriber. It consists of verified frames only and never goes back to an earlier index.
 
-What lives here: snapshots and batches in, one image out, and who waits for which index. The digest of a frame is checked before any of its batches is applied. No
-connection and no controller; `subscription` brings the frames.
+The digest of a frame is checked before any of its batches is applied. `subscription` receives the frames.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class _SnapshotInTransit:
 class FollowedImage:
     """Attributes:
     listeners: called with each batch right after it was applied to `image`, in order.
-    image_listeners: called with the new image after a snapshot replaced `image` (its batches were not announced one by one).
+    image_listeners: called with the new image after a snapshot replaced `image`; `listeners` do not get its batches.
     """
 
     def __init__(self, snapshot_bytes_max: int, give_way: Callable[[], Awaitable[None]]) -> None:
-        """Begin with nothing. `give_way` is called between two steps of longer work and may end the turn of the loop."""
+        """Begin with an empty image. `give_way` is called between steps of longer work and may yield to the event loop."""
         self._snapshot_bytes_max = snapshot_bytes_max
         self._give_way = give_way
         self._image = MetadataImage()
@@ -61,45 +60,45 @@ class FollowedImage:
 
     @property
     def image(self) -> MetadataImage:
-        """Committed metadata, as of the newest index that arrived and was verified. Another object after a snapshot."""
+        """Committed metadata as of the newest verified index. A snapshot replaces the object."""
         return self._image
 
     @property
     def incarnation(self) -> int:
-        """Of the cluster in the image."""
+        """The cluster's incarnation in the image."""
         return _incarnation_of(self._image)
 
     def connected(self) -> None:
-        """A new connection: the rest of a snapshot that was under way will not come."""
+        """Begin a new connection and drop an incomplete snapshot."""
         self._snapshot = None
 
     def begin_snapshot(self, begin: SnapshotBegin) -> None:
-        """An image follows, in chunks.
+        """Begin a snapshot, whose chunks follow.
 
         Raises:
-            ProtocolError: readers have seen more than it will show, or it is too large.
-            HistoryReplacedError: it belongs to a history that began after what readers have seen.
+            ProtocolError: it is older than the present image, or too large.
+            HistoryReplacedError: it belongs to a later history that may lack batches of the present image.
         """
         seen = self._image
         if begin.size_bytes > self._snapshot_bytes_max:
             raise ProtocolError(f"a snapshot of {begin.size_bytes} bytes: raise snapshot_bytes_max")
         if seen.index and begin.incarnation > self.incarnation:
             raise HistoryReplacedError(
-                f"the cluster was recovered by force into incarnation {begin.incarnation}; what this process saw of incarnation "
-                f"{self.incarnation} (up to index {seen.index}) may be undone: start it again"
+                f"the cluster was recovered by force into incarnation {begin.incarnation}; batches of incarnation "
+                f"{self.incarnation} that this process applied (up to index {seen.index}) may be undone: restart it"
             )
         if begin.incarnation < self.incarnation or begin.index < seen.index:
             raise ProtocolError(
-                f"a snapshot at index {begin.index} of incarnation {begin.incarnation} would take readers back in time: they have seen index "
+                f"a snapshot at index {begin.index} of incarnation {begin.incarnation} is older than the present image, which is at index "
                 f"{seen.index} of incarnation {self.incarnation}"
             )
         self._snapshot = _SnapshotInTransit(begin)
 
     def add_chunk(self, chunk: SnapshotChunk) -> None:
-        """Take the next piece of the snapshot.
+        """Take the next chunk of the snapshot.
 
         Raises:
-            ProtocolError: it is damaged, or more than was announced.
+            ProtocolError: it is damaged, or exceeds the announced size.
         """
         transit = self._snapshot
         if transit is None or len(transit.data) + len(chunk.data) > transit.begin.size_bytes:
@@ -109,15 +108,15 @@ class FollowedImage:
         transit.data += chunk.data
 
     async def end_snapshot(self, end: SnapshotEnd) -> None:
-        """All of it is there: check it and show it.
+        """Verify the complete snapshot and replace the image by it.
 
         Raises:
-            ProtocolError: it is not what was announced.
-            SnapshotCorruptError: it cannot be read.
+            ProtocolError: it differs from its announcement.
+            SnapshotCorruptError: it cannot be decoded.
         """
         transit, self._snapshot = self._snapshot, None
         if transit is None or len(transit.data) != transit.begin.size_bytes:
-            raise ProtocolError("a snapshot ended before all of it was there")
+            raise ProtocolError("a snapshot ended before its announced size")
         begin = transit.begin
         reader = SnapshotReader(transit.data)
         while reader.read_section():
@@ -138,10 +137,10 @@ class FollowedImage:
         self._wake_waiters()
 
     async def apply(self, frame: Batches) -> None:
-        """Check a frame as a whole, then show its batches one by one.
+        """Verify a whole frame, then apply its batches one by one.
 
         Raises:
-            ProtocolError: it does not begin behind the image.
+            ProtocolError: it does not begin after the image's index.
             ImageDivergedError: the digests differ; nothing of the frame was applied.
             UnknownRecordError: this build is older than the log.
         """
@@ -152,8 +151,7 @@ class FollowedImage:
         for encoded in frame.batches:
             digest = running_digest(digest, encoded)
         if digest != frame.digest:
-            # Ours and the controller's histories differ, or bytes were damaged: nothing of it may show. What readers see stays at the
-            # last verified index until a snapshot replaces it.
+            # The histories differ, or bytes were damaged. The image stays at the last verified index until a snapshot replaces it.
             raise ImageDivergedError(f"the digest after index {image.index} differs from the controller's")
         for encoded in frame.batches:
             before = image.index
@@ -165,7 +163,7 @@ class FollowedImage:
             await self._give_way()
 
     def compare(self, progress: Progress) -> None:
-        """Hold the image against the digest of an index at which nothing else travels.
+        """Compare the image's digest with the controller's at the same index.
 
         Raises:
             ImageDivergedError: they differ.
@@ -191,7 +189,7 @@ class FollowedImage:
             ) from None
 
     def fail_waiters(self) -> None:
-        """Nothing will come any more."""
+        """Fail all waiters, because the subscription was closed."""
         for _, _, reached in self._waiters:
             if not reached.done():
                 reached.set_exception(MetadataLagError("the subscription was closed"))

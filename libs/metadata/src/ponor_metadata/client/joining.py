@@ -1,7 +1,7 @@
-"""Before a node registers: which cluster do the controllers serve, does this node belong to it, and does its object store?
+"""Checks before a node registers: the controllers, this node and its object store must belong to one cluster.
 
-Registration changes the cluster, and a node that works in the wrong one writes where nobody looks for its data. A cluster whose controllers lost their directories would otherwise
-come back as a new, empty one, which everybody joins.
+A node in the wrong cluster would write data that its own cluster does not find. And if all controllers lost their
+directories, they would form a new, empty cluster, and all nodes would join it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from ponor_metadata.client.store_marker import (
 
 LOG: Final = logging.getLogger("ponor.joining")
 ASK_SECONDS_MAX: Final = 10.0
-"""How long the controllers are asked before a line says that they do not answer; then they are asked again."""
+"""Time without an answer of the controllers until a warning is logged; the node retries."""
 STORE_SECONDS_MAX: Final = 5.0
-"""How long the store may take until a line says that it is waited for, or until a node begins without it that may."""
+"""Time without an answer of the store until a warning is logged, or until a node that may begins without it."""
 RETRY_SECONDS: Final = 0.5
 WAITS: Final = (
     "waiting for the object store: the marker of %s must be checked in it before this node begins (%s)"
@@ -48,12 +48,12 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a node is told or remembers about its cluster.
+    """What a node's configuration and directory say about its cluster.
 
     Attributes:
-        cluster_id: the cluster that the node expects; empty: whichever the controllers serve, unless the store holds another.
-        share_store: whether the store may hold other clusters too.
-        has_marked: whether the cluster has marked its store, by what the controllers say: then a store without its marker is not its store.
+        cluster_id: the expected cluster; empty: the one of the controllers, unless the store has another one.
+        share_store: whether the store may contain other clusters too.
+        has_marked: whether the cluster has put its marker, according to the controllers. Then a store without it is the wrong store.
     """
 
     cluster_id: str = ""
@@ -66,12 +66,12 @@ ANY_CLUSTER: Final = Membership()
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Where a node belongs. `node_id`: whole, also where only a number was configured."""
+    """The cluster of a node. `node_id`: the complete id, also if the configuration has only a number."""
 
     marker: ClusterMarker
     node_id: NodeId
     seen: tuple[SeenHistory, ...] = ()
-    """How far nodes of the cluster saw the controllers' log, as they wrote it down in the store."""
+    """How far nodes of the cluster saw the controllers' log, from their records in the store."""
     is_checked: bool = True
     """Whether the store answered; otherwise the node calls `check_later`."""
 
@@ -86,16 +86,17 @@ async def join(
     *,
     copy: PurePath | None = None,
 ) -> Joined | None:
-    """Find the cluster and check that node, controllers and store belong together. Waits until they answer; None when told to stop before.
+    """Find the cluster and check that node, controllers and store belong together. Waits until they answer; None if `stop` is set before.
 
     Args:
         runtime: network and clock.
-        controllers: whom to ask.
-        node_id: as configured; a number below 2^16 is completed by the cluster's ordinal.
-        membership: what the node expects.
-        store: the object store, which gets the cluster's marker if no cluster has written to it.
+        controllers: their addresses.
+        node_id: as configured; the cluster's ordinal is added to a number below 2^16.
+        membership: the expected cluster.
+        store: the object store; it gets the cluster's marker if it has none.
         stop: ends the wait.
-        copy: where a node that can work without the store keeps a copy of the marker. Where this file is, a store that does not answer is not waited for.
+        copy: path of the marker's copy, for a node that can work without the store. If the file exists, the node does not wait
+            for a store that does not answer.
 
     Raises:
         WrongClusterError: they do not belong together.
@@ -139,7 +140,10 @@ async def _join(
 async def verify_store(
     runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership, copy: PurePath | None
 ) -> tuple[SeenHistory, ...] | None:
-    """Check that a store is this cluster's; returns what nodes wrote down in it, None if the node begins without an answer. `copy` as in `join`.
+    """Check that a store belongs to this cluster. `copy` as in `join`.
+
+    Returns:
+        The records of nodes in the store; None if the node begins without an answer of the store.
 
     Raises:
         WrongClusterError: the store or the copy is of another cluster.
@@ -151,7 +155,7 @@ async def verify_store(
     if copy is not None:
         try:
             await write_copy(runtime.disk, copy, own)
-        except OSError as error:  # a full disk: the broker can start all the same
+        except OSError as error:  # for example a full disk; the broker can start without the copy
             LOG.warning(
                 "%s is not written (%s): the next start waits for the object store again", copy, error
             )
@@ -159,7 +163,7 @@ async def verify_store(
 
 
 async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) -> tuple[SeenHistory, ...]:
-    """Check the store of a node that began without it, as soon as it answers; returns what nodes recorded in it.
+    """Check the store of a node that began without it, as soon as it answers; return the records of nodes in it.
 
     Raises:
         WrongClusterError: the store is of another cluster, or not the one in which an earlier start found the marker.
@@ -168,11 +172,11 @@ async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) 
 
 
 async def check_store(store: ObjectStore, own: ClusterMarker, membership: Membership) -> None:
-    """Check that a store is this cluster's, and mark it.
+    """Check that a store belongs to this cluster, and put the marker if it is absent.
 
     Raises:
-        WrongClusterError: the store holds another cluster.
-        ObjectStoreError: the store cannot be asked.
+        WrongClusterError: the store belongs to another cluster.
+        ObjectStoreError: the store does not answer.
     """
     present = await read_marker(store, own.key)
     others = ", ".join(await other_clusters(store, own))
@@ -194,7 +198,7 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
             "give one of the two clusters another store"
         )
     if others:
-        LOG.warning("the object store holds other clusters beside %s: %s", own, others)
+        LOG.warning("the object store contains clusters other than %s: %s", own, others)
 
 
 async def _answer(ask: Callable[[], Awaitable[A]]) -> A:
@@ -206,7 +210,7 @@ async def _answer(ask: Callable[[], Awaitable[A]]) -> A:
 
 
 async def _is_proven(disk: Disk, copy: PurePath, own: ClusterMarker) -> bool:
-    """Whether an earlier process of this directory found the marker in the store."""
+    """Return whether an earlier process with this directory found the marker in the store."""
     try:
         found = await read_copy(disk, copy)
     except MarkerDamagedError as error:
@@ -238,15 +242,15 @@ async def _checked_soon(
 async def _until_checked(
     runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership
 ) -> tuple[SeenHistory, ...]:
-    told = ""
+    logged = ""
     patience = asyncio.get_running_loop().call_later(STORE_SECONDS_MAX, LOG.warning, WAITS, own, "no answer")
     try:
         while True:
             try:
                 return await _checked(store, own, membership)
             except ObjectStoreError as error:
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != logged:
+                    logged = str(error)
                     LOG.warning(WAITS, own, error)
                 await runtime.clock.sleep(RETRY_SECONDS)
     finally:

@@ -1,7 +1,6 @@
-"""One question to the controllers, one answer, whoever leads.
+"""Calls to the leading controller, for every service that tools use.
 
-What lives here: finding a controller that answers, for every service at which tools ask. Whatever changes something is idempotent at the controller, so a question whose answer
-was lost is simply asked again.
+Requests that change something are idempotent at the controller, so a request without an answer is sent again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ RETRY_S: Final = 0.1
 
 
 class Response(Protocol):
-    """An answer with the oneof `outcome`, of which `error` is one."""
+    """A response message with a oneof `outcome` that contains `error`."""
 
     @property
     def error(self) -> error_pb2.Error: ...
@@ -33,13 +32,13 @@ R = TypeVar("R", bound=Response)
 
 
 class NoControllerError(Exception):
-    """No controller gave an answer in time."""
+    """No controller answered in time."""
 
 
 class LeaderCalls(Generic[R]):
-    """Asks at `addresses` (HOST:PORT of controllers' services) and wherever their answers point.
+    """Sends requests to `addresses` (HOST:PORT of controllers' services) and to the leaders that their answers name.
 
-    `KnownControllers` that a subscription shares outlive the replacement of every controller that was configured.
+    With the `KnownControllers` of a subscription, calls also work after all configured controllers were replaced.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class LeaderCalls(Generic[R]):
         self._decode = decode
 
     async def ask(self, frame: bytes, *, answer_s_max: float, timeout_s: float) -> R:
-        """The answer of the leader, or of any controller where the service says that any will do.
+        """Return the answer of the leader, or of any controller if the service allows that.
 
         Args:
             frame: the request.
@@ -65,8 +64,8 @@ class LeaderCalls(Generic[R]):
             timeout_s: how long to go on.
 
         Raises:
-            OperationError: the request was refused for good.
-            NoControllerError: nobody answered within the time; the message has the last reason.
+            OperationError: the request was refused; a retry would not help.
+            NoControllerError: no answer within `timeout_s`; the message has the last reason.
         """
         hint: str | None = None
         reason = "none was reached"

@@ -1,4 +1,4 @@
-"""Who a node process is, and how it says so."""
+"""The identity of a node process, and the Hello message with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ponor_metadata.nouns.nodes import NodeRole, WalKind
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who says Hello. `incarnation`: 16 random bytes, drawn once at process start; `wal`: where a broker's write-ahead log lies."""
+    """The identity of a process. `incarnation`: 16 random bytes drawn at its start; `wal`: where a broker's write-ahead log is."""
 
     node_id: NodeId
     role: NodeRole
@@ -24,14 +24,14 @@ class NodeIdentity:
     kafka_port: int = 0
     wal: WalKind | None = None
     seen: tuple[SeenHistory, ...] = ()
-    """What nodes of this cluster wrote down in the store before this process began."""
+    """Entries that nodes of this cluster recorded in the store before this process began."""
 
     def hello(self, welcome: Welcome | None, seen: SeenHistory | None = None) -> Hello:
-        """The first frame of a session.
+        """Return the first frame of a session.
 
         Args:
-            welcome: what the process was given before, whichever controller gave it.
-            seen: how far this process itself saw the log.
+            welcome: the last Welcome of any controller; None before the first.
+            seen: how far this process saw the log.
         """
         known = self.seen if seen is None else (*self.seen, seen)
         return Hello(

@@ -1,6 +1,6 @@
-"""The operations of one session that have no answer yet: bounded, in the order of their ids.
+"""The unanswered operations of a session, in the order of their ids: admission, ids, and the content of the next frame.
 
-What lives here: admission, ids, and which operations the next frame carries. No I/O and no time; `session` drives it.
+It does no I/O and reads no clock; `session` drives it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ponor.controller.v1.session_service_pb2 import Operation, OperationBatch, O
 from ponor_rpc.joined_messages import joined_messages, message_head, number_field
 
 ENVELOPE_BYTES: Final = 32
-"""Upper bound of what a frame adds around its operations, and of what one operation adds for its id and length."""
+"""Upper bound of the bytes that a frame adds to its operations, and that an operation needs for id and length."""
 OPERATIONS: Final = SessionRequest.OPERATIONS_FIELD_NUMBER
 FIRST_INCOMPLETE_ID: Final = OperationBatch.FIRST_INCOMPLETE_ID_FIELD_NUMBER
 OPERATION: Final = OperationBatch.OPERATIONS_FIELD_NUMBER
@@ -22,7 +22,7 @@ REQUEST_ID: Final = Operation.REQUEST_ID_FIELD_NUMBER
 
 
 def encoded_operation(operation: Operation) -> bytes:
-    """An operation without its id, which leads it in a frame."""
+    """Encode an operation without its id; a frame has the id in front of it."""
     if operation.request_id:
         unnamed = Operation()
         unnamed.CopyFrom(operation)
@@ -33,7 +33,7 @@ def encoded_operation(operation: Operation) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class PendingOperation:
-    """An operation without an answer: its id in this process, and its encoding without the id. `sent`: it left at least once, so it may have been carried out."""
+    """An unanswered operation: its id in this process, and its encoding without the id. `sent`: it was sent at least once, so it may have been executed."""
 
     request_id: int
     encoded: bytes
@@ -42,13 +42,13 @@ class PendingOperation:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the window."""
+        """Bytes of the window that it takes."""
         return len(self.encoded) + ENVELOPE_BYTES
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A place in the line of those who wait for room."""
+    """An operation that waits for room."""
 
     encoded: bytes
     admitted: asyncio.Future[PendingOperation]
@@ -56,9 +56,9 @@ class _Place:
 
 @dataclass(slots=True)
 class OperationWindow:
-    """At most `operations_max` operations and `bytes_max` bytes; whoever comes later waits in line.
+    """At most `operations_max` operations and `bytes_max` bytes; further ones wait in a queue.
 
-    A frame has at most `frame_bytes_max` bytes, unless it carries one operation alone.
+    A frame has at most `frame_bytes_max` bytes, unless it has a single operation.
     """
 
     operations_max: int
@@ -80,13 +80,13 @@ class OperationWindow:
 
     @property
     def first_incomplete_id(self) -> int:
-        """Every operation below has been answered, or never left."""
+        """Every operation with a lower id was answered or never sent."""
         return next(iter(self._pending), self._next_id)
 
     async def admit(self, encoded: bytes) -> PendingOperation:
-        """Wait for room, in line; then give the operation, encoded by `encoded_operation`, its id and put it up for the next frame."""
+        """Wait for room, then assign an id to an operation (from `encoded_operation`) and queue it for the next frame."""
         size_bytes = len(encoded) + ENVELOPE_BYTES
-        assert size_bytes <= self.bytes_max, "an operation that will never have room"
+        assert size_bytes <= self.bytes_max, "an operation larger than the window"
         if not self._line and self._has_room(size_bytes):
             return self._enter(encoded)
         place = _Place(encoded, asyncio.get_running_loop().create_future())
@@ -102,7 +102,7 @@ class OperationWindow:
             raise
 
     def complete(self, request_id: int) -> PendingOperation | None:
-        """The operation was answered and leaves; None if it had left before (an answer may come twice after a reconnect)."""
+        """Remove an answered operation; return None if it was removed before (after a reconnect an answer may arrive twice)."""
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return None
@@ -111,23 +111,23 @@ class OperationWindow:
         return pending
 
     def abandon(self, pending: PendingOperation) -> None:
-        """The caller gave up. What never left is forgotten; what left stays until its answer, because its id is in use."""
+        """Give up an operation. One that was sent stays until its answer, because its id is in use."""
         if not pending.sent and pending.request_id in self._pending:
             self._unsent.remove(pending)
             self.complete(pending.request_id)
 
     def send_again(self, request_id: int) -> None:
-        """The controller could not take the operation: put it up for a later frame, under the same id."""
+        """Queue an operation again, under the same id, because the controller did not accept it."""
         pending = self._pending.get(request_id)
         if pending is not None and pending not in self._unsent:
             self._unsent.append(pending)
 
     def send_all_again(self) -> None:
-        """The connection is a new one: everything without an answer goes again, in order."""
+        """Queue all unanswered operations again, in order, for a new connection."""
         self._unsent = deque(self._pending.values())
 
     def next_frame(self) -> bytes | None:
-        """An encoded `SessionRequest` with as many operations as fit; None when there is nothing to send. Nothing is encoded again: an operation is its id and what was encoded when it came."""
+        """Return an encoded `SessionRequest` with as many operations as fit; None if there is nothing to send. Operations are not encoded again."""
         if not self._unsent:
             return None
         parts = [number_field(FIRST_INCOMPLETE_ID, self.first_incomplete_id)]
@@ -141,7 +141,7 @@ class OperationWindow:
         return joined_messages(OPERATIONS, sum(map(len, parts)), parts)
 
     def fail_all(self, error: Exception) -> None:
-        """Nothing will be answered any more."""
+        """Fail all operations."""
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(error)
@@ -166,7 +166,7 @@ class OperationWindow:
         return pending
 
     def _call_next(self) -> None:
-        """Admit from the head of the line as long as there is room; nobody overtakes a large operation."""
+        """Admit waiting operations in order while there is room, so that small ones do not overtake a large one."""
         while self._line and self._has_room(len(self._line[0].encoded) + ENVELOPE_BYTES):
             place = self._line.popleft()
             if not place.admitted.done():

@@ -1,7 +1,4 @@
-"""Asks the controllers about their quorum, or to change it.
-
-What lives here: how long one controller may take over which question. Adding a learner that is there is success, as every repeated change is.
-"""
+"""Calls that describe or change the quorum. A repeated change succeeds: adding a present learner, for example."""
 
 from __future__ import annotations
 
@@ -20,27 +17,27 @@ from ponor_metadata.client.leader_calls import LeaderCalls, NoControllerError
 __all__ = ["NoControllerError", "QuorumClient", "refused"]
 
 CHANGE_S_MAX: Final = 10.0
-"""One controller's answer to a change: it has to be committed, and a learner may have to catch up before."""
-LOOK_S_MAX: Final = 2.0
-"""One controller's answer to a question."""
-_LOOKS: Final = ("describe", "read_index")
+"""Limit of one controller's answer to a change, which needs a commit and may need a learner to catch up."""
+READ_S_MAX: Final = 2.0
+"""Limit of one controller's answer to a read."""
+_READS: Final = ("describe", "read_index")
 
 
 class QuorumClient:
-    """Asks at `addresses`, see `LeaderCalls`."""
+    """Calls to the leader; `addresses` as in `LeaderCalls`."""
 
     def __init__(self, network: Network, clock: Clock, addresses: Sequence[str] | KnownControllers) -> None:
-        self._questions = LeaderCalls(network, clock, addresses, QUORUM, wire.QuorumResponse.FromString)
+        self._calls = LeaderCalls(network, clock, addresses, QUORUM, wire.QuorumResponse.FromString)
 
     async def ask(self, request: wire.QuorumRequest, *, timeout_s: float) -> wire.QuorumResponse:
-        """The answer of the leader, or of any controller where the request says that any will do.
+        """Return the answer of the leader, or of any controller if the request allows that.
 
         Raises:
-            OperationError: the request was refused for good.
-            NoControllerError: nobody answered within the time; the message has the last reason.
+            OperationError: the request was refused; a retry would not help.
+            NoControllerError: no answer within `timeout_s`; the message has the last reason.
         """
-        answer_s_max = LOOK_S_MAX if request.WhichOneof("kind") in _LOOKS else CHANGE_S_MAX
-        return await self._questions.ask(
+        answer_s_max = READ_S_MAX if request.WhichOneof("kind") in _READS else CHANGE_S_MAX
+        return await self._calls.ask(
             request.SerializeToString(), answer_s_max=answer_s_max, timeout_s=timeout_s
         )
 
@@ -48,6 +45,6 @@ class QuorumClient:
 def refused(
     code: error_pb2.ErrorCode.ValueType, message: str, leader_address: str = ""
 ) -> wire.QuorumResponse:
-    """A refusal as it goes over the wire."""
+    """Return a refusal as a response message."""
     error = error_pb2.Error(code=code, message=message, leader_address=leader_address)
     return wire.QuorumResponse(error=error)

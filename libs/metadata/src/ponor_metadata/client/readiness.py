@@ -1,4 +1,4 @@
-"""When a node is ready, as far as its conversations with the controllers say: its session is alive, and its image is current."""
+"""Readiness conditions of a node: its session is alive and its image is current."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
 
 STALENESS_MS_MAX: Final = 3_000
-"""A current subscription asks every 400 ms; an election takes a second or two."""
+"""A working subscription sends a probe every 400 ms, and an election takes one to two seconds."""
 
 
 def require_session(health: Health, session: SessionClient) -> None:
-    """Ready only while the leading controller is heard."""
+    """Require that the leading controller sent something recently."""
 
     def check() -> str:
         silence_ms = session.silence_ms
@@ -22,7 +22,7 @@ def require_session(health: Health, session: SessionClient) -> None:
             return "this node is not registered with a controller yet"
         if session.fenced.is_set():
             return "the controllers fenced this process"
-        # The leader says something at least every third of the timeout; after the whole timeout it suspects this node.
+        # The leader sends something at least every third of the timeout, and suspects this node after the whole timeout.
         if silence_ms > session.session_timeout_ms // 2:
             return f"the leading controller has not been heard for {silence_ms} ms"
         return ""
@@ -31,7 +31,7 @@ def require_session(health: Health, session: SessionClient) -> None:
 
 
 def require_current_image(health: Health, subscription: SubscriptionClient) -> None:
-    """Ready only while the image shows what is committed."""
+    """Require that the image shows what was committed recently."""
 
     def check() -> str:
         staleness_ms = subscription.staleness_ms

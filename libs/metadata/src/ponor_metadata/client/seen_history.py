@@ -1,8 +1,9 @@
-"""How far a node saw the controllers' log, and the copy of that in the object store.
+"""How far a node saw the controllers' log, and its record of this in the object store.
 
-A controllers' directory that is copied and put back later lacks what was committed after the copy. Nobody can tell from the directory alone. Nodes can: before they do something in the
-store that cannot be undone (put an object under an id, trim a log, delete), they write down the index up to which they saw the log. A leader compares this with its own
-log when a node registers (docs/formats/cluster-marker.md).
+A controller's directory that is restored from a copy lacks the batches committed after the copy, and nothing in the directory
+shows this. Nodes can detect it: before an action in the store that cannot be undone (put an object, trim a log, delete), a
+node records the index up to which it saw the log. A leader compares these records with its own log when a node registers
+(docs/formats/cluster-marker.md).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ NONCE_BYTES: Final = 8
 RETRY_SECONDS: Final = 0.5
 _KEY: Final = re.compile(r"clusters/[^/]+/seen/\d+/(\d{10})-(\d{20})-(\d{20})-([0-9a-f]{16})")
 SEEN_MAX: Final = 64
-"""Entries that a node tells the leader; the newest ones."""
+"""Entries that a node sends to the leader: the newest ones."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SeenHistory:
-    """A committed index, and who led when it was seen. `incarnation` is that of the quorum."""
+    """A committed index, and the leader that reported it. `incarnation`: of the quorum."""
 
     incarnation: int
     term: int
@@ -39,7 +40,7 @@ class SeenHistory:
     nonce: bytes
 
     def message(self) -> SeenHistoryMessage:
-        """As it is sent to a leader."""
+        """Return the message for a leader."""
         return SeenHistoryMessage(
             quorum_incarnation=self.incarnation,
             leader_term=self.term,
@@ -48,7 +49,7 @@ class SeenHistory:
         )
 
     def key(self, namespace: str, node_id: NodeId) -> str:
-        """Where a node writes it down. The key holds everything, so that one listing reads all."""
+        """Return the key of a node's record. The key contains all fields, so one listing reads all records."""
         numbers = f"{self.incarnation:010d}-{self.term:020d}-{self.index:020d}"
         return f"{_prefix(namespace, node_id)}{numbers}-{self.nonce.hex()}"
 
@@ -58,7 +59,7 @@ def _prefix(namespace: str, node_id: NodeId) -> str:
 
 
 def parse_key(key: str) -> SeenHistory | None:
-    """What a key says; None for a key of another kind."""
+    """Parse a key; None for a key of another kind."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None
@@ -66,10 +67,10 @@ def parse_key(key: str) -> SeenHistory | None:
 
 
 async def read_seen(store: ObjectStore, namespace: str) -> tuple[SeenHistory, ...]:
-    """What the nodes of a cluster wrote down, the newest `SEEN_MAX`.
+    """Read the newest `SEEN_MAX` records of all nodes of a cluster.
 
     Raises:
-        ObjectStoreError: the store cannot be asked.
+        ObjectStoreError: the store does not answer.
     """
     prefix = f"{PREFIX}{namespace}/seen/"
     found = [seen async for info in store.list(prefix) if (seen := parse_key(info.key)) is not None]
@@ -77,7 +78,7 @@ async def read_seen(store: ObjectStore, namespace: str) -> tuple[SeenHistory, ..
 
 
 class Witness:
-    """Writes down in the store how far a node saw the log: one object for the node, replaced by a newer one."""
+    """Records in the store how far a node saw the log, in one object that newer ones replace."""
 
     def __init__(self, store: ObjectStore, clock: Clock, namespace: str, node_id: NodeId) -> None:
         self._store = store
@@ -90,15 +91,15 @@ class Witness:
         self._permitted.set()
 
     def hold(self) -> None:
-        """Let every write wait for `permit`: the store is not known to be the cluster's yet."""
+        """Block writes until `permit`, because the store is not verified yet."""
         self._permitted.clear()
 
     def permit(self) -> None:
-        """Let writes go on: the store is the cluster's."""
+        """Allow writes, because the store belongs to the cluster."""
         self._permitted.set()
 
     async def write(self, seen: SeenHistory | None) -> None:
-        """Durable when it returns; waits as long as the store does not answer. What was seen before is covered by it."""
+        """Record `seen`, which covers all earlier indices. Returns when it is durable; retries until the store answers."""
         if seen is None or self._covers(seen):
             return
         await self._permitted.wait()
@@ -108,12 +109,12 @@ class Witness:
             while not await self._put(seen):
                 await self._clock.sleep(RETRY_SECONDS)
             before, self._written = self._written, seen
-            with suppress(ObjectStoreError):  # an older one that stays is true as well
+            with suppress(ObjectStoreError):  # an older record that stays is still true
                 if older := await self._older_keys(before, seen):
                     await self._store.delete(older)
 
     async def _older_keys(self, before: SeenHistory | None, seen: SeenHistory) -> list[str]:
-        """What the entry that was just written replaces. The first one of a process replaces those of the node's earlier processes."""
+        """Return the keys that the new record replaces. The first record of a process replaces those of the node's earlier processes."""
         if before is not None:
             return [before.key(self._namespace, self._node_id)]
         listed = self._store.list(_prefix(self._namespace, self._node_id))
@@ -125,9 +126,11 @@ class Witness:
         try:
             await self._store.put(key, [key.encode()])
         except ObjectAlreadyExistsError:
-            return True  # its own put, repeated
+            return True  # a retry of its own put
         except ObjectStoreError as error:
-            LOG.warning("what this node saw of the controllers' log is not written down yet: %s", error)
+            LOG.warning(
+                "the record of how far this node saw the controllers' log is not written yet: %s", error
+            )
             return False
         return True
 

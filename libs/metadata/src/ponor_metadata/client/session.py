@@ -1,8 +1,7 @@
-"""The session: how a node changes metadata.
+"""The session of a node: it sends operations that change metadata to the leading controller.
 
-What lives here: one connection to the leading controller, made anew whenever it ends, over which operations travel in batches and are sent
-again under the same ids, in the same order, until their outcome is known, whoever leads by then. What an operation means is the controller's business;
-what to do with its outcome is the caller's.
+The client reconnects whenever the connection ends. It sends operations in batches, and again under the same ids and in the
+same order until their outcome is known, also after a change of leader.
 """
 
 from __future__ import annotations
@@ -56,7 +55,8 @@ NO_DEADLINE: Final = nullcontext()
 class SessionSettings:
     """Bounds of a session. The first three are the protocol's own.
 
-    `welcome_timeout_ms`: a controller keeps a node for up to 1 s while there is no leader, then answers; one that takes longer than this is dead or cut off.
+    `welcome_timeout_ms`: a controller without a leader answers after at most 1 s; one that takes longer than this is dead or
+    disconnected.
     """
 
     frame_bytes_max: int = 256 * 1024
@@ -69,12 +69,12 @@ class SessionSettings:
 
 
 class SessionClient:
-    """One node's session. The owner runs `run()` as a task; everything else may be called at any time.
+    """One node's session. The owner runs `run()` as a task; other methods may be called at any time.
 
     Attributes:
         fenced: set when this process lost its node id; the service must stop.
-        fenced_listeners: called with the reason right when that is learnt, before anybody who waits for an answer goes on.
-        cluster_time_ms: the controller's cluster clock as last heard; 0 before.
+        fenced_listeners: called with the reason when this happens, before callers that wait for answers continue.
+        cluster_time_ms: the last received cluster clock; 0 before.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class SessionClient:
         settings: SessionSettings | None = None,
         applied_index: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Build it; nothing is sent before `run`.
+        """Create a session; it sends nothing before `run`.
 
-        `addresses` are the controllers, HOST:PORT each; `applied_index` tells the newest index of the node's image, for heartbeats.
+        `addresses` are the controllers, HOST:PORT each; `applied_index` returns the newest index of the node's image, for heartbeats.
         """
         self._network = network
         self._clock = clock
@@ -119,15 +119,15 @@ class SessionClient:
         telemetry.gauge("ponor_session_operations_in_flight", lambda: len(self._window))
         self._connection: Connection | None = None
         self._welcome: Welcome | None = None
-        self._told = asyncio.Event()  # welcomed with the present identity, fenced, or over
+        self._told = asyncio.Event()  # welcomed with the present identity, fenced, or closed
         self.seen: SeenHistory | None = None
-        """How far this process saw the controllers' log, by what leaders told it."""
+        """How far this process saw the controllers' log, by messages of leaders."""
         self._wake_sender = asyncio.Event()
         self._pause_before_send = 0.0
         self._last_sent_ns = 0
         self._heard_ns: int | None = None
         self._closing = asyncio.Event()
-        self._settled = asyncio.Event()  # welcomed for the first time, fenced, or over
+        self._settled = asyncio.Event()  # welcomed for the first time, fenced, or closed
         self._running: asyncio.Task[None] | None = None
         self._end: Exception | None = None
         self._load: LoadReport | None = None
@@ -137,36 +137,36 @@ class SessionClient:
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this session belongs to."""
+        """The identity of this node."""
         return self._identity
 
     @property
     def node_epoch(self) -> NodeEpoch:
-        """The epoch under which this process acts; known once `ready` returned."""
+        """The node epoch of this process; available after `ready` returned."""
         assert self._welcome is not None, "the session was not welcomed yet"
         return NodeEpoch(self._welcome.node_epoch)
 
     @property
     def cluster_id(self) -> str:
-        """The cluster; known once `ready` returned."""
+        """The cluster's id; available after `ready` returned."""
         assert self._welcome is not None, "the session was not welcomed yet"
         return self._welcome.cluster_id
 
     @property
     def registered_index(self) -> int:
-        """The image must reach this index before the node acts on what it owns; known once `ready` returned."""
+        """The index that the image must reach before the node uses its streams; available after `ready` returned."""
         assert self._welcome is not None, "the session was not welcomed yet"
         return self._welcome.registered_index
 
     @property
     def session_timeout_ms(self) -> int:
-        """Silence after which the controller suspects this node; known once `ready` returned."""
+        """Silence after which the controller suspects this node; available after `ready` returned."""
         assert self._welcome is not None, "the session was not welcomed yet"
         return self._welcome.session_timeout_ms
 
     @property
     def silence_ms(self) -> int | None:
-        """How long ago the leader was heard; None before the first welcome. Time in which this process did not run counts: it may have been replaced meanwhile."""
+        """Time since the last frame of the leader; None before the first Welcome. It includes pauses of this process, because another process may have replaced it meanwhile."""
         if self._heard_ns is None:
             return None
         return (self._clock.monotonic_ns() - self._heard_ns) // 1_000_000
@@ -175,7 +175,7 @@ class SessionClient:
         """Wait until this process is registered.
 
         Raises:
-            NodeFencedError, SessionClosedError: it never will be.
+            NodeFencedError, SessionClosedError: it will not be registered.
         """
         await self._settled.wait()
         if self._end is not None:
@@ -184,17 +184,17 @@ class SessionClient:
         return self._welcome
 
     async def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> OperationResult:
-        """Have an operation carried out exactly once; returns when the outcome is known, however often the connection fails.
+        """Execute an operation exactly once; return when the outcome is known, also after failures of the connection.
 
-        `operation.request_id` is given by the session. Waits for room first (backpressure).
+        The session assigns `operation.request_id`. Waits for room first (backpressure).
 
         Args:
-            operation: what to do; not changed.
+            operation: the operation; it is not modified.
             deadline_ms: give up after this time; None: never.
 
         Raises:
             OperationError: the controller refused; nothing was changed.
-            OperationTimeoutError: the deadline passed; `sent` tells whether it may still be carried out.
+            OperationTimeoutError: the deadline passed; `sent` says whether it may still be executed.
             OperationTooLargeError: it does not fit into a frame.
             NodeFencedError: this process lost its node id and must stop.
             SessionClosedError: `close` was called.
@@ -208,7 +208,7 @@ class SessionClient:
         encoded = self._encoded(operation)
         pending = None
         try:
-            # Most callers have no deadline, and a timeout that never ends costs as much as the rest of this.
+            # Most callers have no deadline, and an unlimited timeout would cost as much as the rest of this method.
             async with NO_DEADLINE if deadline_ms is None else asyncio.timeout(deadline_ms / 1000):
                 if self._end is not None:
                     raise self._end
@@ -242,19 +242,19 @@ class SessionClient:
             raise self._end
 
     def report_load(self, report: LoadReport) -> None:
-        """Tell the leader what this node carries: soon, once, and not at all if the next report comes before; nobody answers."""
+        """Send a load report to the leader soon, once, without an answer. A newer report replaces one that was not sent."""
         self._load = report
         self._wake_sender.set()
 
     async def submit_in_order(
         self, operations: Sequence[Operation]
     ) -> list[OperationResult | OperationError]:
-        """Have operations carried out one behind the other, without waiting between them: in one frame, if it takes them.
+        """Execute operations in order without waiting between them, in one frame if they fit.
 
-        What one of them refuses keeps the next one from nothing; an operation that meets overload may come behind the others.
+        A refused operation does not stop the next ones; one that is refused for overload is retried and may be executed last.
 
         Returns:
-            For each its result, or why it was refused.
+            For each operation its result or its refusal.
 
         Raises:
             OperationTooLargeError, NodeFencedError, SessionClosedError: as `submit`.
@@ -280,7 +280,7 @@ class SessionClient:
         """Keep the session up until `close` or until the node is fenced.
 
         Raises:
-            OperationError: the controller will never accept this node (another cluster, say); the message tells the remedy.
+            OperationError: the controllers refuse this node, for example because of another cluster; the message has the remedy.
         """
         assert self._running is None, "the session runs already"
         self._running = asyncio.current_task()
@@ -303,7 +303,7 @@ class SessionClient:
                 await self._connection.close()
 
     async def close(self) -> None:
-        """End the session; what is in flight ends with SessionClosedError. Idempotent."""
+        """End the session; operations in flight fail with SessionClosedError. Idempotent."""
         self._closing.set()
         if self._connection is not None:
             await self._connection.close()
@@ -319,7 +319,7 @@ class SessionClient:
                 await self._closing.wait()
 
     async def _converse(self, address: str) -> None:
-        """One connection, from Hello to its end, which is an exception; returns only when fenced."""
+        """Run one connection from Hello to its end, which is an exception. Returns only if the node is fenced."""
         connection = self._connection = await self._network.connect(address, SESSION)
         told = self._told
         try:
@@ -394,7 +394,7 @@ class SessionClient:
         if code in NODE_MUST_STOP:
             self._fence(result.error.message)
         elif code == ERROR_CODE_NOT_LEADER:
-            # Everything unanswered goes to the next one.
+            # The reconnect sends all unanswered operations to the next controller.
             raise NotLeaderError(result.error.message, result.error.leader_address)
         elif code in RETRY_SAME_OPERATION:
             self._window.send_again(result.request_id)
@@ -408,13 +408,13 @@ class SessionClient:
                 pending.answer.set_result(result)
 
     def _saw(self, index: int) -> None:
-        """A leader says that it committed so much."""
+        """Note the commit index of a leader."""
         assert self.seen is not None
         if index > self.seen.index:
             self.seen = replace(self.seen, index=index)
 
     async def _send_operations(self, connection: Connection) -> None:
-        """Whatever was submitted in one turn of the loop leaves in one frame, if it fits."""
+        """Send operations as they are submitted; those of one event-loop turn share a frame if they fit."""
         while True:
             await self._wake_sender.wait()
             if self._pause_before_send:
@@ -466,23 +466,23 @@ class SessionClient:
             self._told.set()
 
     def _encoded(self, operation: Operation) -> bytes:
-        """An operation as it waits in the window.
+        """Encode an operation for the window.
 
         Raises:
-            OperationTooLargeError: it will never have room.
+            OperationTooLargeError: it exceeds the window.
         """
         encoded = encoded_operation(operation)
         size_bytes = len(encoded) + ENVELOPE_BYTES
         if size_bytes + ENVELOPE_BYTES > self._settings.bytes_in_flight_max:
             raise OperationTooLargeError(
-                f"{operation.WhichOneof('kind')} of {size_bytes} bytes is larger than all that may be in flight "
+                f"{operation.WhichOneof('kind')} of {size_bytes} bytes exceeds the limit of bytes in flight "
                 f"({self._settings.bytes_in_flight_max}); split it"
             )
         return encoded
 
 
 async def _until_one_ends(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run all until the first ends, cancel the others, and raise what any of them raised (the first named first)."""
+    """Run all until the first ends, cancel the others, and raise the first exception in the order of the arguments."""
     tasks = [asyncio.get_running_loop().create_task(each, name="session-half") for each in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

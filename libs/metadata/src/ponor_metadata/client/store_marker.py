@@ -1,7 +1,8 @@
 """The marker of a cluster in its object store: `clusters/NAMESPACE/marker` (docs/formats/cluster-marker.md).
 
-The marker says which cluster writes under a namespace. It is put once, only if it is absent, by the first node of the cluster that sees the store. Every node checks it at its
-start, and collectors check it before they delete. A broker with a file write-ahead log keeps a copy in its directory, as a proof that it checked the store.
+The marker names the cluster that writes under a namespace. The first node of the cluster that reaches the store puts it, only
+if it is absent. Every node checks it at its start, and collectors check it before they delete. A broker with a file
+write-ahead log keeps a copy in its directory, as a proof that it checked the store.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class MarkerDamagedError(ObjectStoreError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterMarker:
-    """Which cluster writes under a namespace."""
+    """The cluster that writes under a namespace."""
 
     cluster_id: str
     cluster_ordinal: ClusterOrdinal
@@ -42,11 +43,11 @@ class ClusterMarker:
 
     @property
     def key(self) -> str:
-        """Where the marker is in the store."""
+        """The key of the marker in the store."""
         return f"{PREFIX}{self.namespace}{NAME}"
 
     def encode(self) -> bytes:
-        """One line of JSON, one line with the CRC32C of the first in hexadecimal."""
+        """Encode as one line of JSON and one line with its CRC32C in hexadecimal."""
         content = {
             "format": FORMAT,
             "cluster_id": self.cluster_id,
@@ -61,7 +62,7 @@ class ClusterMarker:
 
 
 def decode_marker(data: bytes, name: str) -> ClusterMarker:
-    """Read the bytes of a marker, or of a copy of it; `name` is where they were.
+    """Decode a marker or a copy of it; `name`: its key or path, for messages.
 
     Raises:
         MarkerDamagedError: the bytes are damaged or of another format.
@@ -78,11 +79,11 @@ def decode_marker(data: bytes, name: str) -> ClusterMarker:
 
 
 async def read_marker(store: ObjectStore, key: str) -> ClusterMarker | None:
-    """The marker under a key; None where there is none.
+    """Read the marker under a key; None if there is none.
 
     Raises:
         MarkerDamagedError: it is not readable, or of another namespace.
-        ObjectStoreError: the store cannot be asked.
+        ObjectStoreError: the store does not answer.
     """
     try:
         marker = decode_marker(await store.get(key, 0, MARKER_BYTES_MAX), key)
@@ -94,10 +95,10 @@ async def read_marker(store: ObjectStore, key: str) -> ClusterMarker | None:
 
 
 async def other_clusters(store: ObjectStore, own: ClusterMarker) -> list[str]:
-    """The other clusters that write to a store, for people.
+    """Describe the other clusters that write to a store.
 
     Raises:
-        ObjectStoreError: the store cannot be asked.
+        ObjectStoreError: the store does not answer.
     """
     keys = [info.key async for info in store.list(PREFIX) if info.key.endswith(NAME) and info.key != own.key]
     return [await _named(store, key) for key in sorted(keys)]
@@ -107,12 +108,12 @@ async def _named(store: ObjectStore, key: str) -> str:
     try:
         return str(await read_marker(store, key) or key)
     except MarkerDamagedError as error:
-        # It may be damaged or of a later release. That is no reason to keep the nodes of this cluster out.
+        # It may be damaged or of a later release. This must not stop the nodes of this cluster.
         return f"a cluster whose marker is not readable ({error})"
 
 
 async def put_marker(store: ObjectStore, marker: ClusterMarker) -> ClusterMarker:
-    """Put a marker if it is absent; returns the one that is there.
+    """Put a marker if it is absent; return the present one.
 
     Raises:
         MarkerDamagedError, ObjectStoreError: as `read_marker`.
@@ -125,7 +126,7 @@ async def put_marker(store: ObjectStore, marker: ClusterMarker) -> ClusterMarker
 
 
 async def read_copy(disk: Disk, path: PurePath) -> ClusterMarker | None:
-    """The copy of a marker in a node's own directory; None where there is none.
+    """Read the copy of a marker in a node's directory; None if there is none.
 
     Raises:
         MarkerDamagedError: it is not readable.
@@ -137,9 +138,9 @@ async def read_copy(disk: Disk, path: PurePath) -> ClusterMarker | None:
 
 
 async def write_copy(disk: Disk, path: PurePath, marker: ClusterMarker) -> None:
-    """Keep a copy of a marker that was found in the store; durable when it returns.
+    """Write a copy of a marker that was found in the store; durable on return.
 
     Raises:
-        OSError: the disk refused.
+        OSError: the write failed.
     """
     await write_durably(disk, path, [marker.encode()])

@@ -1,7 +1,7 @@
-"""The subscription: how a process follows what was committed.
+"""The subscription of a process: it follows the committed batches of any controller and keeps an image current.
 
-What lives here: one connection to any controller, made anew whenever it ends, that keeps an image current: resumed by incarnation, index and digest, or
-started over from a snapshot. What the frames do to the image is in `followed_image`, how current it is in `currency`; whom to try next in `controllers`.
+The client reconnects whenever the connection ends. It resumes by incarnation, index and digest, or starts over from a
+snapshot.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ponor_metadata.nouns.quorum import QUORUM
 
 LOG: Final = logging.getLogger(__name__)
 READS_MAX: Final = 32
-"""Linearizable reads of one process that are being confirmed; the controller takes 64 of a subscriber."""
+"""Limit of unconfirmed linearizable reads of one process; a controller accepts 64 from a subscriber."""
 READ_RETRY_SECONDS: Final = 0.05
 
 
@@ -51,8 +51,9 @@ READ_RETRY_SECONDS: Final = 0.05
 class SubscriptionSettings:
     """Bounds of a subscription.
 
-    `slice_ms_max`: longest hold of the loop while much is applied. `silence_ms_max`: a controller sends something every 500 ms. `stale_ms_max`: a controller that
-    has heard no leader for this long is left, when there is another.
+    `slice_ms_max`: longest event-loop turn while batches are applied. `silence_ms_max`: longest silence of a controller, which
+    sends something every 500 ms. `stale_ms_max`: the client leaves a controller that has received nothing from a leader for
+    this long, if there is another one.
     """
 
     slice_ms_max: int = 10
@@ -84,14 +85,14 @@ class SubscriptionClient:
         cluster_id: str = "",
         settings: SubscriptionSettings | None = None,
     ) -> None:
-        """Build it; nothing is sent before `run`.
+        """Create a subscription; it sends nothing before `run`.
 
-        `addresses` are the controllers, HOST:PORT each. What the image says about the quorum is added to them.
+        `addresses` are the controllers, HOST:PORT each. Addresses of the quorum in the image are added to them.
         """
         self._network = network
         self._clock = clock
         self._known = addresses if isinstance(addresses, KnownControllers) else KnownControllers(addresses)
-        # Any controller serves: followers of one cluster spread over them.
+        # Any controller serves subscriptions; a random first choice spreads them.
         self._choice = ControllerChoice(self._known, randomness.below(len(self._known.all)))
         self._cluster_id = cluster_id
         self._settings = settings = settings or SubscriptionSettings()
@@ -103,7 +104,7 @@ class SubscriptionClient:
         self._mismatches = telemetry.counter("ponor_subscription_digest_mismatches_total")
         telemetry.gauge("ponor_subscription_applied_index", lambda: self.image.index)
         self._followed = FollowedImage(settings.snapshot_bytes_max, self._give_way)
-        self._currency = Staleness(clock, settings.ack_interval_ms)
+        self._staleness = Staleness(clock, settings.ack_interval_ms)
         self._start_over = False
         self._connection: Connection | None = None
         self._received_bytes = 0
@@ -122,7 +123,7 @@ class SubscriptionClient:
 
     @property
     def image(self) -> MetadataImage:
-        """Committed metadata, as of the newest index that arrived and was verified. Another object after a snapshot."""
+        """Committed metadata as of the newest verified index. A snapshot replaces the object."""
         return self._followed.image
 
     @property
@@ -137,11 +138,11 @@ class SubscriptionClient:
 
     @property
     def staleness_ms(self) -> int | None:
-        """How long ago the image was known to show all that was committed; None: never yet."""
-        return self._currency.staleness_ms
+        """Time since the image was known to contain all committed batches; None before the first time."""
+        return self._staleness.staleness_ms
 
     async def wait_for(self, index: int, deadline_ms: int | None = None) -> None:
-        """Wait until the image shows everything up to `index`.
+        """Wait until the image contains all batches up to `index`.
 
         Raises:
             MetadataLagError: it did not within `deadline_ms`, or the subscription was closed.
@@ -149,10 +150,10 @@ class SubscriptionClient:
         await self._followed.wait_for(index, deadline_ms)
 
     async def wait_current(self, deadline_ms: int | None = None) -> None:
-        """Wait until the image shows everything that was committed when this was called: a read after it is linearizable.
+        """Wait until the image contains all batches committed before this call, so that a later read is linearizable.
 
         Raises:
-            MetadataLagError: no majority confirmed a leader within `deadline_ms`, or the image did not get so far.
+            MetadataLagError: within `deadline_ms` no majority confirmed a leader, or the image did not reach its index.
         """
         try:
             async with asyncio.timeout(None if deadline_ms is None else deadline_ms / 1000):
@@ -162,14 +163,14 @@ class SubscriptionClient:
                 await self.wait_for(index)
         except TimeoutError:
             raise MetadataLagError(
-                f"the controllers did not say within {deadline_ms} ms what is committed; does a majority of them run?"
+                f"the controllers did not report their commit index within {deadline_ms} ms; is a majority of them running?"
             ) from None
 
     async def run(self) -> None:
         """Follow the controllers until `close`.
 
         Raises:
-            OperationError: no controller will ever accept this subscriber (another cluster, say).
+            OperationError: the controllers refuse this subscriber, for example because of another cluster.
             UnknownRecordError: this build is older than the log.
             HistoryReplacedError: a forced recovery undid what this process may have acted upon.
         """
@@ -203,10 +204,10 @@ class SubscriptionClient:
         self._fail_waiters()
 
     async def _follow(self, address: str) -> None:
-        """One connection, from its start to its end, which is an exception."""
+        """Run one connection from its start to its end, which is an exception."""
         connection = self._connection = await self._network.connect(address, SUBSCRIBE)
         self._followed.connected()
-        self._currency.connected()
+        self._staleness.connected()
         self._received_bytes = self._acked_bytes = 0
         try:
             await connection.send(SubscribeRequest(start=self._start()).SerializeToString())
@@ -270,14 +271,14 @@ class SubscriptionClient:
 
     def _note_progress(self, progress: Progress) -> None:
         self._followed.compare(progress)
-        self._currency.claimed(progress.probe, progress.commit_index, progress.staleness_ms)
-        self._currency.reached(self.image.index)
+        self._staleness.claimed(progress.probe, progress.commit_index, progress.staleness_ms)
+        self._staleness.reached(self.image.index)
         if progress.staleness_ms > self._settings.stale_ms_max and self._choice.has_others:
             raise ProtocolError(f"the controller has heard no leader for {progress.staleness_ms} ms")
         self._served()
 
     def _served(self) -> None:
-        self._currency.reached(self.image.index)
+        self._staleness.reached(self.image.index)
         self._backoff.reset()
         self._choice.served()
 
@@ -295,7 +296,7 @@ class SubscriptionClient:
     def _note_divergence(self, what: str) -> None:
         self._mismatches.add()
         LOG.error(
-            "%s: this image is dropped for a snapshot; two replicas of the metadata differ, which must never be",
+            "%s: replacing this image by a snapshot; two replicas of the metadata differ, which is a bug or corruption",
             what,
         )
 
@@ -304,18 +305,18 @@ class SubscriptionClient:
             self._known.learn(row.service_address for row in self.image[QUORUM])
 
     async def _give_way(self) -> None:
-        """End this turn of the loop if it lasted too long, and tell the controller that this process is alive."""
+        """End this event-loop turn if it took `slice_ms_max`, and send an acknowledgement as a sign of life."""
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._slice_began_ns >= self._settings.slice_ms_max * 1_000_000:
-            self._currency.reached(self.image.index)
+            self._staleness.reached(self.image.index)
             await self._acknowledge()
             await self._clock.sleep(0)
             self._slice_began_ns = self._clock.monotonic_ns()
 
     async def _acknowledge(self) -> None:
-        """Say what was taken, if enough was or some time has passed since; ask for the commit index as often."""
+        """Acknowledge received bytes if there are enough or the interval has passed, with a probe of the commit index."""
         connection = self._connection
-        probe = self._currency.next_probe()
+        probe = self._staleness.next_probe()
         now_ns = self._clock.monotonic_ns()
         due = now_ns - self._acked_at_ns >= self._settings.ack_interval_ms * 1_000_000
         enough = self._received_bytes - self._acked_bytes >= self._settings.ack_bytes_max
@@ -328,7 +329,7 @@ class SubscriptionClient:
             await connection.send(SubscribeRequest(ack=ack).SerializeToString())
 
     async def _read_index(self) -> int | None:
-        """Ask once; None when nobody could answer."""
+        """Request the read index once; None if the controller could not answer."""
         connection = self._connection
         if connection is None:
             return None

@@ -1,11 +1,9 @@
 # cython: language_level=3, initializedcheck=False
-"""The plain case of the records that make up nearly all of a log, applied by compiled code (docs/design/metadata-image.md#applying-records).
+"""Applies plain records of the most frequent kinds (docs/design/metadata-image.md#applying-records), and reads batch contents.
 
-What lives here: for a few kinds of records, a look whether applying one comes to changing some numbers in place or appending some, and
-doing it; and what a batch holds, which takes the same walk over its bytes. Everything else is left to the rules of `apply`, record by record: whatever is out of the ordinary, and everything that an
-invariant forbids, so that there is one place which says what is wrong. `tests/test_plain_records.py` holds the two against each other.
-
-Works on the lists, arrays and byte arrays of `blocks`; keeps nothing of its own.
+A record is plain if applying it only changes or appends some numbers. Every other record goes to its apply rule, in particular
+every record that violates an invariant, so that only rules describe violations. `tests/test_plain_records.py` compares both.
+The code works on the lists, arrays and byte arrays of `blocks` and has no storage.
 """
 
 from array import array as new_array
@@ -73,7 +71,7 @@ include "plain_records_store.pxi"
 
 
 def contents_of(bytes encoded):
-    """See `ponor_metadata.batch_contents`; None when protobuf has to look."""
+    """See `batches.contents_of`; None if only protobuf can decode the batch."""
     cdef Bytes batch, record
     cdef uint64_t tag, value, index = 0, term = 0
     cdef int64_t counts[KINDS_MAX]
@@ -109,7 +107,7 @@ cdef tuple flat(dict tags):
 
 
 cdef int stands_at(dict index, object index_key, object stream_id) except -1:
-    """Note a stream under a key of an index in which streams stand in the order of their ids."""
+    """List a stream under a key of an index that is ordered by stream ids."""
     cdef object places = index.get(index_key)
     if places is None:
         places = index[index_key] = Places()
@@ -118,16 +116,16 @@ cdef int stands_at(dict index, object index_key, object stream_id) except -1:
 
 
 cdef class PlainRecords:
-    """Applies what is plain of the batches of one image, and leaves the rest to the rules.
+    """Applies plain records to one image, and calls the rules for others.
 
-    Bound to the storage of the image's tables: to be made anew when they adopt another's.
+    It refers to the storage of the image's tables: create a new one after `MetadataImage.adopt`.
     """
 
     cdef dict rules
     cdef object record
     cdef Store nodes, streams, in_use, due, holdings, keys, operations, counters
     cdef object stream_set_objects
-    cdef dict twins  # by the number of an origin that is PREPARED, the number of the same one COMMITTED
+    cdef dict twins  # numbers of COMMITTED origins by the number of the same origin PREPARED
     cdef dict numbers, of_stream, of_topic, of_partition, open_at, operations_of
     cdef list origins
 
@@ -155,7 +153,7 @@ cdef class PlainRecords:
         self.counters = Store(image[COUNTERS]._rows)
 
     def apply(self, image, bytes encoded):
-        """Apply the next batch to the image; False if it is so unusual that nothing was done.
+        """Apply the next batch to the image; return False, without a change, if protobuf has to decode it.
 
         Raises:
             AssertionError: the batch breaks an invariant.
@@ -202,7 +200,7 @@ cdef class PlainRecords:
         return True
 
     cdef bint known(self, Bytes record) except -1:
-        """Whether the record holds one message of a known kind and nothing else."""
+        """Return whether the record has exactly one message, of a known kind."""
         cdef uint64_t tag
         cdef Bytes body
         return (
@@ -215,7 +213,7 @@ cdef class PlainRecords:
         )
 
     cdef bint is_plain(self, uint64_t kind, Bytes body, int64_t index) except -1:
-        """Apply the record if it is plain; whether it was."""
+        """Apply the record if it is plain; return whether it was."""
         cdef Fields fields
         if kind == STREAM_OBJECT_COMMITTED:
             return read_fields(body, &fields, 0b1111110, 0) and self.stream_object_committed(&fields)
@@ -234,7 +232,7 @@ cdef class PlainRecords:
         return False
 
     cdef object current_node(self, int64_t node_id, int64_t node_epoch):
-        """The row of a node, if this is its present epoch; None if not."""
+        """Return the row of a node that is at this epoch and not fenced, or None."""
         cdef Py_ssize_t b = self.nodes.block_of(node_id), i
         cdef object row
         if b < 0:
@@ -246,7 +244,7 @@ cdef class PlainRecords:
         return row if number_at(row, 1) == node_epoch and row[7] is False else None
 
     cdef int64_t next_value(self, str counter) except -2:
-        """What a counter hands out next; -1 if it never did."""
+        """Return the next value of a counter; -1 if it has no row."""
         cdef tuple row
         if not self.counters.blocks:
             return -1
@@ -269,7 +267,7 @@ cdef class PlainRecords:
         return True
 
     cdef bint stream_created(self, Bytes body) except -1:
-        """Tags repeat a field, so this reads its message itself."""
+        """Tags are a repeated field, which `read_fields` does not support."""
         cdef uint64_t tag, number = 0
         cdef int64_t following = self.next_value(STREAM)
         cdef Bytes entry
@@ -320,9 +318,9 @@ cdef class PlainRecords:
         writers = row[7]
         end = row[4]
         if writers and (end <= writers[-1] or end <= row[3]):
-            return False  # the last part says nothing of any offset: a case for the rule
+            return False  # the last range has no live offsets: the rule drops it
         if len(writers) >= WRITERS_JOINED:
-            return False  # some parts may be joined: a case for the rule
+            return False  # the rule may join ranges
         rows_of(self.streams.owned(b))[i] = (
             row[0], epoch, True, row[3], end, node_id, f.number[4], (*writers, epoch, node_id, end), row[8]
         )

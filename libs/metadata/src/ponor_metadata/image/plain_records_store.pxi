@@ -1,6 +1,6 @@
-# How blocks are searched and appended to. Part of plain_records_native; splitting, joining and copying of blocks is left to `blocks`.
+# Search in blocks and changes of single rows. Part of plain_records_native; `blocks` splits, joins and copies blocks.
 
-# Attributes of blocks and maps stand in slots; they are read where they lie, which spares a look into the class each time.
+# Slots of blocks and maps are read by their offsets, without a look-up in the class.
 
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:
@@ -13,7 +13,7 @@ cdef extern from "Python.h":
 
 
 cdef Py_ssize_t slot_of(object kind, str name) except -1:
-    """Where the objects of a class have a slot."""
+    """Return the offset of a slot in objects of a class."""
     descriptor = kind.__dict__[name]
     assert type(descriptor) is type(Block.__dict__["keys"]), f"{kind.__name__}.{name} is no slot"
     return (<PyMemberDescrObject *>descriptor).d_member.offset
@@ -36,12 +36,12 @@ cdef inline object keys_of(object block):
 
 
 cdef inline list rows_of(object block):
-    """Of a block of tuples."""
+    """Rows of a block of tuples."""
     return <list>in_slot(block, ROWS_SLOT)
 
 
 cdef inline bytearray data_of(object block):
-    """Of a block of packed rows."""
+    """Bytes of a block of packed rows."""
     return <bytearray>in_slot(block, DATA_SLOT)
 
 
@@ -58,7 +58,7 @@ cdef inline bint is_below(object pair, int64_t left, int64_t right, bint or_same
 
 
 cdef class Store:
-    """A map of `blocks`, and where it keeps its blocks."""
+    """A map of `blocks`, with its lists of blocks and first keys."""
 
     cdef object whole
     cdef list blocks
@@ -70,7 +70,7 @@ cdef class Store:
         self.firsts = whole._firsts
 
     cdef inline Py_ssize_t count(self) except -1:
-        """How many rows there are."""
+        """Return the number of rows."""
         return <Py_ssize_t>in_slot(self.whole, COUNT_SLOT)
 
     cdef inline int add_count(self, Py_ssize_t change) except -1:
@@ -83,7 +83,7 @@ cdef class Store:
         return 0
 
     cdef Py_ssize_t block_of(self, int64_t key) except -2:
-        """The block in which an integer key stands or would stand; -1 if it is below all."""
+        """Return the block for an integer key; -1 if the key is below all blocks."""
         cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(self.firsts), middle
         while low < high:
             middle = (low + high) >> 1
@@ -94,7 +94,7 @@ cdef class Store:
         return low - 1
 
     cdef Py_ssize_t place(self, Py_ssize_t b, int64_t key) except -2:
-        """The place of an integer key in the block; -1 if it is not there."""
+        """Return the position of an integer key in the block; -1 if it is not in it."""
         cdef object keys = keys_of(self.blocks[b])
         cdef Py_ssize_t low = 0, high, middle, count
         cdef int64_t *packed
@@ -120,7 +120,7 @@ cdef class Store:
         return low if low < count and packed[low] == key else -1
 
     cdef object owned(self, Py_ssize_t b):
-        """The block, to be changed."""
+        """Return a block for a change."""
         cdef object block = self.blocks[b], generation, newest
         generation, newest = in_slot(block, GENERATION_SLOT), in_slot(self.whole, MAP_GENERATION_SLOT)
         if generation is not newest and generation != newest:
@@ -128,7 +128,7 @@ cdef class Store:
         return block
 
     cdef Py_ssize_t block_of_pair(self, int64_t left, int64_t right) except -2:
-        """The same for a key of two integers."""
+        """Return the block for a key of two integers; -1 if the key is below all blocks."""
         cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(self.firsts), middle
         while low < high:
             middle = (low + high) >> 1
@@ -139,7 +139,7 @@ cdef class Store:
         return low - 1
 
     cdef Py_ssize_t place_of_pair(self, Py_ssize_t b, int64_t left, int64_t right) except -2:
-        """Where a key of two integers stands or would stand in the block."""
+        """Return the position of a key of two integers in the block, or its insertion point."""
         cdef list keys = keys_of(self.blocks[b])
         cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(keys), middle
         while low < high:
@@ -151,7 +151,7 @@ cdef class Store:
         return low
 
     cdef int put_pair(self, int64_t left, int64_t right, tuple key, tuple row) except -1:
-        """Insert a row that is not there yet, under a key of two integers."""
+        """Insert a row under a new key of two integers."""
         cdef Py_ssize_t b = self.block_of_pair(left, right), i
         cdef object block
         if b < 0 or PyList_GET_SIZE(keys_of(self.blocks[b])) >= ROWS_MAX:
@@ -167,7 +167,7 @@ cdef class Store:
         return 0
 
     cdef int put_text(self, str key, tuple row) except -1:
-        """Insert or replace a row under a key that is a string."""
+        """Insert or replace a row under a string key."""
         cdef Py_ssize_t b = bisect_right(self.firsts, key), i, count
         cdef object block
         cdef list keys, rows
@@ -194,12 +194,12 @@ cdef class Store:
         return 0
 
     cdef int delete_pair(self, int64_t left, int64_t right) except -1:
-        """Remove a row that is there, under a key of two integers."""
+        """Remove the row under a key of two integers, which must exist."""
         cdef Py_ssize_t b = self.block_of_pair(left, right), i
         cdef object block
         cdef Py_ssize_t rows = 0 if b < 0 else PyList_GET_SIZE(keys_of(self.blocks[b]))
         if rows == 0 or (rows <= ROWS_MIN and PyList_GET_SIZE(self.blocks) > 1):
-            self.whole.delete((left, right))  # blocks go, or are joined
+            self.whole.delete((left, right))  # a block may be removed or joined
             return 0
         i = self.place_of_pair(b, left, right)
         if i == rows or is_below((left, right), number_at(keys_of(self.blocks[b])[i], 0), number_at(keys_of(self.blocks[b])[i], 1), False):
@@ -213,7 +213,7 @@ cdef class Store:
         return 0
 
     cdef int append_packed(self, object block, int64_t key, const char *row, Py_ssize_t row_bytes) except -1:
-        """Append a row of fixed width to a block that has room."""
+        """Append a row of fixed width to a block with room."""
         cdef bytearray data = data_of(block)
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(data)
         keys_of(block).append(key)
@@ -223,7 +223,7 @@ cdef class Store:
         return 0
 
     cdef object last_with_room(self):
-        """The last block, to be appended to; None if it is full or empty, or there is none."""
+        """Return the last block for an append; None if there is none, or it is full or empty."""
         cdef Py_ssize_t b = PyList_GET_SIZE(self.blocks) - 1
         if b < 0 or not 0 < len(keys_of(self.blocks[b])) < ROWS_MAX:
             return None

@@ -1,4 +1,4 @@
-# Protobuf's wire format as far as plain records need it. Part of plain_records_native; what is not expected here is left to protobuf.
+# The subset of protobuf's wire format that plain records use. Part of plain_records_native; protobuf decodes everything else.
 
 cdef enum:
     FIELDS = 8
@@ -42,7 +42,7 @@ cdef inline bint delimited(Bytes *at, Bytes *out) noexcept nogil:
 
 
 cdef bint read_fields(Bytes at, Fields *fields, uint32_t numbers, uint32_t lengths) noexcept nogil:
-    """The fields of a message, if all are among those whose bits are set, and numbers are below 2^63 and not negative."""
+    """Read the fields of a message; False if one is not in the given bit sets or a number is not in [0, 2^63)."""
     cdef uint64_t tag, value
     memset(fields, 0, sizeof(Fields))
     while at.pos < at.end:

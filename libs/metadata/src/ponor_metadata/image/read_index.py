@@ -1,8 +1,8 @@
-"""The read index: where the data of a stream lies, answered from the view alone.
+"""The read index: finds the objects that contain a range of a stream, from a view, without I/O.
 
-The walk of docs/architecture.md ("Read path"): follow the stream's own objects in order; where they stop short, the ranges say through which
-node the offset went, and that node's stream set objects are scanned for it; then back to the stream objects; until the request is
-covered or the metadata ends. Nothing here does I/O, and nothing is cached between calls.
+It follows the stream objects in order (docs/architecture.md). Where they end, the stream's ranges name the node that wrote the
+offset, and that node's stream set objects are searched; then it continues with the stream objects, until the request is
+covered or the metadata ends.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAM_OBJECTS_OF, STRE
 from ponor_metadata.tables.schema import View
 
 PIECES_MAX: Final = 64
-"""Pieces in one answer: enough for the largest read-ahead, little enough not to hold up the loop."""
+"""Limit of pieces in one answer: enough for the largest read-ahead, and a short event-loop turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """This object holds [start_offset, end_offset) of the stream asked for."""
+    """An object that contains [start_offset, end_offset) of the requested stream."""
 
     object_id: ObjectId
     namespace: str
@@ -43,10 +43,10 @@ class Piece:
 def find_pieces(
     view: View, stream_id: StreamId, start_offset: int, end_offset: int, *, limit: int = PIECES_MAX
 ) -> list[Piece]:
-    """Contiguous pieces from `start_offset` on, clipped to the request, in offset order; at most `limit`.
+    """Return contiguous pieces from `start_offset` on, clipped to the request, in offset order; at most `limit`.
 
-    Short when the limit is reached or the metadata ends (it may lag: ask again). Empty when the stream is unknown or the offset is
-    below its start or not committed yet.
+    The answer is short if the limit is reached or the metadata ends (it may lag: retry later). It is empty if the stream is
+    unknown, or the offset is below its start or not committed.
     """
     stream = view[STREAMS].get(stream_id)
     if stream is None or start_offset < stream.start_offset:
@@ -62,7 +62,7 @@ def find_pieces(
 
 
 class _Walk:
-    """The state of one walk: how far it is, and where the next look begins."""
+    """The state of one search: the next offset, and where to search next."""
 
     def __init__(self, view: View, stream_id: StreamId, offset: int, end: int, limit: int) -> None:
         self.pieces: list[Piece] = []
@@ -77,7 +77,7 @@ class _Walk:
         self._set_objects: Sequence[StreamSetObjectRow] = view[STREAM_SET_OBJECTS].find(
             STREAM_SET_OBJECTS_WITH, stream_id
         )
-        # Where the next look begins; None: nobody looked yet.
+        # Position of the set object to search first; None before the first search.
         self._likely: int | None = None
 
     @property
@@ -85,7 +85,7 @@ class _Walk:
         return self.offset < self._end and len(self.pieces) < self._limit
 
     def follow_stream_objects(self) -> bool:
-        """Take stream objects as long as they follow each other; whether there was one."""
+        """Take stream objects while they are contiguous; return whether there was one."""
         i = bisect_right(self._stream_objects, self.offset, key=attrgetter("start_offset")) - 1
         found = False
         while self.unfinished and 0 <= i < len(self._stream_objects):
@@ -98,10 +98,11 @@ class _Walk:
         return found
 
     def find_in_stream_set_objects(self, node_id: NodeId) -> bool:
-        """Look into the node's stream set objects that hold the stream for the offset; whether it was found.
+        """Search the node's stream set objects with the stream for the offset; return whether it was found.
 
-        Offsets rise with commits, until compaction changes the order: so begin with the last object that starts at or below the offset
-        as if they did, go back from there, and then around. Where it is found the first time, the next look costs one object.
+        Offsets rise with the commit order, except after compactions. So the search begins with the last object that starts at
+        or below the offset if they rise, goes back from there and wraps around. The next search begins behind the found object
+        and usually reads one object.
         """
         count = len(self._set_objects)
         if self._likely is None:

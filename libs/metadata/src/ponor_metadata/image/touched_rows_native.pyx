@@ -1,8 +1,7 @@
 # cython: language_level=3, initializedcheck=False
-"""The rows of one table that uncommitted batches touched, by compiled code. Same results as the twin `touched_rows_python`.
+"""The rows of one table that uncommitted batches touched.
 
-What lives here: what every operation of a leader does a dozen times: look for a row, put one, and forget it once it is committed. Which rows stand under
-which index, and a walk over all of them, is the business of `overlay`.
+Compiled, because an operation of the leader reads and puts a dozen rows. `overlay.OverlayTable` adds indexes and iteration.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,14 +20,22 @@ cdef object new_tuple = tuple.__new__
 @cython.final
 @cython.no_gc
 cdef class Change:
-    """See the twin. The collector of cycles does not look at it: rows make none, and there are thousands in flight."""
+    """An uncommitted change of a row (None: deleted). `present`: the row before it, if the table has indexes.
+
+    Without garbage collection, because rows are in no cycles and thousands are in flight.
+    """
 
     cdef readonly object key, row, present
     cdef readonly int64_t batch_index
 
 
 cdef class TouchedRows:
-    """See the twin."""
+    """The image's table overlaid with the touched rows, for single rows.
+
+    `_touched` has the newest change of each row. `_changes` and `_notes` are in the order of batches, so that a commit visits
+    only those of its batches. `_unnoted` are changes since the last read of an index; most are committed before the next one.
+    `missing` is the last key that the image's table did not have: a key is usually read several times before its `put`.
+    """
 
     cdef readonly object _base, _schema, _overlay, _image
     cdef readonly dict _touched
@@ -59,7 +66,7 @@ cdef class TouchedRows:
 
     @property
     def touched_rows(self):
-        """How many rows uncommitted batches changed."""
+        """The number of rows that uncommitted batches changed."""
         return len(self._touched)
 
     cpdef object get(self, key):
@@ -104,7 +111,7 @@ cdef class TouchedRows:
         self.forget_notes(through)
 
     cdef object committed(self, key):
-        """The image's row."""
+        """Return the image's row."""
         cdef Py_ssize_t b, i
         cdef list keys
         if not self.in_memory:
@@ -121,7 +128,7 @@ cdef class TouchedRows:
         return new_tuple(self.row_type, block._rows[i])
 
     cdef int change(self, key, row, present) except -1:
-        """What stands at a key from the newest batch on; `present` stands there now."""
+        """Record a change by the newest batch; `present` is the row before it."""
         cdef Change made = Change.__new__(Change)
         newest = self._overlay._newest
         made.key, made.row, made.present = key, row, present
@@ -154,7 +161,7 @@ cdef class TouchedRows:
             notes.popleft()
             moved = first[1]
             keys = moved.get(first[2])
-            # A row that a later batch touches again is noted by that batch where it stood before it, which is where the image shows it now.
+            # A later batch that touches the row again has noted its previous index keys, which are the image's now.
             if keys is not None and <int64_t>keys.get(first[3], through + 1) <= through:
                 del keys[first[3]]
                 if not keys:

@@ -174,7 +174,7 @@ def _check(view: View) -> None:
     for task in view[COMPACTIONS]:
         name = f"compaction {task.task_id}"
         assert 0 < task.task_id < following, f"{name}: its id was never handed out"
-        assert task.token > 0, f"{name}: nobody has it"
+        assert task.token > 0, f"{name}: no worker"
         worker = view[NODES].get(task.worker_id)
         assert worker is not None, f"{name}: its worker is unknown"
         is_late = worker.node_epoch > task.worker_epoch or worker.role is NodeRole.NONE

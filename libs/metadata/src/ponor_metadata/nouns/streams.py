@@ -341,7 +341,7 @@ def _check(view: View) -> None:
         _check_ranges(stream)
     for row in view[STREAM_OBJECTS]:
         assert row.stream_id in view[STREAMS] or row.stream_id in view[RECLAIMS], (
-            f"object {row.object_id}: its stream is gone and nothing reclaims it"
+            f"object {row.object_id}: its stream is deleted and not to be reclaimed"
         )
 
 

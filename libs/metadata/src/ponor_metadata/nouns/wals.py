@@ -127,9 +127,9 @@ def _check(view: View) -> None:
         assert wal.trim_sequence >= 0, f"{name}: trimmed below its beginning"
         assigned = wal.recoverer_id != NO_NODE
         assert assigned == (wal.token > 0) == (wal.recoverer_epoch != NO_EPOCH), f"{name}: half an assignment"
-        lives = owner.node_epoch == wal.wal_epoch and not owner.fenced
-        assert not (lives and assigned), f"{name}: recovered beside its owner"
-        assert not lives or owner.wal is WalKind.OBJECT, f"{name}: of a node whose log is a file"
+        alive = owner.node_epoch == wal.wal_epoch and not owner.fenced
+        assert not (alive and assigned), f"{name}: has a recoverer while its owner is alive"
+        assert not alive or owner.wal is WalKind.OBJECT, f"{name}: of a node whose log is a file"
         recoverer = view[NODES].get(wal.recoverer_id)
         assert not assigned or recoverer is not None, f"{name}: recovered by an unknown node"
         assert recoverer is None or recoverer.node_epoch >= wal.recoverer_epoch, (

@@ -25,75 +25,75 @@ class HandClock:
 
 def test_an_answer_counts_from_its_question() -> None:
     clock = HandClock()
-    currency = Staleness(clock, 100)
-    currency.connected()
-    assert currency.staleness_ms is None
-    probe = currency.next_probe()
+    staleness = Staleness(clock, 100)
+    staleness.connected()
+    assert staleness.staleness_ms is None
+    probe = staleness.next_probe()
     assert probe == 1
     clock.now_ms = 30
-    currency.claimed(probe, 5, 0)
-    currency.reached(4)
-    assert currency.staleness_ms is None, "what the answer spoke of is not there"
+    staleness.claimed(probe, 5, 0)
+    staleness.reached(4)
+    assert staleness.staleness_ms is None, "what the answer spoke of is not there"
     clock.now_ms = 50
-    currency.reached(5)
-    assert currency.staleness_ms == 50
+    staleness.reached(5)
+    assert staleness.staleness_ms == 50
 
 
 def test_an_answer_to_an_older_question_or_to_none_says_nothing() -> None:
     clock = HandClock()
-    currency = Staleness(clock, 100)
-    currency.connected()
-    first = currency.next_probe()
-    currency.connected()  # the answer to the first one is lost with its connection
+    staleness = Staleness(clock, 100)
+    staleness.connected()
+    first = staleness.next_probe()
+    staleness.connected()  # the answer to the first one is lost with its connection
     clock.now_ms = 500
-    second = currency.next_probe()
-    currency.claimed(first, 0, 0)
-    currency.claimed(0, 0, 0)
-    currency.reached(0)
-    assert currency.staleness_ms is None
-    currency.claimed(second, 0, 0)
-    currency.claimed(second, 0, 0)
-    currency.reached(0)
-    assert currency.staleness_ms == 0
+    second = staleness.next_probe()
+    staleness.claimed(first, 0, 0)
+    staleness.claimed(0, 0, 0)
+    staleness.reached(0)
+    assert staleness.staleness_ms is None
+    staleness.claimed(second, 0, 0)
+    staleness.claimed(second, 0, 0)
+    staleness.reached(0)
+    assert staleness.staleness_ms == 0
 
 
 def test_the_controllers_own_staleness_is_added() -> None:
     clock = HandClock()
-    currency = Staleness(clock, 100)
-    currency.connected()
+    staleness = Staleness(clock, 100)
+    staleness.connected()
     clock.now_ms = 1_000
-    currency.claimed(currency.next_probe(), 3, 400)
-    currency.reached(3)
-    assert currency.staleness_ms == 400
+    staleness.claimed(staleness.next_probe(), 3, 400)
+    staleness.reached(3)
+    assert staleness.staleness_ms == 400
 
 
 def test_a_staler_controller_takes_nothing_back() -> None:
     clock = HandClock()
-    currency = Staleness(clock, 100)
-    currency.connected()
+    staleness = Staleness(clock, 100)
+    staleness.connected()
     clock.now_ms = 1_000
-    currency.claimed(currency.next_probe(), 3, 0)
-    currency.reached(3)
+    staleness.claimed(staleness.next_probe(), 3, 0)
+    staleness.reached(3)
     clock.now_ms = 1_200
-    currency.claimed(currency.next_probe(), 2, 900)
-    currency.reached(3)
-    assert currency.staleness_ms == 200
+    staleness.claimed(staleness.next_probe(), 2, 900)
+    staleness.reached(3)
+    assert staleness.staleness_ms == 200
 
 
 def test_one_question_at_a_time_and_not_too_often() -> None:
     clock = HandClock()
-    currency = Staleness(clock, 100)
-    currency.connected()
-    probe = currency.next_probe()
+    staleness = Staleness(clock, 100)
+    staleness.connected()
+    probe = staleness.next_probe()
     clock.now_ms = 500
-    assert currency.next_probe() == 0
-    currency.claimed(probe, 0, 0)
-    assert currency.next_probe() == probe + 1
-    currency.claimed(probe + 1, 0, 0)
+    assert staleness.next_probe() == 0
+    staleness.claimed(probe, 0, 0)
+    assert staleness.next_probe() == probe + 1
+    staleness.claimed(probe + 1, 0, 0)
     clock.now_ms = 599
-    assert currency.next_probe() == 0
+    assert staleness.next_probe() == 0
     clock.now_ms = 600
-    assert currency.next_probe() == probe + 2
+    assert staleness.next_probe() == probe + 2
 
 
 @given(
@@ -106,8 +106,8 @@ def test_one_question_at_a_time_and_not_too_often() -> None:
 def test_it_never_claims_more_than_was_known(steps: list[tuple[int, int, int, int]]) -> None:
     """Time passes, indices are committed, a question is answered from a controller that is behind, the image reaches some index."""
     clock = HandClock()
-    currency = Staleness(clock, 100)
-    currency.connected()
+    staleness = Staleness(clock, 100)
+    staleness.connected()
     committed_at_ms = [0]
     image = 0
     for pause_ms, commits, behind, age_ms in steps:
@@ -115,14 +115,14 @@ def test_it_never_claims_more_than_was_known(steps: list[tuple[int, int, int, in
         known_at_ms = clock.now_ms - age_ms
         clock.now_ms += pause_ms
         newest = len(committed_at_ms) - 1
-        probe = currency.next_probe()
+        probe = staleness.next_probe()
         if probe:
             known = max(index for index, at in enumerate(committed_at_ms) if at <= max(known_at_ms, 0))
-            currency.claimed(probe, known, clock.now_ms - known_at_ms)
+            staleness.claimed(probe, known, clock.now_ms - known_at_ms)
         image = max(image, newest - behind)
-        currency.reached(image)
-        if currency.staleness_ms is not None:
-            moment = clock.now_ms - currency.staleness_ms
+        staleness.reached(image)
+        if staleness.staleness_ms is not None:
+            moment = clock.now_ms - staleness.staleness_ms
             assert image >= max(
                 [index for index, at in enumerate(committed_at_ms) if at <= moment], default=0
             )
