@@ -1,4 +1,4 @@
-"""What the tests of this member share: a log that validates itself after each batch, records in one line, comparison of views."""
+"""Shared test code: a log that validates the image after each batch, short constructors of records, contents of views."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def batch_of(records: Iterable[pb.Record], index: int, cluster_time_ms: int) -> 
 
 
 class Log:
-    """Committed batches and the image they make; every batch is validated."""
+    """Committed batches and their image, which is validated after every batch."""
 
     def __init__(self, *, nodes: Iterable[NodeId] = (NODE_A, NODE_B)) -> None:
         self.image = MetadataImage()
@@ -312,12 +312,12 @@ class Log:
 
 
 def contents(view: View) -> dict[str, list[Any]]:
-    """Every row of every table, for comparison."""
+    """Return every row of every table, for comparison."""
     return {schema.name: list(view[schema]) for schema in SCHEMAS}
 
 
 def dead_objects(view: View, new_starts: Mapping[StreamId, int | None]) -> list[ObjectId]:
-    """Objects without a live offset once the streams begin there (None: deleted), found the slow way."""
+    """Return objects without live offsets after the streams get these starts (None: deleted), by a scan."""
 
     def live(stream_id: StreamId, end: int) -> bool:
         row = view[STREAMS].get(stream_id)

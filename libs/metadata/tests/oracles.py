@@ -176,7 +176,7 @@ def append_slot(
 
 
 def split_blobs(data: bytes, lengths: array[int]) -> list[bytes]:
-    """Byte strings of these lengths, one after the other."""
+    """The oracle of `tables.columns_native.split_blobs`."""
     return [data[begin:end] for begin, end in pairwise(accumulate(lengths, initial=0))]
 
 

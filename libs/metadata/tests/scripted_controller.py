@@ -1,4 +1,4 @@
-"""A controller that says what a test tells it to, on a real network."""
+"""A scripted controller on a real network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ponor_runtime.network import Connection, ConnectionClosedError, Listener, N
 
 Request = TypeVar("Request")
 PATIENCE_SECONDS = 90.0
-"""Only what hangs takes so long, however busy the machine is."""
+"""Long enough for a busy machine; only a hanging test reaches it."""
 
 
 async def nothing_left() -> None:
-    """Every task of a test ends; when is the business of gRPC's threads too."""
+    """Wait until all tasks of a test have ended, which depends on gRPC's threads too."""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while left := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
@@ -25,7 +25,7 @@ async def nothing_left() -> None:
 
 
 class ScriptedConnection(Generic[Request]):
-    """One connection as the controller sees it."""
+    """The controller's end of a connection."""
 
     def __init__(self, connection: Connection, parse: Callable[[bytes], Request]) -> None:
         self._connection = connection
@@ -44,7 +44,7 @@ class ScriptedConnection(Generic[Request]):
         await self._connection.send(message.SerializeToString())
 
     async def wait_closed(self) -> None:
-        """Read until the client has gone."""
+        """Read until the client closes the connection."""
         with suppress(ConnectionClosedError):
             while True:
                 await self.receive()
@@ -54,7 +54,7 @@ class ScriptedConnection(Generic[Request]):
 
 
 class ScriptedController(Generic[Request]):
-    """Accepts connections of one method and hands them to the test."""
+    """Accepts connections of one method and passes them to the test."""
 
     def __init__(self, network: Network, method: str, parse: Callable[[bytes], Request]) -> None:
         self._network = network

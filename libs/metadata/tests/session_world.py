@@ -1,4 +1,4 @@
-"""Sessions against scripted controllers on real loopback connections, and the words of their protocol."""
+"""Sessions with scripted controllers on real loopback connections, and the frames of their protocol."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class World:
 
 @asynccontextmanager
 async def session_world() -> AsyncIterator[World]:
-    """A world whose clients and controllers are gone afterwards."""
+    """A world that closes its clients and controllers."""
     world = World(GrpcNetwork())
     yield world
     for client, running in world.sessions:

@@ -1,4 +1,4 @@
-"""Subscriptions against scripted controllers on real loopback connections, and the frames of their protocol."""
+"""Subscriptions with scripted controllers on real loopback connections, and the frames of their protocol."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class World:
     async def following(
         self, log: Log, settings: SubscriptionSettings = SETTINGS
     ) -> tuple[SubscriptionClient, ScriptedController[wire.SubscribeRequest], Peer]:
-        """A client that has everything of the log."""
+        """Start a client that has applied the whole log."""
         controller = await self.controller()
         client, _ = self.client(controller.address, settings=settings)
         peer = await controller.accept()
@@ -81,7 +81,7 @@ class World:
 
 @asynccontextmanager
 async def subscription_world() -> AsyncIterator[World]:
-    """A world whose clients and controllers are gone afterwards."""
+    """A world that closes its clients and controllers."""
     world = World(GrpcNetwork(), Telemetry())
     yield world
     for client, running in world.clients:

@@ -1,4 +1,4 @@
-"""Every record kind: what it changes, and which broken promise stops the process."""
+"""Every record kind: its changes, and the invariants that it asserts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def stream_row(log: Log, number: int = 1) -> StreamRow:
 
 
 def refused(log: Log, *records: pb.Record, match: str, at_ms: int | None = None) -> None:
-    """The batch breaks an invariant. The image is of no use afterwards, so it is made anew from the log."""
+    """Check that the batch breaks an invariant, and rebuild the image from the log."""
     with pytest.raises(AssertionError, match=match):
         log.commit(*records, at_ms=at_ms)
     log.image = MetadataImage()
@@ -83,7 +83,7 @@ def refused(log: Log, *records: pb.Record, match: str, at_ms: int | None = None)
         log.image.apply_committed(encoded)
 
 
-def test_every_kind_of_the_format_has_a_rule() -> None:
+def test_every_record_kind_has_one_rule() -> None:
     assert sorted(RULES) == sorted(field.name for field in pb.Record.DESCRIPTOR.oneofs_by_name["kind"].fields)
 
 
@@ -99,7 +99,7 @@ def test_an_unknown_kind_is_fatal_and_nothing_of_its_batch_is_applied() -> None:
     assert log.image.index == batch.index - 1
 
 
-def test_batches_follow_each_other() -> None:
+def test_a_batch_must_have_the_next_index_and_a_cluster_clock_that_does_not_fall() -> None:
     log = Log()
     refused(log, at_ms=0, match="clock went back")
     with pytest.raises(AssertionError, match="does not follow"):
@@ -121,7 +121,7 @@ def test_cluster_is_formatted_once_and_first() -> None:
         apply_batch(MetadataImage(), batch_of([bad], 1, 0))
 
 
-def test_features_only_rise() -> None:
+def test_feature_levels_only_rise() -> None:
     log = Log()
     log.commit(record(feature_level_set=pb.FeatureLevelSet(name="metadata.level", level=2)))
     row = log.image[FEATURES].get("metadata.level")
@@ -130,13 +130,13 @@ def test_features_only_rise() -> None:
     refused(log, record(feature_level_set=pb.FeatureLevelSet(name="metadata.level", level=2)), match="fall")
 
 
-def test_tenants_are_made_once() -> None:
+def test_a_tenant_is_created_once() -> None:
     log = Log()
     log.commit(tenant("blue", "kafka-blue"))
     refused(log, tenant("blue", "other"), match="exists")
 
 
-def test_a_newer_process_takes_the_node_and_its_results_die() -> None:
+def test_a_registration_replaces_the_older_process_and_deletes_its_results() -> None:
     log = Log()
     log.commit(completed(1))
     log.commit(completed(2, node_id=NODE_B))
@@ -153,7 +153,7 @@ def test_a_newer_process_takes_the_node_and_its_results_die() -> None:
     )
 
 
-def test_a_fenced_node_has_no_rights_until_it_registers_again() -> None:
+def test_a_fenced_node_is_not_current_until_it_registers_again() -> None:
     log = Log()
     log.commit(created(S1))
     log.commit(record(node_fenced=pb.NodeFenced(node_id=NODE_A, node_epoch=1)))
@@ -165,7 +165,7 @@ def test_a_fenced_node_has_no_rights_until_it_registers_again() -> None:
     log.commit(opened(S1, 1, node_epoch=2))
 
 
-def test_a_node_without_rights_loses_its_role_and_its_epoch_goes_on() -> None:
+def test_an_unregistered_node_keeps_its_epoch() -> None:
     log = Log()
     unregistered = record(node_unregistered=pb.NodeUnregistered(node_id=NODE_A, node_epoch=1))
     refused(log, unregistered, match="has its rights")
@@ -181,7 +181,7 @@ def test_a_node_without_rights_loses_its_role_and_its_epoch_goes_on() -> None:
     log.commit(registered(NODE_A, 2))
 
 
-def test_a_stream_is_opened_written_closed_and_opened_elsewhere() -> None:
+def test_a_stream_is_opened_written_closed_and_opened_at_another_node() -> None:
     log = Log()
     log.commit(created(S1, topic="t", partition="0"))
     row = stream_row(log)
@@ -205,7 +205,7 @@ def test_a_stream_is_opened_written_closed_and_opened_elsewhere() -> None:
     assert not log.image[STREAMS].find(STREAMS_OPEN_AT, NODE_A)
 
 
-def test_empty_ranges_do_not_pile_up() -> None:
+def test_an_open_drops_an_empty_last_range() -> None:
     log = Log()
     log.commit(created(S1))
     for epoch in range(5):
@@ -214,7 +214,7 @@ def test_empty_ranges_do_not_pile_up() -> None:
     assert [piece.stream_epoch for piece in stream_row(log).ranges] == [4]
 
 
-def test_commits_go_on_exactly_at_the_end() -> None:
+def test_a_commit_must_begin_at_the_end_of_the_stream() -> None:
     log = Log()
     log.commit(created(S1), created(S2))
     log.commit(opened(S1, 1), opened(S2, 1))
@@ -233,7 +233,7 @@ def test_commits_go_on_exactly_at_the_end() -> None:
     assert orders == [0, 1]
 
 
-def test_trim_drops_what_lies_wholly_below() -> None:
+def test_a_trim_drops_ranges_below_the_start() -> None:
     log = Log()
     log.commit(created(S1), created(S2))
     log.commit(opened(S1, 1), opened(S2, 1))
@@ -255,7 +255,7 @@ def test_trim_drops_what_lies_wholly_below() -> None:
     assert len(log.image[STREAM_SET_OBJECTS]) == 0
 
 
-def test_deleted_streams_leave_nothing_and_ids_do_not_return() -> None:
+def test_a_deleted_stream_has_no_rows_and_its_id_is_not_reused() -> None:
     log = Log()
     log.commit(created(S1), created(S2))
     log.commit(opened(S1, 1), prepared(obj(1), 1))
@@ -268,7 +268,7 @@ def test_deleted_streams_leave_nothing_and_ids_do_not_return() -> None:
     assert counters.next_value(log.image, counters.STREAM) == stream(3)
 
 
-def test_objects_never_go_back() -> None:
+def test_object_states_never_fall() -> None:
     log = Log(nodes=(NODE_A, GC_NODE))
     log.commit(created(S1), opened(S1, 1), prepared(obj(1), 3))
     refused(log, prepared(obj(3), 2), match="handed out before")
@@ -288,7 +288,7 @@ def test_objects_never_go_back() -> None:
     refused(log, removed(obj(3)), match="never claimed")
 
 
-def test_one_collector_at_a_time_holds_a_claim() -> None:
+def test_one_collector_at_a_time_has_a_claim() -> None:
     log = Log(nodes=(NODE_A, NODE_B, GC_NODE))
     log.commit(prepared(obj(1), 1))
     log.commit(claimed(obj(1), until_ms=5_000), at_ms=TTL_MS)
@@ -308,7 +308,7 @@ def test_waiting_objects_are_found_by_due_time() -> None:
     assert [row.object_id for row in waiting] == [obj(1), obj(2)]
 
 
-def test_keys_come_and_go() -> None:
+def test_keys_are_put_replaced_and_deleted() -> None:
     log = Log()
     log.commit(record(key_put=pb.KeyPut(key="k", value=b"1")))
     log.commit(record(key_put=pb.KeyPut(key="k", value=b"2")))
@@ -367,7 +367,7 @@ def test_producer_ids_are_handed_out_once() -> None:
     refused(log, allocated(first + 999), match="handed out before")
 
 
-def test_results_are_kept_until_the_node_has_them() -> None:
+def test_results_are_kept_until_the_node_confirms_them() -> None:
     log = Log()
     for request_id in (1, 2, 3):
         log.commit(completed(request_id))
@@ -383,7 +383,7 @@ def test_results_are_kept_until_the_node_has_them() -> None:
     assert (node.first_incomplete_id, node.role) == (3, NodeRole.BROKER)
 
 
-def test_settings_are_replaced_whole() -> None:
+def test_a_record_replaces_all_settings() -> None:
     log = Log()
     log.commit(topic_created(TOPIC, "orders"))
     log.commit(topic_configs_set(TOPIC, retention="1", segment="2"))
@@ -407,7 +407,7 @@ def test_a_broker_without_dynamic_settings_has_no_row() -> None:
     refused(log, broker_configs_set(NodeId(5), a="1"), match="unknown")
 
 
-def test_streams_are_found_by_their_topic() -> None:
+def test_streams_are_found_by_their_topic_tag() -> None:
     log = Log()
     log.commit(created(S1, topic="t"), created(S2, topic="u"), created(S3))
     log.commit(opened(S1, 1))

@@ -96,7 +96,7 @@ picks = st.integers(0, 1_000_000)
 
 
 def offsets_found(view: View, runs: list[tuple[StreamId, int, int]]) -> list[list[tuple[int, int]]]:
-    """What the read index finds of each run, above its stream's start: contiguous offsets, whatever objects they are in."""
+    """Return the offsets that the read index finds of each run above its stream's start, joined over objects."""
     found: list[list[tuple[int, int]]] = []
     for stream_id, start, end in runs:
         row = view[STREAMS].get(stream_id)
@@ -118,7 +118,7 @@ class MetadataMachine(RuleBasedStateMachine):
         self.overlay = Overlay(self.image)
         self.log: list[bytes] = []
         self.snapshot: tuple[int, bytes] | None = None
-        # Encodings that are under way, and what they must come to.
+        # Snapshots in progress, and their expected bytes.
         self.encodings: list[tuple[snapshot.SnapshotEncoding, bytes, list[bytes]]] = []
         self.unproposed: dict[str, list[Any]] = {}
         self.next_request = dict.fromkeys((*NODES, GC_NODE), 1)
@@ -363,7 +363,7 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, step=st.integers(1, 50))
     def go_on_with_compaction(self, pick: int, step: int) -> None:
-        """Renew it, or give it to a worker anew when sources went meanwhile."""
+        """Renew the task, or lease it again if sources were destroyed meanwhile."""
         row: CompactionRow | None = self.pick(list(self.overlay[COMPACTIONS]), pick)
         if row is None:
             return
@@ -387,7 +387,7 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, split=st.booleans())
     def end_compaction(self, pick: int, split: bool) -> None:
-        """Everything that is wanted of what is left goes into new objects, by stream or together. The read index answers as before."""
+        """Commit the live data of the sources as new objects, by stream or together. The read index must find the same offsets."""
         row: CompactionRow | None = self.pick(list(self.overlay[COMPACTIONS]), pick)
         if row is None:
             return
@@ -414,7 +414,7 @@ class MetadataMachine(RuleBasedStateMachine):
         assert offsets_found(self.overlay, runs) == before
 
     def wanted_runs(self, sources: list[ObjectId]) -> list[tuple[StreamId, int, int]]:
-        """Contiguous runs of what the sources hold of streams that are there, above their starts."""
+        """Return the contiguous runs of the sources in existing streams, above their starts."""
         pieces: list[tuple[StreamId, int, int]] = []
         for object_id in sources:
             single, several = (
@@ -569,7 +569,7 @@ class MetadataMachine(RuleBasedStateMachine):
             late == early + counters.INCARNATION_JUMP for early, late in zip(before, after, strict=True)
         )
 
-    # The leader's road
+    # The leader
 
     @rule()
     def commit_all(self) -> None:

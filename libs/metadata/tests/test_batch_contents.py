@@ -1,4 +1,4 @@
-"""What a batch holds: the compiled walk says what protobuf says, or leaves it to protobuf."""
+"""Contents of encoded batches: compiled code returns what protobuf returns, or leaves the batch to protobuf."""
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -18,7 +18,9 @@ def record_of(kind: str) -> Record:
 
 
 @given(st.lists(st.sampled_from(sorted(RULES))), UINT64, UINT64, st.integers(0, (1 << 63) - 1))
-def test_the_walk_and_protobuf_agree(kinds: list[str], index: int, term: int, time_ms: int) -> None:
+def test_compiled_contents_equal_those_of_protobuf(
+    kinds: list[str], index: int, term: int, time_ms: int
+) -> None:
     batch = RecordBatch(index=index, term=term, cluster_time_ms=time_ms, records=map(record_of, kinds))
     encoded = batch.SerializeToString(deterministic=True)
     found = contents_of(encoded)
@@ -31,23 +33,23 @@ def test_the_walk_and_protobuf_agree(kinds: list[str], index: int, term: int, ti
 
 
 @given(st.binary(max_size=64))
-def test_what_is_no_batch_is_an_error_or_the_same(encoded: bytes) -> None:
+def test_invalid_bytes_are_refused_or_have_the_contents_of_protobuf(encoded: bytes) -> None:
     try:
         expected = decoded_contents_of(encoded)
     except DecodeError:
-        # The walk looks at the records' first tags alone: it need not see damage behind them, which applying the batch does.
+        # Compiled code reads only the first tag of each record; applying the batch finds damage behind it.
         return
     if UNKNOWN_KIND not in expected[2]:
         assert contents_of(encoded)[:2] == expected[:2]
 
 
-def test_a_record_of_a_kind_beyond_all_known_ones_is_counted_as_unknown_by_protobuf() -> None:
+def test_a_record_of_an_unknown_kind_is_counted_as_unknown() -> None:
     newer = bytes.fromhex("2204") + b"\xfa\x7f\x01\x00"  # field 2047 of Record, one byte
     encoded = RecordBatch(index=5, term=2).SerializeToString() + newer
     assert contents_of(encoded) == (5, 2, {UNKNOWN_KIND: 1})
 
 
-def test_bytes_that_end_early_are_refused() -> None:
+def test_truncated_bytes_are_refused() -> None:
     encoded = RecordBatch(index=5, term=2, records=[record_of("key_put")]).SerializeToString()
     with pytest.raises(DecodeError):
         contents_of(encoded[:-1])

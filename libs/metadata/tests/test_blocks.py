@@ -1,4 +1,4 @@
-"""Blocks against a plain dict: contents, order, and pictures that stay as they were while everything changes."""
+"""Blocks compared with a dict: contents, order, and pictures that do not change with the map."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ TestBlocks.settings = settings(max_examples=25, stateful_step_count=15, deadline
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_rows_that_come_in_order_leave_no_gaps(packed: bool) -> None:
+def test_ordered_insertions_fill_blocks(packed: bool) -> None:
     blocks = made(packed)
     for key in range(BLOCK_ROWS_MAX * 4):
         blocks.put(key, (key, 1))
@@ -87,7 +87,7 @@ def test_rows_that_come_in_order_leave_no_gaps(packed: bool) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_blocks_are_joined_when_most_rows_are_gone(packed: bool) -> None:
+def test_blocks_are_joined_after_most_rows_were_deleted(packed: bool) -> None:
     blocks = made(packed)
     blocks.extend(range(BLOCK_ROWS_MAX * 40), [(key, 1) for key in range(BLOCK_ROWS_MAX * 40)])
     for key in range(BLOCK_ROWS_MAX * 40):
@@ -97,7 +97,7 @@ def test_blocks_are_joined_when_most_rows_are_gone(packed: bool) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_picture_is_drained_while_the_map_goes_on(packed: bool) -> None:
+def test_a_picture_is_drained_while_the_map_changes(packed: bool) -> None:
     blocks = made(packed)
     rows = [(key, (key, 1)) for key in range(BLOCK_ROWS_MAX * 3)]
     blocks.extend([key for key, _ in rows], [values for _, values in rows])
@@ -121,7 +121,7 @@ def test_a_map_is_released_block_by_block_and_can_be_filled_again(packed: bool) 
     assert list(blocks.items()) == [(5, (5, 1))]
 
 
-def test_the_garbage_collector_does_not_walk_over_rows() -> None:
+def test_the_garbage_collector_does_not_track_rows() -> None:
     blocks = made(packed=False)
     for key in range(0, BLOCK_ROWS_MAX * 8, 2):
         blocks.put(key, (key, 1))
@@ -138,7 +138,7 @@ def test_the_garbage_collector_does_not_walk_over_rows() -> None:
 
 
 @given(st.lists(st.integers(0, 100), min_size=1))
-def test_only_rows_in_order_are_loaded(keys: list[int]) -> None:
+def test_rows_out_of_order_are_not_loaded(keys: list[int]) -> None:
     blocks = made(packed=True)
     blocks.put(50, (0, 0))
     values = [(key, 1) for key in keys]

@@ -1,4 +1,4 @@
-"""Whatever is compacted into whatever, the read index finds the same offsets: old ones in young set objects, runs of one commit apart, trimmed ends."""
+"""The read index finds the same offsets after any compaction: old offsets in new set objects, split commits, trimmed ends."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Compacted:
             self.log.commit(trimmed(row.stream_id, start), *([destroyed(*dead)] if dead else []))
 
     def compact(self, node_id: NodeId, picked: list[bool], own_object: list[bool]) -> None:
-        """Any of the node's set objects, not only neighbours; a run goes into an object of its own or into the set object."""
+        """Compact any set objects of a node, not only adjacent ones. A run gets its own object or a place in the set object."""
         rows = self.log.image[STREAM_SET_OBJECTS].find(STREAM_SET_OBJECTS_AT, node_id)
         sources = [row for row, take in zip(rows, picked, strict=False) if take]
         if not sources:
@@ -160,7 +160,7 @@ def test_every_fetch_finds_the_same_offsets_after_a_compaction(
             cluster.require_every_fetch_finds_all()
 
 
-def test_a_young_set_object_with_old_offsets_hides_nothing_between() -> None:
+def test_a_new_set_object_with_old_offsets_hides_no_other_object() -> None:
     cluster = Compacted()
     for _ in range(6):
         cluster.upload((2, 1, 0))

@@ -1,4 +1,4 @@
-"""Compaction tasks hold their sources, one task an object; leases of snapshots hold what is destroyed under them."""
+"""Compaction tasks hold their sources, one task per object; snapshot leases keep objects that are destroyed under them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def refused(log: Log, *records: pb.Record, match: str) -> None:
         log.image.replay(batch.SerializeToString())
 
 
-def test_a_task_goes_from_worker_to_worker_and_ends_with_its_commit() -> None:
+def test_a_task_is_leased_to_one_worker_after_another_and_ends_with_its_commit() -> None:
     log = written()
     log.commit(compaction_leased(1, obj(1), obj(2), until_ms=50))
     row = CompactionRow(
@@ -97,7 +97,7 @@ def test_a_task_goes_from_worker_to_worker_and_ends_with_its_commit() -> None:
     assert stream_row.end_offset == 14, "what replaces old data moves no end"
 
 
-def test_a_task_that_is_offered_anew_leaves_out_what_was_trimmed_meanwhile() -> None:
+def test_a_task_that_is_leased_again_has_no_trimmed_sources() -> None:
     log = written()
     log.commit(compaction_leased(1, obj(1), obj(2)))
     log.commit(trimmed(S1, 6), destroyed(obj(1)))
@@ -148,11 +148,13 @@ def test_stream_objects_are_replaced_by_one() -> None:
         ([compaction_leased(1, obj(1)), compaction_ended(1), compaction_leased(1, obj(1))], "handed out"),
     ],
 )
-def test_what_would_replace_an_object_twice_stops_the_process(records: list[pb.Record], words: str) -> None:
+def test_a_record_that_would_replace_an_object_twice_breaks_an_invariant(
+    records: list[pb.Record], words: str
+) -> None:
     refused(written(), *records, match=words)
 
 
-def test_a_set_object_of_one_node_never_holds_what_went_through_another() -> None:
+def test_a_set_object_has_data_of_its_own_node_only() -> None:
     log = written()
     log.commit(compaction_leased(1, obj(1), obj(2)))
     batch = (destroyed(obj(1), obj(2), obj(3)), sso(obj(6), (S1, 0, 9), (S2, 0, 3)), compaction_ended(1))
@@ -162,7 +164,7 @@ def test_a_set_object_of_one_node_never_holds_what_went_through_another() -> Non
 # Snapshots
 
 
-def test_what_is_destroyed_under_a_lease_is_claimed_when_the_lease_is_over() -> None:
+def test_an_object_destroyed_under_a_lease_is_claimed_after_the_lease_ended() -> None:
     log = written()
     log.commit(trimmed(S1, 5), destroyed(obj(1), at_ms=100), at_ms=100)
     log.commit(snapshot_leased(1, log.image.index, 101, 200), at_ms=101)
@@ -177,7 +179,7 @@ def test_what_is_destroyed_under_a_lease_is_claimed_when_the_lease_is_over() -> 
     log.commit(claimed(obj(2)))
 
 
-def test_an_object_that_never_was_committed_is_read_by_nobody() -> None:
+def test_an_object_that_was_never_committed_is_not_pinned_by_a_lease() -> None:
     log = written()
     log.commit(snapshot_leased(1, log.image.index, log.image.cluster_time_ms))
     log.commit(claimed(obj(6), until_ms=9_000), at_ms=2_000)
@@ -194,11 +196,11 @@ def test_an_object_that_never_was_committed_is_read_by_nobody() -> None:
         ([snapshot_released(1)], "is over"),
     ],
 )
-def test_a_lease_that_makes_no_sense_stops_the_process(records: list[pb.Record], words: str) -> None:
+def test_an_invalid_lease_breaks_an_invariant(records: list[pb.Record], words: str) -> None:
     refused(written(), *records, match=words)
 
 
-def test_ids_of_tasks_and_leases_jump_with_all_others_when_a_log_was_lost() -> None:
+def test_a_raised_incarnation_moves_the_counters_of_tasks_and_leases() -> None:
     log = written()
     log.commit(record(incarnation_raised=pb.IncarnationRaised(incarnation=1)))
     assert counters.COMPACTION not in log.image[COUNTERS], "a log that never held one has no row of it"

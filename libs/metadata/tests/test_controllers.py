@@ -1,4 +1,4 @@
-"""Whom a client tries next."""
+"""The choice of the next controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ponor_metadata.client.controllers import (
 ABC = ("a:1", "b:1", "c:1")
 
 
-def test_one_after_the_other() -> None:
+def test_addresses_are_tried_in_order_after_failures() -> None:
     choice = ControllerChoice(KnownControllers(ABC))
     tried = []
     for _ in range(7):
@@ -23,13 +23,13 @@ def test_one_after_the_other() -> None:
     assert tried == ["a:1", "b:1", "c:1", "a:1", "b:1", "c:1", "a:1"]
 
 
-def test_whoever_serves_is_kept() -> None:
+def test_an_address_that_serves_is_kept() -> None:
     choice = ControllerChoice(KnownControllers(ABC), first=1)
     choice.served()
     assert choice.address() == choice.address() == "b:1"
 
 
-def test_a_hint_is_followed_at_once_and_forgotten_when_it_fails() -> None:
+def test_a_hint_is_followed_at_once_and_dropped_after_it_fails() -> None:
     choice = ControllerChoice(KnownControllers(ABC))
     assert choice.redirected("z:9")
     assert choice.address() == "z:9"
@@ -37,21 +37,21 @@ def test_a_hint_is_followed_at_once_and_forgotten_when_it_fails() -> None:
     assert choice.address() == "b:1"
 
 
-def test_a_leader_that_was_named_keeps_being_tried_until_it_fails() -> None:
+def test_a_hinted_leader_is_tried_until_it_fails() -> None:
     choice = ControllerChoice(KnownControllers(ABC))
     choice.redirected("c:1")
     choice.served()
     assert choice.address() == "c:1"
 
 
-def test_a_hint_to_itself_or_to_nobody_is_none() -> None:
+def test_a_hint_to_the_same_address_or_an_empty_one_is_ignored() -> None:
     choice = ControllerChoice(KnownControllers(ABC))
     assert not choice.redirected("a:1")
     assert not choice.redirected("")
     assert choice.address() == "c:1"
 
 
-def test_hints_in_a_circle_end_in_a_pause() -> None:
+def test_circular_hints_end_in_a_delay() -> None:
     choice = ControllerChoice(KnownControllers(ABC))
     at_once, tried = [], []
     for number in range(2 * HINTS_IN_A_ROW_MAX + 2):
@@ -61,7 +61,7 @@ def test_hints_in_a_circle_end_in_a_pause() -> None:
     assert tried == ["x:0", "x:1", "b:1", "x:3", "x:4", "c:1"], "after a pause it is somebody else's turn"
 
 
-def test_the_quorums_own_addresses_come_after_the_configured_ones() -> None:
+def test_learned_addresses_follow_the_configured_ones() -> None:
     known = KnownControllers(["a:1", "b:1", "a:1"])
     known.learn(["b:1", "x:1", "", "y:1", "x:1"])
     assert known.all == ("a:1", "b:1", "x:1", "y:1")
@@ -79,7 +79,7 @@ def test_the_quorums_own_addresses_come_after_the_configured_ones() -> None:
     st.lists(st.sampled_from(["failed", "served", "learn", *(f"hint {each}" for each in (*ABC, "z:9"))])),
     st.integers(0, 5),
 )
-def test_everybody_is_tried_in_the_end(events: list[str], first: int) -> None:
+def test_every_address_is_tried_eventually(events: list[str], first: int) -> None:
     known = KnownControllers(ABC)
     choice = ControllerChoice(known, first)
     for event in events:

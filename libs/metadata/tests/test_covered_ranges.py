@@ -1,4 +1,4 @@
-"""Ranges of streams: found by binary search, and joined where stream objects hold all of them."""
+"""Ranges of streams: binary search, and joining of ranges that stream objects cover."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def row_of(log: Log) -> StreamRow:
 
 
 def moved(log: Log, move: int, *, in_set_object: bool = False) -> None:
-    """The stream is opened by the next of two nodes, which writes ten offsets."""
+    """Open the stream at the other of two nodes, which writes ten offsets."""
     node = (NODE_A, NODE_B)[move % 2]
     log.commit(opened(S1, move + 1, node), prepared(obj(move + 1), 1, node))
     start, end = 10 * move, 10 * move + 10
@@ -47,7 +47,7 @@ def moved(log: Log, move: int, *, in_set_object: bool = False) -> None:
     log.commit(closed(S1, move + 1))
 
 
-def test_ranges_do_not_grow_with_moves_when_stream_objects_hold_the_data() -> None:
+def test_moves_do_not_add_ranges_if_stream_objects_contain_the_data() -> None:
     log = Log()
     log.commit(created(S1))
     for move in range(MOVES):
@@ -72,7 +72,7 @@ def test_a_range_with_data_in_a_stream_set_object_keeps_its_node() -> None:
     assert len(find_pieces(log.image, S1, 0, 10 * MOVES)) == MOVES
 
 
-def test_the_same_ranges_come_of_uncommitted_data_and_without_compiled_code() -> None:
+def test_overlay_and_rules_join_the_same_ranges_as_compiled_code() -> None:
     log = Log()
     log.commit(created(S1))
     for move in range(MOVES):
@@ -88,7 +88,9 @@ def test_the_same_ranges_come_of_uncommitted_data_and_without_compiled_code() ->
     offset=st.integers(-1, 160),
     below=st.integers(0, 4),
 )
-def test_the_range_of_an_offset_is_the_one_that_holds_it(lengths: list[int], offset: int, below: int) -> None:
+def test_range_at_returns_the_range_that_contains_the_offset(
+    lengths: list[int], offset: int, below: int
+) -> None:
     writers: list[int] = []
     end = below
     for number, length in enumerate(lengths):

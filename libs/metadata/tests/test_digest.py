@@ -1,4 +1,4 @@
-"""The digest that names an operation's body."""
+"""The digest of an operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDS = st.one_of(
 
 
 def _digest_of_a_copy(operation: Operation) -> bytes:
-    """What the digest is, in the plainest way."""
+    """Compute the digest in the simplest way."""
     body = Operation()
     body.CopyFrom(operation)
     body.ClearField("request_id")
@@ -34,7 +34,7 @@ def _digest_of_a_copy(operation: Operation) -> bytes:
     st.text(),
     st.binary(),
 )
-def test_neither_id_nor_trace_are_part_of_the_body(
+def test_the_digest_of_an_operation_ignores_its_id_and_trace(
     request_id: int, traceparent: str, key: str, value: bytes
 ) -> None:
     put = Operation(request_id=request_id, traceparent=traceparent, put_key=PutKey(key=key, value=value))

@@ -1,4 +1,4 @@
-"""Identity rules in the rows: what lets two clusters share a bucket, and a tenant keep its names and its cluster.id."""
+"""Identity rules of rows, by which clusters share a bucket and a tenant keeps its names and its cluster.id."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_topics_are_keyed_by_tenant_and_name(wanted: list[tuple[str, str]]) -> N
 
 
 @given(st.integers(1, CLUSTER_ORDINAL_MAX), st.sampled_from(counters.ID_COUNTERS))
-def test_every_kind_of_id_carries_the_clusters_ordinal(ordinal: int, kind: str) -> None:
+def test_every_kind_of_id_contains_the_clusters_ordinal(ordinal: int, kind: str) -> None:
     image = MetadataImage()
     formatted = pb.ClusterFormatted(cluster_id="c", cluster_ordinal=ordinal, namespace="n")
     image.apply_committed(batch_of([record(cluster_formatted=formatted)], 1, 1).SerializeToString())
@@ -63,7 +63,7 @@ def test_every_kind_of_id_carries_the_clusters_ordinal(ordinal: int, kind: str) 
 
 
 @pytest.mark.parametrize("ordinal", [0, CLUSTER_ORDINAL_MAX + 1])
-def test_no_cluster_is_formatted_with_a_wrong_ordinal(ordinal: int) -> None:
+def test_a_format_with_an_invalid_ordinal_is_refused(ordinal: int) -> None:
     formatted = pb.ClusterFormatted(cluster_id="c", cluster_ordinal=ordinal, namespace="n")
     batch = batch_of([record(cluster_formatted=formatted)], 1, 1)
     with pytest.raises(AssertionError, match="cluster ordinal"):
@@ -71,7 +71,7 @@ def test_no_cluster_is_formatted_with_a_wrong_ordinal(ordinal: int) -> None:
 
 
 @given(st.integers(1, CLUSTER_ORDINAL_MAX), st.integers(1, SEQUENCE_MAX))
-def test_a_stream_of_another_cluster_is_taken_in_without_moving_our_ids(ordinal: int, sequence: int) -> None:
+def test_a_stream_of_another_cluster_does_not_move_the_id_counter(ordinal: int, sequence: int) -> None:
     log = Log()
     before = counters.next_value(log.image, counters.STREAM)
     foreign = compose_id(ClusterOrdinal(ordinal), sequence)
@@ -81,7 +81,7 @@ def test_a_stream_of_another_cluster_is_taken_in_without_moving_our_ids(ordinal:
 
 
 @given(st.text(alphabet="abc-9", min_size=1, max_size=20), st.integers(0, 9))
-def test_an_object_row_holds_its_origin_namespace_and_bucket(namespace: str, bucket_index: int) -> None:
+def test_an_object_row_has_its_origin_namespace_and_bucket(namespace: str, bucket_index: int) -> None:
     log = Log()
     prepared = pb.ObjectsPrepared(
         first_object_id=obj(1),
@@ -112,7 +112,7 @@ def test_node_ids_are_below_2_to_the_30(node_id: int) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["blue", "green", "red"]), st.uuids().map(str), max_size=3))
-def test_the_cluster_id_that_clients_see_is_the_tenants(wanted: dict[str, str]) -> None:
+def test_clients_see_the_cluster_id_of_their_tenant(wanted: dict[str, str]) -> None:
     log = Log()
     log.commit(*(tenant(tenant_id, cluster_id) for tenant_id, cluster_id in wanted.items()))
     for tenant_id, cluster_id in wanted.items():

@@ -1,4 +1,4 @@
-"""A node checks which cluster it meets before it registers."""
+"""Checks of cluster, controllers and store before a node registers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _play(story: object) -> None:
     simulation.run(story(simulation.object_store()))  # type: ignore[operator]
 
 
-def test_the_first_cluster_marks_its_store_and_keeps_it() -> None:
+def test_the_first_cluster_puts_its_marker_into_the_store() -> None:
     async def story(store: SimObjectStore) -> None:
         await check_store(store, FIRST, ANY_CLUSTER)
         assert await read_marker(store, FIRST.key) == FIRST
@@ -39,7 +39,7 @@ def test_the_first_cluster_marks_its_store_and_keeps_it() -> None:
     _play(story)
 
 
-def test_a_second_cluster_is_refused_and_told_both_names() -> None:
+def test_a_second_cluster_in_a_store_is_refused_with_both_names() -> None:
     """Two releases with equal names, or a cluster that was installed again over its bucket."""
 
     async def story(store: SimObjectStore) -> None:
@@ -52,7 +52,7 @@ def test_a_second_cluster_is_refused_and_told_both_names() -> None:
     _play(story)
 
 
-def test_a_store_without_the_marker_of_a_cluster_that_put_it_is_another_store() -> None:
+def test_a_store_without_the_marker_that_the_cluster_put_is_refused() -> None:
     """A broker with a wrong prefix found no slots of a dead broker's log, and closed it: acknowledged records were lost."""
 
     async def story(store: SimObjectStore) -> None:
@@ -76,7 +76,7 @@ def test_a_store_is_shared_only_when_the_configuration_says_so(caplog: pytest.Lo
         await check_store(store, SECOND, Membership(share_store=True))
         assert await read_marker(store, SECOND.key) == SECOND
         await check_store(store, FIRST, ANY_CLUSTER)
-        assert "holds other clusters" in caplog.text
+        assert "clusters other than" in caplog.text
 
     _play(story)
 
@@ -94,7 +94,7 @@ def test_a_namespace_of_another_cluster_is_refused() -> None:
     _play(story)
 
 
-def test_a_marker_of_another_cluster_that_is_not_readable_keeps_nobody_out() -> None:
+def test_an_unreadable_marker_of_another_cluster_is_ignored() -> None:
     """The other cluster may run a later release."""
     later = FIRST.encode().replace(b'"format": 1', b'"format": 2').partition(b"\n")[0] + b"\n"
 
@@ -178,7 +178,7 @@ def test_a_first_start_waits_for_the_store_and_a_later_one_does_not(caplog: pyte
     _play_broker(story)
 
 
-def test_a_store_that_neither_answers_nor_refuses_is_said_to_be_waited_for(
+def test_waiting_for_a_silent_store_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(broker: Broker) -> None:
@@ -191,7 +191,7 @@ def test_a_store_that_neither_answers_nor_refuses_is_said_to_be_waited_for(
     _play_broker(story)
 
 
-def test_a_directory_of_another_cluster_is_refused_whether_the_store_answers_or_not() -> None:
+def test_a_directory_of_another_cluster_is_refused_with_and_without_an_answer_of_the_store() -> None:
     async def story(broker: Broker) -> None:
         broker.begin()
         await broker.ends()
@@ -205,7 +205,7 @@ def test_a_directory_of_another_cluster_is_refused_whether_the_store_answers_or_
     _play_broker(story)
 
 
-def test_a_store_without_the_marker_that_an_earlier_start_found_is_another_store() -> None:
+def test_a_store_without_the_marker_that_an_earlier_start_found_is_refused() -> None:
     async def story(broker: Broker) -> None:
         broker.begin()
         await broker.ends()
@@ -217,7 +217,9 @@ def test_a_store_without_the_marker_that_an_earlier_start_found_is_another_store
     _play_broker(story)
 
 
-def test_a_damaged_copy_proves_nothing_and_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_copy_of_the_marker_is_replaced_after_a_check_of_the_store(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(broker: Broker) -> None:
         broker.begin()
         await broker.ends()

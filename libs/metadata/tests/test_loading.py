@@ -37,7 +37,7 @@ def test_compiled_code_reads_nothing_beyond_the_bytes() -> None:
 
 
 @given(st.lists(st.text(max_size=3), min_size=1), st.booleans())
-def test_strings_come_back_whether_they_are_interned_or_not(texts: list[str], interned: bool) -> None:
+def test_text_columns_are_read_back_with_and_without_interning(texts: list[str], interned: bool) -> None:
     out = bytearray()
     (TEXTS if interned else UNIQUE_TEXTS).write(texts, out)
     for column in (TEXTS, UNIQUE_TEXTS):
@@ -88,6 +88,6 @@ def test_compiled_index_entries_of_stream_objects_equal_the_oracle(
         assert list(found) == sorted(of_stream, key=lambda row: row.start_offset)
 
 
-def test_two_objects_at_one_place_of_a_stream_are_refused() -> None:
+def test_two_objects_at_one_offset_of_a_stream_are_refused() -> None:
     with pytest.raises(AssertionError, match="two objects at 5"):
         StreamObjectTable().load(SECTION, [(1, 7, 5, 6), (2, 7, 5, 9)])

@@ -1,4 +1,4 @@
-"""Moves and drain: the leader stays until the election, one move at a time, and everything that ends a move removes its row."""
+"""Moves and drain: the leader stays until the election, a partition has one move, and the end of a move deletes its row."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_source_leads_until_the_election() -> None:
     assert not log.image[MOVES]
 
 
-def test_a_cancelled_move_leaves_everything_as_it_was() -> None:
+def test_a_cancelled_move_restores_the_partition() -> None:
     log = with_a_topic()
     before = log.image[PARTITIONS].get((TOPIC, 0))
     log.commit(move_begun(TOPIC, 0))
@@ -70,7 +70,7 @@ def test_a_cancelled_move_leaves_everything_as_it_was() -> None:
     assert not log.image[MOVES].find(MOVES_TO, NODE_B)
 
 
-def test_a_restart_of_the_source_and_the_end_of_the_topic_end_moves_too() -> None:
+def test_a_restart_of_the_source_or_a_deletion_of_the_topic_ends_a_move() -> None:
     log = with_a_topic()
     log.commit(move_begun(TOPIC, 0), move_begun(TOPIC, 1))
     log.commit(registered(NODE_A, 2), partition_changed(TOPIC, 0, NODE_A, 1))
@@ -79,7 +79,7 @@ def test_a_restart_of_the_source_and_the_end_of_the_topic_end_moves_too() -> Non
     assert not log.image[MOVES]
 
 
-def test_drain_ends_with_the_next_process_and_with_a_fence() -> None:
+def test_a_registration_or_a_fence_ends_a_drain() -> None:
     log = with_a_topic()
 
     def draining() -> list[bool]:
@@ -94,7 +94,7 @@ def test_drain_ends_with_the_next_process_and_with_a_fence() -> None:
     assert draining() == [False, False]
 
 
-def test_the_cluster_remembers_that_it_is_stopped_and_that_the_balancer_keeps_still() -> None:
+def test_the_cluster_row_has_the_announced_stop_and_the_paused_balancer() -> None:
     log = with_a_topic()
     log.commit(
         record(cluster_stop_announced=pb.ClusterStopAnnounced(until_ms=70_000)),
@@ -111,7 +111,7 @@ def test_the_cluster_remembers_that_it_is_stopped_and_that_the_balancer_keeps_st
     assert (cluster.stop_until_ms, cluster.balancer_paused) == (0, False)
 
 
-def test_streams_of_one_partition_are_found_without_those_of_its_neighbours() -> None:
+def test_streams_are_found_by_their_partition_tags() -> None:
     log = with_a_topic()
     log.commit(
         created(stream(1), topic="t", partition="1"),
@@ -139,5 +139,5 @@ def test_streams_of_one_partition_are_found_without_those_of_its_neighbours() ->
         ([drain_set(GC_NODE)], "no broker"),
     ],
 )
-def test_what_no_leader_may_propose_stops_the_process(records: list[pb.Record], words: str) -> None:
+def test_an_invalid_move_or_drain_breaks_an_invariant(records: list[pb.Record], words: str) -> None:
     refused(with_a_topic(), *records, match=words)

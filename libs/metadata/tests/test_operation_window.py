@@ -1,4 +1,4 @@
-"""What a session has in flight, without a connection: frames are what protobuf would make of the operations, under the ids that they were given."""
+"""The window of operations in flight: frames equal those of protobuf, with the assigned ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _frames(window: OperationWindow) -> list[bytes]:
 
 
 @given(st.lists(st.binary(max_size=2_000), max_size=20))
-async def test_frames_hold_everything_once_in_order_and_are_bounded(values: list[bytes]) -> None:
+async def test_frames_contain_every_operation_once_in_order_within_their_limit(values: list[bytes]) -> None:
     window = OperationWindow(1_024, 1 << 20, FRAME_BYTES)
     for value in values:
         await window.admit(encoded_operation(_put(value)))
@@ -37,7 +37,7 @@ async def test_frames_hold_everything_once_in_order_and_are_bounded(values: list
         assert request.operations.first_incomplete_id == 1
 
 
-async def test_a_frame_says_below_which_id_everything_was_answered() -> None:
+async def test_a_frame_has_the_first_incomplete_id() -> None:
     window = OperationWindow(1_024, 1 << 20, FRAME_BYTES)
     for _ in range(3):
         await window.admit(encoded_operation(_put(b"")))
@@ -49,7 +49,7 @@ async def test_a_frame_says_below_which_id_everything_was_answered() -> None:
     assert (batch.first_incomplete_id, [each.request_id for each in batch.operations]) == (2, [2, 3])
 
 
-async def test_an_id_that_a_caller_wrote_down_counts_for_nothing() -> None:
+async def test_the_request_id_of_a_caller_is_ignored() -> None:
     window = OperationWindow(1_024, 1 << 20, FRAME_BYTES)
     operation = _put(b"v", request_id=99)
     pending = await window.admit(encoded_operation(operation))
@@ -58,12 +58,12 @@ async def test_an_id_that_a_caller_wrote_down_counts_for_nothing() -> None:
     assert operation.request_id == 99, "the caller's own is not changed"
 
 
-async def test_sizes_count_what_a_frame_adds() -> None:
+async def test_sizes_include_the_overhead_of_a_frame() -> None:
     window = OperationWindow(1_024, 1 << 20, FRAME_BYTES)
     encoded = encoded_operation(_put(b"v" * 100))
     pending = await window.admit(encoded)
     assert pending.size_bytes == window.size_bytes == len(encoded) + ENVELOPE_BYTES
     window.complete(pending.request_id)
     assert window.size_bytes == 0
-    with pytest.raises(AssertionError, match="never have room"):
+    with pytest.raises(AssertionError, match="larger than the window"):
         await window.admit(bytes(1 << 20))

@@ -1,4 +1,4 @@
-"""The packed tables of objects against plain dicts: every row comes back as it went in, and every index says what the rows say."""
+"""Packed tables of objects compared with dicts: rows and indexes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def play(
 
 
 @given(st.lists(st.one_of(numbers, *map(objects, ObjectState)), max_size=25))
-def test_objects_of_every_state(changes: list[ObjectRow | int]) -> None:
+def test_the_table_of_objects_equals_its_model(changes: list[ObjectRow | int]) -> None:
     def states_rise(model: dict[Any, ObjectRow], row: ObjectRow) -> bool:
         return row.object_id not in model or model[row.object_id].state <= row.state
 
@@ -132,7 +132,7 @@ holdings = st.builds(
 
 
 @given(st.lists(st.one_of(numbers, holdings), max_size=30))
-def test_stream_objects(changes: list[StreamObjectRow | int]) -> None:
+def test_the_table_of_stream_objects_equals_its_model(changes: list[StreamObjectRow | int]) -> None:
     def place_is_free(model: dict[Any, StreamObjectRow], row: StreamObjectRow) -> bool:
         return not any(other[1:3] == row[1:3] for other in model.values() if other.object_id != row.object_id)
 
@@ -154,7 +154,7 @@ set_objects = st.builds(
 
 
 @given(st.lists(st.one_of(numbers, set_objects), max_size=30))
-def test_stream_set_objects(changes: list[StreamSetObjectRow | int]) -> None:
+def test_the_table_of_stream_set_objects_equals_its_model(changes: list[StreamSetObjectRow | int]) -> None:
     def order_is_free(model: dict[Any, StreamSetObjectRow], row: StreamSetObjectRow) -> bool:
         others = (other for other in model.values() if other.object_id != row.object_id)
         return all(other.commit_order != row.commit_order for other in others)
@@ -166,7 +166,7 @@ def test_stream_set_objects(changes: list[StreamSetObjectRow | int]) -> None:
     play(StreamSetObjectTable(), changes, order_is_free, indexes)
 
 
-def test_slots_of_objects_that_went_are_used_again() -> None:
+def test_slots_of_deleted_objects_are_reused() -> None:
     table = StreamSetObjectTable()
     for number in range(10_000):
         table.put(set_object(number, NODE_A, number, [1, 2]))

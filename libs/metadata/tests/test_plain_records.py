@@ -116,7 +116,7 @@ def both(log: Log) -> tuple[MetadataImage, MetadataImage]:
 
 
 def found(image: MetadataImage) -> list[list[Any]]:
-    """What every index says that plain records touch."""
+    """Return the contents of every index that plain records change."""
     streams = [stream(number) for number in range(7)]
     return [
         *(list(image[STREAMS].find(STREAMS_OPEN_AT, node)) for node in (NODE_A, NODE_B)),
@@ -134,7 +134,7 @@ def found(image: MetadataImage) -> list[list[Any]]:
 
 
 def same_outcome(compiled: MetadataImage, by_rules: MetadataImage, encoded: bytes) -> bool:
-    """Apply to both; whether it was accepted. They must agree on that, on the reason, and on what the image is then."""
+    """Apply a batch to both images; return whether they accept it. Outcome, reason and the resulting rows must be equal."""
     outcomes: list[str] = []
     for image in (compiled, by_rules):
         try:
@@ -149,8 +149,8 @@ def same_outcome(compiled: MetadataImage, by_rules: MetadataImage, encoded: byte
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(anything, max_size=30))
-def test_any_record_at_any_time(records: list[pb.Record]) -> None:
-    """Most of these break an invariant; then both are made anew without the record."""
+def test_compiled_code_and_rules_agree_on_random_records(records: list[pb.Record]) -> None:
+    """Most records break an invariant; both images are then rebuilt without the record."""
     log = Log()
     log.commit(*(created(stream(number)) for number in range(1, 4)))
     log.commit(*(opened(stream(number), 1) for number in range(1, 4)), prepared(obj(1), 3))
@@ -165,7 +165,7 @@ def test_any_record_at_any_time(records: list[pb.Record]) -> None:
             images = both(log)
 
 
-def test_blocks_that_fill_split_and_are_shown_by_a_picture() -> None:
+def test_compiled_code_and_rules_agree_on_blocks_that_fill_split_and_are_in_a_picture() -> None:
     log = Log()
     streams = range(1, 1_500)
     log.commit(*(created(stream(number), topic="t") for number in streams))
@@ -216,7 +216,7 @@ def with_more(message: Message, data: bytes) -> bytes:
         ),
     ],
 )
-def test_unusual_bytes_mean_the_same(encoded: bytes) -> None:
+def test_compiled_code_and_rules_agree_on_unusual_encodings(encoded: bytes) -> None:
     log = Log(nodes=(NODE_A, NODE_B, NODE_A + 7))  # type: ignore[arg-type]
     compiled, by_rules = both(log)
     assert compiled.index == 4
@@ -224,7 +224,7 @@ def test_unusual_bytes_mean_the_same(encoded: bytes) -> None:
     assert compiled.index == 5
 
 
-def test_an_unknown_kind_is_fatal_before_anything_of_its_batch() -> None:
+def test_an_unknown_kind_is_refused_before_any_record_of_its_batch() -> None:
     image = both(Log())[0]
     before = encode(image)
     known = pb.RecordBatch(index=image.index + 1, cluster_time_ms=100, records=[tenant("b", "k")])

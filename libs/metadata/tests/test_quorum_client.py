@@ -1,4 +1,4 @@
-"""Whom the quorum client asks: hints are followed, the dead and the silent passed over, refusals for good are told."""
+"""Calls of the quorum client: hints are followed, dead and silent controllers are skipped, refusals are raised."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ponor_runtime.system import SystemClock
 from tests.ports import HOST, free_port
 
 PATIENCE_SECONDS = 90.0
-"""Only what hangs takes so long."""
+"""Only a hanging test reaches it."""
 DESCRIBE = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
 NOT_LEADER = error_pb2.ERROR_CODE_NOT_LEADER
 OVERLOADED = error_pb2.ERROR_CODE_OVERLOADED
 Answer = Callable[[int], wire.QuorumResponse | None]
-"""From how often it was asked before to what it says; None: nothing, ever."""
+"""From the number of earlier requests to the answer; None: no answer."""
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is silent because this machine stood still."""
-    monkeypatch.setattr(quorum_client, "LOOK_S_MAX", PATIENCE_SECONDS)
+    """Long enough that a busy machine does not look like a silent controller."""
+    monkeypatch.setattr(quorum_client, "READ_S_MAX", PATIENCE_SECONDS)
 
 
 class Asked:
-    """One address, and how often somebody asked there."""
+    """An address and the number of its requests."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -59,7 +59,7 @@ class Asked:
 
 @asynccontextmanager
 async def answering(answers: Iterable[Answer]) -> AsyncIterator[tuple[GrpcNetwork, list[Asked]]]:
-    """Listeners that answer as told."""
+    """Scripted listeners."""
     network = GrpcNetwork()
     asked = [Asked(answer) for answer in answers]
     try:
@@ -80,12 +80,12 @@ def leads(index: int) -> Answer:
 
 
 def says_no(code: error_pb2.ErrorCode.ValueType = NOT_LEADER, leader: str = "") -> Answer:
-    """Somebody who refuses."""
+    """A controller that refuses."""
     return lambda _: refused(code, "no", leader)
 
 
 def nobody() -> str:
-    """An address at which nobody listens."""
+    """An address without a listener."""
     return f"{HOST}:{free_port()}"
 
 
@@ -93,7 +93,7 @@ def client(network: GrpcNetwork, *addresses: str) -> QuorumClient:
     return QuorumClient(network, SystemClock(), addresses)
 
 
-async def test_a_follower_names_the_leader_and_nobody_else_is_asked() -> None:
+async def test_a_hint_of_a_follower_leads_to_the_leader_directly() -> None:
     async with answering([leads(7), says_no(), says_no()]) as (network, (leader, other, follower)):
         follower._answer = says_no(leader=leader.address)
         answer = await client(network, follower.address, other.address).ask(
@@ -103,7 +103,7 @@ async def test_a_follower_names_the_leader_and_nobody_else_is_asked() -> None:
         assert (follower.times, other.times, leader.times) == (1, 0, 1)
 
 
-async def test_the_dead_are_passed_over_and_followers_without_a_leader_are_asked_again() -> None:
+async def test_dead_controllers_are_skipped_and_followers_without_a_leader_are_retried() -> None:
     def elects(times: int) -> wire.QuorumResponse:
         return leads(9)(0) if times == 2 else refused(NOT_LEADER, "an election is under way")  # type: ignore[return-value]
 
@@ -113,7 +113,7 @@ async def test_the_dead_are_passed_over_and_followers_without_a_leader_are_asked
         assert (candidate.times, busy.times) == (3, 3), "one after the other, in rounds"
 
 
-async def test_a_hint_to_a_dead_leader_does_not_keep_the_client_from_the_others() -> None:
+async def test_other_controllers_are_tried_after_a_hint_to_a_dead_leader() -> None:
     def learns(times: int) -> wire.QuorumResponse:
         return leads(3)(0) if times else refused(NOT_LEADER, "no", gone)  # type: ignore[return-value]
 
@@ -124,15 +124,15 @@ async def test_a_hint_to_a_dead_leader_does_not_keep_the_client_from_the_others(
         ).done.index == 3
 
 
-async def test_a_silent_controller_costs_a_question_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quorum_client, "LOOK_S_MAX", 0.2)
+async def test_a_silent_controller_is_left_after_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_client, "READ_S_MAX", 0.2)
     async with answering([lambda _: None, leads(4)]) as (network, (cut_off, leader)):
         asking = client(network, cut_off.address, leader.address)
         assert (await asking.ask(DESCRIBE, timeout_s=PATIENCE_SECONDS)).done.index == 4
         assert cut_off.times, "asked, and not waited for"
 
 
-async def test_a_refusal_for_good_ends_the_question() -> None:
+async def test_a_refusal_ends_the_call() -> None:
     async with answering([says_no(error_pb2.ERROR_CODE_INVALID_REQUEST), leads(1)]) as (network, asked):
         with pytest.raises(OperationError, match="no") as error:
             await client(network, *(each.address for each in asked)).ask(DESCRIBE, timeout_s=PATIENCE_SECONDS)
@@ -140,7 +140,7 @@ async def test_a_refusal_for_good_ends_the_question() -> None:
         assert asked[1].times == 0
 
 
-async def test_nobody_answering_in_time_says_whom_it_asked_and_the_last_reason() -> None:
+async def test_a_timeout_names_the_addresses_and_the_last_reason() -> None:
     async with answering([says_no()]) as (network, (follower,)):
         timeout_s, said = 0.3, ""
         while not said.endswith(f"{follower.address}: no"):
@@ -152,7 +152,7 @@ async def test_nobody_answering_in_time_says_whom_it_asked_and_the_last_reason()
             await client(network, nobody()).ask(DESCRIBE, timeout_s=0.3)
 
 
-async def test_controllers_that_a_subscription_learned_of_are_asked_too() -> None:
+async def test_learned_controllers_are_tried_too() -> None:
     async with answering([leads(5)]) as (network, (newcomer,)):
         known = KnownControllers([nobody()])
         asking = QuorumClient(network, SystemClock(), known)

@@ -44,7 +44,7 @@ def confirmed(incarnation: int) -> pb.Record:
     return record(incarnation_confirmed=pb.IncarnationConfirmed(incarnation=incarnation))
 
 
-def test_each_record_names_the_whole_quorum() -> None:
+def test_each_record_replaces_the_whole_quorum() -> None:
     log = Log()
     log.commit(voters(member(1), member(2), member(3)))
     log.commit(voters(member(1), member(2, directory=1, voter=False), member(3)))
@@ -58,7 +58,7 @@ def test_each_record_names_the_whole_quorum() -> None:
     )
 
 
-def test_a_machine_that_lost_its_disk_is_another_member_beside_the_old_one() -> None:
+def test_a_node_with_a_new_directory_is_another_member() -> None:
     log = Log()
     log.commit(voters(member(1), member(1, directory=1, voter=False)))
     assert [row.voter for row in log.image[QUORUM]] == [True, False]
@@ -74,12 +74,12 @@ def test_a_machine_that_lost_its_disk_is_another_member_beside_the_old_one() -> 
         ([pb.QuorumMember(node_id=1, voter=True)], "16 bytes"),
     ],
 )
-def test_a_quorum_that_could_not_work_is_refused(members: list[pb.QuorumMember], fault: str) -> None:
+def test_an_invalid_quorum_is_refused(members: list[pb.QuorumMember], fault: str) -> None:
     with pytest.raises(AssertionError, match=fault):
         Log().commit(voters(*members))
 
 
-def test_a_forced_recovery_leaps_over_all_ids_that_may_have_been_lost() -> None:
+def test_a_raised_incarnation_moves_all_id_counters() -> None:
     log = Log()
     log.commit(prepared(obj(1), 5))
     before = {name: counters.next_value(log.image, name) for name in counters.ID_COUNTERS}
@@ -101,7 +101,7 @@ def test_an_epoch_of_an_earlier_incarnation_is_refused() -> None:
     log.commit(registered(NODE_A, epoch_floor(log.image)))
 
 
-def test_nothing_is_claimed_until_the_recovery_is_confirmed() -> None:
+def test_claims_are_refused_until_the_incarnation_is_confirmed() -> None:
     log = Log(nodes=(NODE_A, GC_NODE))
     log.commit(prepared(obj(1), 1))
     log.commit(destroyed(obj(1), at_ms=2))
@@ -110,7 +110,7 @@ def test_nothing_is_claimed_until_the_recovery_is_confirmed() -> None:
         log.commit(claimed(obj(1)))
 
 
-def test_an_incarnation_is_confirmed_once_and_by_its_name() -> None:
+def test_an_incarnation_is_confirmed_once_by_its_number() -> None:
     log = Log(nodes=(NODE_A, GC_NODE))
     log.commit(prepared(obj(1), 1), destroyed(obj(1), at_ms=2))
     log.commit(raised(2))

@@ -42,12 +42,12 @@ pieces_lists = st.dictionaries(
 
 
 @given(pieces_lists)
-def test_what_was_packed_is_unpacked(pieces: list[StreamPiece]) -> None:
+def test_packed_ranges_are_unpacked_unchanged(pieces: list[StreamPiece]) -> None:
     assert list(decode_ranges(encode_ranges(pieces))) == pieces
 
 
 @given(st.binary(max_size=60))
-def test_bytes_are_refused_or_are_the_only_form_of_what_they_mean(data: bytes) -> None:
+def test_bytes_are_refused_or_canonical(data: bytes) -> None:
     try:
         decoded = decode_ranges(data)
     except RangesCorruptError:
@@ -56,7 +56,9 @@ def test_bytes_are_refused_or_are_the_only_form_of_what_they_mean(data: bytes) -
 
 
 @given(pieces_lists, st.integers(0, 21), st.integers(0, 60))
-def test_search_agrees_with_reading_all(pieces: list[StreamPiece], stream_id: int, offset: int) -> None:
+def test_search_finds_the_same_piece_as_a_scan(
+    pieces: list[StreamPiece], stream_id: int, offset: int
+) -> None:
     decoded = PackedRanges(encode_ranges(pieces)).decoded
     mine = [piece for piece in pieces if piece.stream_id == stream_id]
     holding = [piece for piece in mine if piece.start_offset <= offset < piece.end_offset]
@@ -67,7 +69,7 @@ def test_search_agrees_with_reading_all(pieces: list[StreamPiece], stream_id: in
 
 
 @given(pieces_lists.filter(bool), st.data())
-def test_a_truncated_form_never_passes_for_the_whole(pieces: list[StreamPiece], data: st.DataObject) -> None:
+def test_truncated_ranges_are_refused_or_shorter(pieces: list[StreamPiece], data: st.DataObject) -> None:
     packed = encode_ranges(pieces)
     cut = packed[: data.draw(st.integers(0, len(packed) - 1))]
     with suppress(RangesCorruptError):
@@ -94,13 +96,13 @@ def test_the_worked_example_of_the_format_document() -> None:
         [(INT64_MAX + 1, 0, 1)],
     ],
 )
-def test_what_cannot_be_packed_is_refused(pieces: list[tuple[int, int, int]]) -> None:
+def test_invalid_pieces_are_not_packed(pieces: list[tuple[int, int, int]]) -> None:
     with pytest.raises(ValueError, match="StreamPiece"):
         encode_ranges(StreamPiece(StreamId(stream_id), start, end) for stream_id, start, end in pieces)
 
 
 @pytest.mark.parametrize("damaged", ["80", "0100", "010000", "018000 01", "ff" * 10, "01" + "ff" * 9 + "01"])
-def test_damage_is_named(damaged: str) -> None:
+def test_damaged_ranges_are_refused(damaged: str) -> None:
     with pytest.raises(RangesCorruptError, match="packed ranges"):
         decode_ranges(bytes.fromhex(damaged))
 
@@ -154,7 +156,7 @@ def test_compiled_index_entries_of_set_objects_equal_the_oracle(
         assert {slots.typecode for slots in compiled.values()} == {"I"}
 
 
-def test_packed_forms_are_values() -> None:
+def test_packed_ranges_compare_by_their_bytes() -> None:
     assert PackedRanges(b"\x01\x00\x01") == PackedRanges(b"\x01\x00\x01")
     assert hash(PackedRanges(b"")) == hash(PackedRanges(b""))
     assert PackedRanges(b"\x01\x00\x01") != PackedRanges(b"\x01\x00\x02")

@@ -1,4 +1,4 @@
-"""The read index against a plain search: contiguous, clipped, never beyond what objects hold."""
+"""The read index compared with a scan: pieces are contiguous, clipped and in existing objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ S1, S2 = stream(1), stream(2)
 
 
 def written(runs: list[tuple[bool, bool, int]]) -> Log:
-    """Stream 1, run after run: (is a stream object, moves to the other node first, length). Stream 2 goes along."""
+    """Write runs of stream 1: (as a stream object, after a move to the other node, length), and some of stream 2."""
     log = Log()
     log.commit(created(S1), created(S2))
     node, epoch, end = NODE_A, 1, 0
@@ -53,7 +53,7 @@ runs_strategy = st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(1, 
 
 
 @given(runs_strategy, st.integers(0, 260), st.integers(0, 260), st.integers(1, 5))
-def test_the_walk_finds_what_a_plain_search_finds(
+def test_the_read_index_finds_the_same_pieces_as_a_scan(
     runs: list[tuple[bool, bool, int]], start: int, length: int, limit: int
 ) -> None:
     log = written(runs)
@@ -71,7 +71,7 @@ def test_the_walk_finds_what_a_plain_search_finds(
     assert all(piece.namespace == "ns-1" and piece.size_bytes == 10 for piece in pieces)
 
 
-def test_nothing_below_the_start_is_found() -> None:
+def test_offsets_below_the_start_have_no_pieces() -> None:
     log = written([(False, False, 10), (True, False, 10)])
     log.commit(trimmed(S1, 5))
     assert find_pieces(log.image, S1, 4, 20) == []
@@ -89,7 +89,7 @@ def test_unknown_streams_and_empty_requests_have_no_pieces() -> None:
     assert find_pieces(log.image, S1, 5, 5) == []
 
 
-def test_a_long_walk_is_cut_at_the_limit_and_goes_on() -> None:
+def test_an_answer_ends_at_the_limit_and_the_next_request_continues() -> None:
     log = written([(number % 3 == 0, False, 1) for number in range(PIECES_MAX + 10)])
     first = find_pieces(log.image, S1, 0, 10_000)
     assert len(first) == PIECES_MAX
@@ -97,7 +97,7 @@ def test_a_long_walk_is_cut_at_the_limit_and_goes_on() -> None:
     assert len(rest) == 10
 
 
-def test_a_destroyed_object_is_no_answer() -> None:
+def test_a_destroyed_object_is_not_found() -> None:
     log = written([(True, False, 10)])
     log.commit(trimmed(S1, 10), destroyed(obj(1)))
     assert find_pieces(log.image, S1, 0, 10) == []

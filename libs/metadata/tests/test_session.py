@@ -1,4 +1,4 @@
-"""The session client against a scripted controller on real loopback connections."""
+"""The session client with a scripted controller on real loopback connections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def world() -> AsyncIterator[World]:
         yield opened
 
 
-async def test_hello_tells_who_comes_and_welcome_what_it_is(world: World) -> None:
+async def test_hello_has_the_identity_and_welcome_the_epoch(world: World) -> None:
     controller = await world.controller()
     client, _ = world.session(controller.address)
     peer = await controller.accept()
@@ -68,7 +68,7 @@ async def test_operations_of_one_turn_share_a_frame(world: World) -> None:
     await later
 
 
-async def test_operations_in_order_leave_in_one_frame_and_a_refusal_keeps_none_back(world: World) -> None:
+async def test_operations_in_order_share_a_frame_and_a_refusal_stops_none(world: World) -> None:
     client, _, peer = await world.welcomed()
     asked = asyncio.create_task(client.submit_in_order([put_key(f"k{number}") for number in range(3)]))
     batch = await next_batch(peer)
@@ -85,7 +85,7 @@ async def test_operations_in_order_leave_in_one_frame_and_a_refusal_keeps_none_b
         await client.submit_in_order([put_key("k")])
 
 
-async def test_what_has_no_answer_goes_again_under_the_same_id(world: World) -> None:
+async def test_unanswered_operations_are_sent_again_under_the_same_id(world: World) -> None:
     client, controller, peer = await world.welcomed()
     submitted = [asyncio.create_task(client.submit(put_key(f"k{number}"))) for number in range(3)]
     sent = await next_batch(peer)
@@ -116,7 +116,7 @@ async def test_operations_wait_for_a_controller(world: World) -> None:
     await submitted
 
 
-async def test_frames_and_what_is_in_flight_are_bounded(world: World) -> None:
+async def test_frames_and_bytes_in_flight_are_bounded(world: World) -> None:
     client, _, peer = await world.welcomed()
     submitted = [asyncio.create_task(client.submit(put_key(f"k{number}", 4_000))) for number in range(600)]
     in_flight: list[int] = []
@@ -149,7 +149,7 @@ async def test_at_most_1024_operations_are_in_flight(world: World) -> None:
     await asyncio.gather(*submitted)
 
 
-async def test_a_wide_operation_travels_alone_and_a_wider_one_is_refused(world: World) -> None:
+async def test_a_large_operation_has_its_own_frame_and_a_larger_one_is_refused(world: World) -> None:
     client, _, peer = await world.welcomed()
     submitted = [
         asyncio.create_task(client.submit(put_key(key, size)))
@@ -162,7 +162,7 @@ async def test_a_wide_operation_travels_alone_and_a_wider_one_is_refused(world: 
         await client.submit(put_key("wider", 2_000_000))
 
 
-async def test_a_large_operation_in_line_is_not_overtaken(world: World) -> None:
+async def test_a_waiting_large_operation_is_not_overtaken(world: World) -> None:
     client, _, peer = await world.welcomed()
     first = asyncio.create_task(client.submit(put_key("first", 700_000)))
     await settle()
@@ -176,7 +176,7 @@ async def test_a_large_operation_in_line_is_not_overtaken(world: World) -> None:
     await asyncio.gather(first, large, small)
 
 
-async def test_a_refusal_is_the_callers_alone(world: World) -> None:
+async def test_a_refusal_fails_only_its_caller(world: World) -> None:
     client, _, peer = await world.welcomed()
     bad, good = (asyncio.create_task(client.submit(put_key(key))) for key in ("bad", "good"))
     await next_batch(peer)
@@ -193,7 +193,7 @@ async def test_a_load_report_is_sent_once_and_a_newer_one_replaces_it(world: Wor
     client.report_load(wire.LoadReport(window_ms=1))
     client.report_load(wire.LoadReport(window_ms=2))
     assert (await peer.receive()).load.window_ms == 2
-    # The next leader hears nothing of it: it is told what is true then.
+    # The next leader does not get the old report.
     peer.hang_up()
     peer = await controller.accept()
     await welcome(peer)
@@ -203,7 +203,7 @@ async def test_a_load_report_is_sent_once_and_a_newer_one_replaces_it(world: Wor
     await submitted
 
 
-async def test_an_overloaded_controller_is_asked_again_later(world: World) -> None:
+async def test_an_operation_refused_for_overload_is_retried_later(world: World) -> None:
     client, _, peer = await world.welcomed()
     submitted = asyncio.create_task(client.submit(put_key("k")))
     for _ in range(3):
@@ -214,7 +214,7 @@ async def test_an_overloaded_controller_is_asked_again_later(world: World) -> No
     await submitted
 
 
-async def test_a_deadline_before_sending_leaves_nothing_behind(world: World) -> None:
+async def test_a_deadline_before_sending_removes_the_operation(world: World) -> None:
     controller = await world.controller()
     client, _ = world.session(controller.address)
     peer = await controller.accept()
@@ -250,7 +250,7 @@ async def test_a_deadline_after_sending_keeps_the_id_in_use(world: World) -> Non
     await last
 
 
-async def test_silence_is_broken_by_heartbeats_and_a_silent_controller_is_left(world: World) -> None:
+async def test_an_idle_session_sends_heartbeats_and_leaves_a_silent_controller(world: World) -> None:
     controller = await world.controller()
     client, _ = world.session(controller.address)
     peer = await controller.accept()
@@ -265,14 +265,14 @@ async def test_silence_is_broken_by_heartbeats_and_a_silent_controller_is_left(w
             answered = wire.Heartbeat(index=8, cluster_time_ms=clock_ms)
             await peer.send(wire.SessionResponse(heartbeat=answered))
         except ConnectionClosedError:
-            # This machine stood still for longer than a controller may be silent.
+            # This machine paused for longer than the limit of silence.
             peer = await controller.accept()
             with suppress(ConnectionClosedError):
                 await welcome(peer, session_timeout_ms=300)
     await controller.accept()  # the one before says nothing more
 
 
-async def test_close_ends_what_is_in_flight_and_in_line(world: World) -> None:
+async def test_close_fails_operations_in_flight_and_waiting(world: World) -> None:
     client, _, peer = await world.welcomed()
     submitted = [asyncio.create_task(client.submit(put_key("k", 400_000))) for _ in range(5)]
     await next_batch(peer)
@@ -307,7 +307,7 @@ async def test_cancelled_callers_do_not_disturb_the_others(world: World) -> None
     ]
 
 
-async def test_a_node_of_another_cluster_is_told_so_and_does_not_try_again(world: World) -> None:
+async def test_a_node_of_another_cluster_gets_the_refusal_and_does_not_retry(world: World) -> None:
     controller = await world.controller()
     client, running = world.session(controller.address)
     peer = await controller.accept()
@@ -320,7 +320,7 @@ async def test_a_node_of_another_cluster_is_told_so_and_does_not_try_again(world
         await client.ready()
 
 
-async def test_a_later_hello_tells_what_nodes_recorded_and_operations_continue(world: World) -> None:
+async def test_a_later_hello_has_the_records_of_nodes_and_operations_continue(world: World) -> None:
     client, controller, peer = await world.welcomed()
     submitted = asyncio.create_task(client.submit(put_key("k")))
     first = await next_batch(peer)
@@ -341,7 +341,7 @@ async def test_a_later_hello_tells_what_nodes_recorded_and_operations_continue(w
         await client.register_again(())
 
 
-async def test_a_peer_that_breaks_the_protocol_is_left(world: World) -> None:
+async def test_a_peer_that_violates_the_protocol_is_left(world: World) -> None:
     client, controller, peer = await world.welcomed()
     await peer._connection.send(b"\xff\xff\xff")
     peer = await controller.accept()

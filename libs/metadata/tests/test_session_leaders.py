@@ -1,4 +1,4 @@
-"""Sessions and whoever leads: hints, dead leaders, fences, and processes that outlive all controllers they knew."""
+"""Sessions and changes of the leader: hints, dead leaders, fences, and replaced controllers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_hint_to_a_dead_leader_leads_on_to_the_next(world: World) -> Non
     await client.ready()
 
 
-async def test_controllers_that_name_each_other_do_not_keep_a_node_running(world: World) -> None:
+async def test_controllers_that_name_each_other_cause_delays(world: World) -> None:
     one, two, three = [await world.controller() for _ in range(3)]
     client, _ = world.session(one.address, two.address, three.address)
     visits = 0
@@ -103,7 +103,7 @@ async def test_controllers_that_name_each_other_do_not_keep_a_node_running(world
     await asyncio.gather(*blaming, return_exceptions=True)
 
 
-async def test_what_the_dead_leader_never_answered_goes_to_the_new_one_in_order(world: World) -> None:
+async def test_unanswered_operations_go_to_the_next_leader_in_order(world: World) -> None:
     old, new = await world.controller(), await world.controller()
     client, _ = world.session(old.address, new.address)
     peer = await old.accept()
@@ -125,7 +125,7 @@ async def test_what_the_dead_leader_never_answered_goes_to_the_new_one_in_order(
     await asyncio.gather(*submitted)
 
 
-async def test_a_leader_that_steps_down_sends_its_nodes_on(world: World) -> None:
+async def test_a_leader_that_steps_down_redirects_its_nodes(world: World) -> None:
     old, new = await world.controller(), await world.controller()
     client, _ = world.session(old.address, "127.0.0.1:1", new.address)
     peer = await old.accept()
@@ -140,7 +140,7 @@ async def test_a_leader_that_steps_down_sends_its_nodes_on(world: World) -> None
     await submitted
 
 
-async def test_a_process_outlives_every_controller_it_was_configured_with(world: World) -> None:
+async def test_a_session_survives_the_replacement_of_all_configured_controllers(world: World) -> None:
     first, second = await world.controller(), await world.controller()
     client, _ = world.session(first.address)
     peer = await first.accept()
@@ -188,7 +188,7 @@ async def test_a_fenced_node_stops(world: World, code: error_pb2.ErrorCode.Value
     await world.sessions[0][1]
 
 
-async def test_another_epoch_for_the_same_process_is_a_fence(world: World) -> None:
+async def test_a_welcome_with_another_epoch_fences_the_node(world: World) -> None:
     client, controller, peer = await world.welcomed()
     peer.hang_up()
     await welcome(await controller.accept(), node_epoch=4)

@@ -1,4 +1,4 @@
-"""Snapshots: equal images have equal bytes, sections are bounded, damage is named."""
+"""Snapshots: equal images have equal bytes, sections are bounded, damage is refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def populated() -> Log:
     return log
 
 
-def test_an_image_comes_back_whole() -> None:
+def test_a_decoded_image_equals_the_encoded_one() -> None:
     image = populated().image
     back = decode(encode(image))
     assert contents(back) == contents(image)
@@ -111,7 +111,7 @@ def test_an_image_comes_back_whole() -> None:
     assert all(contents(image).values()), "a table without a row is not tested here"
 
 
-def test_an_image_becomes_another_one_and_its_tables_stay_the_same_objects() -> None:
+def test_adopt_takes_the_rows_and_keeps_the_table_objects() -> None:
     log = populated()
     image = Log().image
     tables = dict(image)
@@ -125,7 +125,7 @@ def test_an_image_becomes_another_one_and_its_tables_stay_the_same_objects() -> 
     assert (image.index, image.digest) == (log.image.index, log.image.digest)
 
 
-def test_what_an_image_was_is_left_in_the_other_one_and_released_step_by_step() -> None:
+def test_adopt_moves_the_previous_rows_to_the_other_image_which_is_released_in_steps() -> None:
     log, replaced = populated(), populated()
     before = encode(replaced.image)
     picture = begin_snapshot(replaced.image)
@@ -139,7 +139,7 @@ def test_what_an_image_was_is_left_in_the_other_one_and_released_step_by_step() 
     assert b"".join(picture) == before  # a snapshot under way keeps what it shows
 
 
-def test_the_empty_image_too() -> None:
+def test_a_decoded_empty_image_is_empty() -> None:
     assert contents(decode(encode(MetadataImage()))) == contents(MetadataImage())
 
 
@@ -167,7 +167,7 @@ SNAPSHOT = encode(populated().image)
 
 
 @given(st.integers(0, len(SNAPSHOT) - 1), st.integers(1, 255))
-def test_no_flipped_byte_passes(position: int, flip: int) -> None:
+def test_a_flipped_byte_is_refused(position: int, flip: int) -> None:
     damaged = bytearray(SNAPSHOT)
     damaged[position] ^= flip
     with pytest.raises(SnapshotCorruptError, match="snapshot"):
@@ -175,12 +175,12 @@ def test_no_flipped_byte_passes(position: int, flip: int) -> None:
 
 
 @given(st.integers(0, len(SNAPSHOT) - 1))
-def test_no_truncation_passes(length: int) -> None:
+def test_a_truncated_snapshot_is_refused(length: int) -> None:
     with pytest.raises(SnapshotCorruptError, match="snapshot"):
         decode(SNAPSHOT[:length])
 
 
-def test_nothing_may_follow() -> None:
+def test_trailing_bytes_and_other_magics_are_refused() -> None:
     with pytest.raises(SnapshotCorruptError, match="after the last section"):
         decode(SNAPSHOT + b"\0")
     with pytest.raises(SnapshotCorruptError, match="magic"):

@@ -1,4 +1,4 @@
-"""How current an image is, by questions and their answers."""
+"""Staleness of an image, from probes and their answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ponor_metadata.client.staleness import CLAIMS_MAX, Staleness
 
 
 class HandClock:
-    """Time in the test's hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -23,7 +23,7 @@ class HandClock:
         raise NotImplementedError
 
 
-def test_an_answer_counts_from_its_question() -> None:
+def test_staleness_counts_from_the_probe() -> None:
     clock = HandClock()
     staleness = Staleness(clock, 100)
     staleness.connected()
@@ -39,7 +39,7 @@ def test_an_answer_counts_from_its_question() -> None:
     assert staleness.staleness_ms == 50
 
 
-def test_an_answer_to_an_older_question_or_to_none_says_nothing() -> None:
+def test_answers_to_other_probes_are_ignored() -> None:
     clock = HandClock()
     staleness = Staleness(clock, 100)
     staleness.connected()
@@ -67,7 +67,7 @@ def test_the_controllers_own_staleness_is_added() -> None:
     assert staleness.staleness_ms == 400
 
 
-def test_a_staler_controller_takes_nothing_back() -> None:
+def test_a_staler_controller_does_not_raise_the_staleness() -> None:
     clock = HandClock()
     staleness = Staleness(clock, 100)
     staleness.connected()
@@ -80,7 +80,7 @@ def test_a_staler_controller_takes_nothing_back() -> None:
     assert staleness.staleness_ms == 200
 
 
-def test_one_question_at_a_time_and_not_too_often() -> None:
+def test_probes_are_sent_one_at_a_time_at_the_interval() -> None:
     clock = HandClock()
     staleness = Staleness(clock, 100)
     staleness.connected()
@@ -103,8 +103,10 @@ def test_one_question_at_a_time_and_not_too_often() -> None:
         max_size=3 * CLAIMS_MAX,
     )
 )
-def test_it_never_claims_more_than_was_known(steps: list[tuple[int, int, int, int]]) -> None:
-    """Time passes, indices are committed, a question is answered from a controller that is behind, the image reaches some index."""
+def test_the_image_is_never_reported_as_more_current_than_it_is(
+    steps: list[tuple[int, int, int, int]],
+) -> None:
+    """Each step: time passes, indices are committed, a lagging controller answers a probe, the image reaches an index."""
     clock = HandClock()
     staleness = Staleness(clock, 100)
     staleness.connected()

@@ -1,4 +1,4 @@
-"""The subscription client against a scripted controller on real loopback connections."""
+"""The subscription client with a scripted controller on real loopback connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def world() -> AsyncIterator[World]:
         yield opened
 
 
-async def test_a_snapshot_and_then_every_batch_in_order(world: World) -> None:
+async def test_listeners_get_the_snapshot_and_then_every_batch_in_order(world: World) -> None:
     log = Log()
     controller = await world.controller()
     client, _ = world.client(controller.address)
@@ -64,7 +64,7 @@ async def test_a_snapshot_and_then_every_batch_in_order(world: World) -> None:
     assert client.image.digest == log.image.digest
 
 
-async def test_after_a_break_it_goes_on_where_it_was(world: World) -> None:
+async def test_a_reconnected_subscription_resumes_at_its_index(world: World) -> None:
     log = Log()
     client, controller, peer = await world.following(log)
     image = client.image
@@ -80,7 +80,7 @@ async def test_after_a_break_it_goes_on_where_it_was(world: World) -> None:
     assert world.counted("ponor_subscription_reconnects_total") == 1
 
 
-async def test_another_controller_is_tried_when_one_is_gone(world: World) -> None:
+async def test_another_controller_is_tried_after_a_failure(world: World) -> None:
     log = Log()
     gone, there = await world.controller(), await world.controller()
     await gone.close()
@@ -92,7 +92,7 @@ async def test_another_controller_is_tried_when_one_is_gone(world: World) -> Non
     await client.wait_for(log.image.index)
 
 
-async def test_whoever_is_in_the_quorum_is_tried_as_well(world: World) -> None:
+async def test_addresses_of_the_quorum_are_tried_too(world: World) -> None:
     log = Log()
     _, first, peer = await world.following(log)
     second = await world.controller()
@@ -132,7 +132,7 @@ async def test_waiting_has_a_deadline_and_an_order(world: World) -> None:
     assert order == [here + 1, here + 2, here + 3]
 
 
-async def test_close_ends_the_waiting(world: World) -> None:
+async def test_close_fails_waiters(world: World) -> None:
     client, _, peer = await world.following(Log())
     waiting = asyncio.create_task(client.wait_for(1_000))
     await asyncio.sleep(0)
@@ -164,7 +164,7 @@ async def test_a_silent_controller_is_left(world: World) -> None:
     world.client(controller.address, settings=settings)
     start = wire.SubscribeStart()
     while start != resume_of(log):
-        # A machine that stands still for so long is left before it has said anything; what was said and followed by silence leads to the end.
+        # On a slow machine the client may leave before the first frame; a frame followed by silence leads to the end.
         peer = await controller.accept()
         with suppress(ConnectionClosedError):
             start = (await peer.receive()).start
@@ -172,7 +172,7 @@ async def test_a_silent_controller_is_left(world: World) -> None:
                 await send_snapshot(peer, log.image)
 
 
-async def test_much_at_once_leaves_the_loop_to_others(world: World) -> None:
+async def test_long_work_yields_to_the_event_loop(world: World) -> None:
     log = Log()
     settings = SubscriptionSettings(slice_ms_max=0)
     client, _, peer = await world.following(log, settings)
@@ -196,7 +196,7 @@ async def test_much_at_once_leaves_the_loop_to_others(world: World) -> None:
     assert len(set(applied)) == 50, "the batches of one frame were applied in fewer turns of the loop"
 
 
-async def test_a_newer_record_kind_ends_the_process(world: World) -> None:
+async def test_an_unknown_record_kind_ends_the_subscription(world: World) -> None:
     log = Log()
     controller = await world.controller()
     client, running = world.client(controller.address)
@@ -211,7 +211,7 @@ async def test_a_newer_record_kind_ends_the_process(world: World) -> None:
     assert client.image.index == log.image.index
 
 
-async def test_a_refusal_for_good_is_told_and_an_overload_is_tried_again(world: World) -> None:
+async def test_a_refusal_is_raised_and_an_overload_is_retried(world: World) -> None:
     controller = await world.controller()
     _, running = world.client(controller.address)
     for code in (error_pb2.ERROR_CODE_OVERLOADED, error_pb2.ERROR_CODE_INVALID_REQUEST):
@@ -227,7 +227,7 @@ async def test_a_refusal_for_good_is_told_and_an_overload_is_tried_again(world: 
 @pytest.mark.parametrize(
     "fault", ["chunk crc", "chunk unannounced", "too large", "end early", "digest", "garbage", "empty"]
 )
-async def test_a_broken_transfer_is_begun_again(world: World, fault: str) -> None:
+async def test_a_broken_snapshot_transfer_is_restarted(world: World, fault: str) -> None:
     log = Log()
     data = snapshot.encode(log.image)
     controller = await world.controller()

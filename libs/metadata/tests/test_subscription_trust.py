@@ -1,4 +1,4 @@
-"""What a subscription believes of what controllers send: histories, digests, incarnations, staleness, reads."""
+"""What a subscription accepts from controllers: histories, digests, incarnations, staleness, reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def world() -> AsyncIterator[World]:
         yield opened
 
 
-async def test_another_history_is_never_shown(world: World) -> None:
+async def test_batches_of_another_history_are_not_applied(world: World) -> None:
     log, other = Log(), Log()
     client, controller, peer = await world.following(log)
     other.commit(key_put("from another history"))
@@ -54,7 +54,7 @@ async def test_another_history_is_never_shown(world: World) -> None:
     assert contents(client.image) == contents(other.image)
 
 
-async def test_damaged_bytes_are_never_applied(world: World) -> None:
+async def test_damaged_bytes_are_not_applied(world: World) -> None:
     log = Log()
     client, controller, peer = await world.following(log)
     log.commit(key_put("k", b"right"))
@@ -69,7 +69,7 @@ async def test_damaged_bytes_are_never_applied(world: World) -> None:
     assert row.value == b"right"
 
 
-async def test_readers_never_go_back_in_time(world: World) -> None:
+async def test_an_older_snapshot_is_refused(world: World) -> None:
     log = Log()
     behind = snapshot.decode(snapshot.encode(log.image))
     client, controller, peer = await world.following(log)
@@ -89,7 +89,7 @@ async def test_readers_never_go_back_in_time(world: World) -> None:
     assert contents(client.image) == contents(log.image)
 
 
-async def test_batches_must_follow_what_was_applied(world: World) -> None:
+async def test_batches_must_follow_the_applied_index(world: World) -> None:
     log = Log()
     client, controller, peer = await world.following(log)
     here = log.image.index
@@ -114,7 +114,7 @@ async def test_a_controller_that_finds_another_digest_raises_the_alarm(world: Wo
     assert world.counted("ponor_subscription_digest_mismatches_total") == 1
 
 
-async def test_images_are_compared_while_nothing_happens(world: World) -> None:
+async def test_digests_are_compared_while_there_are_no_batches(world: World) -> None:
     log = Log()
     client, controller, peer = await world.following(log)
     same = wire.Progress(commit_index=log.image.index, digest=log.image.digest)
@@ -129,7 +129,7 @@ async def test_images_are_compared_while_nothing_happens(world: World) -> None:
     assert world.counted("ponor_subscription_digest_mismatches_total") == 1
 
 
-async def test_a_history_that_was_replaced_by_force_ends_the_process(world: World) -> None:
+async def test_a_snapshot_of_a_later_incarnation_ends_the_subscription(world: World) -> None:
     log = Log()
     client, controller, peer = await world.following(log)
     recovered = Log()
@@ -145,7 +145,7 @@ async def test_a_history_that_was_replaced_by_force_ends_the_process(world: Worl
     assert contents(client.image) == contents(log.image)
 
 
-async def test_a_recovery_by_force_that_undid_nothing_is_one_more_batch(world: World) -> None:
+async def test_a_forced_recovery_without_lost_batches_continues_the_subscription(world: World) -> None:
     log = Log()
     client, controller, peer = await world.following(log)
     await commit_and_send(log, peer, record(incarnation_raised=pb.IncarnationRaised(incarnation=1)))
@@ -158,7 +158,7 @@ async def test_a_recovery_by_force_that_undid_nothing_is_one_more_batch(world: W
 
 
 class SteeredClock(SystemClock):
-    """Time passes when the test says so; sleeping is real."""
+    """A clock that the test moves; sleeping is real."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -167,7 +167,7 @@ class SteeredClock(SystemClock):
         return self.now_ms * 1_000_000
 
 
-async def test_staleness_counts_from_the_question_that_was_answered(world: World) -> None:
+async def test_staleness_counts_from_the_answered_probe(world: World) -> None:
     log = Log()
     clock = SteeredClock()
     settings = SubscriptionSettings(ack_interval_ms=100)
@@ -195,7 +195,7 @@ async def test_staleness_counts_from_the_question_that_was_answered(world: World
         await asyncio.sleep(0.01)
 
 
-async def test_a_controller_that_hears_no_leader_is_left_for_another(world: World) -> None:
+async def test_a_controller_without_a_leader_is_left_for_another(world: World) -> None:
     log = Log()
     lonely, other = await world.controller(), await world.controller()
     client, _ = world.client(lonely.address, other.address)
@@ -220,7 +220,7 @@ async def test_a_controller_that_hears_no_leader_is_left_for_another(world: Worl
     await client.wait_for(log.image.index)
 
 
-async def test_a_read_waits_for_what_a_majority_confirmed(world: World) -> None:
+async def test_a_linearizable_read_waits_for_the_confirmed_index(world: World) -> None:
     log = Log()
     client, controller, peer = await world.following(log)
     reading = asyncio.create_task(client.wait_current())

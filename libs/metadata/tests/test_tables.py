@@ -1,4 +1,4 @@
-"""The image's table and the overlay's against a plain dict: rows, order, every index, and what a drop forgets."""
+"""Tables of image and overlay compared with a dict: rows, order, indexes, and the state after a drop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def assert_same(table: Table[int, Coin], model: dict[int, Coin]) -> None:
 
 
 @given(changes)
-def test_the_images_table(wanted: list[Coin | int]) -> None:
+def test_a_table_of_the_image_equals_its_model(wanted: list[Coin | int]) -> None:
     table = MemoryTable(COINS)
     model: dict[int, Coin] = {}
     for each in wanted:
@@ -61,7 +61,7 @@ def test_the_images_table(wanted: list[Coin | int]) -> None:
 
 
 @given(changes, changes, st.booleans())
-def test_the_overlays_table_shows_changes_and_forgets_them(
+def test_a_table_of_the_overlay_equals_its_model(
     under: list[Coin | int], over: list[Coin | int], commits: bool
 ) -> None:
     base = MemoryTable(COINS)

@@ -32,7 +32,7 @@ steps = st.lists(
 
 
 def _state(rows: Any) -> tuple[Any, ...]:
-    """All that a twin remembers: touched rows, and what is still to be noted for indexes."""
+    """Return the whole state: touched rows, changes, and changes that are not noted for indexes."""
 
     def plain(change: Any) -> tuple[Any, ...]:
         return change.key, change.row, change.present, change.batch_index

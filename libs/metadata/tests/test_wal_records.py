@@ -1,4 +1,4 @@
-"""Logs in the store: opened by their owner alone, trimmed forward, recovered once the owner is gone, closed when nothing is left in them."""
+"""Logs in the store: opened by their owner, trimmed forward, recovered after the owner's epoch, closed when no stream is open."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(log: Log, *records: pb.Record, match: str) -> None:
         log.image.replay(batch.SerializeToString())
 
 
-def test_a_log_lives_from_its_opening_to_its_close() -> None:
+def test_a_log_has_a_row_from_its_opening_to_its_close() -> None:
     log = with_logs()
     row = WalRow(NODE_A, NodeEpoch(1), 0, NO_NODE, NO_EPOCH, 0)
     assert list(log.image[WALS].find(WALS_OF, NODE_A)) == [row]
@@ -55,7 +55,7 @@ def test_a_log_lives_from_its_opening_to_its_close() -> None:
     assert [row.node_id for row in log.image[WALS]] == [NODE_B]
 
 
-def test_a_dead_owners_log_is_recovered_by_one_broker_after_the_other() -> None:
+def test_a_fenced_owners_log_is_assigned_to_one_broker_after_another() -> None:
     log = with_logs()
     log.commit(fenced(NODE_A))
     log.commit(wal_assigned(NODE_B))
@@ -68,7 +68,7 @@ def test_a_dead_owners_log_is_recovered_by_one_broker_after_the_other() -> None:
     assert not log.image[WALS].find(WALS_RECOVERED_BY, NODE_B)
 
 
-def test_an_owner_recovers_its_own_older_log_beside_the_one_that_it_writes() -> None:
+def test_an_owner_recovers_its_older_log_while_it_writes_a_new_one() -> None:
     log = with_logs()
     log.commit(registered(NODE_A, 2, wal=OBJECT), wal_assigned(NODE_A, recoverer_epoch=2))
     log.commit(wal_opened(NODE_A, 2))
@@ -99,5 +99,7 @@ def test_an_owner_recovers_its_own_older_log_beside_the_one_that_it_writes() -> 
         ([closed(S1, 1), wal_closed(0), wal_closed(0)], "is not open"),
     ],
 )
-def test_what_would_lose_or_repeat_records_stops_the_process(records: list[pb.Record], words: str) -> None:
+def test_a_record_that_would_lose_or_repeat_data_breaks_an_invariant(
+    records: list[pb.Record], words: str
+) -> None:
     refused(with_logs(), *records, match=words)

@@ -1,4 +1,4 @@
-"""What a node writes down of the controllers' log does not pile up in the store."""
+"""A node has one record of the controllers' log in the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMESPACE = "namespace"
 NODE, OTHER = NodeId(65_536), NodeId(65_537)
 
 
-def test_a_process_removes_what_earlier_processes_of_its_node_wrote() -> None:
+def test_a_process_removes_the_records_of_earlier_processes_of_its_node() -> None:
     simulation = Simulation(1)
     store = simulation.object_store()
 
