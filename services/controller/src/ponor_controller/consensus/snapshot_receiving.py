@@ -126,18 +126,7 @@ class SnapshotReceiving:
             await self._files.remove(path)
             self._keep(chunk, 0)
             return
-        cluster = cluster_of(image)
-        header = SnapshotHeader(
-            meta.index,
-            meta.term,
-            cluster.incarnation if cluster is not None else 0,
-            image.cluster_time_ms,
-            image.digest,
-            meta.digest,
-            meta.size_bytes,
-            meta.membership,
-            received=True,
-        )
+        header = _received_header(meta, image)
         await partial.file.write_sync(0, [encode_header(header)])
         await partial.file.close()
         await self._files.adopt(path, header)
@@ -158,3 +147,18 @@ class SnapshotReceiving:
         except SnapshotCorruptError:
             return None
         return reader.image if reader.image.index == meta.index else None
+
+
+def _received_header(meta: SnapshotMeta, image: MetadataImage) -> SnapshotHeader:
+    cluster = cluster_of(image)
+    return SnapshotHeader(
+        meta.index,
+        meta.term,
+        cluster.incarnation if cluster is not None else 0,
+        image.cluster_time_ms,
+        image.digest,
+        meta.digest,
+        meta.size_bytes,
+        meta.membership,
+        received=True,
+    )

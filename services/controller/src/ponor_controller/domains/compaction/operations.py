@@ -236,15 +236,8 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
     require_commit_size(set_ranges, len(body.stream_objects), situation)
     ids = [each.object_id for each in body.stream_objects]
     if set_object is not None:
+        _check_kind(body, row)
         ids.append(set_object.object_id)
-        if row.kind is CompactionKind.STREAM_OBJECTS:
-            raise invalid(
-                f"compaction {row.task_id} is of kind {row.kind.name} and makes stream objects alone"
-            )
-        if row.kind is CompactionKind.FORCE_SPLIT and not body.stream_objects:
-            raise invalid(
-                f"compaction {row.task_id} is of kind {row.kind.name}; it needs stream objects in addition to a set object"
-            )
         packed = pack_ranges(set_object.ranges)
     require_distinct(ids, "object")
     for each in body.stream_objects:
@@ -256,6 +249,15 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
     if set_object is not None:
         require_prepared(set_object.object_id, set_object.size_bytes, situation)
     return packed
+
+
+def _check_kind(body: wire.CommitCompaction, row: CompactionRow) -> None:
+    """Refuse a stream set object that the kind of the task does not permit."""
+    task = f"compaction {row.task_id} is of kind {row.kind.name}"
+    if row.kind is CompactionKind.STREAM_OBJECTS:
+        raise invalid(f"{task} and makes stream objects alone")
+    if row.kind is CompactionKind.FORCE_SPLIT and not body.stream_objects:
+        raise invalid(f"{task}; it needs stream objects in addition to a set object")
 
 
 def _starts(view: View) -> StartOf:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from ponor.common.v1 import error_pb2
@@ -26,6 +26,7 @@ from ponor_controller.kernel.decisions import (
     require_distinct,
     require_role,
 )
+from ponor_controller.kernel.operation import Caller
 
 BUCKET_INDEX = 0
 """Index of the only bucket that can be configured at present."""
@@ -70,7 +71,7 @@ def claim_objects(body: wire.ClaimObjects, situation: Situation) -> Decision:
     No object is due while a forced recovery is unconfirmed, because the lost part of the log may use it.
     """
     require_role(situation, records_pb2.NODE_ROLE_GC)
-    settings, caller = situation.settings, situation.caller
+    settings = situation.settings
     require_count(body.limit, settings.claim_count_max, "objects")
     if body.ttl_ms < 1:
         raise invalid(f"a claim of {body.ttl_ms} ms; ask for at least 1")
@@ -81,16 +82,18 @@ def claim_objects(body: wire.ClaimObjects, situation: Situation) -> Decision:
     granted = wire.ObjectsGranted(claimed_until_ms=claimed_until_ms)
     for row in rows:
         granted.objects.add(object_id=row.object_id, namespace=row.namespace, bucket_index=row.bucket_index)
-    if not rows:
-        return Decision(result=wire.OperationResult(objects_granted=granted))
+    records = [_claim_record(rows, claimed_until_ms, situation.caller)] if rows else []
+    return Decision(records, wire.OperationResult(objects_granted=granted))
+
+
+def _claim_record(rows: Sequence[ObjectRow], until_ms: int, caller: Caller) -> records_pb2.Record:
     claimed = records_pb2.ObjectsClaimed(
         object_ids=[row.object_id for row in rows],
         node_id=caller.node_id,
         node_epoch=caller.node_epoch,
-        claimed_until_ms=claimed_until_ms,
+        claimed_until_ms=until_ms,
     )
-    record = records_pb2.Record(objects_claimed=claimed)
-    return Decision([record], wire.OperationResult(objects_granted=granted))
+    return records_pb2.Record(objects_claimed=claimed)
 
 
 def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision:

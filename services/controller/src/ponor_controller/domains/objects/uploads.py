@@ -61,9 +61,8 @@ def _commit(
     set_object = body.stream_set_object if body.HasField("stream_set_object") else None
     decision = Decision()
     dead: list[int] = []
-    for uploaded in sorted(
-        body.stream_objects, key=lambda each: (each.range.stream_id, each.range.start_offset)
-    ):
+    by_offset = sorted(body.stream_objects, key=lambda each: (each.range.stream_id, each.range.start_offset))
+    for uploaded in by_offset:
         if uploaded.range.stream_id in existing:
             decision.records.append(stream_object_record(uploaded, situation.now_ms))
         else:
