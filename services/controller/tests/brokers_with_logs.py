@@ -1,7 +1,7 @@
-"""Brokers as far as the controllers are concerned, with write-ahead logs in a store: they lead, append, upload, recover and die.
+"""Brokers with write-ahead logs in a store, reduced to what controllers see of them.
 
-What lives here: the least that a broker does with a log, so that failover has something to lose. A slot is a range that was acknowledged; the store refuses one once
-the log is fenced, at once and for ever, as a conditional put does.
+A slot of a log is an acknowledged range. The store refuses a slot after the log is fenced, as a
+conditional put does.
 """
 
 from __future__ import annotations

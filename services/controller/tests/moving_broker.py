@@ -1,6 +1,6 @@
-"""A broker as far as moves are concerned: it follows its image, opens what it leads, closes what it is told to give up, and asks for the election. Sessions and subscriptions are the real ones.
+"""A broker that moves partitions and can be slow, stuck or forgetful; and a cluster of three controllers.
 
-What lives here: the broker, which can be told to be slow, stuck or forgetful, and a cluster of them beside three real controllers. No data: a stream is empty.
+The streams hold no data.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A quorum of real controllers in one simulated world: their disks forget what was not synced, their network loses, delays and breaks.
+"""A quorum of real controllers in one simulation, with disks that lose unsynced data and a faulty network.
 
-What lives here: starting them, looking into them, and a session that writes through them. Whoever applies a batch shows the digest after it, and all must agree, in every life.
+It starts controllers and compares their digests: after a batch all of them must have the same digest,
+in every life of a process.
 """
 
 from __future__ import annotations

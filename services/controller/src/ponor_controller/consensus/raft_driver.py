@@ -124,7 +124,6 @@ class RaftDriver:
         self.leadership, self.leading = Leadership(node.role, node.term, node.leader), False
         self.applied_index = node.commit_index
         """All entries up to this index were delivered to the listeners."""
-        self.applied_term = 0
         self.applied_membership = node.membership
         self.reads = LinearizableReads(self._read_index, runtime.clock)
         self._show(runtime)
@@ -259,7 +258,7 @@ class RaftDriver:
         if newer:
             self._committed.clear()
             self._delivered_index = meta.index
-            self.applied_index, self.applied_term = meta.index, meta.term
+            self.applied_index = meta.index
             self.applied_membership = meta.membership
         return newer
 
@@ -432,7 +431,7 @@ class RaftDriver:
 
     def _deliver_entries(self, entries: list[Entry]) -> None:
         decoded = [self._decode(entry) for entry in entries]
-        self.applied_index, self.applied_term = entries[-1].index, entries[-1].term
+        self.applied_index = entries[-1].index
         for entry in entries:
             if entry.membership is not None:
                 self.applied_membership = entry.membership
