@@ -20,14 +20,14 @@ from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.report import failure_lines
 from ponor_cluster_simulation.seeds import SeedResult, run_seed
 
-SEEDS = int(os.environ.get("PONOR_SWARM_SEEDS", "6"))
+SEEDS = (0, 2, 5, 7, 10, 11)
+"""Short seeds, about 25 s of CPU together, that reach all intended states; `make simulate` runs all seeds."""
 REPLAYED_SEEDS = (
     range(int(os.environ["PONOR_REPLAYED_SEEDS"])) if "PONOR_REPLAYED_SEEDS" in os.environ else (2, 5)
 )
 """By default two short seeds, which together have one and three controllers, two and three brokers,
 moves, groups and compactors.
 """
-BATCH = 3
 ROOT = Path(__file__).parents[2]
 PRINT_TRACES = """\
 import sys
@@ -46,15 +46,14 @@ def run(seed: int) -> SeedResult:
     return result
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_a_cluster_keeps_all_invariants_and_becomes_quiescent(first: int) -> None:
-    for seed in range(first, min(first + BATCH, SEEDS)):
-        run(seed)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cluster_keeps_all_invariants_and_becomes_quiescent(seed: int) -> None:
+    run(seed)
 
 
 def test_the_swarm_reaches_the_intended_states() -> None:
     coverage = Coverage()
-    for seed in range(6):
+    for seed in SEEDS:
         coverage.add(run(seed).coverage)
     assert coverage.states["runs with three controllers"] > 0
     assert coverage.states["terms in which a controller led"] > 6
@@ -78,6 +77,7 @@ def test_the_swarm_reaches_the_intended_states() -> None:
         "stream_opened",
         "stream_closed",
         "objects_prepared",
+        "stream_set_object_committed",
         "operation_completed",
         "node_registered",
     ):
