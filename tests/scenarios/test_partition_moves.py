@@ -246,7 +246,7 @@ def test_a_hundred_partitions_share_uploads_and_operations() -> None:
         indexes = world.row().leader_epoch, world.committed_index()
         assert await world.move(target, *mine) == [ErrorCode.NONE] * len(mine)
         await world.until(lambda: all(world.leader(index) == target for index in mine))
-        # What nodes write down of the controllers' log (`ponor_metadata.seen_history`) is no upload.
+        # What nodes write down of the controllers' log (`ponor_metadata.client.seen_history`) is no upload.
         uploaded = [key for key in bucket.put_at_ms if key not in before and not key.startswith(PREFIX)]
         assert len(uploaded) <= 4
         assert world.committed_index() - indexes[1] < len(mine)

@@ -62,7 +62,8 @@ class TouchedRows(Generic[K, R]):
         # Changes since the last read of an index. Most are committed before the next one.
         self._unnoted: deque[Change[K, R]] = deque()
         self._moved = [(index.keys, self._index_keys[index.name]) for index in self._schema.indexes]
-        # The last key that the image's table did not have, and the image's index then. A key is usually read several times before its `put`.
+        # The last key that the image's table did not have, and the image's index then. A key is usually read
+        # several times before its `put`.
         self._missing: K | None = None
         self._missing_at = 0
 

@@ -1,6 +1,7 @@
 """Random valid histories: every invariant after every transition, commits, drops, snapshots and replays.
 
-The machine plays the leader: it proposes batches to the overlay, commits some prefix of them, or loses its office and drops them.
+The machine plays the leader: it proposes batches to the overlay, commits some prefix of them, or loses its office
+    and drops them.
 """
 
 from __future__ import annotations
@@ -387,7 +388,10 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, split=st.booleans())
     def end_compaction(self, pick: int, split: bool) -> None:
-        """Commit the live data of the sources as new objects, by stream or together. The read index must find the same offsets."""
+        """Commit the live data of the sources as new objects, by stream or together.
+
+        The read index must find the same offsets.
+        """
         row: CompactionRow | None = self.pick(list(self.overlay[COMPACTIONS]), pick)
         if row is None:
             return

@@ -1,4 +1,6 @@
-"""The read index finds the same offsets after any compaction: old offsets in new set objects, split commits, trimmed ends."""
+"""The read index finds the same offsets after any compaction: old offsets in new set objects, split commits,
+trimmed ends.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,10 @@ class Compacted:
             self.log.commit(trimmed(row.stream_id, start), *([destroyed(*dead)] if dead else []))
 
     def compact(self, node_id: NodeId, picked: list[bool], own_object: list[bool]) -> None:
-        """Compact any set objects of a node, not only adjacent ones. A run gets its own object or a place in the set object."""
+        """Compact any set objects of a node, not only adjacent ones.
+
+        A run gets its own object or a place in the set object.
+        """
         rows = self.log.image[STREAM_SET_OBJECTS].find(STREAM_SET_OBJECTS_AT, node_id)
         sources = [row for row, take in zip(rows, picked, strict=False) if take]
         if not sources:

@@ -1,4 +1,6 @@
-"""Compaction tasks hold their sources, one task per object; snapshot leases keep objects that are destroyed under them."""
+"""Compaction tasks hold their sources, one task per object; snapshot leases keep objects that are destroyed under
+them.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ STREAMS_OF_B = [opened(S2, 1, NODE_B)]
 
 
 def written() -> Log:
-    """Set objects 1 and 2 of node A, set object 3 of node B, stream objects 4 and 5 of stream 1; 6 to 9 are prepared for the worker."""
+    """Set objects 1 and 2 of node A, set object 3 of node B, stream objects 4 and 5 of stream 1; 6 to 9 are
+    prepared for the worker.
+    """
     log = Log()
     log.commit(registered(COMPACTOR, role=2), registered(GC_NODE, role=3))
     log.commit(created(S1), created(S2), opened(S1, 1), opened(S2, 1, NODE_B))

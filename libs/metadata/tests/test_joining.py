@@ -53,7 +53,9 @@ def test_a_second_cluster_in_a_store_is_refused_with_both_names() -> None:
 
 
 def test_a_store_without_the_marker_that_the_cluster_put_is_refused() -> None:
-    """A broker with a wrong prefix found no slots of a dead broker's log, and closed it: acknowledged records were lost."""
+    """A broker with a wrong prefix found no slots of a dead broker's log, and closed it: acknowledged records were
+    lost.
+    """
 
     async def story(store: SimObjectStore) -> None:
         membership = Membership(has_marked=True)
@@ -118,7 +120,10 @@ def test_a_damaged_marker_is_named() -> None:
 
 
 class Broker:
-    """A machine whose process checks the store as a broker with a file write-ahead log does, and ends. `cluster` is what its controllers serve."""
+    """A machine whose process checks the store as a broker with a file write-ahead log does, and ends.
+
+    `cluster` is what its controllers serve.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         self.store = simulation.object_store()

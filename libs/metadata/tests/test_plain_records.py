@@ -1,6 +1,7 @@
 """The compiled path for plain records against the rules: same rows, same order, same refusals, batch by batch.
 
-Random histories of every kind of record are held against each other in test_apply_state_machine, which replays its log both ways.
+Random histories of every kind of record are held against each other in test_apply_state_machine, which replays its
+log both ways.
 """
 
 from __future__ import annotations
@@ -134,7 +135,10 @@ def found(image: MetadataImage) -> list[list[Any]]:
 
 
 def same_outcome(compiled: MetadataImage, by_rules: MetadataImage, encoded: bytes) -> bool:
-    """Apply a batch to both images; return whether they accept it. Outcome, reason and the resulting rows must be equal."""
+    """Apply a batch to both images; return whether they accept it.
+
+    Outcome, reason and the resulting rows must be equal.
+    """
     outcomes: list[str] = []
     for image in (compiled, by_rules):
         try:

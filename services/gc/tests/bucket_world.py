@@ -1,6 +1,6 @@
 """Fixture: a bucket and the metadata of one cluster in virtual time, without a controller.
 
-Rows change state as in `apply_objects`. The store is the simulator's, with lost answers and late puts.
+Rows change state as in `ponor_metadata.nouns.objects`. The store is the simulator's, with lost answers and late puts.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ WriteSeen = Callable[[], Awaitable[None]]
 
 
 class Submits(Protocol):
-    """The part of `ponor_metadata.session.SessionClient` that `ControllerTasks` uses."""
+    """The part of `ponor_metadata.client.session.SessionClient` that `ControllerTasks` uses."""
 
     async def submit(self, operation: wire.Operation) -> wire.OperationResult:
         """Execute an operation exactly once and return its result."""

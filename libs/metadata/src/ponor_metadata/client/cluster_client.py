@@ -1,7 +1,7 @@
 """Calls about the whole cluster: announce a stop, pause and describe the balancer, describe nodes, lease snapshots.
 
-Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may create a second lease, and the first one
-then expires.
+Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may create a second lease, and the
+first one then expires.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class ClusterClient:
         """Unregister a node that will not return. Returns as `announce_stop`.
 
         Raises:
-            OperationError: it is alive, still holds streams, logs or partitions, or is unknown; the message has the remedy.
+            OperationError: it is alive, still holds streams, logs or partitions, or is unknown; the message has the
+                remedy.
         """
         request = wire.ClusterRequest(unregister_node=wire.UnregisterNode(node_id=node_id))
         return (await self._ask(request, timeout_s)).done.index

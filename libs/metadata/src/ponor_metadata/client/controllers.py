@@ -16,8 +16,8 @@ HINTS_IN_A_ROW_MAX: Final = 2
 class KnownControllers:
     """The addresses of one cluster's controllers, HOST:PORT each, shared by the clients of a process.
 
-    Configured addresses are always tried, because their names may not be in the quorum's record. Learned addresses follow
-    the quorum, so that a process keeps its connection after all configured controllers were replaced.
+    Configured addresses are always tried, because their names may not be in the quorum's record. Learned addresses
+    follow the quorum, so that a process keeps its connection after all configured controllers were replaced.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:

@@ -8,7 +8,9 @@ class NodeFencedError(Exception):
 
 
 class WrongClusterError(Exception):
-    """The controllers, the object store and this node do not belong to one cluster; the message names both clusters and the remedy."""
+    """The controllers, the object store and this node do not belong to one cluster; the message names both clusters
+    and the remedy.
+    """
 
 
 class SessionClosedError(Exception):
@@ -52,7 +54,10 @@ class NotLeaderError(ProtocolError):
 
 
 class ImageDivergedError(ProtocolError):
-    """The image and the controller's image differ at the same index. A snapshot replaces the image, and an alarm is logged."""
+    """The image and the controller's image differ at the same index.
+
+    A snapshot replaces the image, and an alarm is logged.
+    """
 
 
 class HistoryReplacedError(Exception):

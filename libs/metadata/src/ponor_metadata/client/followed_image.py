@@ -48,7 +48,10 @@ class FollowedImage:
     """
 
     def __init__(self, snapshot_bytes_max: int, give_way: Callable[[], Awaitable[None]]) -> None:
-        """Begin with an empty image. `give_way` is called between steps of longer work and may yield to the event loop."""
+        """Begin with an empty image.
+
+        `give_way` is called between steps of longer work and may yield to the event loop.
+        """
         self._snapshot_bytes_max = snapshot_bytes_max
         self._give_way = give_way
         self._image = MetadataImage()
@@ -151,7 +154,8 @@ class FollowedImage:
         for encoded in frame.batches:
             digest = running_digest(digest, encoded)
         if digest != frame.digest:
-            # The histories differ, or bytes were damaged. The image stays at the last verified index until a snapshot replaces it.
+            # The histories differ, or bytes were damaged. The image stays at the last verified index until a
+            # snapshot replaces it.
             raise ImageDivergedError(f"the digest after index {image.index} differs from the controller's")
         for encoded in frame.batches:
             before = image.index

@@ -53,7 +53,8 @@ class Membership:
     Attributes:
         cluster_id: the expected cluster; empty: the one of the controllers, unless the store has another one.
         share_store: whether the store may contain other clusters too.
-        has_marked: whether the cluster has put its marker, according to the controllers. Then a store without it is the wrong store.
+        has_marked: whether the cluster has put its marker, according to the controllers. Then a store without it is
+            the wrong store.
     """
 
     cluster_id: str = ""
@@ -86,7 +87,8 @@ async def join(
     *,
     copy: PurePath | None = None,
 ) -> Joined | None:
-    """Find the cluster and check that node, controllers and store belong together. Waits until they answer; None if `stop` is set before.
+    """Find the cluster and check that node, controllers and store belong together. Waits until they answer; None if
+    `stop` is set before.
 
     Args:
         runtime: network and clock.
@@ -95,8 +97,8 @@ async def join(
         membership: the expected cluster.
         store: the object store; it gets the cluster's marker if it has none.
         stop: ends the wait.
-        copy: path of the marker's copy, for a node that can work without the store. If the file exists, the node does not wait
-            for a store that does not answer.
+        copy: path of the marker's copy, for a node that can work without the store. If the file exists, the node
+            does not wait for a store that does not answer.
 
     Raises:
         WrongClusterError: they do not belong together.

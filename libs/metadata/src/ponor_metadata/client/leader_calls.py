@@ -60,7 +60,8 @@ class LeaderCalls(Generic[R]):
 
         Args:
             frame: the request.
-            answer_s_max: how long one controller may take: one that is cut off does not refuse, it is silent, and others know the answer too.
+            answer_s_max: how long one controller may take: one that is cut off does not refuse, it is silent, and
+                others know the answer too.
             timeout_s: how long to go on.
 
         Raises:

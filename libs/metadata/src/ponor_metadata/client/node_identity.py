@@ -14,7 +14,10 @@ from ponor_metadata.nouns.nodes import NodeRole, WalKind
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """The identity of a process. `incarnation`: 16 random bytes drawn at its start; `wal`: where a broker's write-ahead log is."""
+    """The identity of a process.
+
+    `incarnation`: 16 random bytes drawn at its start; `wal`: where a broker's write-ahead log is.
+    """
 
     node_id: NodeId
     role: NodeRole

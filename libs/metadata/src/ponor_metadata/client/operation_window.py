@@ -33,7 +33,10 @@ def encoded_operation(operation: Operation) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class PendingOperation:
-    """An unanswered operation: its id in this process, and its encoding without the id. `sent`: it was sent at least once, so it may have been executed."""
+    """An unanswered operation: its id in this process, and its encoding without the id.
+
+    `sent`: it was sent at least once, so it may have been executed.
+    """
 
     request_id: int
     encoded: bytes
@@ -84,7 +87,9 @@ class OperationWindow:
         return next(iter(self._pending), self._next_id)
 
     async def admit(self, encoded: bytes) -> PendingOperation:
-        """Wait for room, then assign an id to an operation (from `encoded_operation`) and queue it for the next frame."""
+        """Wait for room, then assign an id to an operation (from `encoded_operation`) and queue it for the next
+        frame.
+        """
         size_bytes = len(encoded) + ENVELOPE_BYTES
         assert size_bytes <= self.bytes_max, "an operation larger than the window"
         if not self._line and self._has_room(size_bytes):
@@ -102,7 +107,9 @@ class OperationWindow:
             raise
 
     def complete(self, request_id: int) -> PendingOperation | None:
-        """Remove an answered operation; return None if it was removed before (after a reconnect an answer may arrive twice)."""
+        """Remove an answered operation; return None if it was removed before (after a reconnect an answer may
+        arrive twice).
+        """
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return None
@@ -127,7 +134,10 @@ class OperationWindow:
         self._unsent = deque(self._pending.values())
 
     def next_frame(self) -> bytes | None:
-        """Return an encoded `SessionRequest` with as many operations as fit; None if there is nothing to send. Operations are not encoded again."""
+        """Return an encoded `SessionRequest` with as many operations as fit; None if there is nothing to send.
+
+        Operations are not encoded again.
+        """
         if not self._unsent:
             return None
         parts = [number_field(FIRST_INCOMPLETE_ID, self.first_incomplete_id)]

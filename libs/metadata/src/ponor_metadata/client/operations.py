@@ -18,12 +18,18 @@ REQUEST_ID_TAG: Final = 1 << 3
 
 
 def operation_digest(operation: Operation) -> bytes:
-    """Return BLAKE2b-64 of all fields but request id and trace. A retry has the same digest; another operation under the same id has not."""
+    """Return BLAKE2b-64 of all fields but request id and trace.
+
+    A retry has the same digest; another operation under the same id has not.
+    """
     return blake2b(_body(operation), digest_size=8).digest()
 
 
 def _body(operation: Operation) -> bytes:
-    """Return the encoding without the request id. Fields are encoded in the order of their numbers, so it is cut off without a copy."""
+    """Return the encoding without the request id.
+
+    Fields are encoded in the order of their numbers, so it is cut off without a copy.
+    """
     encoded = operation.SerializeToString(deterministic=True)
     request_id = operation.request_id
     if operation.traceparent:
@@ -43,7 +49,10 @@ def _copied_body(operation: Operation) -> bytes:
 
 
 def operation_attributes(operation: Operation) -> Attributes:
-    """Return the span attributes of an operation, with OpenTelemetry's RPC names where they exist. The controller uses them too."""
+    """Return the span attributes of an operation, with OpenTelemetry's RPC names where they exist.
+
+    The controller uses them too.
+    """
     return {
         "rpc.system.name": "grpc",
         "rpc.method": RPC_METHOD,
@@ -53,7 +62,9 @@ def operation_attributes(operation: Operation) -> Attributes:
 
 @contextmanager
 def traced_operation(telemetry: Telemetry, operation: Operation) -> Iterator[Operation]:
-    """Yield the operation to send: a copy with the id of a new span if the current task is part of a sampled trace, else itself."""
+    """Yield the operation to send: a copy with the id of a new span if the current task is part of a sampled trace,
+    else itself.
+    """
     tracing = telemetry.tracing
     if tracing is None or (parent := tracing.current()) is None:
         yield operation

@@ -1,9 +1,9 @@
 """How far a node saw the controllers' log, and its record of this in the object store.
 
-A controller's directory that is restored from a copy lacks the batches committed after the copy, and nothing in the directory
-shows this. Nodes can detect it: before an action in the store that cannot be undone (put an object, trim a log, delete), a
-node records the index up to which it saw the log. A leader compares these records with its own log when a node registers
-(docs/formats/cluster-marker.md).
+A controller's directory that is restored from a copy lacks the batches committed after the copy, and nothing in the
+directory shows this. Nodes can detect it: before an action in the store that cannot be undone (put an object, trim
+a log, delete), a node records the index up to which it saw the log. A leader compares these records with its own
+log when a node registers (docs/formats/cluster-marker.md).
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ class Witness:
         self._permitted.set()
 
     async def write(self, seen: SeenHistory | None) -> None:
-        """Record `seen`, which covers all earlier indices. Returns when it is durable; retries until the store answers."""
+        """Record `seen`, which covers all earlier indices.
+
+        Returns when it is durable; retries until the store answers.
+        """
         if seen is None or self._covers(seen):
             return
         await self._permitted.wait()
@@ -114,7 +117,10 @@ class Witness:
                     await self._store.delete(older)
 
     async def _older_keys(self, before: SeenHistory | None, seen: SeenHistory) -> list[str]:
-        """Return the keys that the new record replaces. The first record of a process replaces those of the node's earlier processes."""
+        """Return the keys that the new record replaces.
+
+        The first record of a process replaces those of the node's earlier processes.
+        """
         if before is not None:
             return [before.key(self._namespace, self._node_id)]
         listed = self._store.list(_prefix(self._namespace, self._node_id))

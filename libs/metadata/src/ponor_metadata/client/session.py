@@ -1,7 +1,7 @@
 """The session of a node: it sends operations that change metadata to the leading controller.
 
-The client reconnects whenever the connection ends. It sends operations in batches, and again under the same ids and in the
-same order until their outcome is known, also after a change of leader.
+The client reconnects whenever the connection ends. It sends operations in batches, and again under the same ids and
+in the same order until their outcome is known, also after a change of leader.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ NO_DEADLINE: Final = nullcontext()
 class SessionSettings:
     """Bounds of a session. The first three are the protocol's own.
 
-    `welcome_timeout_ms`: a controller without a leader answers after at most 1 s; one that takes longer than this is dead or
-    disconnected.
+    `welcome_timeout_ms`: a controller without a leader answers after at most 1 s; one that takes longer than this
+    is dead or disconnected.
     """
 
     frame_bytes_max: int = 256 * 1024
@@ -91,7 +91,8 @@ class SessionClient:
     ) -> None:
         """Create a session; it sends nothing before `run`.
 
-        `addresses` are the controllers, HOST:PORT each; `applied_index` returns the newest index of the node's image, for heartbeats.
+        `addresses` are the controllers, HOST:PORT each; `applied_index` returns the newest index of the node's
+        image, for heartbeats.
         """
         self._network = network
         self._clock = clock
@@ -154,7 +155,7 @@ class SessionClient:
 
     @property
     def registered_index(self) -> int:
-        """The index that the image must reach before the node uses its streams; available after `ready` returned."""
+        """The image must reach this index before the node uses its streams; available after `ready` returned."""
         assert self._welcome is not None, "the session was not welcomed yet"
         return self._welcome.registered_index
 
@@ -166,7 +167,7 @@ class SessionClient:
 
     @property
     def silence_ms(self) -> int | None:
-        """Time since the last frame of the leader; None before the first Welcome. It includes pauses of this process, because another process may have replaced it meanwhile."""
+        """Time since the leader's last frame, pauses of this process included; None before the first Welcome."""
         if self._heard_ns is None:
             return None
         return (self._clock.monotonic_ns() - self._heard_ns) // 1_000_000
@@ -227,7 +228,8 @@ class SessionClient:
         return result
 
     async def register_again(self, seen: tuple[SeenHistory, ...]) -> None:
-        """Send a new Hello with what nodes recorded in the store; return when a leader accepted it. Operations continue under the same ids.
+        """Send a new Hello with what nodes recorded in the store; return when a leader accepted it. Operations
+        continue under the same ids.
 
         Raises:
             NodeFencedError, SessionClosedError: no leader accepts it; where a leader refused, `run` raises the reason.
@@ -242,7 +244,7 @@ class SessionClient:
             raise self._end
 
     def report_load(self, report: LoadReport) -> None:
-        """Send a load report to the leader soon, once, without an answer. A newer report replaces one that was not sent."""
+        """Send a load report to the leader soon, once. A newer report replaces one that was not sent."""
         self._load = report
         self._wake_sender.set()
 
@@ -251,7 +253,8 @@ class SessionClient:
     ) -> list[OperationResult | OperationError]:
         """Execute operations in order without waiting between them, in one frame if they fit.
 
-        A refused operation does not stop the next ones; one that is refused for overload is retried and may be executed last.
+        A refused operation does not stop the next ones; one that is refused for overload is retried and may be
+        executed last.
 
         Returns:
             For each operation its result or its refusal.
@@ -280,7 +283,8 @@ class SessionClient:
         """Keep the session up until `close` or until the node is fenced.
 
         Raises:
-            OperationError: the controllers refuse this node, for example because of another cluster; the message has the remedy.
+            OperationError: the controllers refuse this node, for example because of another cluster; the message
+                has the remedy.
         """
         assert self._running is None, "the session runs already"
         self._running = asyncio.current_task()

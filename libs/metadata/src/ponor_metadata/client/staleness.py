@@ -1,8 +1,8 @@
 """Staleness of a followed image: how long ago it is known to have contained all committed batches.
 
-The client sends numbered probes, and the controller answers with its commit index. The arrival of a frame proves nothing,
-because after a pause of the process or the network old frames arrive too. The answer to a probe was written after the probe
-was sent.
+The client sends numbered probes, and the controller answers with its commit index. The arrival of a frame proves
+nothing, because after a pause of the process or the network old frames arrive too. The answer to a probe was
+written after the probe was sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import Final
 from ponor_runtime.clock import Clock
 
 CLAIMS_MAX: Final = 64
-"""Limit of commit indices that the image has not reached. Beyond it a new one replaces the previous one, which can only increase the reported staleness."""
+"""Limit of commit indices that the image has not reached.
+
+Beyond it a new one replaces the previous one, which can only increase the reported staleness.
+"""
 
 
 class Staleness:
@@ -52,7 +55,9 @@ class Staleness:
         return self._probe
 
     def claimed(self, probe: int, commit_index: int, staleness_ms: int) -> None:
-        """Take an answer: when the controller received `probe`, `commit_index` was its newest, last confirmed `staleness_ms` before."""
+        """Take an answer: when the controller received `probe`, `commit_index` was its newest, last confirmed
+        `staleness_ms` before.
+        """
         if self._answered or probe != self._probe:
             return
         self._answered = True

@@ -51,9 +51,9 @@ READ_RETRY_SECONDS: Final = 0.05
 class SubscriptionSettings:
     """Bounds of a subscription.
 
-    `slice_ms_max`: longest event-loop turn while batches are applied. `silence_ms_max`: longest silence of a controller, which
-    sends something every 500 ms. `stale_ms_max`: the client leaves a controller that has received nothing from a leader for
-    this long, if there is another one.
+    `slice_ms_max`: longest event-loop turn while batches are applied. `silence_ms_max`: longest silence of a
+    controller, which sends something every 500 ms. `stale_ms_max`: the client leaves a controller that has received
+    nothing from a leader for this long, if there is another one.
     """
 
     slice_ms_max: int = 10
@@ -71,7 +71,8 @@ class SubscriptionClient:
 
     Attributes:
         listeners: called with each batch right after it was applied to `image`, in order.
-        image_listeners: called with the new image after a snapshot replaced `image` (its batches were not announced one by one).
+        image_listeners: called with the new image after a snapshot replaced `image` (its batches were not announced
+            one by one).
     """
 
     def __init__(
@@ -314,7 +315,9 @@ class SubscriptionClient:
             self._slice_began_ns = self._clock.monotonic_ns()
 
     async def _acknowledge(self) -> None:
-        """Acknowledge received bytes if there are enough or the interval has passed, with a probe of the commit index."""
+        """Acknowledge received bytes if there are enough or the interval has passed, with a probe of the commit
+        index.
+        """
         connection = self._connection
         probe = self._staleness.next_probe()
         now_ns = self._clock.monotonic_ns()

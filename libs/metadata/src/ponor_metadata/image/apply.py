@@ -1,7 +1,8 @@
 """Apply: deterministic changes of a view by records, with the same code in every process.
 
-A rule trusts the leader, which validated the request. Its asserts repeat what validation guarantees, so that a violation
-stops the process instead of spreading. Rules read nothing but the view and the record, in particular no clock.
+A rule trusts the leader, which validated the request. Its asserts repeat what validation guarantees, so that a
+violation stops the process instead of spreading. Rules read nothing but the view and the record, in particular no
+clock.
 """
 
 from __future__ import annotations

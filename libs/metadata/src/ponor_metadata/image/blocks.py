@@ -3,8 +3,8 @@
 A block has at most `BLOCK_ROWS_MAX` rows: their keys in a list or array, and the rows as exact tuples in another list
 (`TupleBlocks`; the garbage collector tracks neither tuples nor lists) or as bytes of fixed width (`StructBlocks`).
 
-`freeze` copies only the list of blocks. A block in a picture is copied before its first later change, so the picture does
-not change and no step takes longer than one block (docs/design/metadata-image.md#snapshots).
+`freeze` copies only the list of blocks. A block in a picture is copied before its first later change, so the
+picture does not change and no step takes longer than one block (docs/design/metadata-image.md#snapshots).
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ BLOCK_ROWS_MIN: Final = 128
 
 
 class Block(ABC, Generic[K]):
-    """A run of rows in key order. `generation`: the number of pictures of the map when the block was created or copied."""
+    """A run of rows in key order.
+
+    `generation`: the number of pictures of the map when the block was created or copied.
+    """
 
     __slots__ = ("generation", "keys")
     generation: int
@@ -164,7 +167,10 @@ class Picture(Generic[K]):
             yield from zip(block.keys, block.values(), strict=True)
 
     def drain(self) -> Iterator[tuple[K, Values]]:
-        """Iterate as `items` does, once, and release each block after it was read. Freeing all copied blocks in one step would take long."""
+        """Iterate as `items` does, once, and release each block after it was read.
+
+        Freeing all copied blocks in one step would take long.
+        """
         blocks = self._blocks
         blocks.reverse()
         while blocks:
@@ -278,7 +284,8 @@ class Blocks(ABC, Generic[K]):
     def items(self) -> Iterator[tuple[K, Values]]:
         """Iterate over keys and rows in key order, as of this call; the map may change meanwhile."""
         if self._count <= FEW:
-            # For example the cluster row, which every change of a partition reads. A picture would cost more than the copy.
+            # For example the cluster row, which every change of a partition reads. A picture would cost more than
+            # the copy.
             return iter(
                 [pair for block in self._blocks for pair in zip(block.keys, block.values(), strict=True)]
             )
@@ -316,7 +323,10 @@ class Blocks(ABC, Generic[K]):
         return Picture(self._blocks.copy(), self._count)
 
     def release(self) -> Iterator[None]:
-        """Free all rows, one block per step; do not use the map any more. One step for a million rows would take 100 ms."""
+        """Free all rows, one block per step; do not use the map any more.
+
+        One step for a million rows would take 100 ms.
+        """
         self._firsts.clear()
         while self._blocks:
             self._blocks.pop()
@@ -331,7 +341,10 @@ class Blocks(ABC, Generic[K]):
         return block
 
     def _make_room(self, b: int, i: int, key: K) -> tuple[int, Block[K], int]:
-        """Split a full block. The last block stays full if the new key is the highest, so that ordered insertions leave no gaps."""
+        """Split a full block.
+
+        The last block stays full if the new key is the highest, so that ordered insertions leave no gaps.
+        """
         block = self._blocks[b]
         if i == len(block.keys) and b == len(self._blocks) - 1:
             self._blocks[b] = block.part(0, len(block.keys), self._generation)

@@ -1,4 +1,6 @@
-"""The image: the rows of all committed batches as of one index, equal in all processes that applied the same batches."""
+"""The image: the rows of all committed batches as of one index, equal in all processes that applied the same
+batches.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ class MetadataImage(Tables):
         digest: bytes = EMPTY_DIGEST,
         compiled: bool = True,
     ) -> None:
-        """Create an image without rows. `compiled`: apply plain records by compiled code; tests compare with the rules."""
+        """Create an image without rows.
+
+        `compiled`: apply plain records by compiled code; tests compare with the rules.
+        """
         self.index = index
         self.cluster_time_ms = cluster_time_ms
         self.digest = digest
@@ -89,7 +94,10 @@ class MetadataImage(Tables):
         other._plain = None
 
     def release(self) -> Iterator[None]:
-        """Free all rows in steps of some microseconds; do not use the image afterwards. One step for a million rows would block the event loop."""
+        """Free all rows in steps of some microseconds; do not use the image afterwards.
+
+        One step for a million rows would block the event loop.
+        """
         self._plain = None
         for table in self.values():
             yield from table.release()

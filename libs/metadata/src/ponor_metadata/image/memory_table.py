@@ -195,5 +195,8 @@ def index_keys(table: Table[Any, R], index: Index[I, R]) -> list[I]:
 
 
 def _exact(row: Any) -> Values:
-    """Return the row as an exact tuple. The garbage collector untracks exact tuples, but not instances of subclasses."""
+    """Return the row as an exact tuple.
+
+    The garbage collector untracks exact tuples, but not instances of subclasses.
+    """
     return tuple(row)

@@ -1,7 +1,8 @@
-"""The overlay: the image as it will be after all proposed batches are committed. The leader validates requests against it.
+"""The overlay: the image as it will be after all proposed batches are committed. The leader validates requests
+against it.
 
-It stores the rows that uncommitted batches touched. A commit applies the batch to the image, with the same code as in every
-other process, and removes the rows that no later batch touched. `drop` removes all of them.
+It stores the rows that uncommitted batches touched. A commit applies the batch to the image, with the same code as
+in every other process, and removes the rows that no later batch touched. `drop` removes all of them.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Overlay(Tables):
         self._proposed: deque[ProposedBatch] = deque()
         self._open: list[bytes] | None = None
         """Parts of the open batch's encoding; None: no batch is open."""
-        # (index, cluster clock) of the open batch, else of the newest proposed one; None: as in the image. A tuple, because
-        # every `put` reads it.
+        # (index, cluster clock) of the open batch, else of the newest proposed one; None: as in the image. A tuple,
+        # because every `put` reads it.
         self._newest: tuple[int, int] | None = None
         super().__init__({schema: OverlayTable(table, self) for schema, table in image.items()})
 
@@ -80,14 +81,18 @@ class Overlay(Tables):
         """Apply the next batch to this view only.
 
         Returns:
-            The batch's bytes for the log. The log must have exactly these bytes, because the running digest depends on them.
+            The batch's bytes for the log. The log must have exactly these bytes, because the running digest depends
+            on them.
         """
         assert self._open is None, "a batch is open"
         apply_batch(self, batch)
         return self._proposed[-1].encoded
 
     def open_batch(self, batch: RecordBatch) -> None:
-        """Begin the next batch, without records. `extend_batch` adds records of one operation after the other, `close_batch` ends it."""
+        """Begin the next batch, without records.
+
+        `extend_batch` adds records of one operation after the other, `close_batch` ends it.
+        """
         assert self._open is None, "a batch is open"
         assert not batch.records
         require_next(self, batch)
@@ -95,7 +100,10 @@ class Overlay(Tables):
         self._newest = (batch.index, batch.cluster_time_ms)
 
     def extend_batch(self, records: Sequence[Record], encoded: Iterable[bytes]) -> None:
-        """Apply records to this view only and append them to the open batch. `encoded`: their encodings, which become part of the batch's."""
+        """Apply records to this view only and append them to the open batch.
+
+        `encoded`: their encodings, which become part of the batch's.
+        """
         parts = self._open
         assert parts is not None, "no batch is open"
         apply_records(self, records)

@@ -1,9 +1,11 @@
 # cython: language_level=3, initializedcheck=False
-"""Applies plain records of the most frequent kinds (docs/design/metadata-image.md#applying-records), and reads batch contents.
+"""Applies plain records of the most frequent kinds (docs/design/metadata-image.md#applying-records), and reads
+batch contents.
 
-A record is plain if applying it only changes or appends some numbers. Every other record goes to its apply rule, in particular
-every record that violates an invariant, so that only rules describe violations. `tests/test_plain_records.py` compares both.
-The code works on the lists, arrays and byte arrays of `blocks` and has no storage.
+A record is plain if applying it only changes or appends some numbers. Every other record goes to its apply rule, in
+particular every record that violates an invariant, so that only rules describe violations.
+`tests/test_plain_records.py` compares both. The code works on the lists, arrays and byte arrays of `blocks` and has
+no storage.
 """
 
 from array import array as new_array
@@ -379,7 +381,9 @@ cdef class PlainRecords:
         return 0
 
     cdef Py_ssize_t prepared(self, int64_t object_id, Py_ssize_t *b, int64_t *expires, uint32_t *twin) except -2:
-        """The place of an object that may be committed, and the number of its origin once it is; -1 if there is none."""
+        """The place of an object that may be committed, and the number of its origin once it is; -1 if there is
+        none.
+        """
         cdef Py_ssize_t i
         cdef uint32_t number
         cdef char *data

@@ -1,4 +1,5 @@
-# The subset of protobuf's wire format that plain records use. Part of plain_records_native; protobuf decodes everything else.
+# The subset of protobuf's wire format that plain records use. Part of plain_records_native; protobuf decodes
+# everything else.
 
 cdef enum:
     FIELDS = 8

@@ -1,10 +1,10 @@
 """Snapshots: an image as bytes, as of one index. Equal images have equal bytes in all processes.
 
-Layout (docs/formats/image.md): 8 bytes of magic with the version, then sections. A section is its length (u32), the CRC32C
-of its payload (u32), both little endian, and the payload. The first section has index, clock, digest and the number of rows
-of each kind; each of the others has rows of one kind, in key order, as columns. Writer and reader handle one section per
-step, which takes about a millisecond, so a large image does not block the event loop. The image may change between two
-steps of the writer.
+Layout (docs/formats/image.md): 8 bytes of magic with the version, then sections. A section is its length (u32), the
+CRC32C of its payload (u32), both little endian, and the payload. The first section has index, clock, digest and the
+number of rows of each kind; each of the others has rows of one kind, in key order, as columns. Writer and reader
+handle one section per step, which takes about a millisecond, so a large image does not block the event loop. The
+image may change between two steps of the writer.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class SnapshotReader:
     """
 
     def __init__(self, data: bytes | bytearray) -> None:
-        """Read magic and header. The data must not change: it is not copied, because copying 80 MB would block for 55 ms.
+        """Read magic and header. The data must not change: it is not copied, because copying 80 MB would block for
+        55 ms.
 
         Raises:
             SnapshotCorruptError: they break the layout.

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Inner loops of the image's tables: index entries of loaded and committed objects, and containers without garbage collection."""
+"""Inner loops of the image's tables: index entries of loaded and committed objects, and containers without garbage
+collection.
+"""
 
 from array import array as new_array
 
@@ -26,8 +28,10 @@ def untrack(container):
     """Exclude a container from garbage collection; its reference count still frees it.
 
     A collection of the second generation visits every item of every list that was created since the process began to
-    serve: 70 to 130 ms for a million keys, in one step of the event loop (docs/design/time-and-turns.md#garbage-collection).
-    Lists of a table's keys and rows contain numbers, strings, bytes and tuples of these, so they are in no reference cycle.
+    serve: 70 to 130 ms for a million keys, in one step of the event loop
+        (docs/design/time-and-turns.md#garbage-collection).
+    Lists of a table's keys and rows contain numbers, strings, bytes and tuples of these, so they are in no
+    reference cycle.
     """
     PyObject_GC_UnTrack(<void *>container)
 
@@ -89,7 +93,10 @@ def note_all(dict of_stream, rows, list keys, list values):
 
 
 def append_slot(dict with_stream, array.array stream_ids, unsigned int slot, array.array orders, int64_t order):
-    """Append a slot to the lists of these streams. Returns the streams whose last slot has an order of `order` or above; their lists are unchanged."""
+    """Append a slot to the lists of these streams.
+
+    Returns the streams whose last slot has an order of `order` or above; their lists are unchanged.
+    """
     cdef Py_ssize_t i
     cdef int64_t stream_id, previous = -1
     cdef PyObject *found

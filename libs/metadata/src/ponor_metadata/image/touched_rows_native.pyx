@@ -1,7 +1,8 @@
 # cython: language_level=3, initializedcheck=False
 """The rows of one table that uncommitted batches touched.
 
-Compiled, because an operation of the leader reads and puts a dozen rows. `overlay.OverlayTable` adds indexes and iteration.
+Compiled, because an operation of the leader reads and puts a dozen rows. `overlay.OverlayTable` adds indexes and
+iteration.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,9 +33,10 @@ cdef class Change:
 cdef class TouchedRows:
     """The image's table overlaid with the touched rows, for single rows.
 
-    `_touched` has the newest change of each row. `_changes` and `_notes` are in the order of batches, so that a commit visits
-    only those of its batches. `_unnoted` are changes since the last read of an index; most are committed before the next one.
-    `missing` is the last key that the image's table did not have: a key is usually read several times before its `put`.
+    `_touched` has the newest change of each row. `_changes` and `_notes` are in the order of batches, so that a
+    commit visits only those of its batches. `_unnoted` are changes since the last read of an index; most are
+    committed before the next one. `missing` is the last key that the image's table did not have: a key is usually
+    read several times before its `put`.
     """
 
     cdef readonly object _base, _schema, _overlay, _image

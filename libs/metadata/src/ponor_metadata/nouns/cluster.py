@@ -13,9 +13,14 @@ from ponor_metadata.tables.schema import FIRST_FIELD, Noun, Schema, Section, Vie
 METADATA_LEVEL: Final = "metadata.level"
 """The feature whose level says which record kinds the log may contain (docs/design/consensus.md#quorum-operations)."""
 LATEST_LEVEL: Final = 1
-"""The level of this build. A build with new record kinds raises it; `image.apply` stops at a record of an unknown kind."""
+"""The level of this build.
+
+A build with new record kinds raises it; `image.apply` stops at a record of an unknown kind.
+"""
 EPOCHS_PER_INCARNATION: Final = 1 << 24
-"""Exceeds the registrations of one node, and the elections of one partition, that a lost part of the log can contain."""
+"""Exceeds the registrations of one node, and the elections of one partition, that a lost part of the log can
+contain.
+"""
 INCARNATION_MAX: Final = 127
 """Leader epochs are int32 in Kafka's protocol: 2^7 runs of 2^24 epochs fit."""
 
@@ -89,14 +94,17 @@ def level_of(view: View, name: str = METADATA_LEVEL) -> int:
 def epoch_floor(view: View) -> int:
     """Return the first epoch of the present incarnation, for nodes and for partition leaders.
 
-    A forced recovery may lose the part of the log that handed out epochs. Each incarnation therefore has a run of epochs,
-    and the first epoch that a node or a partition gets in it is at least the first of the run.
+    A forced recovery may lose the part of the log that handed out epochs. Each incarnation therefore has a run of
+    epochs, and the first epoch that a node or a partition gets in it is at least the first of the run.
     """
     return require_cluster(view).incarnation * EPOCHS_PER_INCARNATION
 
 
 def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:
-    """Create the cluster's row. Only batches without records, which begin terms of leadership, may precede this record."""
+    """Create the cluster's row.
+
+    Only batches without records, which begin terms of leadership, may precede this record.
+    """
     assert len(view[CLUSTERS]) == 0, "the cluster was formatted before"
     assert 1 <= record.cluster_ordinal <= CLUSTER_ORDINAL_MAX, f"cluster ordinal {record.cluster_ordinal}"
     view[CLUSTERS].put(
@@ -119,7 +127,10 @@ def tenant_created(view: View, record: records.TenantCreated) -> None:
 
 
 def cluster_stop_announced(view: View, record: records.ClusterStopAnnounced) -> None:
-    """Announce a stop of the whole cluster, replacing an earlier announcement. It ends by the cluster clock, without a record."""
+    """Announce a stop of the whole cluster, replacing an earlier announcement.
+
+    It ends by the cluster clock, without a record.
+    """
     cluster = require_cluster(view)
     assert record.until_ms >= 0, f"a stop until {record.until_ms}"
     view[CLUSTERS].put(cluster._replace(stop_until_ms=record.until_ms))

@@ -33,9 +33,9 @@ class CompactionKind(IntEnum):
 class CompactionRow(NamedTuple):
     """Objects that a worker is replacing: set objects of `node_id`, or stream objects of `stream_id`.
 
-    The other one of the two fields is `NO_NODE` or `NO_STREAM`. `token` counts the workers that leased the task. An expired
-    lease stays with its worker until another worker leases the task. A source may be destroyed already if all of it was
-    trimmed or deleted meanwhile.
+    The other one of the two fields is `NO_NODE` or `NO_STREAM`. `token` counts the workers that leased the task. An
+    expired lease stays with its worker until another worker leases the task. A source may be destroyed already if
+    all of it was trimmed or deleted meanwhile.
     """
 
     task_id: int

@@ -24,7 +24,10 @@ TASK_COUNTERS: Final = (COMPACTION, SNAPSHOT)
 FIRST_SEQUENCE: Final = 1
 """Sequence 0 is never used: an id of 0 means "none" on the wire."""
 INCARNATION_JUMP: Final = 1 << 32
-"""How far a forced recovery moves a counter: further than a lost part of the log can have. The sequence has room for 2^17 jumps."""
+"""How far a forced recovery moves a counter: further than a lost part of the log can have.
+
+The sequence has room for 2^17 jumps.
+"""
 
 
 class CounterRow(NamedTuple):

@@ -37,7 +37,10 @@ ALL_BROKERS: Final = NodeId(-1)
 FIRST_NODE_EPOCH: Final = NodeEpoch(1)
 NODE_ID_LIMIT: Final = 1 << 30
 FLOOR_STEP_MAX: Final = 4_096
-"""Up to this many ids below a risen floor are deleted one by one: more than a session has in flight. A longer step iterates over the kept results."""
+"""Up to this many ids below a risen floor are deleted one by one: more than a session has in flight.
+
+A longer step iterates over the kept results.
+"""
 
 
 class NodeRole(IntEnum):
@@ -84,7 +87,10 @@ class BrokerConfigsRow(NamedTuple):
 
 
 class OperationRow(NamedTuple):
-    """The answer to an operation of a node's present epoch. `result` is an encoded ponor.controller.v1.OperationResult."""
+    """The answer to an operation of a node's present epoch.
+
+    `result` is an encoded ponor.controller.v1.OperationResult.
+    """
 
     node_id: NodeId
     request_id: int
@@ -181,7 +187,10 @@ def node_fenced(view: View, record: records.NodeFenced) -> None:
 
 
 def node_unregistered(view: View, record: records.NodeUnregistered) -> None:
-    """Take the role from a fenced node. Its row and epoch stay: objects and streams refer to epochs of the node id, so they never start over."""
+    """Take the role from a fenced node.
+
+    Its row and epoch stay: objects and streams refer to epochs of the node id, so they never start over.
+    """
     node = _node_at(view, record.node_id, record.node_epoch)
     assert node.fenced, f"node {record.node_id} has its rights"
     view[NODES].put(node._replace(role=NodeRole.NONE, kafka_host="", kafka_port=0, wal=WalKind.FILE))

@@ -70,7 +70,10 @@ def _due(row: ObjectRow) -> tuple[int, ObjectId]:
 
 
 OBJECTS_WAITING: Final[Index[ObjectState, ObjectRow]] = Index("waiting", _awaited_state, _due)
-"""PREPARED objects by expiry and DESTROYED ones by time of destruction, then by object id. COMMITTED ones are not listed."""
+"""PREPARED objects by expiry and DESTROYED ones by time of destruction, then by object id.
+
+COMMITTED ones are not listed.
+"""
 STREAM_SET_OBJECTS_AT: Final[Index[NodeId, StreamSetObjectRow]] = Index(
     "at_node", lambda row: (row.node_id,), lambda row: row.commit_order
 )
@@ -82,7 +85,9 @@ STREAM_SET_OBJECTS_WITH: Final[Index[StreamId, StreamSetObjectRow]] = Index(
 
 _ORIGIN: Final = (Enums(ObjectState), TEXTS, INTEGERS, INTEGERS, INTEGERS)
 IN_USE_SECTION: Final = Section(7, (INTEGERS, *_ORIGIN, INTEGERS, INTEGERS), name="objects in use")
-"""Columns of PREPARED and COMMITTED objects: the first six fields, the size, and the expiry or the time of the commit."""
+"""Columns of PREPARED and COMMITTED objects: the first six fields, the size, and the expiry or the time of the
+commit.
+"""
 DESTROYED_SECTION: Final = Section(8, (INTEGERS, *_ORIGIN, *[INTEGERS] * 7), name="destroyed objects")
 OBJECTS: Final[Schema[ObjectId, ObjectRow]] = Schema(
     "objects", ObjectRow, FIRST_FIELD, (IN_USE_SECTION, DESTROYED_SECTION), (OBJECTS_WAITING,)
@@ -264,7 +269,10 @@ def _check_references(view: View) -> None:
 
 
 def _check_coverage(view: View) -> None:
-    """Check that objects contain every offset of [start, end) exactly once. Set objects may contain pieces below the start."""
+    """Check that objects contain every offset of [start, end) exactly once.
+
+    Set objects may contain pieces below the start.
+    """
     pieces: dict[StreamId, list[tuple[int, int, NodeId | None]]] = defaultdict(list)
     for stream_object in view[STREAM_OBJECTS]:
         piece = (stream_object.start_offset, stream_object.end_offset, None)

@@ -12,7 +12,10 @@ from ponor_metadata.tables.schema import FIRST_FIELD, Noun, Schema, Section, Vie
 
 
 class SnapshotRow(NamedTuple):
-    """A reader's lease of the data as of `image_index`. Objects destroyed at `begun_at_ms` or later are kept while the row exists."""
+    """A reader's lease of the data as of `image_index`.
+
+    Objects destroyed at `begun_at_ms` or later are kept while the row exists.
+    """
 
     lease_id: int
     holder: str
@@ -54,8 +57,8 @@ def snapshot_released(view: View, record: records.SnapshotReleased) -> None:
 def pinned_since_ms(view: View) -> int | None:
     """Return the time from which on destroyed objects are kept for readers; None if there is no lease.
 
-    Every batch after the one that begins a lease has the lease's time or a later one. So all objects of the lease's image
-    that are destroyed later are kept, and some that were destroyed earlier in the same millisecond.
+    Every batch after the one that begins a lease has the lease's time or a later one. So all objects of the lease's
+    image that are destroyed later are kept, and some that were destroyed earlier in the same millisecond.
     """
     return min((row.begun_at_ms for row in view[SNAPSHOTS]), default=None)
 

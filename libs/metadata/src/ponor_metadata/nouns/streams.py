@@ -23,7 +23,10 @@ TOPIC_TAG: Final = "topic"
 PARTITION_TAG: Final = "partition"
 """The tag that holds the number of a stream's partition, in decimal."""
 JOINED_FROM_RANGES: Final = 4
-"""`stream_opened` joins covered ranges of streams with at least so many. Compiled code opens streams with fewer (`plain_records_native`)."""
+"""`stream_opened` joins covered ranges of streams with at least so many.
+
+Compiled code opens streams with fewer (`plain_records_native`).
+"""
 LOOKUPS_MAX: Final = 32
 """Stream objects that one call of `_join_covered` reads; further ranges keep their node until a later call."""
 
@@ -40,11 +43,11 @@ class RangeRow(NamedTuple):
 class StreamRow(NamedTuple):
     """A stream. Committed offsets are [start_offset, end_offset).
 
-    `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `writers` repeats (stream
-    epoch, node id, start offset) for each range: a range ends where the next one begins, the last one at `end_offset`; the
-    first may begin below `start_offset`. A range whose offsets are all in stream objects may have `NO_NODE`, because only
-    stream set objects are found by node; adjacent ranges of this kind are one range. `tag_pairs` are names and values in
-    turn, sorted by name.
+    `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `writers` repeats
+    (stream epoch, node id, start offset) for each range: a range ends where the next one begins, the last one at
+    `end_offset`; the first may begin below `start_offset`. A range whose offsets are all in stream objects may have
+    `NO_NODE`, because only stream set objects are found by node; adjacent ranges of this kind are one range.
+    `tag_pairs` are names and values in turn, sorted by name.
     """
 
     stream_id: StreamId
@@ -291,7 +294,8 @@ def _stream(view: View, stream_id: int) -> StreamRow:
 
 
 def _join_covered(view: View, stream: StreamRow) -> tuple[int, ...]:
-    """Return the stream's writers with adjacent ranges joined if stream objects cover them, as far as `LOOKUPS_MAX` allows.
+    """Return the stream's writers with adjacent ranges joined if stream objects cover them, as far as `LOOKUPS_MAX`
+    allows.
 
     The node of a range is needed only to find its stream set objects. Stream objects are found by the stream, and
     compaction never moves their data into stream set objects. Without this rule a stream would get another range with

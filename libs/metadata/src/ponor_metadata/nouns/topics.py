@@ -1,6 +1,7 @@
 """Topics: partitions, moves of partitions, and deletions that are not complete.
 
-A move changes no leader. Until `PartitionChanged` ends it, the source leads at its epoch, and `replicas` names the target.
+A move changes no leader. Until `PartitionChanged` ends it, the source leads at its epoch, and `replicas` names the
+target.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ class MoveRow(NamedTuple):
 
 
 class DeletionRow(NamedTuple):
-    """A deleted topic with streams or keys that are not deleted yet. `name` is empty for a topic id that only orphans name."""
+    """A deleted topic with streams or keys that are not deleted yet.
+
+    `name` is empty for a topic id that only orphans name.
+    """
 
     topic_id: bytes
     name: str
@@ -138,7 +142,10 @@ DELETIONS: Final[Schema[bytes, DeletionRow]] = Schema(
 
 
 def parse_topic_id(named: str) -> bytes | None:
-    """Parse the topic id in a stream's tag or in a part of a key; None if it is not one. The form is lower-case hexadecimal."""
+    """Parse the topic id in a stream's tag or in a part of a key; None if it is not one.
+
+    The form is lower-case hexadecimal.
+    """
     if len(named) != TOPIC_HEX_CHARACTERS:
         return None
     try:
@@ -204,7 +211,10 @@ def topic_purged(view: View, record: records.TopicPurged) -> None:
 
 
 def partition_changed(view: View, record: records.PartitionChanged) -> None:
-    """Create a partition or change its leader, and end its move. The leader epoch rises with every change of leader and never falls."""
+    """Create a partition or change its leader, and end its move.
+
+    The leader epoch rises with every change of leader and never falls.
+    """
     # Each field of the record is read once: a topic can have a thousand partitions in one batch.
     topic_id, number = record.topic_id, record.partition
     leader_id, leader_epoch = NodeId(record.leader_id), record.leader_epoch
@@ -213,7 +223,8 @@ def partition_changed(view: View, record: records.PartitionChanged) -> None:
     assert topic_id in view[TOPICS], f"topic {topic_id.hex()} does not exist"
     present = partitions.get(key)
     if present is None:
-        # Partitions have no gaps, so it suffices to check the previous one. Counting them would take n² steps for n partitions.
+        # Partitions have no gaps, so it suffices to check the previous one. Counting them would take n² steps for n
+        # partitions.
         assert number == 0 or (topic_id, number - 1) in partitions, (
             f"partition {number} is made before {number - 1}"
         )

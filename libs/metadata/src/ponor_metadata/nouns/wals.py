@@ -1,7 +1,7 @@
 """Write-ahead logs in the object store: opened and trimmed by their owner, recovered and closed by another broker.
 
-A log belongs to one epoch of a node. Another node may touch it only after that epoch ended, and its row stays until every
-acknowledged record of it is committed (docs/formats/object-wal.md).
+A log belongs to one epoch of a node. Another node may touch it only after that epoch ended, and its row stays until
+every acknowledged record of it is committed (docs/formats/object-wal.md).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ FIRST_TOKEN: Final = 0
 
 
 class WalRow(NamedTuple):
-    """A write-ahead log in the object store that is not closed. Slots from `trim_sequence` on may have uncommitted records.
+    """A write-ahead log in the object store that is not closed. Slots from `trim_sequence` on may have uncommitted
+    records.
 
-    The process of (node_id, wal_epoch) writes it. After the end of that epoch the recoverer commits its records and closes
-    it. `token` counts assignments; without one the recoverer is `NO_NODE`, `NO_EPOCH`.
+    The process of (node_id, wal_epoch) writes it. After the end of that epoch the recoverer commits its records and
+    closes it. `token` counts assignments; without one the recoverer is `NO_NODE`, `NO_EPOCH`.
     """
 
     node_id: NodeId
@@ -53,7 +54,10 @@ WALS: Final[Schema[tuple[NodeId, NodeEpoch], WalRow]] = Schema(
 
 
 def wal_opened(view: View, record: records.WalOpened) -> None:
-    """Open a log under the node's present epoch. Only that process does it, so two processes never write into one log."""
+    """Open a log under the node's present epoch.
+
+    Only that process does it, so two processes never write into one log.
+    """
     node_id, epoch = NodeId(record.node_id), NodeEpoch(record.wal_epoch)
     assert is_current(view, node_id, epoch), f"node {node_id} epoch {epoch} is stale: it opens no log"
     node = view[NODES].get(node_id)

@@ -1,7 +1,7 @@
 """Columns: encodings of one value of many rows in a section of a snapshot (docs/formats/image.md).
 
-Each column writes and reads a whole sequence at once, because a row of a million may cost a few hundred nanoseconds only.
-A list of values has exactly one encoding.
+Each column writes and reads a whole sequence at once, because a row of a million may cost a few hundred nanoseconds
+only. A list of values has exactly one encoding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from ponor_metadata.tables.columns_native import split_blobs, split_texts
 
 WORD_BYTES: Final = 8
 VALUES_MAX: Final = 1 << 20
-"""Values in one column of one section, including values in lists. Writers stay far below; readers refuse larger counts."""
+"""Values in one column of one section, including values in lists.
+
+Writers stay far below; readers refuse larger counts.
+"""
 
 
 class ColumnCorruptError(ValueError):
@@ -83,7 +86,10 @@ class Column(ABC):
 
 
 class Words(Column):
-    """64-bit numbers in eight planes: all lowest bytes first, then all second ones, and so on. A plane of equal bytes is one byte."""
+    """64-bit numbers in eight planes: all lowest bytes first, then all second ones, and so on.
+
+    A plane of equal bytes is one byte.
+    """
 
     __slots__ = ("_typecode",)
 
@@ -174,7 +180,8 @@ class Blobs(Column):
 
 
 class Texts(Column):
-    """Strings with many duplicates: each distinct one once, in order of first appearance, then a position for each value.
+    """Strings with many duplicates: each distinct one once, in order of first appearance, then a position for each
+    value.
 
     `interned`: equal strings of different sections become one object. Not for millions of distinct strings: each would
     take a slot in the interpreter's table of interned strings, and growing that table then takes 50 ms in one step.

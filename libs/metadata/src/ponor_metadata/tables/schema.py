@@ -80,7 +80,8 @@ class Schema(Generic[K, R]):
 class Table(Protocol[K, R]):
     """Rows under keys, with indexes, as apply rules, validators and readers use them.
 
-    Iteration is in key order and an index answers in its declared order, so nothing depends on the history of insertions.
+    Iteration is in key order and an index answers in its declared order, so nothing depends on the history of
+    insertions.
     """
 
     @property
@@ -101,7 +102,10 @@ class Table(Protocol[K, R]):
         ...
 
     def find(self, index: Index[I, R], index_key: I) -> Sequence[R]:
-        """Return the rows under an index key, in the index's order. Read it at once: it may or may not show later changes."""
+        """Return the rows under an index key, in the index's order.
+
+        Read it at once: it may or may not show later changes.
+        """
         ...
 
     def put(self, row: R) -> None:
@@ -109,7 +113,10 @@ class Table(Protocol[K, R]):
         ...
 
     def amend(self, row: R) -> None:
-        """Replace a row by one with the same index keys and orders, without index maintenance. Only apply rules call this."""
+        """Replace a row by one with the same index keys and orders, without index maintenance.
+
+        Only apply rules call this.
+        """
         ...
 
     def delete(self, key: K) -> None:
@@ -124,7 +131,8 @@ class Table(Protocol[K, R]):
 class Tables(dict[Schema[Any, Any], Any]):
     """Tables by schema: `tables[STREAMS]`.
 
-    A dictionary, because apply rules look up several tables per record: a `__getitem__` in Python costs three times as much.
+    A dictionary, because apply rules look up several tables per record: a `__getitem__` in Python costs three times
+        as much.
     """
 
     __slots__ = ()

@@ -78,7 +78,7 @@ class OrderedSession(Session, Protocol):
     def submit_in_order(
         self, operations: Sequence[Operation]
     ) -> Awaitable[list[OperationResult | OperationError]]:
-        """Execute operations in order; see `ponor_metadata.session.SessionClient`."""
+        """Execute operations in order; see `ponor_metadata.client.session.SessionClient`."""
         ...
 
 

@@ -76,7 +76,7 @@ class Session(Protocol):
     """The part of the session client that is used here."""
 
     def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> Awaitable[OperationResult]:
-        """Execute an operation; see `ponor_metadata.session.SessionClient`."""
+        """Execute an operation; see `ponor_metadata.client.session.SessionClient`."""
         ...
 
 
@@ -85,7 +85,7 @@ class ImageProgress(Protocol):
 
     def wait_for(self, index: int, deadline_ms: int | None = None) -> Awaitable[None]:
         """Wait until the image shows an index; see
-        `ponor_metadata.subscription.SubscriptionClient`.
+        `ponor_metadata.client.subscription.SubscriptionClient`.
         """
         ...
 
@@ -185,7 +185,7 @@ class TopicAdmin:
         replace: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Change dynamic configs of a broker, or of all (`ponor_metadata.rows.ALL_BROKERS`);
+        """Change dynamic configs of a broker, or of all (`ponor_metadata.nouns.nodes.ALL_BROKERS`);
         otherwise as for topics.
         """
         body = AlterBrokerConfigs(
