@@ -90,13 +90,13 @@ class RaftConsensus:
         self._driver.compaction.on_end(listener)
 
     def leader_address(self) -> str | None:
-        target = self._driver.leadership.leader
+        leader = self._driver.leadership.leader
         members = self.membership.members
-        if target is None and members and self._own not in members:
+        if leader is None and members and self._own not in members:
             # Removed, or not added yet: this controller gets no news of leaders. It names any voter, because
             # nodes may have no other address.
-            target = members[self._driver.node.term % len(self.membership.voters)]
-        return self._addresses.service_address(target) or None if target is not None else None
+            leader = members[self._driver.node.term % len(self.membership.voters)]
+        return self._addresses.service_address(leader) or None if leader is not None else None
 
     def propose(self, entry: LogEntry) -> None:
         self._driver.propose(entry)

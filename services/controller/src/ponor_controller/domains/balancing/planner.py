@@ -25,7 +25,7 @@ from ponor_controller.domains.balancing.loads import PartitionKey
 PAIRED_BROKERS_MAX: Final = 8
 """Number of the most loaded brokers tried as sources, and of the least loaded tried as targets."""
 SWAPPING_BROKERS_MAX: Final = 3
-"""The same for swaps, which are tried if no single move gained."""
+"""The same for swaps, which are tried if no single move helps."""
 GAIN_SHARE_MIN: Final = 0.5
 """Minimum gain of a move as a share of its weight. A move with a smaller gain is soon undone by noise."""
 STOP_SHARE: Final = 0.5
@@ -136,7 +136,7 @@ class _Search:
         return max(0, self._limits.moves_in_flight_max - under_way)
 
     def _best(self, goal: Goal, candidates: Candidates) -> _Change | None:
-        for internal in (False, True):  # coordinators' partitions move only if no other move gained
+        for internal in (False, True):  # coordinators' partitions move only if no other move helps
             for source_id, target_id in self._pairs(goal, PAIRED_BROKERS_MAX):
                 moves = self._moves(goal, candidates, source_id, target_id, internal=internal)
                 best = self._best_of(goal, moves)
