@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_controller.kernel.commit_waiters import CommitWaiters
 from ponor_controller.server.quorum_service import QuorumService
 
 from services.controller.tests.ledger import Ledger
@@ -21,6 +22,7 @@ class FullProposer:
         self._ledger = ledger
         self.opened = asyncio.Event()
         self.proposed: list[str | None] = []
+        self.commits = CommitWaiters(ledger.image)
 
     @property
     def view(self) -> Any:
@@ -39,9 +41,6 @@ class FullProposer:
         self.proposed += [record.WhichOneof("kind") for record in records]
         self._ledger.apply(list(records))
         return self.last_index
-
-    async def committed_up_to(self, index: int) -> None:
-        """At once."""
 
 
 async def test_two_confirmations_that_wait_for_room_confirm_once() -> None:
