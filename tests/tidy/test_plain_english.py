@@ -41,7 +41,6 @@ PENDING: Final = (
     "libs/s3stream/",
     "libs/simulation/",
     "simulation/",
-    "proto/",
     "services/broker/",
     "services/controller/",
     "tests/acceptance/",
