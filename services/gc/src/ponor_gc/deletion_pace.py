@@ -35,7 +35,7 @@ class DeletionPace(StorePolicy):
         self._calls = 0
         self._slowed_at = 0
         """Number of the last call before the last halving. Calls in flight get the same error, so calls up to this one do not halve the rate again."""
-        telemetry.gauge("ponor_gc_delete_keys_per_second", lambda: self._keys_per_s)
+        telemetry.gauge("ponor_gc_delete_keys_per_second", lambda: self.keys_per_s)
 
     @property
     def keys_per_s(self) -> float:
