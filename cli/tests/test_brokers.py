@@ -1,4 +1,4 @@
-"""Several brokers, as far as commands need none that runs: what is shown, what is refused, and which address is asked."""
+"""Commands about brokers, without a running cluster: rows, refusals, and bootstrap addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ponor_cli.clients.kafka_client import KafkaClient
 from ponor_cli.clients.reassignments import PartitionPlace
 from ponor_cli.commands.balance import describe_balance
 from ponor_cli.commands.cluster import describe_brokers
-from ponor_cli.commands.partition import already_there, rest_with
+from ponor_cli.commands.partition import already_led, already_there
 from ponor_cli.errors import CommandError
 from ponor_cli.local.directory import ClusterDirectory, write_json_atomically
 from ponor_cli.main import app
@@ -47,7 +47,7 @@ def broker(number: int, *, fenced: bool = False, draining: bool = False) -> Node
     )
 
 
-def test_brokers_are_shown_with_what_they_lead_give_get_and_recover() -> None:
+def test_describe_brokers_counts_partitions_moves_and_recoveries() -> None:
     image = MetadataImage()
     for row in (broker(1, draining=True), broker(2), broker(3, fenced=True)):
         image[NODES].put(row)
@@ -57,7 +57,7 @@ def test_brokers_are_shown_with_what_they_lead_give_get_and_recover() -> None:
     image[MOVES].put(MoveRow(TOPIC, 0, NodeId(1), NodeId(2), 0, 0, MoveCause.DRAIN, "", ""))
     image[WALS].put(WalRow(NodeId(3), NodeEpoch(1), 0, NodeId(2), NodeEpoch(1)))
     image[WALS].put(WalRow(NodeId(2), NodeEpoch(1), 0, NodeId(-1), NO_EPOCH))
-    states = {1: "draining", 2: "away, last heard 9.5 s ago"}
+    states = {1: "draining", 2: "away, last contact 9.5 s ago"}
     rows = describe_brokers(image, states)
     counts = [
         (
@@ -72,13 +72,13 @@ def test_brokers_are_shown_with_what_they_lead_give_get_and_recover() -> None:
     ]
     assert counts == [
         (1, "draining", 2, 1, 0, 0),
-        (2, "away, last heard 9.5 s ago", 1, 0, 1, 1),
+        (2, "away, last contact 9.5 s ago", 1, 0, 1, 1),
         (3, "left or fenced", 0, 0, 0, 0),
     ]
     assert {row["wal"] for row in rows} == {"object"}
 
 
-def test_a_balance_is_told_with_its_moves_and_their_reasons() -> None:
+def test_describe_balance_lists_moves_with_reasons() -> None:
     move = wire.ExplainedMove(
         topic="t", partition=3, source_id=1, target_id=2, goal="in", reason="40 % against 10 %", begun_at_ms=5
     )
@@ -98,20 +98,20 @@ def test_a_balance_is_told_with_its_moves_and_their_reasons() -> None:
     assert (moves["recent"][0]["reason"], moves["recent"][0]["begun_at_ms"]) == ("40 % against 10 %", 5)
 
 
-def test_partitions_that_a_broker_leads_already_are_told_from_those_that_come_or_leave() -> None:
+def test_already_led_excludes_partitions_that_move() -> None:
     def place(partition: int, leader_id: int, target_id: int | None = None) -> PartitionPlace:
         return PartitionPlace("orders", partition, leader_id, 1, (leader_id,), target_id)
 
     places = [place(0, 7), place(1, 8), place(2, 7, target_id=8), place(3, 8, target_id=7), place(4, 7)]
-    assert rest_with(places, 7) == [0, 4]
+    assert already_led(places, 7) == [0, 4]
     assert already_there("orders", [0, 4], 7).startswith(
-        "orders-0, orders-4 led by 7 already, nothing moves; "
+        "orders-0, orders-4 already led by 7, nothing moves; "
     )
 
 
 @contextmanager
 def listener() -> Iterator[tuple[str, threading.Event]]:
-    """Somebody who takes connections and says nothing; the event tells that one came."""
+    """A server that closes its first connection at once; the event is set when the connection arrives."""
     came = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -126,9 +126,9 @@ def listener() -> Iterator[tuple[str, threading.Event]]:
         thread.join()
 
 
-def test_a_command_goes_on_to_the_next_broker_when_the_first_is_away() -> None:
+def test_kafka_client_tries_the_next_broker_when_the_first_is_away() -> None:
     with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))  # taken, but nobody listens
+        reserved.bind(("127.0.0.1", 0))  # reserved, without a listener
         away = f"127.0.0.1:{reserved.getsockname()[1]}"
         with listener() as (there, came):
             with pytest.raises(CommandError, match=f"the broker at {there} does not answer"):
@@ -139,12 +139,12 @@ def test_a_command_goes_on_to_the_next_broker_when_the_first_is_away() -> None:
 
 
 @pytest.mark.parametrize("words", ["host", "host:port", "host:1,", ":"])
-def test_addresses_that_are_none_are_refused(words: str) -> None:
+def test_kafka_client_refuses_invalid_addresses(words: str) -> None:
     with pytest.raises(CommandError, match="write HOST:PORT"):
         KafkaClient(words)
 
 
-def test_a_cluster_is_not_started_without_brokers_that_hold_partitions(tmp_path: Path) -> None:
+def test_up_refuses_fewer_brokers_than_own_partitions(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     directory.make()
     processes = [{"role": "broker", "id": number} for number in (0, 2)]
@@ -156,12 +156,12 @@ def test_a_cluster_is_not_started_without_brokers_that_hold_partitions(tmp_path:
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        (["cluster", "balance", "--pause", "--resume"], "say one of them"),
+        (["cluster", "balance", "--pause", "--resume"], "give one of them"),
         (["partition", "move", "t", "0", "--to", "1", "--bootstrap", "nowhere"], "write HOST:PORT"),
         (["cluster", "announce-stop", "--seconds", "601"], "equal to 600"),
     ],
 )
-def test_words_that_make_no_command_are_refused(words: list[str], refusal: str) -> None:
+def test_commands_refuse_invalid_options(words: list[str], refusal: str) -> None:
     done = RUNNER.invoke(app, words)
     assert done.exit_code != 0
     assert refusal in f"{done.output}{done.exception or ''}"

@@ -1,4 +1,4 @@
-"""The data directory: one owner, truthful files."""
+"""The data directory: lock, files, control socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ponor_cli.local.control import ControlRequest, ControlServer, send_control,
 from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
 
 
-def test_one_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
+def test_lock_refuses_a_second_owner(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     directory.make()
     with directory.lock(), pytest.raises(CommandError, match="in use by another `ponor up`"):
@@ -20,14 +20,14 @@ def test_one_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
     directory.lock().close()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_make_names_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
     with pytest.raises(CommandError, match="choose another with --data"):
         ClusterDirectory(blocker / "data").make()
 
 
-def test_the_cluster_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_cluster_file_reads_what_it_wrote(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     entry = ProcessEntry(
         "broker", 0, 65536, state="serving", pid=4, addresses={"kafka": "127.0.0.1:9092"}, restarts=2
@@ -40,12 +40,12 @@ def test_the_cluster_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
         written.process("broker", 1)
 
 
-def test_no_cluster_is_said_with_the_remedy(tmp_path: Path) -> None:
+def test_read_names_the_remedy_when_there_is_no_cluster(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="ponor up --data"):
         ClusterFile.read(ClusterDirectory(tmp_path))
 
 
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
+def test_read_json_names_a_damaged_file_and_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{")
     with pytest.raises(CommandError, match=r"x\.json is not valid JSON .* remove it"):
@@ -58,7 +58,7 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     assert sorted(child.name for child in tmp_path.iterdir()) == ["quorum.json", "x.json"]
 
 
-async def test_control_carries_requests_and_refusals(tmp_path: Path) -> None:
+async def test_control_socket_returns_replies_and_refusals(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     asked: list[ControlRequest] = []
 
@@ -83,13 +83,13 @@ async def test_control_carries_requests_and_refusals(tmp_path: Path) -> None:
         send_control(directory, stopping)
 
 
-def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
+def test_socket_path_is_short_for_a_long_directory(tmp_path: Path) -> None:
     deep = ClusterDirectory(tmp_path / ("x" * 120))
     assert len(str(socket_path(deep))) < 100
     assert socket_path(deep) != socket_path(ClusterDirectory(tmp_path / ("y" * 120)))
 
 
-def test_a_refused_start_leaves_no_directory_behind(tmp_path: Path) -> None:
+def test_unmake_removes_the_directories_of_a_refused_start(tmp_path: Path) -> None:
     root = tmp_path / "a" / "b"
     directory = ClusterDirectory(root)
     made = directory.make()

@@ -1,4 +1,4 @@
-"""What goes wrong is one line on standard error that names the thing and the remedy; the exit code says which kind it was."""
+"""Errors of commands are one line on standard error with the remedy; the exit code tells the kind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refusal(
         (["cluster", "quorum", "force-recovery", "--controller", "0"], "--accept-loss"),
     ],
 )
-def test_a_slip_is_named_with_its_remedy(
+def test_errors_are_one_line_with_the_remedy(
     words: list[str],
     what: str,
     tmp_path: Path,
@@ -58,14 +58,14 @@ def test_a_slip_is_named_with_its_remedy(
     assert len(line) < 300
 
 
-def test_missing_credentials_are_said_to_be_that() -> None:
+def test_likely_cause_names_missing_credentials() -> None:
     url = "s3://b/p?endpoint=http://127.0.0.1:1"
     assert "no AWS_ACCESS_KEY_ID in the environment" in likely_cause(parse_s3_location(url, {}))
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     assert likely_cause(parse_s3_location(url, keys)) == likely_cause(None) == ""
 
 
-def test_what_the_system_refuses_is_a_line_too(
+def test_system_errors_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cluster.json").mkdir()
@@ -73,13 +73,13 @@ def test_what_the_system_refuses_is_a_line_too(
     assert f"{tmp_path / 'cluster.json'}: Is a directory" in line
 
 
-def test_words_that_are_no_command_line_end_with_two() -> None:
+def test_an_invalid_command_line_exits_with_2() -> None:
     run = subprocess.run([PONOR, "topic", "show"], capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert "Traceback" not in run.stderr
 
 
-def test_a_reader_that_leaves_ends_a_command_quietly(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
     """`ponor node list | head -0`."""
     entries = [{"role": "gc", "id": number, "node_id": number} for number in range(2_000)]
     cluster = {

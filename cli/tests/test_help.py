@@ -1,4 +1,4 @@
-"""What `ponor` says of itself: every command explains itself in the same words, and a flag looks like a flag."""
+"""`ponor --help` and `--version`, for every command."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def said(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 @pytest.mark.parametrize("words", list(commands(ROOT, ())), ids=" ".join)
-def test_every_command_explains_itself(
+def test_every_command_has_help(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = said((*words, "--help"), monkeypatch, capsys)
     assert f"Usage: {' '.join(['ponor', *words])} " in text
     assert "<bool>" not in text, "a flag takes no value"
-    assert ("--install-completion" in text) == (words == ()), "the shell is taught once"
+    assert ("--install-completion" in text) == (words == ()), "only the root group installs completion"
     assert said((*words, "-h"), monkeypatch, capsys) == text
 
 
-def test_the_commands_of_this_member_come_first_and_in_order() -> None:
+def test_commands_of_this_member_come_first() -> None:
     assert ROOT.list_commands(typer.Context(ROOT))[: len(OWN)] == list(OWN)  # type: ignore[attr-defined]
 
 
-def test_the_version_is_that_of_the_package(
+def test_version_is_the_version_of_the_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, _, number = said(("--version",), monkeypatch, capsys).strip().partition(" ")

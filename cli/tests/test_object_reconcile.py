@@ -1,18 +1,18 @@
-"""What `ponor object reconcile` says when nothing may be deleted."""
+"""The reason that `ponor object reconcile` prints when nothing is deleted."""
 
 from __future__ import annotations
 
-from ponor_cli.commands.object_reconcile import why_only_looked
+from ponor_cli.commands.object_reconcile import why_nothing_deleted
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.settings import GcSettings
 
 
-def test_the_reason_is_the_collectors_own() -> None:
+def test_why_nothing_deleted_returns_the_collectors_reason() -> None:
     """A foreign marker, or a log that is older than the store, was called a forced recovery that waits to be confirmed."""
     refused = ReconcileReport(only_looked=True, refusal="the store says that it belongs to another cluster")
     for settings in (GcSettings(), GcSettings(reconcile_dry_run=True)):
-        assert why_only_looked(refused, settings).endswith("it belongs to another cluster")
+        assert why_nothing_deleted(refused, settings).endswith("it belongs to another cluster")
     unconfirmed = ReconcileReport(only_looked=True)
-    assert "confirm-incarnation" in why_only_looked(unconfirmed, GcSettings())
-    assert not why_only_looked(unconfirmed, GcSettings(reconcile_dry_run=True))
-    assert not why_only_looked(ReconcileReport(), GcSettings())
+    assert "confirm-incarnation" in why_nothing_deleted(unconfirmed, GcSettings())
+    assert not why_nothing_deleted(unconfirmed, GcSettings(reconcile_dry_run=True))
+    assert not why_nothing_deleted(ReconcileReport(), GcSettings())

@@ -1,4 +1,4 @@
-"""From options to processes, without starting any."""
+"""Options of `ponor up`, planned processes, ports and the quorum file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ponor_cli.errors import CommandError
 from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.local.quorum_file import ControllerPlace, QuorumFile
 from ponor_cli.supervisor.plan import (
-    ClusterPlaces,
+    ClusterConfiguration,
     bootstrap_of,
     broker_numbers,
     check_addition,
-    cluster_places,
+    cluster_configuration,
     plan,
     plan_addition,
 )
@@ -47,7 +47,7 @@ def quorum_of(controllers: int, *, formatted: bool = False) -> QuorumFile:
     return QuorumFile(places, formatted)
 
 
-def test_the_default_cluster_is_one_of_each_and_controllers_come_first() -> None:
+def test_plan_of_the_default_cluster_starts_with_the_controller() -> None:
     specs = plan(options(), quorum_of(1), [7000, 7001, 7002, 7003, 7004, 7005])
     assert [spec.name for spec in specs] == ["controller-0", "broker-0", "gc-0", "compactor-0"]
     controller, broker, gc, compactor = (spec.config for spec in specs)
@@ -61,7 +61,7 @@ def test_the_default_cluster_is_one_of_each_and_controllers_come_first() -> None
     }
 
 
-def test_three_controllers_know_each_other_and_everybody_knows_them() -> None:
+def test_plan_gives_all_nodes_the_three_controllers() -> None:
     chosen = options(controllers=3)
     specs = plan(chosen, quorum_of(3), list(range(7000, 7000 + ports_needed(chosen))))
     controllers = [spec.config for spec in specs[:3]]
@@ -81,7 +81,7 @@ def test_three_controllers_know_each_other_and_everybody_knows_them() -> None:
     assert specs[3].config["controllers"] == [voter["service_address"] for voter in voters]
 
 
-def test_brokers_differ_in_number_port_and_directory_and_agree_in_everything_else() -> None:
+def test_plan_of_brokers_differs_in_number_port_and_directory_only() -> None:
     chosen = options(brokers=3, wal="object", kafka_port=9000)
     specs = plan(chosen, quorum_of(1), list(range(7000, 7000 + ports_needed(chosen))))
     brokers = [spec for spec in specs if spec.role == "broker"]
@@ -96,7 +96,7 @@ def test_brokers_differ_in_number_port_and_directory_and_agree_in_everything_els
     assert rest[0]["wal"] == "object"
 
 
-def test_brokers_keep_their_numbers_when_one_of_them_was_removed() -> None:
+def test_broker_numbers_stay_after_a_removal() -> None:
     assert broker_numbers(2, []) == [0, 1]
     assert broker_numbers(2, [0, 2]) == [0, 2]
     assert broker_numbers(4, [0, 2]) == [0, 1, 2, 3]
@@ -109,12 +109,12 @@ def test_brokers_keep_their_numbers_when_one_of_them_was_removed() -> None:
     ]
 
 
-def test_brokers_that_hold_partitions_are_not_left_out_of_a_start() -> None:
+def test_broker_numbers_refuse_fewer_brokers_than_own_partitions() -> None:
     with pytest.raises(CommandError, match="ponor node remove broker N"):
         broker_numbers(1, [0, 1, 2])
 
 
-def test_directories_are_formatted_only_until_the_cluster_has_served_once() -> None:
+def test_plan_formats_directories_until_the_first_start() -> None:
     chosen = options(controllers=3)
     ports = list(range(7000, 7000 + ports_needed(chosen)))
     for formatted in (False, True):
@@ -123,7 +123,7 @@ def test_directories_are_formatted_only_until_the_cluster_has_served_once() -> N
 
 
 @pytest.mark.parametrize("even", [2, 4])
-def test_a_cluster_begins_with_an_odd_number_of_controllers_but_may_be_stopped_while_one_is_replaced(
+def test_quorum_file_needs_an_odd_number_of_controllers_only_for_a_new_cluster(
     tmp_path: Path, even: int
 ) -> None:
     with pytest.raises(CommandError, match="survives no more failures"):
@@ -140,7 +140,7 @@ def test_a_cluster_begins_with_an_odd_number_of_controllers_but_may_be_stopped_w
     assert sum(spec.role == "controller" for spec in specs) == even
 
 
-def test_a_cluster_keeps_its_number_of_controllers_and_their_identities(tmp_path: Path) -> None:
+def test_quorum_file_refuses_another_number_of_controllers(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     begun = QuorumFile.open(directory, 3)
     assert QuorumFile.open(directory, 3) == begun
@@ -148,7 +148,7 @@ def test_a_cluster_keeps_its_number_of_controllers_and_their_identities(tmp_path
         QuorumFile.open(directory, 1)
 
 
-def test_every_port_is_used_once() -> None:
+def test_plan_uses_every_port_once() -> None:
     chosen = options(gcs=3, controllers=3)
     ports = list(range(7000, 7000 + ports_needed(chosen)))
     specs = plan(chosen, quorum_of(3), ports)
@@ -159,7 +159,7 @@ def test_every_port_is_used_once() -> None:
 
 
 @pytest.mark.parametrize("ordinal", [1, 2, 8191, CLUSTER_ORDINAL_MAX])
-def test_node_ids_of_the_largest_cluster_are_unique_and_fit_kafkas_clients(ordinal: int) -> None:
+def test_node_ids_of_the_largest_cluster_are_unique_int32(ordinal: int) -> None:
     chosen = options(controllers=5, brokers=16, gcs=16, compactors=8)
     quorum = quorum_of(5)
     quorum.cluster_ordinal = ClusterOrdinal(ordinal)
@@ -170,12 +170,12 @@ def test_node_ids_of_the_largest_cluster_are_unique_and_fit_kafkas_clients(ordin
     assert all(0 < node_id < 1 << 30 for node_id in ids)
     # Java clients connect to a group's coordinator under the id 2^31 - 1 - NODE.
     assert not ids & {(1 << 31) - 1 - node_id for node_id in ids}
-    added = plan_addition(cluster_places(chosen, quorum, ["127.0.0.1:7000"]), "broker", 16, [9000], {})
+    added = plan_addition(cluster_configuration(chosen, quorum, ["127.0.0.1:7000"]), "broker", 16, [9000], {})
     assert cluster_of_node(NodeId(added.node_id)) == ordinal
     assert {spec.config["cluster_ordinal"] for spec in specs[:5]} == {ordinal}
 
 
-def test_a_new_cluster_draws_its_ordinal_and_keeps_it(tmp_path: Path) -> None:
+def test_quorum_file_draws_an_ordinal_once(tmp_path: Path) -> None:
     drawn = set()
     for number in range(8):
         directory = ClusterDirectory(tmp_path / str(number))
@@ -188,7 +188,7 @@ def test_a_new_cluster_draws_its_ordinal_and_keeps_it(tmp_path: Path) -> None:
     assert len(drawn) > 1
 
 
-def test_an_ordinal_that_is_given_is_kept_and_another_one_is_refused(tmp_path: Path) -> None:
+def test_quorum_file_refuses_another_ordinal(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     assert QuorumFile.open(directory, 1, ClusterOrdinal(7)).cluster_ordinal == 7
     assert QuorumFile.open(directory, 1).cluster_ordinal == 7
@@ -196,7 +196,7 @@ def test_an_ordinal_that_is_given_is_kept_and_another_one_is_refused(tmp_path: P
         QuorumFile.open(directory, 1, ClusterOrdinal(8))
 
 
-def test_a_directory_of_an_earlier_build_keeps_ordinal_1(tmp_path: Path) -> None:
+def test_quorum_file_of_an_earlier_build_has_ordinal_1(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     QuorumFile.open(directory, 1)
     content = read_json(directory.quorum_file)
@@ -206,7 +206,7 @@ def test_a_directory_of_an_earlier_build_keeps_ordinal_1(tmp_path: Path) -> None
     assert QuorumFile.open(directory, 1).cluster_ordinal == 1
 
 
-def test_nodes_are_told_when_they_may_share_the_store() -> None:
+def test_plan_passes_share_store_to_the_nodes() -> None:
     for share in (False, True):
         specs = plan(options(share_store=share), quorum_of(1), list(range(7000, 7006)))
         assert [spec.config["share_store"] for spec in specs[1:]] == [share] * 3
@@ -229,55 +229,59 @@ def test_nodes_are_told_when_they_may_share_the_store() -> None:
         ({"host": "0.0.0.0", "advertise": "::"}, "--advertise ::"),
     ],
 )
-def test_a_refusal_names_the_option(change: dict[str, object], word: str) -> None:
+def test_check_options_names_the_refused_option(change: dict[str, object], word: str) -> None:
     with pytest.raises(CommandError, match=word):
         check_options(options(**change))
 
 
 @pytest.mark.parametrize("url", ["http://x", "s3://", "file://"])
-def test_a_store_that_is_none_is_refused(url: str) -> None:
+def test_object_store_url_refuses_unknown_schemes(url: str) -> None:
     with pytest.raises(CommandError, match="--object-store"):
         object_store_url(options(object_store=url))
 
 
-def test_a_directory_store_is_made_absolute() -> None:
+def test_object_store_url_is_absolute_for_a_directory() -> None:
     assert object_store_url(options(object_store="file:///some/where")) == "file:///some/where"
     assert object_store_url(options(object_store="file://here")) == f"file://{Path.cwd() / 'here'}"
 
 
-def test_only_roles_that_may_be_several_can_be_added_and_the_refusal_says_why() -> None:
+def test_check_addition_refuses_unknown_roles_and_full_ones() -> None:
     check_addition("gc", 1)
     check_addition("broker", 1)
     check_addition("compactor", 1)
-    with pytest.raises(CommandError, match="no role gateway"):
+    with pytest.raises(CommandError, match="unknown role gateway"):
         check_addition("gateway", 1)
     for role in ("gc", "broker", "compactor"):
         with pytest.raises(CommandError, match=f"ponor node remove {role} N"):
             check_addition(role, 16)
 
 
-def test_compactors_come_last_and_one_that_is_added_is_like_them() -> None:
+def test_added_compactor_equals_the_planned_ones() -> None:
     chosen = options(compactors=2)
     specs = plan(chosen, quorum_of(1), list(range(7000, 7000 + ports_needed(chosen))))
     assert [spec.name for spec in specs[-3:]] == ["gc-0", "compactor-0", "compactor-1"]
     assert [spec.node_id for spec in specs[-2:]] == [65536 + 2000, 65536 + 2001]
-    places = ClusterPlaces(ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects")
+    places = ClusterConfiguration(
+        ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects"
+    )
     metrics_port = int(specs[-1].config["metrics"].rpartition(":")[2])
     assert plan_addition(places, "compactor", 1, [metrics_port], {}).config == specs[-1].config
 
 
-def test_an_added_node_is_told_what_the_planned_ones_are() -> None:
+def test_added_node_has_the_configuration_of_the_planned_ones() -> None:
     planned = plan(options(gcs=2, compactors=0), quorum_of(1), list(range(7000, 7006)))[-1]
-    places = ClusterPlaces(ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects")
+    places = ClusterConfiguration(
+        ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects"
+    )
     added = plan_addition(places, "gc", 1, [7005], {"claim_objects_max": "5"})
     assert added.node_id == planned.node_id
     assert added.config == {**planned.config, "settings": {"claim_objects_max": "5"}}
 
 
-def test_an_added_broker_gets_the_port_of_its_number_and_the_kind_of_log_of_the_others() -> None:
+def test_added_broker_has_the_port_of_its_number_and_the_cluster_wal() -> None:
     chosen = options(brokers=2, wal="object", compactors=0)
     planned = plan(chosen, quorum_of(1), list(range(7000, 7006)))[2]
-    places = ClusterPlaces(
+    places = ClusterConfiguration(
         ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects", 9092, "object"
     )
     added = plan_addition(places, "broker", 1, [7004], {"park_ms_max": "100"})
@@ -285,8 +289,10 @@ def test_an_added_broker_gets_the_port_of_its_number_and_the_kind_of_log_of_the_
     assert added.config == {**planned.config, "settings": {"park_ms_max": "100"}}
 
 
-def test_an_added_controller_begins_blank_and_never_formats() -> None:
-    places = ClusterPlaces(ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects")
+def test_added_controller_never_formats() -> None:
+    places = ClusterConfiguration(
+        ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects"
+    )
     added = plan_addition(places, "controller", 3, [7004, 7005, 7006], {})
     assert added.config["format"] is False
     assert "voters" not in added.config
@@ -294,7 +300,7 @@ def test_an_added_controller_begins_blank_and_never_formats() -> None:
     assert used == ["127.0.0.1:7004", "127.0.0.1:7005", "127.0.0.1:7006"]
 
 
-def test_numbers_of_removed_controllers_never_come_back(tmp_path: Path) -> None:
+def test_numbers_of_removed_controllers_are_not_used_again(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     quorum = QuorumFile.open(directory, 3)
     assert quorum.next_number == 3
@@ -303,7 +309,7 @@ def test_numbers_of_removed_controllers_never_come_back(tmp_path: Path) -> None:
     assert QuorumFile.open(directory, 2).next_number == 3
 
 
-def test_otlp_options_become_opentelemetrys_own_variables() -> None:
+def test_otlp_options_become_opentelemetry_variables() -> None:
     assert export_environment(options()) == {}
     asked = options(otlp="http://127.0.0.1:4318", trace_ratio=0.25)
     check_options(asked)
@@ -318,7 +324,7 @@ def test_otlp_options_become_opentelemetrys_own_variables() -> None:
         check_options(options(trace_ratio=1.5))
 
 
-def test_all_ports_follow_from_the_kafka_port_and_none_is_used_twice() -> None:
+def test_ports_are_derived_from_the_kafka_port_without_duplicates() -> None:
     planned = ports_of_cluster(9092, range(10), range(16), 16, 8)
     ports = [each.port for each in planned]
     assert len(set(ports)) == len(ports)
@@ -330,7 +336,7 @@ def test_all_ports_follow_from_the_kafka_port_and_none_is_used_twice() -> None:
     assert metrics == {"controller": 9132, "broker": 9142, "gc": 9158}
 
 
-def test_a_port_that_somebody_listens_on_is_replaced_and_a_line_says_so() -> None:
+def test_choose_ports_replaces_a_port_in_use_and_reports_it() -> None:
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -351,7 +357,7 @@ def test_a_port_that_somebody_listens_on_is_replaced_and_a_line_says_so() -> Non
         ("0.0.0.0", "kafka.example", "kafka.example:9092", "kafka.example:7000"),
     ],
 )
-def test_a_cluster_is_reached_where_it_says(
+def test_bootstrap_uses_the_advertised_host(
     host: str, advertise: str | None, kafka: str, controller: str
 ) -> None:
     chosen = options(host=host, advertise=advertise)
@@ -364,7 +370,7 @@ def test_a_cluster_is_reached_where_it_says(
     assert specs[1].config.get("advertised_host") == advertise
 
 
-def test_a_directory_whose_controllers_are_gone_is_not_started_as_a_new_cluster(tmp_path: Path) -> None:
+def test_quorum_file_refuses_missing_controller_directories(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     quorum = QuorumFile.open(directory, 1)
     quorum.formatted = True

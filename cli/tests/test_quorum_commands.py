@@ -1,4 +1,4 @@
-"""`ponor cluster quorum` as far as it needs no cluster: what is shown, and what is refused before anybody is asked."""
+"""`ponor cluster quorum` without a running cluster: descriptions, refusals, forced recovery."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cluster(tmp_path: Path) -> ClusterDirectory:
     return directory
 
 
-def test_members_are_shown_with_their_part_and_their_lag() -> None:
+def test_describe_quorum_shows_status_and_lag() -> None:
     def member(number: int, *, voter: bool, match_index: int, silent_ms: int = 10) -> wire.MemberState:
         return wire.MemberState(
             node_id=number,
@@ -79,7 +79,7 @@ def test_members_are_shown_with_their_part_and_their_lag() -> None:
     assert describe_quorum(wire.QuorumDescription())[0]["leader"] is None
 
 
-def test_a_voter_that_is_promoted_again_but_not_heard_is_told_apart_from_one_that_votes() -> None:
+def test_silence_of_voter_warns_about_a_voter_without_contact() -> None:
     def voter(number: int, silent_ms: int) -> wire.MemberState:
         return wire.MemberState(
             node_id=7 << 16 | number,
@@ -92,27 +92,27 @@ def test_a_voter_that_is_promoted_again_but_not_heard_is_told_apart_from_one_tha
     assert silence_of_voter(answer, 7 << 16 | 3000) == ""
     for named in (3001, 7 << 16 | 3001):
         said = silence_of_voter(answer, named)
-        assert "was not heard for 9.0 s with its directory 00000000-0000-0000-0000-000000000bb9" in said
+        assert "has had no contact for 9.0 s with its directory 00000000-0000-0000-0000-000000000bb9" in said
         assert f"remove {7 << 16 | 3001} --directory 00000000-0000-0000-0000-000000000bb9" in said
 
 
-def test_a_forced_recovery_is_refused_until_the_loss_is_accepted(cluster: ClusterDirectory) -> None:
+def test_forced_recovery_needs_accept_loss(cluster: ClusterDirectory) -> None:
     before = cluster.quorum_file.read_bytes()
     said = refusal("force-recovery", "--controller", "1", "--data", str(cluster.root))
     assert "--accept-loss" in said
     assert cluster.quorum_file.read_bytes() == before
 
 
-def test_what_a_forced_recovery_needs_is_asked_for_by_name(tmp_path: Path, cluster: ClusterDirectory) -> None:
+def test_forced_recovery_names_what_is_missing(tmp_path: Path, cluster: ClusterDirectory) -> None:
     with pytest.raises(CommandError, match=r"no quorum\.json"):
         force_local_recovery(ClusterDirectory(tmp_path / "elsewhere"), 0)
-    with pytest.raises(CommandError, match=r"there is no controller 7 .*it has 0, 1, 2"):
+    with pytest.raises(CommandError, match=r"has no controller 7; it has 0, 1, 2"):
         force_local_recovery(cluster, 7)
     with cluster.lock(), pytest.raises(CommandError, match="in use by another `ponor up`"):
         force_local_recovery(cluster, 1)
 
 
-def test_a_forced_recovery_of_a_controller_without_a_log_leaves_the_cluster_as_it_is(
+def test_forced_recovery_without_a_log_changes_nothing(
     cluster: ClusterDirectory,
 ) -> None:
     data = cluster.process_data("controller-1")
@@ -130,7 +130,7 @@ def test_a_forced_recovery_of_a_controller_without_a_log_leaves_the_cluster_as_i
     assert len(QuorumFile.open(cluster, 3).controllers) == 3
 
 
-def test_a_forced_recovery_of_a_copy_leaves_the_original_alone(
+def test_forced_recovery_of_a_copy_does_not_change_the_original(
     tmp_path: Path, cluster: ClusterDirectory
 ) -> None:
     """A configuration names the directory of its process by an absolute path. The operator is told to try on copies."""
@@ -149,7 +149,7 @@ def test_a_forced_recovery_of_a_copy_leaves_the_original_alone(
         force_local_recovery(copy, 1)
 
 
-def test_a_controller_under_another_supervisor_is_recovered_by_its_configuration(tmp_path: Path) -> None:
+def test_forced_recovery_takes_the_configuration_of_another_supervisor(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "controller.json"
     data.mkdir()
     content = {"node_id": 3_000, "data": str(data), "listen": "127.0.0.1:1", "peer_listen": "127.0.0.1:2"}
@@ -170,11 +170,13 @@ def test_a_controller_under_another_supervisor_is_recovered_by_its_configuration
         (["describe"], "no cluster in"),
     ],
 )
-def test_nonsense_is_refused_before_anybody_is_asked(tmp_path: Path, words: list[str], said: str) -> None:
+def test_quorum_commands_refuse_invalid_options_before_a_request(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
     assert said in refusal(*words, "--data", str(tmp_path))
 
 
-def test_numbers_are_taken_for_good_and_the_last_controller_stays(cluster: ClusterDirectory) -> None:
+def test_leave_quorum_refuses_the_last_controller(cluster: ClusterDirectory) -> None:
     quorum = QuorumFile.open(cluster, 3)
     running = ClusterFile("h:9092", ["h:1"], "file:///o", "file", None, [])
     changes = ControllerChanges(cluster, running, quorum)
@@ -182,5 +184,5 @@ def test_numbers_are_taken_for_good_and_the_last_controller_stays(cluster: Clust
     assert json.loads(cluster.quorum_file.read_text())["next_number"] == 5
     quorum.controllers = [ControllerPlace(0)]
     with pytest.raises(CommandError, match="only one and cannot be removed"):
-        asyncio.run(changes.let_go(0, 68_536, "h:1"))
+        asyncio.run(changes.leave_quorum(0, 68_536, "h:1"))
     assert len(quorum.controllers) == 1

@@ -1,4 +1,4 @@
-"""Records as lines: what `produce` reads, `consume` writes back."""
+"""Records as lines of text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOME_BYTES = st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).m
     timestamp=st.integers(0, 1 << 50),
     partition=st.integers(0, 100),
 )
-def test_json_that_consume_writes_is_what_produce_reads(
+def test_json_of_consume_is_the_input_of_produce(
     key: bytes | None,
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
@@ -37,19 +37,19 @@ def test_json_that_consume_writes_is_what_produce_reads(
 
 
 @given(key=st.binary(max_size=20).filter(lambda key: b":" not in key), value=st.binary(max_size=40))
-def test_plain_lines_come_back_with_the_same_separator(key: bytes, value: bytes) -> None:
+def test_plain_lines_round_trip_with_the_same_separator(key: bytes, value: bytes) -> None:
     line = render(Record(0, 0, key, value), "t", 0, RecordFormat.VALUE, b":")
     back = parse_plain(line.removesuffix(b"\n"), b":", [], None)
     assert (back.key, back.value) == (key, value)
 
 
-def test_a_line_without_the_separator_takes_the_key_given_for_all() -> None:
+def test_parse_plain_uses_the_default_key_without_a_separator() -> None:
     assert parse_plain(b"no colon", b":", [], None).key is None
     assert parse_plain(b"no colon", b":", [], b"k").key == b"k"
     assert parse_plain(b"a:b:c", b":", [], b"k").value == b"b:c"
 
 
-def test_values_that_are_json_themselves_become_their_text() -> None:
+def test_parse_json_keeps_json_values_as_text() -> None:
     assert parse_json(b'{"value": {"a": 1}}', 1, []).value == b'{"a": 1}'
     assert parse_json(b'{"value": 5}', 1, []).value == b"5"
     assert parse_json(b'{"key": "k", "value": null}', 1, []).value is None
@@ -69,19 +69,19 @@ def test_values_that_are_json_themselves_become_their_text() -> None:
         (b'{"value": {"base64": "!"}}', "base64"),
     ],
 )
-def test_what_is_no_record_is_named_with_its_line(line: bytes, word: str) -> None:
+def test_parse_json_names_the_line_of_an_invalid_record(line: bytes, word: str) -> None:
     with pytest.raises(CommandError, match="line 3") as refused:
         parse_json(line, 3, [])
     assert word in str(refused.value)
 
 
-def test_a_header_needs_a_name() -> None:
+def test_parse_header_needs_a_name() -> None:
     assert parse_header("a=b=c") == ("a", b"b=c")
     with pytest.raises(CommandError, match="NAME=VALUE"):
         parse_header("ab")
 
 
-def test_a_table_row_shows_nulls_as_a_dash() -> None:
+def test_render_shows_null_as_a_dash_in_tables() -> None:
     row = render(Record(5, 1_700_000_000_000, None, b"v"), "t", 2, RecordFormat.TABLE, None).decode()
     assert row.split() == ["2", "5", "2023-11-14T22:13:20.000+00:00", "-", "v"]
     assert json.loads(render(Record(5, 1, None, b"v"), "t", 2, RecordFormat.JSON, None))["offset"] == 5

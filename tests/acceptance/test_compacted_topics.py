@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from ponor_cli.clients.kafka_client import KafkaClient
-from ponor_cli.clients.reassignments import ask_for, follow, places_of
+from ponor_cli.clients.reassignments import follow, places_of, request_moves
 from ponor_kafka.api import ApiKey
 from ponor_kafka.compression import Codec
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -265,7 +265,7 @@ def test_three_cleanings_and_a_move_read_right(tmp_path: Path) -> None:
                 (target,) = [
                     row.node_id for row in client.metadata([]).brokers if row.node_id != place.leader_id
                 ]
-                ask_for(client, topic, [0], target)
+                request_moves(client, topic, [0], target)
                 for _ in follow(client, topic, [0]):
                     pass
                 after = read(cluster.bootstrap, topic)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ponor_cli.clients.kafka_client import KafkaClient
-from ponor_cli.clients.reassignments import ask_for, follow, places_of
+from ponor_cli.clients.reassignments import follow, places_of, request_moves
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.group_watch import GroupWatch, group_watch
@@ -43,7 +43,7 @@ WIDE_WINDOW = {
 def move(client: KafkaClient, partition: int, target_id: int) -> tuple[int, int]:
     """Move, and wait for it; when it was asked for and when it was done (CLOCK_MONOTONIC, ns)."""
     began_ns = time.monotonic_ns()
-    ask_for(client, TOPIC, [partition], target_id)
+    request_moves(client, TOPIC, [partition], target_id)
     for _ in follow(client, TOPIC, [partition]):
         pass
     (place,) = [row for row in places_of(client, [TOPIC]) if row.partition == partition]

@@ -1,4 +1,4 @@
-"""`ponor topic produce` and `consume`, `ponor node add` and `remove`: as processes, with pipes, beside other clients."""
+"""`ponor topic produce` and `consume`, `ponor node add` and `remove`, as processes with pipes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def consumed(cluster: LocalCluster, *command: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_what_is_produced_is_consumed_with_keys_headers_and_bytes(
-    cluster: LocalCluster, compression: str
-) -> None:
+def test_consume_returns_produced_keys_headers_and_bytes(cluster: LocalCluster, compression: str) -> None:
     topic = f"round-{compression}"
     create_topic(cluster, topic, 3)
     lines = [
@@ -72,7 +70,7 @@ def test_what_is_produced_is_consumed_with_keys_headers_and_bytes(
     assert (last["partition"], last["timestamp"]) == (2, NOW_MS)
 
 
-def test_keys_go_where_librdkafka_with_javas_partitioner_puts_them(cluster: LocalCluster) -> None:
+def test_produce_puts_keys_into_the_partitions_of_the_java_partitioner(cluster: LocalCluster) -> None:
     from confluent_kafka import Producer
 
     create_topic(cluster, "keyed", 5)
@@ -98,7 +96,7 @@ def test_keys_go_where_librdkafka_with_javas_partitioner_puts_them(cluster: Loca
     assert all(len(partitions) == 1 for partitions in places.values())
 
 
-def test_offsets_choose_the_beginning(cluster: LocalCluster) -> None:
+def test_consume_starts_at_the_given_offset(cluster: LocalCluster) -> None:
     create_topic(cluster, "places", 1)
     stdin = b"".join(
         b'{"value": "%d", "timestamp": %d}\n' % (number, NOW_MS + number) for number in range(10)
@@ -115,7 +113,7 @@ def test_offsets_choose_the_beginning(cluster: LocalCluster) -> None:
     assert values() == []
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(cluster: LocalCluster) -> None:
+def test_consume_exits_with_0_when_the_reader_closes_the_pipe(cluster: LocalCluster) -> None:
     create_topic(cluster, "long", 1)
     stdin = b"".join(b"%d\n" % number for number in range(20_000))
     assert run(cluster, "topic", "produce", "long", stdin=stdin).returncode == 0
@@ -133,7 +131,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(cluster: LocalCluster) -> Non
     reading.stderr.close()
 
 
-def test_a_follower_sees_what_comes_and_ends_with_130_on_ctrl_c(cluster: LocalCluster) -> None:
+def test_consume_follows_and_exits_with_130_on_ctrl_c(cluster: LocalCluster) -> None:
     create_topic(cluster, "live", 1)
     following = subprocess.Popen(
         words(cluster, "topic", "consume", "live", "--from-beginning"), stdout=subprocess.PIPE
@@ -147,7 +145,7 @@ def test_a_follower_sees_what_comes_and_ends_with_130_on_ctrl_c(cluster: LocalCl
     following.stdout.close()
 
 
-def test_produce_ends_with_130_on_ctrl_c_while_it_waits_for_input(cluster: LocalCluster) -> None:
+def test_produce_exits_with_130_on_ctrl_c_while_it_waits_for_input(cluster: LocalCluster) -> None:
     create_topic(cluster, "typed", 1)
     typing = subprocess.Popen(
         words(cluster, "topic", "produce", "typed"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
@@ -166,7 +164,7 @@ def test_produce_ends_with_130_on_ctrl_c_while_it_waits_for_input(cluster: Local
     typing.stderr.close()
 
 
-def test_a_group_is_shared_with_other_clients_and_goes_on_where_it_was(cluster: LocalCluster) -> None:
+def test_consume_in_a_group_shares_partitions_and_continues_at_its_offsets(cluster: LocalCluster) -> None:
     create_topic(cluster, "shared", 4)
     stdin = b"".join(b"%d:%d\n" % (number, number) for number in range(200))
     assert run(cluster, "topic", "produce", "shared", "-K", ":", stdin=stdin).returncode == 0
@@ -216,7 +214,7 @@ def topic_of_errors(cluster: LocalCluster) -> None:
         (("consume", "errors", "--from-beginning", "--offset", "1"), b"", "one of them"),
     ],
 )
-def test_what_is_wrong_is_named_with_the_remedy(
+def test_produce_and_consume_name_the_error_and_the_remedy(
     cluster: LocalCluster, command: tuple[str, ...], stdin: bytes, word: str
 ) -> None:
     done = run(cluster, "topic", *command, stdin=stdin)
@@ -226,7 +224,7 @@ def test_what_is_wrong_is_named_with_the_remedy(
     assert word in last
 
 
-def test_a_gc_joins_and_leaves_a_running_cluster(cluster: LocalCluster) -> None:
+def test_node_add_and_remove_change_a_running_cluster(cluster: LocalCluster) -> None:
     added = run(cluster, "node", "add", "gc", "--set", "poll_interval_ms_min=100")
     assert added.returncode == 0, added.stderr.decode()
     entry = cluster.process("gc", 1)
@@ -246,12 +244,12 @@ def test_a_gc_joins_and_leaves_a_running_cluster(cluster: LocalCluster) -> None:
 @pytest.mark.parametrize(
     ("command", "word"),
     [
-        (("add", "gc", "--set", "upload_interval_ms=500"), "no setting of a gc"),
+        (("add", "gc", "--set", "upload_interval_ms=500"), "not a setting of a gc"),
         (("remove", "broker", "0"), "no other broker serves"),
         (("remove", "gc", "5"), "no gc 5"),
     ],
 )
-def test_nodes_that_cannot_come_or_go_are_refused_with_the_reason(
+def test_node_add_and_remove_name_the_reason_of_a_refusal(
     cluster: LocalCluster, command: tuple[str, ...], word: str
 ) -> None:
     done = run(cluster, "node", *command)

@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from ponor_cli.clients.kafka_client import KafkaClient
-from ponor_cli.clients.reassignments import ask_for, follow
+from ponor_cli.clients.reassignments import follow, request_moves
 
 from tests.peers.kafka_peer import KafkaPeer, new_cluster_id
 from tests.ports import free_port
@@ -44,7 +44,7 @@ class KafkaPair:
         """Move, and wait for it; when it was asked for and when it was done (CLOCK_MONOTONIC, ns)."""
         with KafkaClient(self.bootstrap) as client:
             began_ns = time.monotonic_ns()
-            ask_for(client, topic, [partition], to)
+            request_moves(client, topic, [partition], to)
             for _ in follow(client, topic, [partition]):
                 pass
             return began_ns, time.monotonic_ns()

@@ -1,4 +1,5 @@
-"""The `ponor` command: a local cluster of real processes, and tools that look at one.
+"""The `ponor` command: runs a local cluster of processes, and operates any cluster.
 
-This member starts services as separate processes and reads their metadata like any other subscriber; it holds no service logic.
+It starts services as separate processes and reads metadata as a subscriber. It contains no service
+logic.
 """

@@ -1,14 +1,15 @@
-"""How a command fails: one line that names the thing and the remedy."""
+"""Errors that a command prints as one line: the message names the thing and the remedy."""
 
 from __future__ import annotations
 
 
 class CommandError(Exception):
-    """The command cannot be carried out; the message is all that the user sees."""
+    """The command failed. The user sees only the message."""
 
 
 def absent_topic(name: str) -> CommandError:
-    """For a topic that the cluster does not have."""
+    """Return the error for a topic that does not exist."""
     return CommandError(
-        f"topic {name} does not exist; `ponor topic create {name}` creates it, `ponor topic list` lists the topics"
+        f"topic {name} does not exist; `ponor topic create {name}` creates it, `ponor topic list`"
+        " lists the topics"
     )

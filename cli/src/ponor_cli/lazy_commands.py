@@ -1,7 +1,8 @@
-"""Commands are loaded when they are asked for: those of this member by name, those of others by the entry point "ponor.commands".
+"""The root group of `ponor`: imports a command when it is called.
 
-What lives here: the one place where the `ponor` command takes something that it does not know. `libs/simulation` offers `simulate`; an installation without that member has no such command. What
-is offered is a Typer application; nothing of it is imported for another command, so `ponor topic list` does not wait for what `ponor broker recover` needs.
+`ponor topic list` does not wait for the imports of `ponor broker recover`. Commands of other
+members, such as `simulate`, are Typer applications behind the entry point `ponor.commands`; an
+installation without the member lacks the command.
 """
 
 from __future__ import annotations
@@ -29,47 +30,61 @@ OWN: Final[Mapping[str, str]] = {
 HELP_NAMES: Final[Mapping[str, Any]] = {"help_option_names": ["--help", "-h"]}
 
 
-class PluggedGroup(TyperGroup):
-    """The commands of this member, and after them those of others. A name that is taken stays with this member."""
+class LazyCommands(TyperGroup):
+    """The commands of this member, then those of other members. This member's command wins if a
+    name exists twice.
+    """
 
     def get_params(self, ctx: Any) -> Any:
-        """As Typer has them, but for the type behind flags."""
+        """Return the parameters without the type behind flags."""
         parameters = super().get_params(ctx)
         bare_flags(parameters)
         return parameters
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the words are the same wherever they are asked for
-        return [*OWN, *(name for name in sorted(_offered()) if name not in OWN)]
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
+        return [*OWN, *(name for name in sorted(_other_members()) if name not in OWN)]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - as above
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
         if cmd_name in OWN:
             module, _, application = OWN[cmd_name].partition(":")
             return _named(cmd_name, getattr(import_module(module), application))
-        entry = _offered().get(cmd_name)
+        entry = _other_members().get(cmd_name)
         return None if entry is None else _named(cmd_name, entry.load())
 
 
 def _named(name: str, application: typer.Typer) -> Any:
     command = typer.main.get_command(application)
     command.name = name
-    _ease(command)
+    _adapt(command)
     return command
 
 
-def _ease(command: Any) -> None:
-    """Say in a command, and in all below it, that `-h` asks for help too and that a flag takes no value (Typer writes `<bool>` behind it)."""
+def _adapt(command: Any) -> None:
+    """Accept `-h`, and remove Typer's `<bool>` behind flags, in a command and its subcommands."""
+    command.help = join_lines(command.help)
     command.context_settings = {**HELP_NAMES, **command.context_settings}
     bare_flags(command.get_params(typer.Context(command, **command.context_settings)))
     for below in getattr(command, "commands", {}).values():
-        _ease(below)
+        _adapt(below)
+
+
+def join_lines(text: str | None) -> str | None:
+    r"""Join the lines of each paragraph, so that help is wrapped at the width of the terminal.
+
+    Paragraphs that start with `\b` keep their lines, as in click.
+    """
+    if text is None:
+        return None
+    paragraphs = text.strip().split("\n\n")
+    return "\n\n".join(each if each.startswith("\b") else " ".join(each.splitlines()) for each in paragraphs)
 
 
 def bare_flags(parameters: Iterable[Any]) -> None:
-    """Take the type away that is shown behind options that take no value."""
+    """Remove the type that help shows behind options without a value."""
     for each in parameters:
         if getattr(each, "is_flag", False) and each.metavar is None:
             each.metavar = ""
 
 
-def _offered() -> dict[str, EntryPoint]:
+def _other_members() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}

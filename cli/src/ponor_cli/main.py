@@ -1,4 +1,4 @@
-"""The command line: finds the command that the words name, prints errors as one line."""
+"""Entry point of `ponor`: run a command, print an error as one line, set the exit code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 from ponor_runtime.lifecycle import end_process
 
 from ponor_cli.errors import CommandError
-from ponor_cli.lazy_commands import HELP_NAMES, PluggedGroup
+from ponor_cli.lazy_commands import HELP_NAMES, LazyCommands
 
 app = typer.Typer(
     name="ponor",
-    cls=PluggedGroup,
+    cls=LazyCommands,
     help="Ponor: Kafka-compatible streaming whose data lives in object storage.",
     no_args_is_help=True,
     context_settings=dict(HELP_NAMES),
@@ -36,11 +36,11 @@ def root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Every command is found by PluggedGroup; this makes a group of none."""
+    """Declare the root group: `LazyCommands` adds the commands."""
 
 
 def main() -> NoReturn:
-    """Entry point of the `ponor` script."""
+    """Run the `ponor` script."""
     end_process(_exit_code())
 
 
@@ -53,7 +53,7 @@ def _exit_code() -> int:
     except BrokenPipeError:
         return 141
     except OSError as error:
-        print(f"ponor: {_of_the_system(error)}", file=sys.stderr)
+        print(f"ponor: {_describe_system_error(error)}", file=sys.stderr)
         return 1
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
@@ -63,8 +63,8 @@ def _exit_code() -> int:
     return 0
 
 
-def _of_the_system(error: OSError) -> str:
-    """What the system refused, as a sentence."""
+def _describe_system_error(error: OSError) -> str:
+    """Describe an error of the operating system, with a remedy where there is one."""
     what = f"{error.filename}: " if error.filename else ""
     remedy = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return f"{what}{error.strerror or error}{remedy}"

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs (`-o table|json`)."""
+"""Output of commands: tables for people, JSON for programs (`-o table|json`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.table import Table
 
 
 class OutputFormat(enum.StrEnum):
-    """Choices of `-o`."""
+    """Values of `-o`."""
 
     TABLE = "table"
     JSON = "json"
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat) -> None:
-    """Print rows; the table shows `columns` (numbers to the right), JSON shows everything."""
+    """Print rows. A table shows `columns`, JSON shows all fields."""
     if output is OutputFormat.JSON:
         print(json.dumps(list(rows), indent=2))
         return
@@ -35,7 +35,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output
 
 
 def print_value(value: Mapping[str, Any], output: OutputFormat) -> None:
-    """Print one thing with its properties."""
+    """Print one object, a line per field."""
     if output is OutputFormat.JSON:
         print(json.dumps(value, indent=2))
         return
@@ -48,7 +48,7 @@ def print_value(value: Mapping[str, Any], output: OutputFormat) -> None:
 
 
 def print_done(message: str, facts: Mapping[str, Any], output: OutputFormat) -> None:
-    """Say that something was done: a sentence for people, the facts with the sentence for programs."""
+    """Print the result of an action: a sentence for people, the sentence and `facts` as JSON."""
     if output is OutputFormat.JSON:
         print(json.dumps({"done": True, "message": message, **facts}, indent=2))
     else:
@@ -56,13 +56,13 @@ def print_done(message: str, facts: Mapping[str, Any], output: OutputFormat) -> 
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A terminal, or a wide page when the output is a pipe (so that rows stay on one line)."""
+    """Return a console. A pipe gets wide lines, so that each row stays on one line."""
     terminal = Console(highlight=False, soft_wrap=False, stderr=stderr)
     return terminal if terminal.is_terminal else Console(highlight=False, width=220, stderr=stderr)
 
 
 def human_bytes(count: int) -> str:
-    """1536 -> '1.5 KiB'."""
+    """Format a size: 1536 becomes '1.5 KiB'."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
@@ -72,7 +72,7 @@ def human_bytes(count: int) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """1, "record" -> '1 record'; 2 -> '2 records'."""
+    """Format a number with its noun: '1 record', '2 records'."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

@@ -1,4 +1,6 @@
-"""How a command finds the cluster: by `--data DIR` (cluster.json) or by `--bootstrap HOST:PORT` (a broker)."""
+"""Find the addresses of a cluster by `--data DIR` (its `cluster.json`) or `--bootstrap HOST:PORT`
+(a broker).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from ponor_cli.local.directory import ClusterDirectory
 
 CONTROLLERS_CONFIG = "ponor.controllers"
 OBJECT_STORE_CONFIG = "ponor.object.store"
-"""Read-only broker configs by which a broker tells tools where the cluster's other parts are."""
+"""Read-only broker configs with the addresses of the cluster's other parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where a cluster is, as one of the two options said."""
+    """Addresses of a cluster: brokers, controllers, and the URL of the object store."""
 
     bootstrap: str
     controllers: list[str]
@@ -25,23 +27,23 @@ class ClusterAddress:
 
 
 def find_bootstrap(data: Path | None, bootstrap: str | None) -> str:
-    """The address of a broker.
+    """Return the addresses of the brokers.
 
     Raises:
-        CommandError: both options, or no cluster there.
+        CommandError: both options are given, or the directory holds no cluster.
     """
     if bootstrap is not None:
         if data is not None:
-            raise CommandError("--data and --bootstrap name a cluster each; give one of them")
+            raise CommandError("--data and --bootstrap both name a cluster; give one of them")
         return bootstrap
     return ClusterFile.read(ClusterDirectory(data or Path("data"))).bootstrap
 
 
 def find_cluster(data: Path | None, bootstrap: str | None) -> ClusterAddress:
-    """Controllers and object store of the cluster, asked of a broker when only that is known.
+    """Return all addresses of the cluster. With `--bootstrap` a broker is asked for them.
 
     Raises:
-        CommandError: both options, no cluster there, or the broker is not one of Ponor's.
+        CommandError: as `find_bootstrap`, or the broker is not a Ponor broker.
     """
     address = find_bootstrap(data, bootstrap)
     if bootstrap is None:
@@ -52,14 +54,12 @@ def find_cluster(data: Path | None, bootstrap: str | None) -> ClusterAddress:
     controllers = configs.get(CONTROLLERS_CONFIG)
     store = configs.get(OBJECT_STORE_CONFIG)
     if not controllers or not store:
-        raise CommandError(
-            f"the broker at {address} does not say where its controllers are; is it a Ponor broker?"
-        )
+        raise CommandError(f"the broker at {address} does not name its controllers; is it a Ponor broker?")
     return ClusterAddress(address, controllers.split(","), store)
 
 
 def find_controllers(controllers: str | None, data: Path | None, bootstrap: str | None) -> list[str]:
-    """Addresses of the controllers: given, or found as `find_cluster` finds them.
+    """Return the addresses of the controllers: `controllers`, or those that `find_cluster` finds.
 
     Raises:
         CommandError: as `find_cluster`.

@@ -54,7 +54,9 @@ async def ask_quorum_async(
 
 
 def describe_quorum_soon(controllers: Sequence[str]) -> wire.QuorumDescription | None:
-    """Return the leader's description of the quorum, or None if no leader answers within `DESCRIBE_S_MAX`."""
+    """Return the leader's description of the quorum, or None if no leader answers within
+    `DESCRIBE_S_MAX`.
+    """
     request = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
     try:
         return ask_quorum(controllers, request, timeout_s=DESCRIBE_S_MAX).description
@@ -65,8 +67,9 @@ def describe_quorum_soon(controllers: Sequence[str]) -> wire.QuorumDescription |
 async def announce_stop(controllers: Sequence[str], *, ttl_ms: int, timeout_s: float) -> bool:
     """Announce that the whole cluster stops within `ttl_ms`; 0 takes the announcement back.
 
-    Until then brokers do not drain and no broker fails over. Returns whether the leader committed it. A cluster without a
-    leader can be stopped all the same: without a leader there is no drain and no failover.
+    Until then brokers do not drain and no broker fails over. Returns whether the leader committed
+    it. A cluster without a leader can be stopped all the same: without a leader there is no drain
+    and no failover.
     """
     try:
         await _with_network(

@@ -1,4 +1,4 @@
-"""Reads the cluster for a command: subscribes to a controller, takes the image, leaves; or opens the object store for a moment."""
+"""Read the committed metadata of a cluster, or its object store, for one command."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CURRENT_MS_MAX = 20_000
 
 
 def image_of(cluster: ClusterAddress) -> MetadataImage:
-    """The committed metadata: everything that was committed when this was called, whichever controller it comes from.
+    """Return the metadata with everything that was committed before this call.
 
     Raises:
-        CommandError: no controller answers, or they are too few to know what is committed.
+        CommandError: no majority of the controllers answers.
     """
     return asyncio.run(read_image(cluster.controllers))
 
@@ -37,7 +37,7 @@ def image_of(cluster: ClusterAddress) -> MetadataImage:
 def with_store(
     cluster: ClusterAddress, environment: dict[str, str], work: Callable[[ObjectStore], Awaitable[T]]
 ) -> T:
-    """Run something that reads the cluster's object store.
+    """Run `work` with the cluster's object store.
 
     Raises:
         CommandError: the store refuses or does not answer.
@@ -46,7 +46,7 @@ def with_store(
 
 
 async def read_image(controllers: Sequence[str]) -> MetadataImage:
-    """`image_of` on a loop that runs already."""
+    """Return the metadata, as `image_of`, on the running event loop."""
     runtime = system_runtime()
     subscription = SubscriptionClient(
         network=runtime.network,
@@ -93,7 +93,7 @@ async def _use_store(
 
 
 def system_runtime() -> Runtime:
-    """The outside world, for a command."""
+    """Return the ports of a command to the outside world."""
 
     def fail_stop(what: str, error: BaseException) -> NoReturn:
         raise CommandError(f"{what}: {error}") from error

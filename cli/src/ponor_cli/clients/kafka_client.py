@@ -1,4 +1,4 @@
-"""A small Kafka client for commands: one connection, one request at a time, versions negotiated."""
+"""A blocking Kafka client for administrative commands: one connection, one request at a time."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ BROKER_RESOURCE = 4
 
 
 class KafkaClient:
-    """A connection to one broker, the first of `bootstrap` (HOST:PORT,HOST:PORT,...) that can be reached.
+    """A connection to the first broker of `bootstrap` (HOST:PORT,HOST:PORT,...) that accepts one.
 
-    Raises (all calls): `CommandError` when the broker cannot be reached or does not answer.
+    Raises (all calls): `CommandError` when no broker can be reached, or the broker does not answer.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -52,7 +52,9 @@ class KafkaClient:
         self._socket.close()
 
     def call(self, request: Message, response_class: type[R], *, version_max: int | None = None) -> R:
-        """Send a request in the newest version that both sides know (and that is at most `version_max`), and wait for its response."""
+        """Send a request in the newest version that both sides support, at most `version_max`.
+        Returns the response.
+        """
         key = request.API_KEY
         low, high = self._versions.get(key, (0, -1))
         version = min(high, request.VERSION_MAX if version_max is None else version_max)
@@ -61,12 +63,12 @@ class KafkaClient:
         return self._exchange(request, response_class, version)
 
     def metadata(self, topics: list[str] | None) -> MetadataResponse:
-        """Brokers and topics; None asks for all topics. Never creates one."""
+        """Return brokers and topics; None means all topics. Never creates a topic."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         return self.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
 
     def broker_configs(self, names: list[str]) -> dict[str, str]:
-        """Configs of the connected broker, as far as it has them."""
+        """Return the named configs of the cluster's brokers, without those that are not set."""
         node_id = self.metadata([]).controller_id
         resource = DescribeConfigsResource(
             resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=names
@@ -94,16 +96,17 @@ class KafkaClient:
             length = int.from_bytes(self._read(4), "big")
             if length > RESPONSE_BYTES_MAX:
                 raise CommandError(
-                    f"the broker at {self._address} claims an answer of {length} bytes; is it Kafka's port?"
+                    f"the broker at {self._address} announces a response of {length} bytes; is it a"
+                    " Kafka port?"
                 )
             answer = self._read(length)
             correlation, position = decode_response_header(request.API_KEY, version, answer)
             if correlation != self._correlation:
-                raise CommandError(f"the broker at {self._address} answers out of order; is it Kafka's port?")
+                raise CommandError(f"the broker at {self._address} answers out of order; is it a Kafka port?")
             return decode_as(response_class, version, answer, position)[0]
         except (OSError, KafkaWireError) as error:
             raise CommandError(
-                f"the broker at {self._address} does not answer as Kafka does: {error}"
+                f"the broker at {self._address} does not answer as a Kafka broker: {error}"
             ) from error
 
     def _read(self, length: int) -> bytes:
@@ -111,7 +114,7 @@ class KafkaClient:
         while length:
             part = self._socket.recv(min(length, 1 << 20))
             if not part:
-                raise OSError("it closed the connection; is it Kafka's port?")
+                raise OSError("it closed the connection; is it a Kafka port?")
             parts.append(part)
             length -= len(part)
         return b"".join(parts)
@@ -125,7 +128,8 @@ def _connect_to_any(bootstrap: str) -> tuple[str, socket.socket]:
             host, port = split_host_port(address)
         except ValueError as error:
             raise CommandError(
-                f"--bootstrap {bootstrap}: write HOST:PORT, several with commas between them; an IPv6 address stands in brackets: [::1]:9092"
+                f"--bootstrap {bootstrap}: write HOST:PORT,HOST:PORT,...; an IPv6 address needs"
+                " brackets: [::1]:9092"
             ) from error
         try:
             return address, socket.create_connection((host, port), TIMEOUT_S / len(addresses))
@@ -138,7 +142,9 @@ def _connect_to_any(bootstrap: str) -> tuple[str, socket.socket]:
 
 
 def error_of(code: int) -> ErrorCode:
-    """The code as a member; one that is not known here counts as UNKNOWN_SERVER_ERROR, which is not retriable."""
+    """Return the error code. A code of a newer broker becomes UNKNOWN_SERVER_ERROR, which is not
+    retriable.
+    """
     try:
         return ErrorCode(code)
     except ValueError:
@@ -146,6 +152,6 @@ def error_of(code: int) -> ErrorCode:
 
 
 def error_name(code: int) -> str:
-    """The code's name, or its number."""
+    """Return the name of a code, or the number of a code of a newer broker."""
     error = error_of(code)
     return error.name if error == code else str(code)

@@ -1,7 +1,8 @@
-"""Moves of partitions as Kafka's own protocol asks for them and shows them (KIP-455), so that any broker of any kind can be asked.
+"""Moves of partitions with Kafka's own requests (KIP-455): start, cancel, and follow them.
 
-What lives here: requests and answers, no words for people. A move is asked for by naming the broker that is to hold the partition alone; that is what there is where
-replication is the object store's business. In a cluster that keeps several replicas this would drop all others, so there it is refused.
+A move names the one broker that will hold the partition, because Ponor's partitions have one
+replica. For a partition with several replicas, as in Apache Kafka, this would drop the others; the
+commands refuse it.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from ponor_cli.clients.kafka_client import KafkaClient, error_name
 from ponor_cli.errors import CommandError, absent_topic
 
 TIMEOUT_MS: Final = 30_000
-GLANCE_S: Final = 0.1
+POLL_S: Final = 0.1
 WAIT_S_MAX: Final = 600.0
 NO_LEADER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """Where a partition is. `target_id` is None unless it moves; `leader_id` is -1 while nobody leads it."""
+    """The place of a partition. `target_id` is None unless it moves; `leader_id` is -1 without a
+    leader.
+    """
 
     topic: str
     partition: int
@@ -46,12 +49,12 @@ class PartitionPlace:
 
 
 def places_of(client: KafkaClient, topics: Sequence[str] | None) -> list[PartitionPlace]:
-    """All partitions of these topics, or of all, in order.
+    """Return the partitions of these topics, or of all topics, in order.
 
     Raises:
-        CommandError: a topic is not there.
+        CommandError: a topic does not exist.
     """
-    moving = moves_under_way(client, None)
+    moving = current_moves(client, None)
     places = []
     for topic in client.metadata(None if topics is None else list(topics)).topics:
         name = topic.name or ""
@@ -73,10 +76,10 @@ def places_of(client: KafkaClient, topics: Sequence[str] | None) -> list[Partiti
     return sorted(places, key=lambda place: (place.topic, place.partition))
 
 
-def moves_under_way(
+def current_moves(
     client: KafkaClient, wanted: Collection[tuple[str, int]] | None
 ) -> dict[tuple[str, int], int]:
-    """Targets of the moves that are under way: of these partitions, or of all.
+    """Return the targets of the current moves, for these partitions or for all.
 
     Raises:
         CommandError: the broker refuses.
@@ -101,11 +104,11 @@ def moves_under_way(
     }
 
 
-def ask_for(client: KafkaClient, topic: str, partitions: Sequence[int], target_id: int | None) -> None:
-    """Begin moves to a broker, or cancel those that are under way (None).
+def request_moves(client: KafkaClient, topic: str, partitions: Sequence[int], target_id: int | None) -> None:
+    """Start moves to a broker, or cancel the current ones (None).
 
     Raises:
-        CommandError: the first partition that is refused, and why.
+        CommandError: names the first refused partition and the reason.
     """
     replicas = None if target_id is None else [target_id]
     rows = [ReassignablePartition(partition_index=number, replicas=replicas) for number in partitions]
@@ -122,15 +125,17 @@ def ask_for(client: KafkaClient, topic: str, partitions: Sequence[int], target_i
             if row.error_code != ErrorCode.NONE:
                 what = f"{answer.name}-{row.partition_index}"
                 if row.error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
-                    raise CommandError(f"{what} is not moving; `ponor partition list {topic}` shows what is")
+                    raise CommandError(
+                        f"{what} is not moving; `ponor partition list {topic}` shows the moves"
+                    )
                 raise CommandError(_sentence(what, row.error_code, row.error_message))
 
 
 def follow(client: KafkaClient, topic: str, partitions: Sequence[int]) -> Iterator[list[int]]:
-    """Those that still move, at every change, until none does.
+    """Yield the partitions that still move, at every change, until none moves.
 
     Raises:
-        CommandError: some move for longer than `WAIT_S_MAX`.
+        CommandError: a partition moves for longer than `WAIT_S_MAX`.
     """
     deadline = time.monotonic() + WAIT_S_MAX
     wanted = {(topic, number) for number in partitions}
@@ -138,15 +143,16 @@ def follow(client: KafkaClient, topic: str, partitions: Sequence[int]) -> Iterat
     while seen != []:
         if time.monotonic() > deadline:
             raise CommandError(
-                f"{topic} {seen} still move after {WAIT_S_MAX:.0f} s; `ponor partition list {topic}` shows them"
+                f"{topic} {seen} still move after {WAIT_S_MAX:.0f} s; `ponor partition list"
+                f" {topic}` shows them"
             )
-        under_way = moves_under_way(client, wanted)
-        moving = sorted(number for name, number in under_way if (name, number) in wanted)
+        current = current_moves(client, wanted)
+        moving = sorted(number for name, number in current if (name, number) in wanted)
         if moving != seen:
             seen = moving
             yield moving
         if moving:
-            time.sleep(GLANCE_S)
+            time.sleep(POLL_S)
 
 
 def _sentence(what: str, code: int, message: str | None) -> str:

@@ -1,4 +1,6 @@
-"""`ponor cluster balance`: how load is spread over the brokers, what the balancer does about it and why; and telling it to keep still."""
+"""`ponor cluster balance`: the load of the brokers, the balancer's moves with their reasons, pause
+and resume.
+"""
 
 from __future__ import annotations
 
@@ -16,33 +18,34 @@ from ponor_cli.output import OutputFormat, human_bytes, print_done, print_rows, 
 ANSWER_S_MAX: Final = 10.0
 BROKER_COLUMNS: Final = ("broker", "partitions", "in", "out", "load", "draining", "reported")
 MOVE_COLUMNS: Final = ("when", "topic", "partition", "source", "target", "goal", "reason")
-BALANCE_HELP = """Show how load is spread over the brokers; with --explain, what the balancer would move, and what it moved, and why.
+BALANCE_HELP = """Show the load of the brokers; with --explain also the planned and recent moves of
+the balancer, with reasons.
 
 \b
 Examples:
   ponor cluster balance --explain
-  ponor cluster balance --pause        # it moves nothing until --resume; failover and drain go on
+  ponor cluster balance --pause        # no moves until --resume; failover and drains continue
 """
 
 
 def balance(
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show what would be moved, what was, and why.")
+        bool, typer.Option("--explain", help="Show planned and recent moves with reasons.")
     ] = False,
-    pause: Annotated[bool, typer.Option("--pause", help="Have the balancer keep still.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Let it move again.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Stop the balancer.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Start the balancer again.")] = False,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """See BALANCE_HELP."""
     if pause + resume + explain > 1:
-        raise CommandError("--explain, --pause and --resume are three things; say one of them")
+        raise CommandError("--explain, --pause and --resume exclude each other; give one of them")
     controllers = find_cluster(data, bootstrap).controllers
     if pause or resume:
         ask_cluster(controllers, lambda client: client.pause_balancer(pause, timeout_s=ANSWER_S_MAX))
         print_done(
-            "the balancer keeps still" if pause else "the balancer moves again", {"paused": pause}, output
+            "the balancer is paused" if pause else "the balancer runs again", {"paused": pause}, output
         )
         return
     answer = ask_cluster(controllers, lambda client: client.describe_balance(timeout_s=ANSWER_S_MAX))
@@ -61,7 +64,7 @@ def balance(
 def describe_balance(
     answer: wire.BalanceDescription,
 ) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Facts, one row a broker, and the moves: proposed ones and recent ones."""
+    """Return facts, a row per broker, and the proposed and recent moves."""
     facts = {
         "paused": answer.paused,
         "brokers_wanted": answer.brokers_wanted,
@@ -116,4 +119,4 @@ def _print_moves(moves: dict[str, list[dict[str, Any]]]) -> None:
     if rows:
         print_rows(rows, MOVE_COLUMNS, OutputFormat.TABLE)
     else:
-        print("nothing is worth a move, and nothing was moved lately")
+        print("no move is planned, and none was made recently")

@@ -1,4 +1,4 @@
-"""`ponor broker`: what an operator does for a broker that cannot do it any more."""
+"""`ponor broker recover`: recover the write-ahead log of a dead broker and move its partitions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
 from ponor_cli.errors import CommandError
 from ponor_cli.output import OutputFormat, print_rows, print_value
 
-KNOCK_S_MAX: Final = 2.0
+CONNECT_S_MAX: Final = 2.0
 LOSS_COLUMNS: Final = ("topic", "partition", "kind", "stream_id", "offset")
 
 _REMEDIABLE: Final = (
@@ -51,17 +51,18 @@ _REMEDIABLE: Final = (
     WrongClusterError,
 )
 
-broker_app = typer.Typer(
-    help="Stand in for a broker that is gone.", no_args_is_help=True, add_completion=False
-)
+broker_app = typer.Typer(help="Recover a dead broker.", no_args_is_help=True, add_completion=False)
 
-RECOVER_HELP = """Recover the write-ahead log of a broker that will not start again, and give its partitions to the others.
+RECOVER_HELP = """Recover the write-ahead log of a broker that will not start again, and move its
+partitions to the other brokers.
 
-Only for brokers whose log is a file: its directory must be here, from the dead machine's disk. What the broker acknowledged and had not uploaded is in it, and nowhere
-else. Logs in the object store (--wal object) are recovered by the other brokers, without a command.
+Only for brokers with a log on disk: the log's directory must be on this machine. It holds the only
+copy of the records that the broker acknowledged and did not upload.
+Other brokers recover logs in the object store (--wal object) without a command.
 
-With --accept-loss a log that is gone or damaged does not stop the recovery: what it cannot tell of is closed where the committed data end. RECORDS THAT PRODUCERS
-WERE TOLD ARE SAFE ARE LOST THEN; the command prints where.
+With --accept-loss the recovery continues without the log, or with a damaged one. It closes the
+streams at the end of their committed data. ACKNOWLEDGED RECORDS AFTER IT
+ARE LOST; the command prints the offsets.
 
 \b
 Examples:
@@ -72,7 +73,7 @@ Examples:
 
 @broker_app.callback()
 def broker() -> None:
-    """Stand in for a broker that is gone."""
+    """Recover a dead broker."""
 
 
 @broker_app.command("recover", help=RECOVER_HELP)
@@ -82,14 +83,14 @@ def recover(
         Path | None, typer.Option("--wal", metavar="DIR", help="Directory of its write-ahead log.")
     ] = None,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Lose what the log cannot tell of.")
+        bool, typer.Option("--accept-loss", help="Continue without the log, or with a damaged one.")
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Storage settings that the broker ran with."),
+        typer.Option("--set", metavar="NAME=VALUE", help="A storage setting of the dead broker; repeatable."),
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds for its partitions to move.")
+        float, typer.Option("--timeout", min=1, help="Seconds that the moves may take.")
     ] = 120.0,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -111,10 +112,11 @@ def recover(
 def _check_log(wal: Path | None, *, accept_loss: bool) -> None:
     if wal is None and not accept_loss:
         raise CommandError(
-            "--wal DIR is missing; if the log is gone, say --accept-loss and read what that means"
+            "--wal DIR is missing; if the log is lost, read `ponor broker recover --help` and add"
+            " --accept-loss"
         )
     if wal is not None and not wal.is_dir():
-        raise CommandError(f"--wal {wal}: there is no such directory")
+        raise CommandError(f"--wal {wal}: the directory does not exist")
     if wal is not None and not any(wal.iterdir()):
         raise CommandError(f"--wal {wal}: the directory is empty; a broker's log is in DIR/broker-N/wal")
 
@@ -133,30 +135,31 @@ def _storage_settings(pairs: list[str]) -> StorageSettings:
 
 
 def _dead_node(cluster: ClusterAddress, node_id: int) -> NodeRow:
-    """The node's row.
+    """Return the node's metadata row.
 
     Raises:
-        CommandError: it is no broker, needs no recovery, or is not dead.
+        CommandError: the node is not a broker, needs no recovery, or is not dead.
     """
     image = asyncio.run(read_image(cluster.controllers))
     row = next((row for row in image[NODES] if row.node_id == node_id), None)
     if row is None or row.role is not NodeRole.BROKER:
         known = ", ".join(str(row.node_id) for row in image[NODES] if row.role is NodeRole.BROKER)
-        raise CommandError(f"node {node_id} is no broker of this cluster; its brokers are {known}")
+        raise CommandError(f"node {node_id} is not a broker of this cluster; the brokers are {known}")
     if row.wal is not WalKind.FILE:
         raise CommandError(
-            f"node {node_id} keeps its write-ahead log in the object store: other brokers recover it by themselves"
+            f"node {node_id} has its write-ahead log in the object store: the other brokers recover it"
         )
-    if _answers(row.kafka_host, row.kafka_port):
+    if _accepts_connections(row.kafka_host, row.kafka_port):
         raise CommandError(
-            f"node {node_id} is not dead: {row.kafka_host}:{row.kafka_port} takes connections; stop it first"
+            f"node {node_id} is not dead: {row.kafka_host}:{row.kafka_port} accepts connections;"
+            " stop it first"
         )
     return row
 
 
-def _answers(host: str, port: int) -> bool:
+def _accepts_connections(host: str, port: int) -> bool:
     try:
-        with socket.create_connection((host, port), timeout=KNOCK_S_MAX):
+        with socket.create_connection((host, port), timeout=CONNECT_S_MAX):
             return True
     except OSError:
         return False
@@ -220,25 +223,25 @@ def _print(node_id: int, report: RescueReport, output: OutputFormat) -> None:
         return
     if report.recovered is not None:
         print(
-            f"node {node_id}: {report.recovered.records} records, {report.recovered.bytes} bytes uploaded from its"
+            f"node {node_id}: {report.recovered.records} records, {report.recovered.bytes} bytes"
+            " uploaded from its"
             f" write-ahead log, {report.recovered.streams} streams closed; nothing is lost"
         )
     else:
         _print_loss(node_id, report)
     if report.partitions_left:
         print(
-            f"{report.partitions_left} partitions are still led by node {node_id}: no other broker took them; start one and run this again"
+            f"{report.partitions_left} partitions are still led by node {node_id}: no other broker"
+            " opened them; start one and run the command again"
         )
 
 
 def _print_loss(node_id: int, report: RescueReport) -> None:
     print(f"node {node_id}: THE WRITE-AHEAD LOG WAS NOT USED: {report.reason}")
     if not report.open_ends:
-        print("The node held no stream open: nothing is lost.")
+        print("The node had no open stream: nothing is lost.")
         return
-    print(
-        f"LOST, if it was ever acknowledged: everything from these offsets on, in {len(report.open_ends)} streams"
-    )
+    print(f"LOST, if acknowledged: all records from these offsets on, in {len(report.open_ends)} streams")
     print_rows([_row(end) for end in report.open_ends], LOSS_COLUMNS, OutputFormat.TABLE)
 
 

@@ -1,4 +1,4 @@
-"""`ponor cluster`: the cluster as a whole."""
+"""`ponor cluster`: identity, nodes and contents of the cluster, and the announcement of its stop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LEADER: Final = "live, leader"
 STOP_SECONDS_DEFAULT: Final = 60
 STOP_SECONDS_MAX: Final = 600
 
-cluster_app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True, add_completion=False)
+cluster_app = typer.Typer(help="Show and change the cluster.", no_args_is_help=True, add_completion=False)
 cluster_app.add_typer(quorum_app, name="quorum")
 cluster_app.command("balance", help=BALANCE_HELP)(balance)
 cluster_app.command("unregister", help=UNREGISTER_HELP)(unregister)
@@ -61,7 +61,7 @@ def info(
     controllers: ControllersOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Who the cluster is, what runs, how much it holds. Exit code 1 when no broker is live."""
+    """Show identity, processes and contents of the cluster. Exit code 1 when no broker is live."""
     cluster = ClusterAddress("", controllers.split(","), "") if controllers else find_cluster(data, bootstrap)
     image = image_of(cluster)
     nodes = describe_nodes(cluster.controllers)
@@ -79,12 +79,14 @@ def info(
                 print()
                 print_rows(rows, columns, output)
     if not any(row["state"] in LIVE_STATES for row in brokers):
-        raise CommandError("no broker is live: clients cannot be served")
+        raise CommandError("no broker is live: clients cannot connect; `ponor node list` shows the processes")
 
 
-ANNOUNCE_HELP = """Announce that another supervisor stops the whole cluster (`ponor up` announces its own stop).
+ANNOUNCE_HELP = """Announce that another supervisor stops the whole cluster (`ponor up` announces
+its own stop).
 
-For this time brokers that are stopped do not drain to one another, and no broker fails over. --take-back ends it.
+For this time brokers that are stopped do not drain to one another, and no broker fails over.
+--take-back ends it.
 
 \b
 Examples:
@@ -115,20 +117,22 @@ def announce(
 
 
 def describe_brokers(image: MetadataImage, states: Mapping[int, str]) -> list[dict[str, Any]]:
-    """One row for every registered broker; `moving_away` and `moving_in` are partitions that are under way. `states` is what the leader says."""
+    """Return a row per registered broker. `moving_away` and `moving_in` count its current moves;
+    `states` is by node id.
+    """
     led = Counter(row.leader_id for row in image[PARTITIONS])
     away = Counter(row.source_id for row in image[MOVES])
-    coming = Counter(row.target_id for row in image[MOVES])
+    incoming = Counter(row.target_id for row in image[MOVES])
     recovering = Counter(row.recoverer_id for row in image[WALS] if row.recoverer_id != NO_NODE)
     return [
         {
             "broker": row.node_id,
             "address": join_host_port(row.kafka_host, row.kafka_port),
-            "state": states.get(row.node_id, "left or fenced" if row.fenced else "registered a moment ago"),
+            "state": states.get(row.node_id, "left or fenced" if row.fenced else "just registered"),
             "wal": row.wal.name.lower(),
             "partitions": led[row.node_id],
             "moving_away": away[row.node_id],
-            "moving_in": coming[row.node_id],
+            "moving_in": incoming[row.node_id],
             "recovering": recovering[row.node_id],
         }
         for row in sorted(image[NODES], key=lambda row: row.node_id)
@@ -137,7 +141,7 @@ def describe_brokers(image: MetadataImage, states: Mapping[int, str]) -> list[di
 
 
 def describe_cluster(cluster: ClusterAddress, image: MetadataImage) -> dict[str, Any]:
-    """The facts of the image."""
+    """Return identity and contents of the cluster."""
     identity = next(iter(image[CLUSTERS]), None)
     tenant = image[TENANTS].get(DEFAULT_TENANT)
     states = [row.state for row in image[OBJECTS]]

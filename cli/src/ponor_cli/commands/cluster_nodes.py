@@ -1,4 +1,4 @@
-"""The nodes of a cluster as its leader sees them, controllers included, and the end of one that is gone for good."""
+"""Nodes of a cluster as its leader sees them, and `ponor cluster unregister`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from ponor_cli.commands.quorum import SILENT_VOTER_MS
 from ponor_cli.errors import CommandError
 from ponor_cli.output import OutputFormat, print_done
 
-GLANCE_S: Final = 5.0
+DESCRIBE_S_MAX: Final = 5.0
 ANSWER_S: Final = 30.0
 LIVE_STATES: Final = ("live", "draining")
 
-UNREGISTER_HELP = """Forget a node that is gone for good, so that its node id may be given to a process of any role.
+UNREGISTER_HELP = """Remove a permanently stopped node from the metadata, so that a process of any
+role may use its node id.
 
-The node must be stopped, and hold nothing: no partition, no open stream, no write-ahead log. It is refused otherwise, and the message says what to do.
+The node must be stopped and own nothing: no partition, no open stream, no write-ahead log.
+Otherwise the command fails and names the remedy.
 
 \b
 Examples:
@@ -34,7 +36,7 @@ Examples:
 
 
 def describe_nodes(controllers: Sequence[str]) -> list[dict[str, Any]]:
-    """One row for every controller and node, in the order of roles.
+    """Return a row per controller and node, sorted by role.
 
     Raises:
         CommandError: no leader answers.
@@ -62,7 +64,7 @@ def unregister(
 
 
 def _ask_nodes(controllers: Sequence[str]) -> Sequence[cluster_wire.NodeDescription]:
-    return ask_cluster(controllers, lambda client: client.describe_nodes(timeout_s=GLANCE_S))
+    return ask_cluster(controllers, lambda client: client.describe_nodes(timeout_s=DESCRIBE_S_MAX))
 
 
 def _state_of(node: cluster_wire.NodeDescription) -> str:
@@ -75,8 +77,8 @@ def _state_of(node: cluster_wire.NodeDescription) -> str:
 
 def _absence(node: cluster_wire.NodeDescription) -> str:
     if node.heard_ms_ago < 0:
-        return "not heard since the leader took over"
-    return f"away, last heard {node.heard_ms_ago / 1000:.1f} s ago"
+        return "no contact since the leader took over"
+    return f"away, last contact {node.heard_ms_ago / 1000:.1f} s ago"
 
 
 def _controllers(controllers: Sequence[str]) -> list[dict[str, Any]]:
@@ -98,7 +100,7 @@ def _member_state(description: quorum_wire.QuorumDescription, member: quorum_wir
         return "live, leader"
     kind = "follower" if member.voter else "learner"
     if member.silent_ms < 0:
-        return f"{kind}, not heard since the leader took over"
+        return f"{kind}, no contact since the leader took over"
     if member.silent_ms > SILENT_VOTER_MS:
-        return f"{kind}, away, last heard {member.silent_ms / 1000:.1f} s ago"
+        return f"{kind}, away, last contact {member.silent_ms / 1000:.1f} s ago"
     return f"live, {kind}"

@@ -1,4 +1,4 @@
-"""`ponor doctor`: is what the cluster stands on sound?"""
+"""`ponor doctor storage`: check that an object store gives the guarantees that Ponor needs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ from ponor_cli.commands.options import OutputOption
 from ponor_cli.errors import CommandError
 from ponor_cli.output import OutputFormat, console, print_rows, print_value
 
-doctor_app = typer.Typer(help="Examine what a cluster stands on.", no_args_is_help=True, add_completion=False)
+doctor_app = typer.Typer(
+    help="Check the environment of a cluster.", no_args_is_help=True, add_completion=False
+)
 RACERS_DEFAULT = 16
 ROUNDS_DEFAULT = 3
-STORAGE_HELP = """Does an object store keep the promises that Ponor builds on?
+STORAGE_HELP = """Check that an object store gives the guarantees that Ponor needs.
 
-Races create-only puts, repeats puts whose answer was lost, reads ranges, lists, deletes, uploads in parts, sends damaged bodies, and reads the
-bucket's expiry rules. Works below URL/ponor-doctor/ and removes what it wrote. Ends with 0 (safe) or 1 (unsafe).
+The checks race create-only puts, repeat puts with a lost response, read ranges, list, delete,
+upload in parts, send damaged bodies, and read the
+bucket's expiry rules. They write below URL/ponor-doctor/ and remove their objects. Exit code 0: safe, 1: unsafe.
 
 \b
 Examples:
@@ -47,7 +50,7 @@ Examples:
 
 @doctor_app.callback()
 def doctor() -> None:
-    """Examine what a cluster stands on."""
+    """Check the environment of a cluster."""
 
 
 @doctor_app.command("storage", help=STORAGE_HELP)
@@ -56,7 +59,7 @@ def storage(
     racers: Annotated[
         int, typer.Option(min=2, max=128, help="Writers that race for one key.")
     ] = RACERS_DEFAULT,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Races.")] = ROUNDS_DEFAULT,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Number of races.")] = ROUNDS_DEFAULT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """See STORAGE_HELP."""
@@ -83,10 +86,10 @@ def storage(
 def examine(
     url: str, environment: Mapping[str, str], racers: int, rounds: int, done: Callable[[Finding], None]
 ) -> None:
-    """Run every check that fits the store.
+    """Run the checks for this kind of store. `done` receives each finding.
 
     Raises:
-        CommandError: the URL names no store, or it cannot be used at all.
+        CommandError: the URL names no store, or the store cannot be used.
     """
     prefix = f"{PROBE_PREFIX}/{secrets.token_hex(6)}"
     try:
@@ -105,10 +108,10 @@ def _refuse_no_store(url: str) -> None:
 
 
 def likely_cause(location: S3Location | None) -> str:
-    """What is most likely behind a store that gives no answer at all."""
+    """Return the likely cause of a store that refuses everything, or an empty text."""
     if location is None or location.access_key_id:
         return ""
-    return " (there is no AWS_ACCESS_KEY_ID in the environment, and this machine has no role of its own, it seems)"
+    return " (there is no AWS_ACCESS_KEY_ID in the environment, and this machine seems to have no role)"
 
 
 async def _examine_port(
@@ -119,7 +122,7 @@ async def _examine_port(
     try:
         await stores[0].put(
             probe.key("first"), [b"x"]
-        )  # no credentials, no bucket, no rights: said once, not by every check
+        )  # Without credentials, bucket or rights this fails once, instead of every check.
         await run_port_checks(probe, done)
         if location is not None:
             await asyncio.to_thread(_examine_s3, location, probe.prefix, done)
@@ -152,7 +155,7 @@ async def _open(url: str, location: S3Location | None) -> ObjectStore:
 
 
 def _remove_directories(directory: Path) -> None:
-    """The directory store keeps the directories of keys that are gone."""
+    """Remove the directories of deleted keys, which the directory store keeps."""
     shutil.rmtree(directory, ignore_errors=True)
     with suppress(OSError):
         directory.parent.rmdir()

@@ -1,4 +1,4 @@
-"""`ponor node`: the processes of a running cluster, one at a time."""
+"""`ponor node`: add, remove, start, stop and kill the processes of a running `ponor up`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ponor_cli.local.settings_routing import settings_of
 from ponor_cli.output import OutputFormat, print_done, print_rows
 
 DRAIN_TIMEOUT_S = 660.0
-"""Longer than the supervisor waits for a broker that gives its partitions away."""
+"""Longer than the supervisor waits for a broker to drain."""
 START_TIMEOUT_S = 600.0
-"""A broker that recovers a full write-ahead log to a slow store takes its time."""
+"""A broker may recover a full write-ahead log to a slow store."""
 DATA_DEFAULT = Path("data")
 PROGRESS_S = 0.5
 COLUMNS = ("role", "id", "node_id", "state", "pid", "restarts", "metrics_url")
@@ -36,7 +36,8 @@ SettingOption = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A setting of the new node; repeatable."),
 ]
 
-ADD_HELP = """Add a broker, a gc, a compactor or a controller to the running cluster. The balancer gives a broker its share of the partitions; a controller joins the quorum as a learner.
+ADD_HELP = """Add a broker, gc, compactor or controller to the running cluster. The balancer moves
+partitions to a new broker; a new controller joins the quorum as a learner.
 
 \b
 Examples:
@@ -55,7 +56,7 @@ node_app = typer.Typer(
 
 @node_app.command("list")
 def node_list(data: DataOption = DATA_DEFAULT, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show the cluster's processes."""
+    """Show the processes of the cluster."""
     rows = describe_processes(ClusterFile.read(ClusterDirectory(data)))
     print_rows(rows, COLUMNS, output)
 
@@ -79,7 +80,9 @@ def node_remove(
     data: DataOption = DATA_DEFAULT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Stop a node and take it out of the cluster; its log stays. A controller leaves the quorum first, a broker gives its partitions away."""
+    """Stop a node and remove it from the cluster. A controller leaves the quorum first, a broker
+    drains first.
+    """
     request = ControlRequest("remove", role, number)
     if role == "broker":
         message = _send_with_progress(ClusterDirectory(data), request, DRAIN_TIMEOUT_S)
@@ -95,7 +98,7 @@ def node_start(
     data: DataOption = DATA_DEFAULT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Bring a stopped process back."""
+    """Start a stopped process."""
     _carry_out(data, ControlRequest("start", role, number), output)
 
 
@@ -106,7 +109,7 @@ def node_stop(
     data: DataOption = DATA_DEFAULT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Stop a process cleanly; it stays down until `ponor node start`. A broker beside others gives its partitions away before."""
+    """Stop a process until `ponor node start`. A broker drains first if other brokers run."""
     request = ControlRequest("stop", role, number)
     message = send_control(ClusterDirectory(data), request, timeout_s=DRAIN_TIMEOUT_S)
     print_done(message, {}, output)
@@ -119,7 +122,7 @@ def node_kill(
     data: DataOption = DATA_DEFAULT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Kill a process without warning; it is restarted unless the cluster runs with --no-restart."""
+    """Kill a process with SIGKILL. It is restarted unless the cluster runs with --no-restart."""
     _carry_out(data, ControlRequest("kill", role, number), output)
 
 
@@ -129,7 +132,7 @@ def _carry_out(data: Path, request: ControlRequest, output: OutputFormat) -> Non
 
 
 def _send_with_progress(directory: ClusterDirectory, request: ControlRequest, timeout_s: float) -> str:
-    """`send_control` for a broker, with a line on standard error whenever it leads fewer partitions.
+    """Send the request, and print to standard error how many partitions the broker still leads.
 
     Raises:
         CommandError: as `send_control`.
@@ -141,21 +144,21 @@ def _send_with_progress(directory: ClusterDirectory, request: ControlRequest, ti
     with ThreadPoolExecutor(max_workers=1) as pool:
         answer = pool.submit(send_control, directory, request, timeout_s)
         if others:
-            _tell(answer, others, entry.node_id)
+            _print_progress(answer, others, entry.node_id)
         return answer.result()
 
 
-def _tell(answer: Future[str], others: str, node_id: int) -> None:
-    told: int | None = None
+def _print_progress(answer: Future[str], others: str, node_id: int) -> None:
+    printed: int | None = None
     while not wait([answer], PROGRESS_S).done:
         left = _led_by(others, node_id)
-        if left is not None and left != told:
-            told = left
+        if left is not None and left != printed:
+            printed = left
             print(f"broker {node_id} still leads {left} partitions", file=sys.stderr, flush=True)
 
 
 def _led_by(bootstrap: str, node_id: int) -> int | None:
-    """None where nobody could be asked: progress is a courtesy, the answer decides."""
+    """Return the number of partitions that the broker leads, or None if no broker answers."""
     try:
         with KafkaClient(bootstrap) as client:
             return sum(place.leader_id == node_id for place in places_of(client, None))

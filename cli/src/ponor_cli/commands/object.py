@@ -1,4 +1,4 @@
-"""`ponor object`: which objects hold which data, and whether they are sound."""
+"""`ponor object`: list, inspect and verify objects, and the commands `map` and `reconcile`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ponor_cli.errors import CommandError
 from ponor_cli.output import OutputFormat, counted, human_bytes, print_rows, print_value
 
 object_app = typer.Typer(
-    help="Look at the objects that hold the data.", no_args_is_help=True, add_completion=False
+    help="Show and verify the objects that hold the data.", no_args_is_help=True, add_completion=False
 )
 object_app.command("map")(map_objects)
 object_app.command("reconcile")(reconcile_objects)
@@ -41,7 +41,7 @@ T = TypeVar("T")
 def list_objects(
     data: DataOption = None, bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """List objects: kind, state, size, and what they hold."""
+    """List objects: kind, state, size, and contents."""
     image = image_of(find_cluster(data, bootstrap))
     rows = [object_row(image, row) for row in image[OBJECTS]]
     if output is OutputFormat.TABLE:
@@ -58,7 +58,7 @@ def inspect_object(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show an object's own index: its blocks, streams and offsets."""
+    """Show the index of an object: blocks, streams and offsets."""
     cluster = find_cluster(data, bootstrap)
     key = _key_of(cluster, which)
     found = _reading(cluster, key, describe)
@@ -112,7 +112,7 @@ def verify_object(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Read objects whole and check every byte against the format and its checksums."""
+    """Read whole objects and check every byte against the format and the checksums."""
     cluster = find_cluster(data, bootstrap)
     keys = [_key_of(cluster, which)] if which is not None else _committed_keys(image_of(cluster))
     found = [{"key": key, "problem": problem} for key in keys for problem in _reading(cluster, key, verify)]
@@ -128,7 +128,7 @@ def verify_object(
 
 
 def object_row(image: MetadataImage, row: ObjectRow) -> dict[str, Any]:
-    """One object as `ls` shows it."""
+    """Return the row of one object in `ls`."""
     stream_object = image[STREAM_OBJECTS].get(row.object_id)
     stream_set_object = image[STREAM_SET_OBJECTS].get(row.object_id)
     kind, holds = "-", []

@@ -1,7 +1,8 @@
-"""`ponor object map`: which objects hold which offsets of a topic, drawn as a line of cells for each stream. Pure, but for the command itself.
+"""`ponor object map`: draw which objects hold which offsets of a topic, a line of cells per stream.
 
-A cell stands for a piece of the stream's offsets. Where one object begins in it at most, it shows the kind of the object, shaded by turns, so that neighbours can be told
-apart; where several begin, how many. So a fragmented stream is a row of digits, and a compacted one is a bar.
+A cell is a range of offsets. If at most one object begins in it, the cell shows the kind of the
+object, in two alternating shades; otherwise the number of objects that begin in it. A fragmented
+stream is a row of digits, a compacted one a bar.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ from ponor_cli.output import OutputFormat, human_bytes, print_rows, print_value
 
 WIDTH: Final = 64
 PARTITIONS_DRAWN_MAX: Final = 50
-PIECES_PER_LOOK: Final = 1_000
+PIECES_PER_LOOKUP: Final = 1_000
 DIGIT_MAX: Final = 9
 STREAM_OBJECT: Final = "█▓"
 STREAM_SET_OBJECT: Final = "▒░"
 NOTHING: Final = "·"
-LEGEND: Final = "█▓ stream objects, ▒░ stream set objects (shared with other streams), by turns; 2-9 and + objects that begin in this cell"
+LEGEND: Final = (
+    "█▓ stream objects, ▒░ stream set objects (shared with other streams), in alternating shades;"
+    " 2-9 and +: number of objects that begin in the cell"
+)
 
 
 class HeldPiece(NamedTuple):
-    """[start_offset, end_offset) of a stream lies in this object."""
+    """The range [start_offset, end_offset) of a stream in one object."""
 
     object_id: ObjectId
     start_offset: int
@@ -46,7 +50,7 @@ class HeldPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamMap:
-    """Where the committed offsets of one stream lie, in order."""
+    """Objects of the committed offsets of one stream, in order."""
 
     partition: int
     kind: str
@@ -56,7 +60,9 @@ class StreamMap:
 
 
 class MapTotals(NamedTuple):
-    """Of a topic: its stream objects and their bytes, the stream set objects that hold something of it, and how many pieces its data is in."""
+    """Totals of a topic: its stream objects with their bytes, the stream set objects with its data,
+    and its pieces.
+    """
 
     streams: int
     pieces: int
@@ -67,10 +73,10 @@ class MapTotals(NamedTuple):
 
 
 def map_topic(image: MetadataImage, name: str) -> list[StreamMap]:
-    """Every stream of a topic that holds something, by partition and kind.
+    """Map every stream of a topic that holds data, sorted by partition and kind.
 
     Raises:
-        CommandError: there is no such topic.
+        CommandError: the topic does not exist.
     """
     topic = next((row for row in image[TOPICS] if row.name == name), None)
     if topic is None:
@@ -80,7 +86,7 @@ def map_topic(image: MetadataImage, name: str) -> list[StreamMap]:
 
 
 def totals_of(image: MetadataImage, maps: Sequence[StreamMap]) -> MapTotals:
-    """Add a topic up."""
+    """Return the totals of a topic."""
     own = {piece.object_id for each in maps for piece in each.pieces if not piece.is_shared}
     shared = {piece.object_id for each in maps for piece in each.pieces if piece.is_shared}
     sizes = [row.size_bytes for row in map(image[OBJECTS].get, sorted(own)) if row is not None]
@@ -126,14 +132,17 @@ def map_objects(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Draw which objects hold which offsets of a topic's partitions. Before and after compaction it shows what that did."""
+    """Draw which objects hold which offsets of a topic's partitions. Before and after compaction it
+    shows what that did.
+    """
     image = image_of(find_cluster(data, bootstrap))
     maps = map_topic(image, topic)
     if partition:
         maps = [each for each in maps if each.partition in partition]
         if not maps:
             raise CommandError(
-                f"partition {', '.join(map(str, partition))} of {topic} holds nothing in objects, or does not exist"
+                f"partition {', '.join(map(str, partition))} of {topic} holds nothing in objects,"
+                " or does not exist"
             )
     totals = totals_of(image, maps)
     if output is OutputFormat.JSON:
@@ -143,7 +152,8 @@ def map_objects(
         return
     if not maps:
         print(
-            f"{topic} holds nothing in objects yet; records are uploaded within a minute or two (`upload_interval_ms`)"
+            f"{topic} holds nothing in objects yet; records are uploaded within a minute or two"
+            " (`upload_interval_ms`)"
         )
         return
     partitions = list(dict.fromkeys(each.partition for each in maps))
@@ -166,7 +176,7 @@ def _map_stream(image: MetadataImage, stream: StreamRow) -> StreamMap:
     pieces: list[HeldPiece] = []
     offset = stream.start_offset
     while offset < stream.end_offset:
-        found = find_pieces(image, stream.stream_id, offset, stream.end_offset, limit=PIECES_PER_LOOK)
+        found = find_pieces(image, stream.stream_id, offset, stream.end_offset, limit=PIECES_PER_LOOKUP)
         if not found:
             break
         for each in found:
@@ -203,6 +213,8 @@ def _as_json(each: StreamMap) -> dict[str, Any]:
 
 def _sentence(totals: MapTotals) -> str:
     return (
-        f"{totals.streams} streams in {totals.pieces} pieces, {totals.pieces_per_stream_max} of one stream at most: "
-        f"{totals.stream_objects} stream objects ({human_bytes(totals.stream_object_bytes)}), {totals.stream_set_objects} stream set objects"
+        f"{totals.streams} streams in {totals.pieces} pieces, {totals.pieces_per_stream_max} of one"
+        " stream at most: "
+        f"{totals.stream_objects} stream objects ({human_bytes(totals.stream_object_bytes)}),"
+        f" {totals.stream_set_objects} stream set objects"
     )

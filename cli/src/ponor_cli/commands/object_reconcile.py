@@ -1,7 +1,6 @@
-"""`ponor object reconcile`: compares everything in the store with the metadata, now.
+"""`ponor object reconcile`: run one reconciliation of the garbage collector in this process.
 
-What lives here: the words around one round of the garbage collector's own code, run in this process: no collector has to be reached, and several rounds at a time do
-no harm.
+It needs no running collector, and concurrent rounds are safe.
 """
 
 from __future__ import annotations
@@ -30,22 +29,23 @@ from ponor_cli.errors import CommandError
 from ponor_cli.local.settings_routing import settings_of
 from ponor_cli.output import OutputFormat, human_bytes, print_value
 
-HELP = """Delete from the store what the metadata do not know and never will, and abort uploads in parts that were given up.
+HELP = """Delete objects that the metadata do not reference and never will, and abort abandoned
+multipart uploads.
+
+Every collector does this once a day. Objects younger than reconcile_age_ms_min are kept.
 
 \b
-Every collector does this once a day. Nothing is deleted that is younger than reconcile_age_ms_min.
+Examples:
   ponor object reconcile --dry-run
   ponor object reconcile --set reconcile_age_ms_min=7200000
 """
 
 
 def reconcile_objects(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be deleted.")] = False,
     setting: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the garbage collector, for this round."
-        ),
+        typer.Option("--set", metavar="NAME=VALUE", help="A garbage collector setting for this round."),
     ] = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -61,7 +61,7 @@ def reconcile_objects(
         print_value(report.as_dict(), output)
         return
     print_value(shown(report), output)
-    if reason := why_only_looked(report, settings):
+    if reason := why_nothing_deleted(report, settings):
         print(reason)
 
 
@@ -69,14 +69,12 @@ reconcile_objects.__doc__ = HELP
 
 
 async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileReport:
-    """Compare once.
+    """Run one reconciliation.
 
     Raises:
         CommandError: controllers or store do not answer, or the store's URL is wrong.
     """
-    await read_image(
-        cluster.controllers
-    )  # says what is wrong with the controllers, if anything, within seconds
+    await read_image(cluster.controllers)  # Fails within seconds if the controllers do not answer.
     runtime = system_runtime()
     pace = DeletionPace(runtime.clock, settings, runtime.telemetry)
     try:
@@ -99,11 +97,13 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
         raise CommandError(str(error)) from error
     except NOT_NOW as error:
         where = f"object store {cluster.object_store}: " if isinstance(error, ObjectStoreError) else ""
-        raise CommandError(f"{where}{error}; what was deleted before is gone, run it again") from error
+        raise CommandError(
+            f"{where}{error}; run the command again, the objects deleted so far stay deleted"
+        ) from error
 
 
-def why_only_looked(report: ReconcileReport, settings: GcSettings) -> str:
-    """Why nothing was deleted, beside the wish for a dry run; empty: nothing stands in the way."""
+def why_nothing_deleted(report: ReconcileReport, settings: GcSettings) -> str:
+    """Return why nothing was deleted although no dry run was requested, or an empty text."""
     if report.refusal:
         return f"nothing is deleted: {report.refusal}"
     if report.only_looked and not settings.reconcile_dry_run:
@@ -114,7 +114,7 @@ def why_only_looked(report: ReconcileReport, settings: GcSettings) -> str:
 
 
 def shown(report: ReconcileReport) -> dict[str, str]:
-    """What people want to see, one line a thing."""
+    """Return the report as lines by title."""
     lines = {
         verdict.value: f"{number} objects, {human_bytes(report.object_bytes[verdict])}"
         for verdict, number in report.objects.items()

@@ -1,4 +1,4 @@
-"""`ponor partition`: which broker leads what, and moving it, as Kafka's own protocol shows and does it."""
+"""`ponor partition`: list, move and cancel, with Kafka's own requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from ponor_cli.clients.cluster_address import find_bootstrap
 from ponor_cli.clients.kafka_client import KafkaClient
-from ponor_cli.clients.reassignments import PartitionPlace, ask_for, follow, places_of
+from ponor_cli.clients.reassignments import PartitionPlace, follow, places_of, request_moves
 from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
 from ponor_cli.errors import CommandError
 from ponor_cli.local.cluster_file import ClusterFile
@@ -26,12 +26,13 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
 PartitionsArgument = Annotated[list[int], typer.Argument(metavar="PARTITION...", min=0)]
 
 partition_app = typer.Typer(
-    help="Show which broker leads what, and move it.", no_args_is_help=True, add_completion=False
+    help="Show the leaders of partitions, and move partitions.", no_args_is_help=True, add_completion=False
 )
 
-MOVE_HELP = """Have another broker lead partitions. Nothing is copied: clients see a pause below a second, and no error.
+MOVE_HELP = """Move partitions to another broker. No data is copied: clients see a pause below a
+second, and no error.
 
-BROKER is a node id (`ponor cluster info` shows them), or the number of a broker of this `ponor up`.
+BROKER is a node id (`ponor cluster info` shows them), or a broker number of this `ponor up`.
 
 \b
 Examples:
@@ -47,7 +48,7 @@ def partition_list(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show partitions: who leads each, and where it is moving."""
+    """Show the leader of each partition, and the target of a current move."""
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
         places = places_of(client, None if topic is None else [topic])
     print_rows([_row(place) for place in places], COLUMNS, output)
@@ -57,8 +58,10 @@ def partition_list(
 def partition_move(
     topic: TopicArgument,
     partitions: PartitionsArgument,
-    to: Annotated[int, typer.Option("--to", metavar="BROKER", help="Who is to lead them.", min=0)],
-    wait: Annotated[bool, typer.Option("--wait", help="Return when they are there; tell progress.")] = False,
+    to: Annotated[int, typer.Option("--to", metavar="BROKER", help="Target broker.", min=0)],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end of the moves; print progress.")
+    ] = False,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -66,7 +69,7 @@ def partition_move(
     """See MOVE_HELP."""
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
         target_id = _node_id(client, to, data, bootstrap)
-        there = rest_with(_chosen(client, topic, partitions), target_id)
+        there = already_led(_chosen(client, topic, partitions), target_id)
         partitions = [number for number in partitions if number not in there]
         said = [already_there(topic, there, target_id)] if there else []
         facts: dict[str, object] = {"topic": topic, "partitions": partitions, "already_there": there}
@@ -74,16 +77,17 @@ def partition_move(
             print_done(said[0], {**facts, "leader": target_id, "took_ms": 0}, output)
             return
         began = time.monotonic()
-        ask_for(client, topic, partitions, target_id)
+        request_moves(client, topic, partitions, target_id)
         if not wait:
             said.append(
-                f"{_names(topic, partitions)} to be led by {target_id}; `ponor partition list {topic}` shows how far it is"
+                f"{_names(topic, partitions)} moving to {target_id}; `ponor partition list {topic}`"
+                " shows the progress"
             )
             print_done("\n".join(said), {**facts, "target": target_id}, output)
             return
         _await_arrival(client, topic, partitions, target_id, output)
         took_ms = round((time.monotonic() - began) * 1000)
-    said.append(f"{_names(topic, partitions)} led by {target_id}, after {took_ms} ms")
+    said.append(f"{_names(topic, partitions)} led by {target_id} after {took_ms} ms")
     print_done("\n".join(said), {**facts, "leader": target_id, "took_ms": took_ms}, output)
 
 
@@ -95,23 +99,25 @@ def partition_cancel(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let the present leaders keep partitions that are moving."""
+    """Cancel current moves: the partitions stay with their leaders."""
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
-        ask_for(client, topic, partitions, None)
+        request_moves(client, topic, partitions, None)
     facts = {"topic": topic, "partitions": partitions}
-    print_done(f"{_names(topic, partitions)} to stay where they are", facts, output)
+    print_done(f"{_names(topic, partitions)} stay with their leaders", facts, output)
 
 
-def rest_with(places: Sequence[PartitionPlace], target_id: int) -> list[int]:
-    """Those that the broker leads already, and that are not leaving it."""
+def already_led(places: Sequence[PartitionPlace], target_id: int) -> list[int]:
+    """Return the partitions that the broker leads and that are not moving away."""
     return [place.partition for place in places if place.leader_id == target_id and place.target_id is None]
 
 
 def already_there(topic: str, partitions: list[int], target_id: int) -> str:
-    """The sentence about partitions for which there is nothing to do. The controllers are asked for nothing, so the balancer knows nothing of the wish."""
+    """Return the message for partitions that need no move. No request is sent, so the balancer may
+    still move them.
+    """
     return (
-        f"{_names(topic, partitions)} led by {target_id} already, nothing moves; "
-        "the balancer may move it later (`ponor cluster balance --pause` keeps everything where it is)"
+        f"{_names(topic, partitions)} already led by {target_id}, nothing moves; "
+        "the balancer may move them later (`ponor cluster balance --pause` stops it)"
     )
 
 
@@ -125,15 +131,15 @@ def _await_arrival(
     if elsewhere:
         names = ", ".join(f"{topic}-{row.partition} (led by {row.leader_id})" for row in elsewhere)
         raise CommandError(
-            f"not moved to {target_id}: {names}; the move was cancelled, or another one followed it"
+            f"not moved to {target_id}: {names}; the move was cancelled or replaced by another one"
         )
 
 
 def _chosen(client: KafkaClient, topic: str, partitions: list[int]) -> list[PartitionPlace]:
-    """The named partitions.
+    """Return the named partitions.
 
     Raises:
-        CommandError: one is not there, or has replicas besides its leader.
+        CommandError: a partition does not exist, or has several replicas.
     """
     known = {place.partition: place for place in places_of(client, [topic])}
     for number in partitions:
@@ -141,14 +147,15 @@ def _chosen(client: KafkaClient, topic: str, partitions: list[int]) -> list[Part
             raise CommandError(f"topic {topic} has no partition {number}; it has {len(known)}, from 0")
         if len(known[number].replicas) > 1 and known[number].target_id is None:
             raise CommandError(
-                f"{topic}-{number} has replicas {list(known[number].replicas)}; this command knows partitions with one replica only, "
+                f"{topic}-{number} has replicas {list(known[number].replicas)}; this command moves"
+                " partitions with one replica only, "
                 "use kafka-reassign-partitions.sh"
             )
     return [known[number] for number in partitions]
 
 
 def _node_id(client: KafkaClient, broker: int, data: Path | None, bootstrap: str | None) -> int:
-    """The broker that was meant: a node id that the cluster shows, or the number of a local broker."""
+    """Return the node id of a broker, given as node id or as the number of a local broker."""
     live = sorted(row.node_id for row in client.metadata([]).brokers)
     if broker in live:
         return broker
@@ -156,7 +163,7 @@ def _node_id(client: KafkaClient, broker: int, data: Path | None, bootstrap: str
         for entry in ClusterFile.read(ClusterDirectory(data or Path("data"))).processes:
             if entry.role == "broker" and entry.id == broker:
                 return entry.node_id
-    raise CommandError(f"--to {broker}: there is no such broker; there are {', '.join(map(str, live))}")
+    raise CommandError(f"--to {broker}: no such broker; the live brokers are {', '.join(map(str, live))}")
 
 
 def _row(place: PartitionPlace) -> dict[str, object]:

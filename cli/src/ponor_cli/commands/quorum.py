@@ -1,4 +1,4 @@
-"""`ponor cluster quorum`: who of the controllers votes, who leads, who lags; and changing it."""
+"""`ponor cluster quorum`: show and change the voters and learners among the controllers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SILENT_VOTER_MS: Final = 3_000
 NodeArgument = Annotated[int, typer.Argument(metavar="NODE_ID", help="node id of a controller", min=1)]
 
 quorum_app = typer.Typer(
-    help="Who of the controllers votes, who leads, who lags; and changing it.",
+    help="Show and change the quorum of the controllers.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -45,7 +45,7 @@ quorum_app = typer.Typer(
 def describe(
     data: DataOption = None, bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Leader, voters, learners, and how far each is."""
+    """Show leader, voters and learners, with the lag of each."""
     answer = ask_quorum(
         _controllers(data, bootstrap), wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
     )
@@ -62,19 +62,20 @@ def describe(
 def add_learner(
     node_id: NodeArgument,
     directory: Annotated[
-        str, typer.Option("--directory", metavar="UUID", help="Its data directory's id; the process logs it.")
+        str,
+        typer.Option("--directory", metavar="UUID", help="Id of its data directory; the process logs it."),
     ],
     peer: Annotated[
-        str, typer.Option("--peer", metavar="HOST:PORT", help="Where the other controllers reach it.")
+        str, typer.Option("--peer", metavar="HOST:PORT", help="Address for the other controllers.")
     ],
     service: Annotated[
-        str, typer.Option("--service", metavar="HOST:PORT", help="Where nodes and tools reach it.")
+        str, typer.Option("--service", metavar="HOST:PORT", help="Address for nodes and tools.")
     ],
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let a controller with a blank directory follow the log; `promote` makes it a voter."""
+    """Add a controller with an empty directory as a learner; `promote` makes it a voter."""
     learner = wire.AddLearner(
         node_id=node_id, directory_id=_directory_id(directory), peer_address=peer, service_address=service
     )
@@ -82,7 +83,7 @@ def add_learner(
         data,
         bootstrap,
         wire.QuorumRequest(add_learner=learner),
-        f"controller {node_id} follows as a learner",
+        f"controller {node_id} is a learner",
         output,
     )
 
@@ -94,31 +95,32 @@ def promote(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a voter of a learner that has caught up."""
+    """Make a learner that has caught up a voter."""
     controllers = _controllers(data, bootstrap)
     answer = ask_quorum(controllers, wire.QuorumRequest(promote=wire.PromoteLearner(node_id=node_id)))
     description = describe_quorum_soon(controllers)
     warning = "" if description is None else silence_of_voter(description, node_id)
-    print_done(f"controller {node_id} votes{warning}", {"index": answer.done.index}, output)
+    print_done(f"controller {node_id} is a voter{warning}", {"index": answer.done.index}, output)
 
 
 @quorum_app.command("remove")
 def remove(
     node_id: NodeArgument,
     directory: Annotated[
-        str | None, typer.Option("--directory", metavar="UUID", help="Only if this is its data directory.")
+        str | None,
+        typer.Option("--directory", metavar="UUID", help="Remove it only if its data directory has this id."),
     ] = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Take a voter or learner out; stop its process afterwards."""
+    """Remove a voter or learner from the quorum. Stop its process afterwards."""
     member = wire.RemoveMember(node_id=node_id, directory_id=_directory_id(directory) if directory else b"")
     _change(
         data,
         bootstrap,
         wire.QuorumRequest(remove=member),
-        f"controller {node_id} is out of the quorum",
+        f"controller {node_id} is removed from the quorum",
         output,
     )
 
@@ -129,7 +131,7 @@ def transfer(
         int,
         typer.Argument(
             metavar="[NODE_ID]",
-            help="the next leader; default: the voter that is furthest",
+            help="the next leader; default: the voter with the longest log",
             show_default=False,
         ),
     ] = 0,
@@ -137,7 +139,7 @@ def transfer(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let another voter lead, without an election timeout."""
+    """Transfer the leadership to another voter, without an election timeout."""
     request = wire.QuorumRequest(transfer=wire.TransferLeadership(node_id=node_id))
     _change(
         data,
@@ -152,7 +154,7 @@ def transfer(
 def snapshot(
     data: DataOption = None, bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Have the leader write a snapshot of the metadata now."""
+    """Write a snapshot of the metadata on the leader now."""
     request = wire.QuorumRequest(take_snapshot=wire.TakeSnapshot())
     _change(data, bootstrap, request, "the leader has written a snapshot", output)
 
@@ -166,16 +168,24 @@ def confirm_incarnation(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """After a forced recovery, once you know what was lost: garbage collection may delete again."""
+    """Allow garbage collection to delete again, after a forced recovery whose losses are known."""
     request = wire.QuorumRequest(confirm_incarnation=wire.ConfirmIncarnation(incarnation=incarnation))
-    _change(data, bootstrap, request, f"incarnation {incarnation} is confirmed; GC deletes again", output)
+    _change(
+        data,
+        bootstrap,
+        request,
+        f"incarnation {incarnation} is confirmed; garbage collection deletes again",
+        output,
+    )
 
 
-FORCE_HELP = """After the majority of the controllers is lost FOR GOOD: make one stopped controller the whole quorum.
+FORCE_HELP = """Make one stopped controller the whole quorum, after the majority of the controllers
+is PERMANENTLY lost.
 
-Whatever this controller's log lacks is lost, and brokers may hold data that is referenced by nothing. Prefer bringing back any majority. Choose the controller whose
-last entry has the greatest term, and between equal terms the greatest index; a longer log of an earlier term lacks what was committed later. The command prints both: try it on
-copies of the directories. All other controllers of the cluster must never run again on their old directories; the new incarnation refuses them.
+Entries that this controller's log lacks are lost, and objects may stay without a reference. Prefer
+to restore any majority. Choose the controller whose last entry has the
+greatest term, and among equal terms the greatest index: a longer log of an earlier term lacks later commits. The command prints both; try it on copies of the directories.
+Never start the other controllers again on their old directories; the new incarnation refuses them.
 
 \b
 Example:
@@ -188,16 +198,17 @@ Example:
 def force_recovery_command(
     controller: Annotated[
         int | None,
-        typer.Option("--controller", metavar="N", help="Number of the controller that goes on alone."),
+        typer.Option("--controller", metavar="N", help="Number of the controller that continues alone."),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Instead, under another supervisor: the configuration of that controller."
+            metavar="FILE",
+            help="Under another supervisor: configuration file of the controller that continues alone.",
         ),
     ] = None,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Yes: what only the lost majority knew may be gone.")
+        bool, typer.Option("--accept-loss", help="Accept that entries on the lost controllers only are lost.")
     ] = False,
     data: Annotated[
         Path, typer.Option("--data", metavar="DIR", help="Data directory of the cluster.")
@@ -207,7 +218,8 @@ def force_recovery_command(
     """See FORCE_HELP."""
     if not accept_loss:
         raise CommandError(
-            "this gives up whatever only the lost controllers knew; read `ponor cluster quorum force-recovery --help`, then add --accept-loss"
+            "entries on the lost controllers only are lost; read `ponor cluster quorum"
+            " force-recovery --help`, then add --accept-loss"
         )
     if config is not None and controller is None:
         done, start = force_one_recovery(config), "that controller alone"
@@ -216,11 +228,13 @@ def force_recovery_command(
         start = f"it with `ponor up --controllers 1 --data {data}`"
     else:
         raise CommandError(
-            "say which controller goes on alone: --controller N of a `ponor up`, or --config FILE"
+            "name the controller that continues alone: --controller N of a `ponor up`, or --config FILE"
         )
     message = (
-        f"FORCED RECOVERY of cluster {done.cluster_id}: controller {done.node_id} is the only voter of incarnation {done.incarnation}. "
-        f"Its log up to index {done.last_index} of term {done.last_term} counts as committed (certain before: up to {done.known_committed_index}). "
+        f"FORCED RECOVERY of cluster {done.cluster_id}: controller {done.node_id} is the only voter"
+        f" of incarnation {done.incarnation}. "
+        f"Its log up to index {done.last_index} of term {done.last_term} counts as committed"
+        f" (certain before: up to {done.known_committed_index}). "
         f"Start {start}; nothing is deleted from the object store until "
         f"`ponor cluster quorum confirm-incarnation {done.incarnation}`"
     )
@@ -228,20 +242,25 @@ def force_recovery_command(
 
 
 def silence_of_voter(description: wire.QuorumDescription, node_id: int) -> str:
-    """What to add to "it votes" where the leader does not hear the voter: promoting a voter again is a success also if its directory was lost. `node_id` may be a number."""
+    """Return a warning if the leader has no contact with the voter, or an empty text.
+
+    Promoting a voter again succeeds even if its directory was lost. `node_id` may be a node number.
+    """
     for member in description.members:
         number = number_of_node(NodeId(member.node_id))
         if node_id in (member.node_id, number) and member.voter and member.silent_ms > SILENT_VOTER_MS:
             directory = uuid.UUID(bytes=member.directory_id)
             return (
-                f", but was not heard for {member.silent_ms / 1000:.1f} s with its directory {directory}. If that directory is lost: "
-                f"`ponor cluster quorum remove {member.node_id} --directory {directory}`, then `add-learner` with the new directory, then `promote`"
+                f", but has had no contact for {member.silent_ms / 1000:.1f} s with its directory"
+                f" {directory}. If that directory is lost: "
+                f"`ponor cluster quorum remove {member.node_id} --directory {directory}`, then"
+                " `add-learner` with the new directory, then `promote`"
             )
     return ""
 
 
 def describe_quorum(answer: wire.QuorumDescription) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The description as facts and rows."""
+    """Return the description as facts and a row per member."""
     facts: dict[str, Any] = {
         "leader": answer.leader_node_id or None,
         "term": answer.term,

@@ -1,4 +1,4 @@
-"""`ponor topic`: topics as Kafka's own protocol shows them."""
+"""`ponor topic`: create, list, describe and delete topics with Kafka's own requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EARLIEST = -2
 LATEST = -1
 
 
-CREATE_HELP = """Make a topic.
+CREATE_HELP = """Create a topic.
 
 \b
 Examples:
@@ -107,7 +107,7 @@ def describe(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a topic's partitions: leader, epoch, and the offsets that are there."""
+    """Show the partitions of a topic: leader, epoch, start and end offset."""
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
         topic = client.metadata([name]).topics[0]
         _raise_for(topic.error_code, name, None)
@@ -147,7 +147,7 @@ def delete(
 def _offsets(
     topic: MetadataResponseTopic, addresses: Mapping[int, str]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """First and end offsets as the leaders know them; a partition whose leader cannot be reached has none."""
+    """Return start and end offsets by partition, without partitions whose leader does not answer."""
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
     led: dict[int, list[int]] = {}

@@ -1,4 +1,6 @@
-"""`ponor topic produce` and `ponor topic consume`: records from standard input, and to standard output."""
+"""`ponor topic produce` and `ponor topic consume`: records from standard input, and to standard
+output.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ FormOption = Annotated[
         "-o", "--output", help="value: values only; table: with partition and offset; json: objects."
     ),
 ]
-PRODUCE_HELP = """Write each line of standard input as a record. Returns when all records are durable.
+PRODUCE_HELP = """Write each line of standard input as a record. Returns when all records are
+durable.
 
 \b
 Examples:
@@ -89,7 +92,8 @@ Examples:
   ponor topic consume orders --json --partition 0 --offset 100 -n 10
   ponor topic consume orders --group readers         # shares partitions, commits written records
 
-Exit codes: 0 when all requested records are written or the reader closed the pipe, 1 on errors, 130 after Ctrl-C.
+Exit codes: 0 when all requested records are written or the reader closed the pipe, 1 on errors, 130
+after Ctrl-C.
 """
 
 
@@ -170,7 +174,8 @@ def consume(
     try:
         consume_until_done(find_bootstrap(data, bootstrap), name, wanted, sys.stdout.buffer)
     except BrokenPipeError:
-        # The reader closed the pipe. Python would fail at exit when it flushes what is buffered for the pipe.
+        # The reader closed the pipe. Python would fail at exit when it flushes what is buffered for
+        # the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""`ponor up`: a cluster of processes on this machine. The words and their meaning; what they start is `up`."""
+"""`ponor up`: options of a local cluster, which `supervisor.run` runs."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ StoreOption = Annotated[
 ]
 ShareStoreOption = Annotated[
     bool,
-    typer.Option(
-        "--share-store", help="Enter an object store that holds other clusters, at the first start."
-    ),
+    typer.Option("--share-store", help="Share the object store with other clusters; for the first start."),
 ]
 OrdinalOption = Annotated[
     int | None,
@@ -71,10 +69,10 @@ def up(
     brokers: Annotated[
         int, typer.Option(help="Number of brokers; broker k listens on the Kafka port + k.")
     ] = 1,
-    compactors: Annotated[int, typer.Option(help="Number of compactors; 0: nothing is compacted.")] = 1,
+    compactors: Annotated[int, typer.Option(help="Number of compactors; 0 disables compaction.")] = 1,
     gcs: Annotated[int, typer.Option(help="Number of garbage collectors.")] = 1,
     kafka_port: Annotated[
-        int, typer.Option(help="Kafka port of broker 0; all other ports follow from it.")
+        int, typer.Option(help="Kafka port of broker 0; all other ports are derived from it.")
     ] = 9092,
     host: HostOption = "127.0.0.1",
     advertise: AdvertiseOption = None,
@@ -83,7 +81,9 @@ def up(
     share_store: ShareStoreOption = False,
     cluster_ordinal: OrdinalOption = None,
     ready_file: Annotated[Path | None, typer.Option(help="Written once clients can produce.")] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave dead processes dead.")] = False,
+    no_restart: Annotated[
+        bool, typer.Option("--no-restart", help="Do not restart failed processes.")
+    ] = False,
     otlp: OtlpOption = None,
     trace_ratio: Annotated[
         float | None,

@@ -1,4 +1,6 @@
-"""`DIR/cluster.json`: what runs, for tools and tests. Rewritten atomically at every change by `ponor up`, read by everything else."""
+"""`DIR/cluster.json`: the running processes. `ponor up` replaces the file at every change; commands
+and tests read it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,16 @@ from ponor_cli.errors import CommandError
 from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
 
 HAS_SERVED_DEFAULT: Final = True
-"""Of files that do not say it: earlier builds wrote none, and a cluster that may hold data is not given another store."""
+"""For files of earlier builds, which lack the field: such a cluster may hold data, so it keeps its
+object store.
+"""
 
 
 @dataclass(slots=True)
 class ProcessEntry:
-    """One process. `pid` is None while it is down; `state` is one of starting, serving, stopped, dead, waiting."""
+    """One process. `pid` is None while it is down; `state` is one of starting, serving, stopped,
+    dead, waiting.
+    """
 
     role: str
     id: int
@@ -29,7 +35,7 @@ class ProcessEntry:
 
     @classmethod
     def planned(cls, directory: ClusterDirectory, role: str, number: int, node_id: int) -> ProcessEntry:
-        """A process that is about to be started."""
+        """Return the entry of a process before its start."""
         name = f"{role}-{number}"
         return cls(
             role=role,
@@ -41,7 +47,7 @@ class ProcessEntry:
 
     @property
     def name(self) -> str:
-        """`ROLE-N`, as files and log lines call it."""
+        """`ROLE-N`, as in file names and log lines."""
         return f"{self.role}-{self.id}"
 
 
@@ -56,7 +62,7 @@ class ClusterFile:
     supervisor_pid: int | None
     processes: list[ProcessEntry]
     has_served: bool = False
-    """A broker of this directory has let clients in, at this start or an earlier one."""
+    """A broker of this directory has served clients, in this run or an earlier one."""
 
     def write(self, directory: ClusterDirectory) -> None:
         """Replace the file."""
@@ -70,35 +76,36 @@ class ClusterFile:
         """Read the file.
 
         Raises:
-            CommandError: there is none.
+            CommandError: the file does not exist.
         """
         content = read_json(directory.cluster_file)
         if content is None:
             raise CommandError(
-                f"no cluster in {directory.root} (no cluster.json); start one with `ponor up --data {directory.root}`"
+                f"no cluster in {directory.root} (no cluster.json); start one with `ponor up --data"
+                f" {directory.root}`"
             )
         return cls.parse(content)
 
     @classmethod
     def parse(cls, content: dict[str, Any]) -> ClusterFile:
-        """Build from the JSON value."""
+        """Build the object from the JSON value."""
         processes = [ProcessEntry(**entry) for entry in content["processes"]]
         return cls(**{"has_served": HAS_SERVED_DEFAULT, **content, "processes": processes})
 
     def add(self, directory: ClusterDirectory, role: str, number: int, node_id: int) -> ProcessEntry:
-        """One more process; it is written at its first change of state."""
+        """Add a process. The file is written at the first change of its state."""
         entry = ProcessEntry.planned(directory, role, number, node_id)
         self.processes.append(entry)
         return entry
 
     def process(self, role: str, number: int) -> ProcessEntry:
-        """The entry of one process.
+        """Return the entry of one process.
 
         Raises:
-            CommandError: no such process.
+            CommandError: the process does not exist.
         """
         for entry in self.processes:
             if entry.role == role and entry.id == number:
                 return entry
         known = ", ".join(f"{entry.role} {entry.id}" for entry in self.processes)
-        raise CommandError(f"there is no {role} {number} in this cluster; it has {known}")
+        raise CommandError(f"this cluster has no {role} {number}; it has {known}")

@@ -1,6 +1,7 @@
-"""How `ponor node` talks to the running `ponor up`: one JSON line each way over a Unix socket.
+"""The control socket between `ponor node` and `ponor up`: one JSON line per request and reply.
 
-Request  {"verb": "start"|"stop"|"kill"|"add"|"remove", "role": ROLE, "id": N, "settings": {NAME: VALUE}}; "add" has no id, the others no settings
+Request  {"verb": VERB, "role": ROLE, "id": N, "settings": {NAME: VALUE}}
+         VERB is start, stop, kill, add or remove; add has no id, the others no settings
 Reply    {"ok": true, "message": "..."} or {"ok": false, "message": "..."}
 """
 
@@ -20,12 +21,12 @@ from ponor_cli.local.directory import UNIX_SOCKET_PATH_BYTES_MAX, ClusterDirecto
 
 REQUEST_BYTES_MAX = 4096
 NEXT_FREE = -1
-"""As id of "add": the first number that no node of the role has."""
+"""As id of "add": the lowest free number of the role."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """What somebody asks of the running `ponor up`."""
+    """A request to the running `ponor up`."""
 
     verb: str
     role: str
@@ -34,20 +35,22 @@ class ControlRequest:
 
 
 ControlHandler: TypeAlias = Callable[[ControlRequest], Awaitable[str]]
-"""Carries a request out and says what became of it; raises CommandError."""
+"""Executes a request and returns the message of the reply; raises CommandError."""
 
 
 def socket_path(directory: ClusterDirectory) -> Path:
-    """Where the socket is: in the directory, or under /tmp when the directory's path is too long for the kernel."""
+    """Return the socket's path: in the directory, or under /tmp if that path is too long for the
+    kernel.
+    """
     path = directory.root.resolve() / "control.sock"
     if len(str(path).encode()) <= UNIX_SOCKET_PATH_BYTES_MAX:
         return path
     digest = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
-    return Path("/tmp") / f"ponor-{digest}.sock"  # noqa: S108 - a name only this directory maps to; the lock protects it
+    return Path("/tmp") / f"ponor-{digest}.sock"  # noqa: S108 - derived from the directory, whose lock protects it
 
 
 class ControlServer:
-    """The supervisor's side."""
+    """The side of `ponor up`."""
 
     def __init__(self, directory: ClusterDirectory, handler: ControlHandler) -> None:
         self._path = socket_path(directory)
@@ -55,7 +58,9 @@ class ControlServer:
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        """Serve; a socket left by a killed supervisor is replaced (the caller holds the directory's lock)."""
+        """Start serving. Replaces the socket of a killed `ponor up`: the caller holds the
+        directory's lock.
+        """
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=REQUEST_BYTES_MAX)
 
@@ -80,8 +85,8 @@ class ControlServer:
             reply = {"ok": True, "message": message}
         except CommandError as error:
             reply = {"ok": False, "message": str(error)}
-        except OSError as error:  # a full disk, no process to be had; a silent client too, who hears nothing
-            reply = {"ok": False, "message": f"`ponor up` could not: {error}"}
+        except OSError as error:  # such as a full disk, or a client that sends nothing
+            reply = {"ok": False, "message": f"`ponor up` failed: {error}"}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             reply = {"ok": False, "message": f"malformed control request: {error!r}"}
         writer.write(json.dumps(reply).encode() + b"\n")
@@ -90,10 +95,10 @@ class ControlServer:
 
 
 def send_control(directory: ClusterDirectory, request: ControlRequest, timeout_s: float = 60.0) -> str:
-    """Ask the running supervisor.
+    """Send a request to the running `ponor up` and return the message of its reply.
 
     Raises:
-        CommandError: nobody answers, or the supervisor refuses.
+        CommandError: no `ponor up` answers, or it refuses.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout_s)
@@ -109,7 +114,8 @@ def send_control(directory: ClusterDirectory, request: ControlRequest, timeout_s
             reply: dict[str, Any] = json.loads(client.makefile("r").readline())
         except (OSError, ValueError) as error:
             raise CommandError(
-                f"no `ponor up` answers for {directory.root}; start it with `ponor up --data {directory.root}`"
+                f"no `ponor up` answers for {directory.root}; start it with `ponor up --data"
+                f" {directory.root}`"
             ) from error
     if not reply["ok"]:
         raise CommandError(str(reply["message"]))

@@ -1,14 +1,14 @@
-"""The data directory of a local cluster: what lies where in `--data DIR`.
+"""Paths in the data directory of a local cluster, its lock, and atomic JSON files.
 
-DIR/cluster.json            what runs (cluster_file.py)
-DIR/quorum.json             which controllers the cluster was begun with (quorum_file.py)
-DIR/supervisor.lock         held by the running `ponor up`
-DIR/control.sock            where `ponor node` talks to it (control.py)
-DIR/config/ROLE-N.json      configuration of one process: `python -m ponor_ROLE --config FILE` runs it alone
-DIR/run/ROLE-N.json         written by the process once it serves
-DIR/logs/ROLE-N.log         what the process had to say
-DIR/ROLE-N/                 the process's own data
-DIR/objects/                the object store, unless --object-store says otherwise
+DIR/cluster.json            running processes (cluster_file.py)
+DIR/quorum.json             controllers of the cluster (quorum_file.py)
+DIR/supervisor.lock         locked by the running `ponor up`
+DIR/control.sock            control socket of `ponor up` (control.py)
+DIR/config/ROLE-N.json      configuration of one process: `python -m ponor_ROLE --config FILE`
+DIR/run/ROLE-N.json         written by the process when it serves
+DIR/logs/ROLE-N.log         output of the process
+DIR/ROLE-N/                 data of the process
+DIR/objects/                the default object store
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ from typing import IO, Any, Final
 from ponor_cli.errors import CommandError
 
 REMEDIES: Final = {
-    "quorum.json": "restore it from a copy, and do not remove it: it names the cluster and its controllers, and without it `ponor up` begins another cluster",
-    "cluster.json": "remove it, and give `ponor up` the options of the last start: the number of brokers and the object store stood in it",
+    "quorum.json": (
+        "restore it from a copy and do not remove it: it names the cluster and its controllers,"
+        " and without it `ponor up` creates another cluster"
+    ),
+    "cluster.json": (
+        "remove it and give `ponor up` the options of the last start: the file held the number of"
+        " brokers and the object store"
+    ),
 }
-"""What to do with a file that is damaged, where it does not follow from the options of the next start."""
+"""Remedies for damaged files that the next start does not derive from its options."""
 UNIX_SOCKET_PATH_BYTES_MAX = 100
-"""The kernel takes 107; a path above this is replaced by one under /tmp (control.py)."""
+"""The kernel allows 107. A longer path is replaced by one under /tmp (control.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,12 @@ class ClusterDirectory:
 
     @property
     def cluster_file(self) -> Path:
-        """What runs."""
+        """The running processes."""
         return self.root / "cluster.json"
 
     @property
     def quorum_file(self) -> Path:
-        """The controllers that the cluster was begun with."""
+        """The controllers of the cluster."""
         return self.root / "quorum.json"
 
     @property
@@ -59,7 +65,7 @@ class ClusterDirectory:
         return self.root / "config" / f"{name}.json"
 
     def ready_file(self, name: str) -> Path:
-        """Written by the process `ROLE-N` once it serves."""
+        """Written by the process `ROLE-N` when it serves."""
         return self.root / "run" / f"{name}.json"
 
     def log_file(self, name: str) -> Path:
@@ -71,10 +77,10 @@ class ClusterDirectory:
         return self.root / name
 
     def make(self) -> list[Path]:
-        """Create the directories; those that were not there before, outermost first.
+        """Create the directories. Returns the new ones, outermost first.
 
         Raises:
-            CommandError: the place cannot be written; what was made is gone again.
+            CommandError: a directory cannot be created; the new ones are removed.
         """
         wanted = [
             *reversed(self.root.parents),
@@ -93,7 +99,9 @@ class ClusterDirectory:
         return made
 
     def unmake(self, made: Sequence[Path]) -> None:
-        """Remove what a `ponor up` made that was refused before it started anything. A directory that was there before, or holds something, stays."""
+        """Remove the directories that `make` created, after a refused start. Directories with
+        contents stay.
+        """
         if self.root in made:
             for path in (self.quorum_file, self.root / "supervisor.lock"):
                 path.unlink(missing_ok=True)
@@ -107,10 +115,10 @@ class ClusterDirectory:
         )
 
     def lock(self) -> IO[str]:
-        """Take the directory for one `ponor up`; released when the file is closed or the process ends.
+        """Lock the directory for one `ponor up`, until the file is closed or the process ends.
 
         Raises:
-            CommandError: another `ponor up` runs on it, or the place cannot be written.
+            CommandError: another `ponor up` uses it, or the lock file cannot be written.
         """
         try:
             handle = (self.root / "supervisor.lock").open("a+")
@@ -123,7 +131,8 @@ class ClusterDirectory:
             owner = handle.read().strip() or "unknown"
             handle.close()
             raise CommandError(
-                f"{self.root} is in use by another `ponor up` (pid {owner}); stop that one or choose another --data"
+                f"{self.root} is in use by another `ponor up` (pid {owner}); stop that one or"
+                " choose another --data"
             ) from error
         handle.truncate(0)
         handle.write(str(os.getpid()))
@@ -132,10 +141,10 @@ class ClusterDirectory:
 
 
 def write_json_atomically(path: Path, value: Any) -> None:
-    """Replace a file's content so that a reader sees the old or the new one, never a part.
+    """Replace the content of a file: a reader sees the old or the new content, never a part.
 
     Raises:
-        OSError: it cannot be written, and is what it was; names the file.
+        OSError: the file cannot be written and is unchanged; names the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -151,10 +160,10 @@ def write_json_atomically(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """The content of a JSON file, or None if there is none.
+    """Return the content of a JSON file, or None if the file does not exist.
 
     Raises:
-        CommandError: the file is not JSON.
+        CommandError: the file is not valid JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -162,5 +171,6 @@ def read_json(path: Path) -> Any | None:
         return None
     except ValueError as error:
         raise CommandError(
-            f"{path} is not valid JSON ({error}); {REMEDIES.get(path.name, 'remove it, `ponor up` writes it anew')}"
+            f"{path} is not valid JSON ({error});"
+            f" {REMEDIES.get(path.name, 'remove it, `ponor up` writes it again')}"
         ) from error

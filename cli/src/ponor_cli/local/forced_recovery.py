@@ -1,4 +1,6 @@
-"""Forced recovery: the offline step on one controller's directory, and for a local cluster the list of controllers that goes with it."""
+"""Forced recovery: make one stopped controller the whole quorum, and update `quorum.json` of a
+local cluster.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,10 @@ def force_local_recovery(directory: ClusterDirectory, controller: int) -> Forced
         quorum.controllers = [place for place in before.controllers if place.number == controller]
         if not quorum.controllers:
             known = ", ".join(str(place.number) for place in before.controllers)
-            raise CommandError(f"there is no controller {controller} in {directory.root}; it has {known}")
+            raise CommandError(f"{directory.root} has no controller {controller}; it has {known}")
         quorum.formatted = True
-        # First the list: a crash in between must not leave the others on it, who would go on as a majority of the former incarnation.
+        # The list first: if it kept the other controllers after a crash here, they would continue
+        # as a majority of the old incarnation.
         quorum.write(directory)
         try:
             return _recovered(directory.config_file(name), directory.process_data(name))
@@ -71,7 +74,9 @@ def _read(directory: ClusterDirectory) -> QuorumFile:
 
 
 def _recovered(file: Path, data: Path | None = None) -> ForcedRecovery:
-    """Recover by a configuration. `data`: the controller's directory, because the configuration in a copy of a cluster's directory names the original."""
+    """Recover with a configuration file. `data` replaces its directory: the file in a copy of a
+    cluster names the original.
+    """
     try:
         configuration = read_configuration(file)
         if data is not None:

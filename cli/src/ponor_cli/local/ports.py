@@ -1,6 +1,7 @@
-"""Free ports of this machine, from a range that the system gives to nobody by itself.
+"""Free ports of this machine, outside the system's ephemeral range.
 
-A port of the system's own (ephemeral) range may become the near end of anybody's connection between this look and the service's bind, or while a service that listens on it restarts.
+The system may give an ephemeral port to any outgoing connection between this check and the
+service's bind, or while a service restarts.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from ponor_cli.errors import CommandError
 
 FIRST: Final = 10_000
 END: Final = 20_000
-"""Below every system's ephemeral range: Linux begins at 32,768, others at 49,152."""
+"""Below the ephemeral range of every system: Linux starts at 32,768, others at 49,152."""
 ROW: Final = 50
 SCATTER: Final = 89
-"""Neighbouring process ids begin in rows far from each other, so that clusters that are started together do not look at the same ports."""
+"""Neighbouring process ids start in distant rows, so that clusters started together try different
+ports.
+"""
 
 
 def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
-    """Ports that nobody listens on now, from `first` on (None: from a place that depends on this process).
+    """Return free ports from `first` on. None starts at a port that depends on this process.
 
     Raises:
-        CommandError: there are not so many.
+        CommandError: too few ports are free.
     """
     rows = (END - FIRST) // ROW
     start = FIRST + os.getpid() * SCATTER % rows * ROW if first is None else first
@@ -38,18 +41,22 @@ def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
     raise CommandError(f"{host} has no {count} free ports of {FIRST} to {END - 1}; stop what uses them")
 
 
-def anywhere() -> int:
-    """A place to begin that nobody can foresee: for a process that has chosen ports before, some of which may be silent for a moment."""
+def random_port() -> int:
+    """Return a random first port: ports that this process chose before may be unused only for a
+    moment.
+    """
     return FIRST + secrets.randbelow(END - FIRST)
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether nobody uses it now, nor did a moment ago."""
+    """Return whether no process uses the port now or used it a moment ago."""
     return _can_bind(host, port, again=False)
 
 
 def is_listenable(host: str, port: int) -> bool:
-    """Whether nobody listens on it now; connections of a process that listened on it may still be closing."""
+    """Return whether no process listens on the port. Connections of an earlier listener may still
+    be closing.
+    """
     return _can_bind(host, port, again=True)
 
 

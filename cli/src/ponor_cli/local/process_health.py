@@ -1,4 +1,4 @@
-"""What the processes of a local cluster say of themselves now: `/readyz` of each, asked at the same time."""
+"""Current state of the processes of a local cluster, by `/readyz` of each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any, Final
 from ponor_cli.local.cluster_file import ClusterFile, ProcessEntry
 
 ANSWER_S_MAX: Final = 2.0
-AT_ONCE_MAX: Final = 32
+CONCURRENCY_MAX: Final = 32
 
 
 def describe_processes(cluster: ClusterFile) -> list[dict[str, Any]]:
-    """One row for every process. One that `cluster.json` calls serving is asked: it may be not ready, or not answer."""
-    with ThreadPoolExecutor(max_workers=AT_ONCE_MAX) as pool:
+    """Return a row per process. A process that serves according to `cluster.json` may be not ready,
+    or not answer.
+    """
+    with ThreadPoolExecutor(max_workers=CONCURRENCY_MAX) as pool:
         states = pool.map(_state_now, cluster.processes)
     return [
         {

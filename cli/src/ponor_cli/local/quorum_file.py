@@ -1,8 +1,8 @@
-"""`DIR/quorum.json`: the controllers that a local cluster runs.
+"""`DIR/quorum.json`: the controllers that `ponor up` starts, and the identity of the cluster.
 
-Who votes is in the controllers' own log (`ponor cluster quorum describe`); this file only says which processes `ponor up` starts, and whether their directories may
-still be formatted. That is so until all initial voters have served once: a directory that is found empty later has lost its votes (KIP-853), and is added as a
-new replica. Every directory draws its own id.
+The voters are in the controllers' own log (`ponor cluster quorum describe`). This file also tells
+whether controller directories may be formatted: until all initial voters have served once. An empty
+directory after that has lost its votes (KIP-853) and is added as a new replica.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ponor_cli.errors import CommandError
 from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
 
 FIRST_CONTROLLERS: Final = (1, 3, 5)
-"""How many controllers a cluster may begin with. While machines are replaced it has others."""
+"""Number of controllers of a new cluster. A change of the quorum may pass through other numbers."""
 UNDRAWN_ORDINAL: Final = ClusterOrdinal(1)
-"""The ordinal of directories whose file does not name one: earlier builds drew none."""
+"""The ordinal for files of earlier builds, which lack the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerPlace:
-    """A controller's number within the cluster."""
+    """One controller: its number within the cluster."""
 
     number: int
 
@@ -35,11 +35,11 @@ class QuorumFile:
     """The whole file.
 
     Attributes:
-        controllers: those that `ponor up` starts.
-        formatted: every one of the first controllers has had its log once.
-        next_number: of the next controller; numbers of removed ones never come back, nor do their directories.
-        cluster_id: drawn when the file is made; every process of this directory expects this cluster.
-        cluster_ordinal: drawn or given when the file is made; never changes, because it is part of all ids.
+        controllers: the ones that `ponor up` starts.
+        formatted: every initial controller has started with a log once.
+        next_number: number of the next controller; a number is never used twice.
+        cluster_id: drawn with the file; every process of this directory expects it.
+        cluster_ordinal: drawn or given with the file; part of all ids, so it never changes.
     """
 
     controllers: list[ControllerPlace]
@@ -59,16 +59,18 @@ class QuorumFile:
     def open(
         cls, directory: ClusterDirectory, controllers: int, ordinal: ClusterOrdinal | None = None
     ) -> QuorumFile:
-        """Read the file, or begin one for so many controllers. Without `ordinal` a new cluster draws it.
+        """Read the file, or create it for a new cluster. Without `ordinal` a new cluster draws one.
 
         Raises:
-            CommandError: the cluster has another number of controllers or another ordinal, or may not begin with so many controllers.
+            CommandError: the cluster has another number of controllers or another ordinal, or a new
+                cluster cannot have this number.
         """
         content = read_json(directory.quorum_file)
         if content is None:
             if controllers not in FIRST_CONTROLLERS:
                 raise CommandError(
-                    f"--controllers {controllers}: begin with 1, 3 or 5; an even number of controllers survives no more failures than the odd number below it"
+                    f"--controllers {controllers}: start with 1, 3 or 5; an even number of"
+                    " controllers survives no more failures than the odd number below it"
                 )
             quorum = cls(
                 [ControllerPlace(number) for number in range(controllers)],
@@ -88,26 +90,29 @@ class QuorumFile:
         present = len(quorum.controllers)
         if present != controllers:
             raise CommandError(
-                f"{directory.root} has {present} controllers, not {controllers}; say `ponor up --controllers {present}`, and change the quorum "
+                f"{directory.root} has {present} controllers, not {controllers}; start it with"
+                f" `ponor up --controllers {present}`, and change the quorum "
                 "of the running cluster with `ponor node add controller` and `ponor cluster quorum`"
             )
         if ordinal not in (None, quorum.cluster_ordinal):
             raise CommandError(
-                f"--cluster-ordinal {ordinal}: {directory.root} was formatted with ordinal {quorum.cluster_ordinal}, which never changes; "
+                f"--cluster-ordinal {ordinal}: {directory.root} was formatted with ordinal"
+                f" {quorum.cluster_ordinal}, which never changes; "
                 "leave the option out, or give another --data"
             )
         quorum.refuse_lost_directories(directory)
         return quorum
 
     def refuse_lost_directories(self, directory: ClusterDirectory) -> None:
-        """Do not start a cluster whose metadata are gone: its controllers would wait for ever.
+        """Refuse a cluster without metadata: its controllers would wait forever.
 
         Raises:
-            CommandError: none of the controllers' directories is there.
+            CommandError: every controller directory is missing.
         """
         names = [f"controller-{place.number}" for place in self.controllers]
         if self.formatted and not any((directory.process_data(name) / "identity").exists() for name in names):
             raise CommandError(
-                f"{directory.root} held cluster {self.cluster_id}, but no directory of its controllers ({', '.join(names)}) is there; they hold the metadata. "
-                "Mount them or move them back. To begin a new and empty cluster, give another --data"
+                f"{directory.root} held cluster {self.cluster_id}, but its controller directories"
+                f" ({', '.join(names)}) are missing; they hold the metadata. "
+                "Mount them or move them back. To create an empty cluster, give another --data"
             )

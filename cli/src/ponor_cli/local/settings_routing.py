@@ -1,6 +1,7 @@
-"""`--set NAME=VALUE`: which services know the setting.
+"""`--set NAME=VALUE`: find the services with the setting, and check the value.
 
-The names are the fields of the services' settings classes; one name may belong to several services and then goes to each of them.
+Names are fields of the services' settings classes. A name of several services is set in each of
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SETTINGS_OF_ROLE: Mapping[str, type[Any]] = {
 
 
 def route_settings(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Sort NAME=VALUE texts by role and check them against the services' own types and bounds.
+    """Sort NAME=VALUE texts by role and check them against the types and bounds of the services.
 
     Raises:
         CommandError: not NAME=VALUE, an unknown name, or a value out of bounds.
@@ -51,23 +52,25 @@ def route_settings(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def settings_of(role: str, assignments: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE texts for one node, checked against its service's types and bounds.
+    """Parse NAME=VALUE texts for one node and check them against the types and bounds of its
+    service.
 
     Raises:
-        CommandError: no such role has settings, not NAME=VALUE, a name of another service, or a value out of bounds.
+        CommandError: the role is unknown, the text is not NAME=VALUE, or the name or value is
+            invalid.
     """
     settings = SETTINGS_OF_ROLE.get(role)
     if settings is None:
         if not assignments:
             return {}
-        raise CommandError(f"there is no role {role}; known are {', '.join(SETTINGS_OF_ROLE)}")
+        raise CommandError(f"unknown role {role}; choose {', '.join(SETTINGS_OF_ROLE)}")
     routed = route_settings(assignments)[role]
     known = {row.name for row in describe(settings)}
     for assignment in assignments:
         name = assignment.partition("=")[0]
         if name not in known:
             raise CommandError(
-                f"--set {name}: no setting of a {role}; `docs/operations/settings.md` lists them"
+                f"--set {name}: not a setting of a {role}; `docs/operations/settings.md` lists them"
             )
     return routed
 

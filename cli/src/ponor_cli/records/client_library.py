@@ -1,4 +1,6 @@
-"""What the producer and the consumer share of aiokafka: error names, log output, and how long a stop may take."""
+"""What the producer and the consumer share of aiokafka: error names, log output, and how long a
+stop may take.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from aiokafka.errors import BrokerResponseError, KafkaError, kafka_errors
+from aiokafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError, kafka_errors
 from ponor_kafka.errors import ErrorCode
 
 from ponor_cli.clients.kafka_client import KafkaClient, error_of
@@ -58,6 +60,8 @@ def describe_error(error: BaseException) -> str:
         details = "".join(f": {each}" for each in error.args)
         remedy = f"; {REMEDIES[code]}" if code in REMEDIES else ""
         return f"{code.name} ({code.meaning}){details}{remedy}"
+    if isinstance(error, TimeoutError | KafkaTimeoutError):
+        return "no answer in time; are the brokers running?"
     return str(error) or type(error).__name__
 
 
@@ -76,7 +80,8 @@ async def stop_client(stopping: Awaitable[None]) -> None:
 
 
 def partitions_of(bootstrap: str, topic: str) -> list[int]:
-    """Return the partitions of a topic. Never creates the topic: aiokafka's own metadata request would.
+    """Return the partitions of a topic. Never creates the topic: aiokafka's own metadata request
+    would.
 
     Raises:
         CommandError: the topic does not exist, or no broker answers.

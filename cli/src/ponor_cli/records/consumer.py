@@ -1,4 +1,6 @@
-"""One run of `ponor topic consume` with aiokafka's consumer: where it starts, what it writes, and when it ends."""
+"""One run of `ponor topic consume` with aiokafka's consumer: where it starts, what it writes, and
+when it ends.
+"""
 
 from __future__ import annotations
 
@@ -145,8 +147,9 @@ async def _consume(
 class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
     """Copies records to the output. As a group member it also follows the group's assignments.
 
-    Only written records are committed: when the group takes partitions away, and at the end. There is no `await` between
-    a poll and its output, so a rebalance never finds records that were read but not written.
+    Only written records are committed: when the group takes partitions away, and at the end. There
+    is no `await` between a poll and its output, so a rebalance never finds records that were read
+    but not written.
     """
 
     def __init__(
@@ -219,7 +222,8 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                 raise self._failure
 
     async def commit(self) -> None:
-        """Commit what was written. A group that rebalances refuses it; then the next owner reads the records again.
+        """Commit what was written. A group that rebalances refuses it; then the next owner reads
+        the records again.
 
         Raises:
             CommandError: the coordinator refuses or does not answer.
@@ -235,7 +239,8 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         except (KafkaError, TimeoutError) as error:
             raise CommandError(
-                f"group {self._wanted.group}: the offsets of the last records are not committed, so the group reads them"
+                f"group {self._wanted.group}: the offsets of the last records are not committed, so"
+                " the group reads them"
                 f" again: {describe_error(error)}{self._warning.text}"
             ) from error
 
@@ -313,18 +318,23 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
             self._silent_s[partition] = 0.0 if is_answered else self._silent_s.get(partition, 0.0) + waited_s
             if self._silent_s[partition] > SILENCE_S_MAX:
                 raise CommandError(
-                    f"{partition.topic}-{partition.partition} cannot be read at offset {self._written[partition]}: no records"
-                    f" from its leader for {SILENCE_S_MAX:.0f} s; `ponor partition list {partition.topic}` shows the"
+                    f"{partition.topic}-{partition.partition} cannot be read at offset"
+                    f" {self._written[partition]}: no records"
+                    f" from its leader for {SILENCE_S_MAX:.0f} s; `ponor partition list"
+                    f" {partition.topic}` shows the"
                     f" leaders{self._warning.text}"
                 )
 
     async def _reset(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Continue at the nearest offset: retention passed the position, or the topic was recreated."""
+        """Continue at the nearest offset: retention passed the position, or the topic was
+        recreated.
+        """
         firsts = await self._consumer.beginning_offsets(positions)
         ends = await self._consumer.end_offsets(positions)
         for partition, position in positions.items():
             nearest = firsts[partition] if position < firsts[partition] else ends[partition]
             self._consumer.seek(partition, nearest)
             sys.stderr.write(
-                f"ponor: {partition.topic}-{partition.partition} has no offset {position}; continuing at {nearest}\n"
+                f"ponor: {partition.topic}-{partition.partition} has no offset {position};"
+                f" continuing at {nearest}\n"
             )

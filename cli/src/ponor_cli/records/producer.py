@@ -1,4 +1,6 @@
-"""Write records to one topic with aiokafka's idempotent producer: a repeated request writes nothing twice."""
+"""Write records to one topic with aiokafka's idempotent producer: a repeated request writes nothing
+twice.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 512 * 1024
 RECORD_OVERHEAD_BYTES: Final = 64
 REQUEST_BYTES_MAX: Final = 100 * 1024 * 1024
-"""Larger than any `max.message.bytes`: the broker's limit decides, and the broker's error names it."""
+"""Larger than any `max.message.bytes`: the broker's limit decides, and the broker's error names it.
+"""
 REQUEST_TIMEOUT_MS: Final = 30_000
 DELIVERY_S_MAX: Final = 60.0
 """For one batch. Without it aiokafka's idempotent producer repeats a request forever."""
@@ -38,7 +41,9 @@ DELIVERY_S_MAX: Final = 60.0
 
 @dataclass(slots=True)
 class WrittenRange:
-    """Offsets that one run wrote to a partition, both inclusive. Records of other producers may lie between."""
+    """Offsets that one run wrote to a partition, both inclusive. Records of other producers may lie
+    between.
+    """
 
     partition: int
     first_offset: int
@@ -52,7 +57,8 @@ def open_producer(
 ) -> Iterator[TopicProducer]:
     """Connect a producer for one topic.
 
-    `compression` is none, gzip, snappy, lz4 or zstd. `partition` is for records that name none; None chooses by key.
+    `compression` is none, gzip, snappy, lz4 or zstd. `partition` is for records that name none;
+    None chooses by key.
 
     Raises:
         CommandError: no broker answers, or the topic or partition does not exist.
@@ -71,8 +77,8 @@ def open_producer(
 class TopicProducer:
     """Collects records and writes them in batches; `flush` returns when they are durable.
 
-    The event loop runs only during `add` and `flush`. Between them the caller blocks on standard input, where Ctrl-C
-    interrupts it at once.
+    The event loop runs only during `add` and `flush`. Between them the caller blocks on standard
+    input, where Ctrl-C interrupts it at once.
     """
 
     def __init__(
@@ -100,7 +106,8 @@ class TopicProducer:
         """Add a record with a key or a value, and write the batch if it is full.
 
         Raises:
-            CommandError: the topic has no such partition, or the batch was refused; earlier batches are written.
+            CommandError: the topic has no such partition, or the batch was refused; earlier batches
+                are written.
         """
         assert record.key is not None or record.value is not None, "aiokafka refuses a record without both"
         self._waiting.append((self._choose(record), record))
@@ -128,7 +135,8 @@ class TopicProducer:
         if record.key is not None:
             chosen: int = self._partition_of_key(record.key, self._partitions, self._partitions)
             return chosen
-        # Records without a key stay together by batch, as with the sticky partitioner of Kafka's own clients.
+        # Records without a key stay together by batch, as with the sticky partitioner of Kafka's
+        # own clients.
         return self._partitions[self._batches % len(self._partitions)]
 
     async def _write(self, records: list[tuple[int, TextRecord]]) -> None:
@@ -140,8 +148,10 @@ class TopicProducer:
                 await asyncio.wait([future for _, future in sent])
         except TimeoutError as error:
             raise CommandError(
-                f"{self._topic}: no acknowledgement within {DELIVERY_S_MAX:.0f} s, so the last records may or may not"
-                f" be written; `ponor partition list {self._topic}` shows the leaders{self._warning.text}"
+                f"{self._topic}: no acknowledgement within {DELIVERY_S_MAX:.0f} s, so the last"
+                " records may or may not"
+                f" be written; `ponor partition list {self._topic}` shows the"
+                f" leaders{self._warning.text}"
             ) from error
         except KafkaError as error:
             raise CommandError(f"{self._topic}: {describe_error(error)}") from error

@@ -1,9 +1,9 @@
-"""Records as text lines: `ponor topic consume` writes the forms that `ponor topic produce` reads. Pure.
+"""Records as lines of text: `ponor topic consume` writes the forms that `ponor topic produce` reads.
 
 - Plain: a line is a value. With a key separator, the text before its first occurrence is the key.
-- JSON: a line is an object with the optional fields key, value, headers ({name: value} or [[name, value], ...]),
-  partition and timestamp (ms). Bytes that are not UTF-8 are {"base64": "..."}. A null value deletes a key of a
-  compacted topic.
+- JSON: a line is an object with the optional fields key, value, headers ({name: value} or [[name,
+  value], ...]), partition and timestamp (ms). Bytes that are not UTF-8 are {"base64": "..."}. A
+  null value deletes a key of a compacted topic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class RecordFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextRecord:
-    """A record to write. Without a partition the key decides, without a timestamp the time of writing counts."""
+    """A record to write. Without a partition the key decides, without a timestamp the time of
+    writing counts.
+    """
 
     key: bytes | None
     value: bytes | None

@@ -1,10 +1,9 @@
-"""One process at a time: launched, followed until it serves, told to stop, ended.
+"""Launch, watch and stop single processes. The supervisor decides which processes run, and in which
+order they stop.
 
-What lives here: what the operating system is asked for, and the lines about it in the child's entry and for people. Which processes there are, when one is started again and in which
-order all are stopped is `supervisor`.
-
-Children live in their own process groups, so that Ctrl-C reaches the supervisor alone and it decides the order of stopping. They hold the read end of a pipe whose write end only this
-process has: when it dies, however, they see its end and stop, within a second.
+Each child has its own process group, so that Ctrl-C reaches only the supervisor. Each child holds
+the read end of a pipe whose write end only this process has: when this process ends for any reason,
+the children see the end of the pipe and stop within a second.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from ponor_cli.supervisor.process_report import how_it_ended, last_lines, say, s
 PARENT_PIPE_VARIABLE = "PONOR_PARENT_FD"
 RESOURCE_VARIABLE = "OTEL_RESOURCE_ATTRIBUTES"
 START_DEADLINE_S = 600.0
-"""A broker that recovers a full write-ahead log to a slow store takes its time."""
-START_WORD_S = 10.0
-"""So often somebody who waits for a start is told that it goes on."""
+"""A broker may recover a full write-ahead log to a slow store."""
+PROGRESS_S = 10.0
+"""Interval of the lines about a start that takes long."""
 LOG_BYTES_MAX = 64 * 1024 * 1024
 POLL_S = 0.02
 
 
 @dataclass(slots=True)
 class Child:
-    """What it is to be, and what became of it.
+    """A process: its plan, its entry in `cluster.json`, and its current run.
 
     Attributes:
-        spec: what was planned.
+        spec: the plan of the process.
         entry: its line in `cluster.json`.
-        process: its present or last life.
-        watcher: follows it through its lives.
-        wanted: it is started again when it ends.
-        log_position: where the log of its present life begins.
+        process: its current or last run.
+        watcher: restarts it when it exits.
+        wanted: whether it is restarted when it exits.
+        log_position: start of the current run in its log.
     """
 
     spec: ProcessSpec
@@ -57,17 +56,17 @@ class Child:
 
     @property
     def title(self) -> str:
-        """`ROLE N`, as lines for people call it."""
+        """`ROLE N`, as in messages for people."""
         return f"{self.spec.role} {self.spec.number}"
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process now."""
+        """Whether the process runs."""
         return self.process is not None and self.process.returncode is None
 
 
 class Launcher:
-    """See the module. `changed` is called whenever the entry of a child has changed."""
+    """Runs child processes. Calls `changed` after every change of a child's entry."""
 
     def __init__(
         self, directory: ClusterDirectory, environment: Mapping[str, str], changed: Callable[[], None]
@@ -79,15 +78,15 @@ class Launcher:
         os.set_inheritable(self._parent_read, True)
 
     def close(self) -> None:
-        """When every child has ended."""
+        """Close the pipe, after all children have ended."""
         os.close(self._parent_write)
         os.close(self._parent_read)
 
     async def launch(self, child: Child) -> None:
-        """Start a life of the child: its log goes on, its ready file is gone until it serves.
+        """Start the process. Its log is continued, its ready file is deleted until it serves.
 
         Raises:
-            OSError: the system gives no process, or no room for its log.
+            OSError: the system cannot create the process or its log.
         """
         name = child.spec.name
         self._directory.ready_file(name).unlink(missing_ok=True)
@@ -104,7 +103,7 @@ class Launcher:
         self.set_state(child, "starting", pid=child.process.pid)
 
     def _environment_of(self, name: str) -> dict[str, str]:
-        """Ours, and what tells this process from its siblings where its traces and metrics arrive."""
+        """Return our environment with the child's name for its traces and metrics."""
         environment = {**os.environ, **self._environment}
         attributes = [environment.get(RESOURCE_VARIABLE, ""), f"service.instance.id={name}"]
         environment[RESOURCE_VARIABLE] = ",".join(filter(None, attributes))
@@ -112,7 +111,7 @@ class Launcher:
         return environment
 
     async def adopt_ready_file(self, child: Child) -> None:
-        """Wait for the process to say that it serves, then publish its addresses."""
+        """Wait for the ready file, then publish the addresses in it."""
         content = await self._wait_ready_file(child)
         child.entry.addresses = {str(key): str(value) for key, value in content.get("addresses", {}).items()}
         metrics = child.entry.addresses.get("metrics")
@@ -130,21 +129,24 @@ class Launcher:
             await asyncio.sleep(POLL_S)
 
     async def await_first_ready(self, child: Child, *, patience_s: float = math.inf) -> None:
-        """Return when the child serves, or runs but does not serve after `patience_s`; say from time to time that it does not yet.
+        """Return when the child serves, or after `patience_s`. Prints a line at intervals until
+        then.
 
         Raises:
-            CommandError: it ended before, or takes too long; with its last lines.
+            CommandError: the child exited or takes too long; the message has the last lines of its
+                log.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        deadline, word_due = began + START_DEADLINE_S, began + START_WORD_S
+        deadline, line_due = began + START_DEADLINE_S, began + PROGRESS_S
         while child.entry.state != "serving":
             assert child.process is not None
             ended = child.process.returncode is not None and child.entry.state != "serving"
-            if loop.time() > word_due:
-                word_due += START_WORD_S
+            if loop.time() > line_due:
+                line_due += PROGRESS_S
                 say(
-                    f"ponor: {waiting_line(child.title, loop.time() - began, self._directory.log_file(child.spec.name))}"
+                    "ponor:"
+                    f" {waiting_line(child.title, loop.time() - began, self._directory.log_file(child.spec.name))}"
                 )
             if ended or loop.time() > deadline:
                 tail = last_lines(self._directory.log_file(child.spec.name).read_text(errors="replace"))
@@ -153,17 +155,18 @@ class Launcher:
                     if ended
                     else f"did not serve within {START_DEADLINE_S:.0f} s"
                 )
-                raise CommandError(f"{child.title} {how} at its start; it said:\n{tail}")
+                raise CommandError(f"{child.title} {how} at its start; last lines of its log:\n{tail}")
             if loop.time() - began >= patience_s:
                 log = self._directory.log_file(child.spec.name)
                 say(
-                    f"ponor: {waiting_line(child.title, loop.time() - began, log)}; the start goes on without it"
+                    f"ponor: {waiting_line(child.title, loop.time() - began, log)}; the start"
+                    " continues without it"
                 )
                 return
             await asyncio.sleep(POLL_S)
 
     async def stop(self, child: Child, grace_s: float) -> bool:
-        """Tell a process to stop; whether it did in time."""
+        """Send SIGTERM. Returns whether the process exited in time."""
         process = child.process
         if process is None or process.returncode is not None:
             return True
@@ -176,13 +179,14 @@ class Launcher:
         return True
 
     async def terminate(self, child: Child, grace_s: float) -> None:
-        """Have a process end, by force after the grace."""
+        """Stop a process, with SIGKILL after `grace_s`."""
         process = child.process
         if process is None or process.returncode is not None:
             return
         if not await self.stop(child, grace_s):
             say(
-                f"ponor: {child.title} did not stop within {grace_s:.1f} s and is killed; its next start recovers"
+                f"ponor: {child.title} did not stop within {grace_s:.1f} s and is killed; its next"
+                " start recovers"
             )
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
@@ -190,7 +194,7 @@ class Launcher:
         self.set_state(child, "stopped", pid=None)
 
     def set_state(self, child: Child, state: str, *, pid: int | None) -> None:
-        """Note what became of a child; `state` is one of `ProcessEntry`."""
+        """Set the state of a child, one of those of `ProcessEntry`."""
         child.entry.state = state
         child.entry.pid = pid
         self._changed()

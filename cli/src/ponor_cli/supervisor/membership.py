@@ -1,7 +1,9 @@
-"""Controllers that come and go while a cluster runs: the processes are the supervisor's, membership is the quorum's, and the files must agree with both.
+"""Join and leave of nodes of a running cluster: controllers in the quorum, and what a stopped
+broker still owns.
 
-What lives here: the order of steps. A new controller runs on a blank directory first and is then let into the quorum as a learner (`ponor cluster quorum promote` makes
-it vote); one that goes leaves the quorum first and is stopped afterwards. Every step may be repeated.
+A new controller starts on an empty directory and then joins the quorum as a learner (`ponor cluster
+quorum promote` makes it a voter). A removed controller leaves the quorum first and stops
+afterwards. Every step can be repeated.
 """
 
 from __future__ import annotations
@@ -26,21 +28,24 @@ from ponor_cli.local.quorum_file import ControllerPlace, QuorumFile
 
 @dataclass(slots=True)
 class ControllerChanges:
-    """Keeps `quorum.json` and the list of controllers in `cluster.json` true."""
+    """Changes the quorum, and keeps `quorum.json` and the controllers in `cluster.json` equal to
+    it.
+    """
 
     directory: ClusterDirectory
     cluster: ClusterFile
     quorum: QuorumFile
 
     def take_number(self) -> int:
-        """The number of a new controller; never given again."""
+        """Return the number of a new controller. A number is never used twice."""
         number = self.quorum.next_number
         self.quorum.next_number += 1
         self.quorum.write(self.directory)
         return number
 
-    async def let_in(self, number: int, node_id: int, addresses: Mapping[str, str]) -> None:
-        """Make a learner of a controller that runs on a blank directory; `addresses` are those of its ready file.
+    async def join_quorum(self, number: int, node_id: int, addresses: Mapping[str, str]) -> None:
+        """Add a running controller with an empty directory as a learner. `addresses` are those of
+        its ready file.
 
         Raises:
             CommandError: the quorum refuses or does not answer.
@@ -57,15 +62,16 @@ class ControllerChanges:
         self.cluster.controllers.append(addresses["session"])
         self.cluster.write(self.directory)
 
-    async def let_go(self, number: int, node_id: int, service_address: str) -> None:
-        """Take a controller out of the quorum and of the files.
+    async def leave_quorum(self, number: int, node_id: int, service_address: str) -> None:
+        """Remove a controller from the quorum and the files.
 
         Raises:
-            CommandError: it is the last one, or the quorum refuses or does not answer.
+            CommandError: it is the last controller, or the quorum refuses or does not answer.
         """
         if len(self.quorum.controllers) == 1:
             raise CommandError(
-                f"controller {number} is the cluster's only one and cannot be removed; `ponor node stop controller {number}` stops it"
+                f"controller {number} is the only one and cannot be removed; `ponor node stop"
+                f" controller {number}` stops it"
             )
         await ask_quorum_async(
             self.cluster.controllers, wire.QuorumRequest(remove=wire.RemoveMember(node_id=node_id))
@@ -76,8 +82,10 @@ class ControllerChanges:
         self.cluster.write(self.directory)
 
 
-async def has_left(cluster: ClusterFile, node_id: int) -> bool:
-    """Whether a broker gave everything away and said good-bye. One whose drain took too long has not, and others may wait for its next start."""
+async def has_drained(cluster: ClusterFile, node_id: int) -> bool:
+    """Return whether a broker drained before it ended. Otherwise the cluster may wait for its next
+    start.
+    """
     try:
         row = (await read_image(cluster.controllers))[NODES].get(NodeId(node_id))
     except CommandError:
@@ -85,17 +93,19 @@ async def has_left(cluster: ClusterFile, node_id: int) -> bool:
     return row is not None and row.fenced
 
 
-async def check_holds_nothing(cluster: ClusterFile, number: int, node_id: int) -> None:
-    """Whether a broker that has ended gave everything away.
+async def check_owns_nothing(cluster: ClusterFile, number: int, node_id: int) -> None:
+    """Check that a broker that has ended owns nothing.
 
     Raises:
-        CommandError: it leads partitions or holds streams open, or no majority of the controllers answers.
+        CommandError: it leads partitions or has open streams, or no majority of the controllers
+            answers.
     """
     image = await read_image(cluster.controllers)
     led = sum(row.leader_id == node_id for row in image[PARTITIONS])
     held = sum(row.open and row.node_id == node_id for row in image[STREAMS])
     if led or held:
         raise CommandError(
-            f"broker {number} has ended but still leads {led} partitions, with {held} streams open; `ponor node start broker {number}` "
-            f"lets it recover them, then `ponor node remove broker {number}` gives them away"
+            f"broker {number} has ended but still leads {led} partitions, with {held} streams open;"
+            f" `ponor node start broker {number}` "
+            f"recovers them, then `ponor node remove broker {number}` drains it"
         )

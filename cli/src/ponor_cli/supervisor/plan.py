@@ -1,6 +1,5 @@
-"""From the options of `ponor up` to the processes it runs. Pure: nothing is started or written here.
-
-Options that are not built yet are refused by name, so that nobody believes in a protection that is not there.
+"""Plan the processes of `ponor up` and their configurations. Pure: nothing is started or written
+here.
 """
 
 from __future__ import annotations
@@ -21,36 +20,39 @@ from ponor_cli.supervisor.up_options import (
     CONTROLLERS_MAX,
     GCS_MAX,
     UpOptions,
+    advertised_host,
     check_options,
     object_store_url,
-    reach,
 )
 
 BROKER_NUMBER_FIRST = 0
 GC_NUMBER_FIRST = 1000
 COMPACTOR_NUMBER_FIRST = 2000
 CONTROLLER_NUMBER_FIRST = 3000
-"""Node numbers within the cluster: brokers from 0, GC from 1000, compactors from 2000, controllers from 3000."""
+"""Node numbers within the cluster: brokers from 0, GC from 1000, compactors from 2000, controllers
+from 3000.
+"""
 SHARED_NUMBER_FIRST: Final[Mapping[str, int]] = {"gc": GC_NUMBER_FIRST, "compactor": COMPACTOR_NUMBER_FIRST}
-"""Roles whose nodes are told nothing but what all nodes are."""
+"""Roles whose nodes need only the configuration that all nodes have."""
 
 PORTS_PER_CONTROLLER: Final = 2
-"""One for nodes and tools, one for the other controllers."""
+"""One port for nodes and tools, one for the other controllers."""
 ADDED_MAX: Final[Mapping[str, int]] = {
     "broker": BROKERS_MAX,
     "gc": GCS_MAX,
     "compactor": COMPACTORS_MAX,
     "controller": CONTROLLERS_MAX,
 }
-"""Roles of which nodes can be added to a running cluster, and how many of each may run. While machines are replaced, old and new controllers run."""
+"""Number of nodes per role in a running cluster. During a replacement old and new controllers run.
+"""
 
 START_ORDER = ("controller", "broker", "gc", "compactor")
-"""Also the reverse order of stopping: brokers need the controller to close their streams."""
+"""The stop runs in reverse: brokers need a controller to close their streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process to run."""
+    """A process to run."""
 
     role: str
     number: int
@@ -64,15 +66,17 @@ class ProcessSpec:
 
 
 def broker_numbers(wanted: int, present: Sequence[int]) -> list[int]:
-    """Numbers of the brokers to start: those of the last time, who hold partitions, and the lowest free ones for what is wanted beyond.
+    """Return the numbers of the brokers to start: those of the last start, then the lowest free
+    numbers.
 
     Raises:
-        CommandError: fewer are wanted than hold partitions.
+        CommandError: fewer brokers are wanted than own partitions.
     """
     if wanted < len(present):
         raise CommandError(
-            f"--brokers {wanted}: the cluster has {len(present)} ({', '.join(map(str, present))}), which hold partitions; start them all, "
-            "then let `ponor node remove broker N` move the partitions of those that are to go"
+            f"--brokers {wanted}: the cluster has {len(present)} ({', '.join(map(str, present))}),"
+            " which own partitions; start them all, "
+            "then remove brokers with `ponor node remove broker N`"
         )
     free = (number for number in range(wanted) if number not in present)
     return sorted([*present, *(next(free) for _ in range(wanted - len(present)))])
@@ -81,9 +85,10 @@ def broker_numbers(wanted: int, present: Sequence[int]) -> list[int]:
 def plan(
     options: UpOptions, quorum: QuorumFile, ports: list[int], brokers: Sequence[int] | None = None
 ) -> list[ProcessSpec]:
-    """The processes in starting order, the brokers by their numbers (from 0 unless said otherwise).
+    """Return the processes in starting order. Brokers have `brokers` as numbers, by default 0 to
+    N-1.
 
-    `ports` are free ones, `ports_needed` of them: two for each controller, then one metrics port per process.
+    `ports` are `ports_needed` free ports: two per controller, then a metrics port per process.
     """
     check_options(options)
     numbers = range(options.brokers) if brokers is None else brokers
@@ -92,10 +97,10 @@ def plan(
     assert len(voters) == options.controllers
     assert len(ports) == ports_needed(options)
     rows = [
-        _voter(reach(options), voter, quorum.cluster_ordinal, ports[PORTS_PER_CONTROLLER * at :])
+        _voter(advertised_host(options), voter, quorum.cluster_ordinal, ports[PORTS_PER_CONTROLLER * at :])
         for at, voter in enumerate(voters)
     ]
-    places = cluster_places(options, quorum, [row["service_address"] for row in rows])
+    places = cluster_configuration(options, quorum, [row["service_address"] for row in rows])
     metrics = iter(ports[PORTS_PER_CONTROLLER * len(rows) :])
     specs = [
         _spec(
@@ -130,9 +135,11 @@ def plan(
     return specs
 
 
-def cluster_places(options: UpOptions, quorum: QuorumFile, controllers: list[str]) -> ClusterPlaces:
-    """Where the cluster is that the options and its file speak of."""
-    return ClusterPlaces(
+def cluster_configuration(
+    options: UpOptions, quorum: QuorumFile, controllers: list[str]
+) -> ClusterConfiguration:
+    """Return the addresses and paths of the cluster."""
+    return ClusterConfiguration(
         options.directory,
         options.host,
         controllers,
@@ -147,7 +154,7 @@ def cluster_places(options: UpOptions, quorum: QuorumFile, controllers: list[str
 
 
 def bootstrap_of(specs: Sequence[ProcessSpec]) -> str:
-    """What clients are given: the addresses of all brokers."""
+    """Return the bootstrap addresses for clients: all brokers."""
     brokers = [spec.config for spec in specs if spec.role == "broker"]
     return ",".join(
         join_host_port(config.get("advertised_host", config["kafka_host"]), config["kafka_port"])
@@ -178,8 +185,8 @@ def _controller(
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterPlaces:
-    """Where a cluster is: what every node of it is told."""
+class ClusterConfiguration:
+    """Addresses and paths of a cluster: the configuration that all its nodes have."""
 
     directory: ClusterDirectory
     host: str
@@ -193,12 +200,12 @@ class ClusterPlaces:
     share_store: bool = False
 
     def reached(self, address: str) -> str:
-        """The address under which others reach a process that listens on this one."""
+        """Return the advertised address of a process that listens on `address`."""
         return at(self.advertise or self.host, address)
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The part of a node's configuration that all nodes but controllers have in common."""
+        """Configuration that all nodes except controllers have in common."""
         return {
             "controllers": self.controllers,
             "object_store": self.object_store,
@@ -207,7 +214,7 @@ class ClusterPlaces:
         }
 
     def broker(self, number: int) -> dict[str, Any]:
-        """What a broker is told beyond what every process is."""
+        """Return the configuration of a broker, without the part that all processes have."""
         return {
             **self.shared,
             "kafka_host": self.host,
@@ -218,23 +225,24 @@ class ClusterPlaces:
 
 
 def check_addition(role: str, present: int) -> None:
-    """Whether a node of this role can join a running cluster.
+    """Check that a node of this role can be added.
 
     Raises:
-        CommandError: says why not, and what can.
+        CommandError: the role cannot be added, or it has its maximum.
     """
     if role not in ADDED_MAX:
-        raise CommandError(f"there is no role {role}; {' or '.join(ADDED_MAX)} can be added")
+        raise CommandError(f"unknown role {role}; choose {', '.join(ADDED_MAX)}")
     if present >= ADDED_MAX[role]:
         raise CommandError(
-            f"{present} {role} nodes are there already, at most {ADDED_MAX[role]} may be; remove one with `ponor node remove {role} N`"
+            f"{present} {role} nodes run, and {ADDED_MAX[role]} is the maximum; remove one with"
+            f" `ponor node remove {role} N`"
         )
 
 
 def plan_addition(
-    places: ClusterPlaces, role: str, number: int, ports: list[int], settings: dict[str, str]
+    places: ClusterConfiguration, role: str, number: int, ports: list[int], settings: dict[str, str]
 ) -> ProcessSpec:
-    """One more node for a running cluster, where `check_addition` let it. `ports` as `plan` takes them for one process of the role."""
+    """Plan one more node for a running cluster. `ports` are those of `ports_of_process`."""
     if role in SHARED_NUMBER_FIRST:
         first = SHARED_NUMBER_FIRST[role]
         return _spec(places, role, number, first, ports[0], places.shared, {role: settings})
@@ -252,18 +260,18 @@ def plan_addition(
 
 
 def at(host: str, address: str) -> str:
-    """The address with another host."""
+    """Return the address with another host."""
     return join_host_port(host, int(address.rpartition(":")[2]))
 
 
 def ports_needed(options: UpOptions) -> int:
-    """How many free ports `plan` takes."""
+    """Return how many ports `plan` needs."""
     processes = options.controllers + options.brokers + options.gcs + options.compactors
     return PORTS_PER_CONTROLLER * options.controllers + processes
 
 
 def _spec(
-    places: ClusterPlaces,
+    places: ClusterConfiguration,
     role: str,
     number: int,
     first: int,

@@ -1,4 +1,6 @@
-"""Run a local cluster in the foreground: prepare its files, start its processes, wait for a signal, stop them."""
+"""Run a local cluster in the foreground: prepare its files, start its processes, wait for a signal,
+stop them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from ponor_cli.local.cluster_file import HAS_SERVED_DEFAULT, ClusterFile, Proces
 from ponor_cli.local.control import ControlServer
 from ponor_cli.local.directory import read_json, write_json_atomically
 from ponor_cli.local.quorum_file import QuorumFile
-from ponor_cli.supervisor.plan import ProcessSpec, bootstrap_of, broker_numbers, cluster_places, plan
+from ponor_cli.supervisor.plan import ProcessSpec, bootstrap_of, broker_numbers, cluster_configuration, plan
 from ponor_cli.supervisor.port_plan import choose_ports, ports_of_cluster
 from ponor_cli.supervisor.process_report import say
 from ponor_cli.supervisor.start_checks import (
@@ -30,8 +32,8 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> None:
     """Run a cluster until SIGINT or SIGTERM.
 
-    `restart` tells whether failed processes are started again. `ready_file` is written when clients can produce, and
-    removed at the stop.
+    `restart` tells whether failed processes are started again. `ready_file` is written when clients
+    can produce, and removed at the stop.
 
     Raises:
         CommandError: an option, a port, the directory or a process prevents the start.
@@ -48,7 +50,8 @@ def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> Non
             raise
         if options.host not in LOOPBACK:
             say(
-                f"ponor: listening on {options.host} without TLS and authentication: everyone who can connect can read"
+                f"ponor: listening on {options.host} without TLS and authentication: everyone who"
+                " can connect can read"
                 " and change everything"
             )
         asyncio.run(_serve(options, cluster, quorum, specs, restart=restart, ready_file=ready_file))
@@ -62,7 +65,8 @@ def _prepare(options: UpOptions) -> tuple[ClusterFile, QuorumFile, list[ProcessS
     """
     directory, store = options.directory, object_store_url(options)
     before = read_json(directory.cluster_file)
-    # A cluster whose brokers never let a client in holds no data: it may start with another store and fewer brokers.
+    # A cluster whose brokers never let a client in holds no data: it may start with another store
+    # and fewer brokers.
     bound = before if before is not None and before.get("has_served", HAS_SERVED_DEFAULT) else {}
     refuse_other_store(options, store, bound)
     brokers = broker_numbers(options.brokers, _brokers_of(bound))
@@ -94,7 +98,7 @@ async def _serve(
         options.directory,
         cluster,
         specs,
-        places=cluster_places(options, quorum, list(cluster.controllers)),
+        places=cluster_configuration(options, quorum, list(cluster.controllers)),
         quorum=quorum,
         restart=restart,
         environment=export_environment(options),

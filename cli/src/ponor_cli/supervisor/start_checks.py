@@ -1,4 +1,6 @@
-"""Checks around a start of `ponor up`: processes of an earlier start, ports in use, and the object store."""
+"""Checks around a start of `ponor up`: processes of an earlier start, ports in use, and the object
+store.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from ponor_cli.local.ports import is_listenable
 from ponor_cli.supervisor.up_options import UpOptions
 
 ORPHANS_S_MAX: Final = 5.0
-"""A process ends one second after its parent (`ponor_runtime.lifecycle`); the rest allows for a busy machine."""
+"""A process ends one second after its parent (`ponor_runtime.lifecycle`); the rest allows for a
+busy machine.
+"""
 POLL_S: Final = 0.05
 STORE_ANSWER_S_MAX: Final = 15.0
 CONSEQUENCES: Final[Mapping[str, str]] = {
@@ -46,7 +50,8 @@ def refuse_other_store(options: UpOptions, store: str, before: dict[str, Any]) -
 
 
 def refuse_taken_kafka_ports(options: UpOptions, brokers: Sequence[int]) -> None:
-    """Refuse a start if a broker cannot listen on its Kafka port. Other ports are replaced, but clients know these.
+    """Refuse a start if a broker cannot listen on its Kafka port. Other ports are replaced, but
+    clients know these.
 
     Raises:
         CommandError: names the port.
@@ -55,17 +60,19 @@ def refuse_taken_kafka_ports(options: UpOptions, brokers: Sequence[int]) -> None
         port = options.kafka_port + number
         if not is_listenable(options.host, port):
             raise CommandError(
-                f"port {port} on {options.host} cannot be used: another process listens on it, or {options.host} is not"
+                f"port {port} on {options.host} cannot be used: another process listens on it, or"
+                f" {options.host} is not"
                 " an address of this machine; choose others with --kafka-port and --host"
             )
 
 
 def await_orphans(entries: Sequence[ProcessEntry]) -> list[ProcessEntry]:
-    """Wait until the processes of a killed `ponor up` have ended. Returns those that still run after `ORPHANS_S_MAX`.
+    """Wait until the processes of a killed `ponor up` have ended. Returns those that still run
+    after `ORPHANS_S_MAX`.
 
-    They end by themselves, because their parent has ended. Until then they hold ports and directories that the next
-    start needs. No process is killed. A system without /proc shows no command lines: there the wait is skipped, and a
-    port in use is refused by its number.
+    They end by themselves, because their parent has ended. Until then they hold ports and
+    directories that the next start needs. No process is killed. A system without /proc shows no
+    command lines: there the wait is skipped, and a port in use is refused by its number.
     """
     deadline = time.monotonic() + ORPHANS_S_MAX
     while True:
@@ -76,7 +83,9 @@ def await_orphans(entries: Sequence[ProcessEntry]) -> list[ProcessEntry]:
 
 
 def is_running(entry: ProcessEntry) -> bool:
-    """Return whether the process runs. Another process that has its pid now has another command line."""
+    """Return whether the process runs. Another process that has its pid now has another command
+    line.
+    """
     if entry.pid is None:
         return False
     try:
@@ -87,10 +96,12 @@ def is_running(entry: ProcessEntry) -> bool:
 
 
 async def find_store_problem(url: str, wal: str, environment: Mapping[str, str]) -> str | None:
-    """Return why the object store cannot be used, as one line with the remedy, or None if it answers.
+    """Return why the object store cannot be used, as one line with the remedy, or None if it
+    answers.
 
-    A broker whose write-ahead log is on a disk serves without its store. But a store that never answered usually means an
-    error in the URL or in the credentials, so `ponor up` reports it right after the start.
+    A broker whose write-ahead log is on a disk serves without its store. But a store that never
+    answered usually means an error in the URL or in the credentials, so `ponor up` reports it right
+    after the start.
     """
     if not url.startswith("s3://"):
         return None  # a directory: the processes create it
@@ -107,13 +118,15 @@ async def find_store_problem(url: str, wal: str, environment: Mapping[str, str])
         "" if environment.get("AWS_ACCESS_KEY_ID") else "; there is no AWS_ACCESS_KEY_ID in the environment"
     )
     return (
-        f"THE OBJECT STORE {url} DOES NOT ANSWER{keys}: {reason}. {CONSEQUENCES[wal]} until it does;"
+        f"THE OBJECT STORE {url} DOES NOT ANSWER{keys}: {reason}. {CONSEQUENCES[wal]} until it"
+        " does;"
         f" `ponor doctor storage '{url}'` examines it"
     )
 
 
 async def _list_probe_prefix(url: str, environment: Mapping[str, str]) -> None:
-    # Listing an empty prefix needs the bucket, the address and the credentials, and changes nothing.
+    # Listing an empty prefix needs the bucket, the address and the credentials, and changes
+    # nothing.
     store = await open_raw_store(url, runtime=system_runtime(), environment=environment)
     try:
         async for _ in store.list(f"{PROBE_PREFIX}/"):

@@ -2,10 +2,10 @@
 
 Invariants:
 - One supervisor per data directory (the directory's lock).
-- Children outlive neither a stop nor the supervisor's death (`launcher`).
-- A child that dies is restarted with backoff and one loud line, unless it was stopped by `ponor node stop` or with --no-restart, or is a broker
-  that was told to stop by somebody else, gave its partitions to others and ended in order.
-- `cluster.json` tells the truth after every change.
+- Children end with a stop, and with the supervisor even if it is killed (`launcher`).
+- A child that exits is restarted with backoff and one line on the terminal. Exceptions: `ponor node
+  stop`, `--no-restart`, and a broker that drained after a signal from outside.
+- `cluster.json` is true after every change.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ponor_cli.local.control import ControlRequest
 from ponor_cli.local.directory import ClusterDirectory, write_json_atomically
 from ponor_cli.local.quorum_file import QuorumFile
 from ponor_cli.supervisor.launcher import Child, Launcher
-from ponor_cli.supervisor.membership import ControllerChanges, check_holds_nothing, has_left
+from ponor_cli.supervisor.membership import ControllerChanges, check_owns_nothing, has_drained
 from ponor_cli.supervisor.plan import (
     START_ORDER,
-    ClusterPlaces,
+    ClusterConfiguration,
     ProcessSpec,
     bootstrap_of,
     check_addition,
@@ -37,13 +37,17 @@ from ponor_cli.supervisor.process_report import how_it_ended, say
 
 STOP_ONE_GRACE_S = 30.0
 DRAIN_S_MAX = 600.0
-"""A broker beside others gives its partitions away before it ends; some thousands of them at a slow store take their time."""
+"""For a drain of thousands of partitions with a slow object store."""
 STOP_GRACE_S = {"broker": 3.5, "gc": 1.0, "compactor": 1.0, "controller": 1.0}
-"""Together below the 5 s in which `ponor up` promises to be gone; what a broker cannot upload in its share stays in its WAL."""
+"""Together below the 5 s in which `ponor up` stops. Records that a broker cannot upload in time
+stay in its WAL.
+"""
 BACKGROUND_PATIENCE_S = 30.0
-"""How long a start waits for a collector or a compactor that runs and does not serve yet."""
+"""How long a start waits for a collector or a compactor."""
 WITHOUT = {"gc": "nothing deletes objects", "compactor": "nothing compacts objects"}
-"""What a cluster without nodes of a role lacks; the last broker or controller is not removed."""
+"""Consequence of removing the last node of a role. The last broker and the last controller are not
+removed.
+"""
 ANNOUNCED_MS = 60_000
 ANNOUNCE_S_MAX = 1.0
 TAKE_BACK_S_MAX = 5.0
@@ -61,7 +65,7 @@ class Supervisor:
         cluster: ClusterFile,
         specs: list[ProcessSpec],
         *,
-        places: ClusterPlaces,
+        places: ClusterConfiguration,
         quorum: QuorumFile,
         restart: bool,
         environment: Mapping[str, str],
@@ -78,10 +82,11 @@ class Supervisor:
         self._by_key: dict[tuple[str, int], Child] = {(c.spec.role, c.spec.number): c for c in self._children}
 
     async def start(self) -> None:
-        """Start every process in order, each role after the one before serves; a stop that was announced is over. Collectors and compactors may come later.
+        """Start all processes, each role when the role before it serves, and take back an announced
+        stop.
 
         Raises:
-            CommandError: one did not come up; everything started is stopped again.
+            CommandError: a process did not start. The caller stops the others.
         """
         for role in START_ORDER:
             group = [child for child in self._children if child.spec.role == role]
@@ -89,14 +94,16 @@ class Supervisor:
                 write_json_atomically(self._directory.config_file(child.spec.name), child.spec.config)
                 await self._spawn(child)
             for child in group:
-                # Clients need controllers and brokers. The others cannot serve while the object store does not answer.
+                # Clients need controllers and brokers. The others cannot serve while the object
+                # store does not answer.
                 patience_s = BACKGROUND_PATIENCE_S if role in WITHOUT else math.inf
                 await self._launcher.await_first_ready(child, patience_s=patience_s)
-        # The time of the cluster stands still while it is stopped: without this, nobody would fail over in its first minute.
+        # Cluster time stands still while the cluster is stopped: without this, no broker would fail
+        # over in the first minute.
         await announce_stop(self._cluster.controllers, ttl_ms=0, timeout_s=TAKE_BACK_S_MAX)
 
     async def stop(self) -> None:
-        """Stop everything, brokers first, in under 5 seconds; nothing is left behind."""
+        """Stop all processes within 5 seconds, brokers first."""
         self._stopping = True
         if any(child.spec.role == "broker" and child.runs for child in self._children):
             await announce_stop(self._cluster.controllers, ttl_ms=ANNOUNCED_MS, timeout_s=ANNOUNCE_S_MAX)
@@ -114,10 +121,10 @@ class Supervisor:
         self._publish()
 
     async def control(self, request: ControlRequest) -> str:
-        """Carry out `ponor node VERB ROLE N`.
+        """Execute `ponor node VERB ROLE N` and return the message for the user.
 
         Raises:
-            CommandError: unknown process, or it is not in the state the verb needs.
+            CommandError: the process does not exist, or is in a state that does not allow the verb.
         """
         if request.verb == "add":
             return await self._add(request.role, request.settings)
@@ -136,11 +143,11 @@ class Supervisor:
 
     async def _stop_one(self, child: Child) -> str:
         if not child.wanted:
-            return f"{child.title} is stopped already"
+            return f"{child.title} is already stopped"
         child.wanted = False
         await self._launcher.terminate(child, DRAIN_S_MAX if self._others_serve(child) else STOP_ONE_GRACE_S)
         self._launcher.set_state(child, "stopped", pid=None)
-        return f"{child.title} stopped; `ponor node start {child.title}` brings it back"
+        return f"{child.title} stopped; `ponor node start {child.title}` starts it again"
 
     def _kill_one(self, child: Child) -> str:
         if child.process is None or not child.runs:
@@ -150,7 +157,7 @@ class Supervisor:
 
     async def _start_one(self, child: Child) -> str:
         if child.runs:
-            return f"{child.title} runs already (pid {child.entry.pid})"
+            return f"{child.title} already runs (pid {child.entry.pid})"
         child.wanted = True
         await self._cancel_watcher(child)
         await self._spawn(child)
@@ -158,7 +165,7 @@ class Supervisor:
         return f"{child.title} started (pid {child.entry.pid})"
 
     async def _add(self, role: str, settings: dict[str, str]) -> str:
-        """One more node; one that does not come up, or is not let in, is taken out again."""
+        """Add a node. A node that does not start, or that the quorum refuses, is removed again."""
         numbers = {child.spec.number for child in self._children if child.spec.role == role}
         check_addition(role, len(numbers))
         number = self._number_for(role, numbers)
@@ -173,7 +180,7 @@ class Supervisor:
             await self._spawn(child)
             await self._launcher.await_first_ready(child)
             if role == "controller":
-                await self._changes.let_in(number, spec.node_id, self._reached(child))
+                await self._changes.join_quorum(number, spec.node_id, self._reached(child))
                 self._controllers_changed()
         except CommandError:
             await self._forget(child)
@@ -181,16 +188,16 @@ class Supervisor:
         self._brokers_changed()
         say(f"ponor: {child.title} added")
         more = len(numbers) + 1
-        learner = f" as a learner; `ponor cluster quorum promote {spec.node_id}` lets it vote" * (
+        learner = f" as a learner; `ponor cluster quorum promote {spec.node_id}` makes it a voter" * (
             role == "controller"
         )
         return (
             f"{child.title} added (pid {child.entry.pid}, node {spec.node_id}){learner}; "
-            f"for the next start say `ponor up --{role}s {more}`"
+            f"start the cluster with `ponor up --{role}s {more}` next time"
         )
 
     def _reached(self, child: Child) -> dict[str, str]:
-        """Addresses of a controller, as others reach it."""
+        """Return the advertised addresses of a controller."""
         addresses = dict(child.entry.addresses)
         return addresses | {role: self._places.reached(addresses[role]) for role in ("peer", "session")}
 
@@ -200,7 +207,9 @@ class Supervisor:
         return next(each for each in range(len(taken) + 1) if each not in taken)
 
     def _controllers_changed(self) -> None:
-        """Processes that run find the new controllers by the metadata; those that start again read them here."""
+        """Write the controllers to the configuration files. Running processes follow the metadata
+        instead.
+        """
         self._places = replace(self._places, controllers=list(self._cluster.controllers))
         for child in self._children:
             if "controllers" in child.spec.config:
@@ -213,29 +222,32 @@ class Supervisor:
         self._publish()
 
     def _others_serve(self, child: Child) -> bool:
-        """Whether this is a broker, and another one is there to take its partitions."""
+        """Return whether this is a broker and another broker can take its partitions."""
         return child.spec.role == "broker" and any(
             other.spec.role == "broker" and other is not child and other.entry.state == "serving"
             for other in self._children
         )
 
     async def _drain(self, child: Child) -> None:
-        """Have a broker give everything away and end.
+        """Drain a broker and stop it.
 
         Raises:
-            CommandError: nobody is there to take it, it takes too long, or it ended without having given everything away.
+            CommandError: no other broker serves, the drain takes too long, or the broker still owns
+                something.
         """
         if not self._others_serve(child):
             raise CommandError(
-                f"{child.title} cannot be removed: no other broker serves, who could take its partitions; `ponor node add broker` starts one"
+                f"{child.title} cannot be removed: no other broker serves and could take its"
+                " partitions; `ponor node add broker` adds one"
             )
         child.wanted = False
         if not await self._launcher.stop(child, DRAIN_S_MAX):
             raise CommandError(
-                f"{child.title} has not given everything away within {DRAIN_S_MAX:.0f} s; it goes on, the same command waits again"
+                f"{child.title} has not drained within {DRAIN_S_MAX:.0f} s; the drain continues,"
+                " repeat the command to wait for it"
             )
         self._launcher.set_state(child, "stopped", pid=None)
-        await check_holds_nothing(self._cluster, child.spec.number, child.spec.node_id)
+        await check_owns_nothing(self._cluster, child.spec.number, child.spec.node_id)
 
     async def _remove(self, child: Child) -> str:
         role = child.spec.role
@@ -243,7 +255,7 @@ class Supervisor:
             await self._drain(child)
         if role == "controller":
             address = self._places.reached(child.spec.config["listen"])
-            await self._changes.let_go(child.spec.number, child.spec.node_id, address)
+            await self._changes.leave_quorum(child.spec.number, child.spec.node_id, address)
             self._controllers_changed()
         child.wanted = False
         await self._launcher.terminate(child, STOP_ONE_GRACE_S)
@@ -255,12 +267,13 @@ class Supervisor:
         if not left:
             said += f": {WITHOUT[role]} until `ponor node add {role}`"
         if role != "controller":
-            # The controllers forget a node only after a session timeout, which is too long to wait here.
+            # The controllers forget a node only after a session timeout, which is too long to wait
+            # here.
             said += f". `ponor cluster info` shows it until `ponor cluster unregister {child.spec.node_id}`"
         return said
 
     async def _forget(self, child: Child) -> None:
-        """Stop following a process and take it out of every list and file but its log."""
+        """Stop a process and remove it from every list and file except its log."""
         child.wanted = False
         await self._cancel_watcher(child)
         await self._launcher.terminate(child, STOP_ONE_GRACE_S)
@@ -275,12 +288,12 @@ class Supervisor:
             path.unlink(missing_ok=True)
 
     async def _spawn(self, child: Child) -> None:
-        """Launch a process and follow it from now on."""
+        """Launch a process and watch it."""
         await self._launcher.launch(child)
         child.watcher = asyncio.create_task(self._watch(child), name=f"watch {child.spec.name}")
 
     async def _watch(self, child: Child) -> None:
-        """Follow one process through its lives."""
+        """Restart a process whenever it exits, until it is not wanted."""
         loop = asyncio.get_running_loop()
         backoff_s = BACKOFF_FIRST_S
         while True:
@@ -292,10 +305,16 @@ class Supervisor:
             await asyncio.gather(ready, return_exceptions=True)
             if self._stopping or not child.wanted:
                 return
-            if code == 0 and self._others_serve(child) and await has_left(self._cluster, child.spec.node_id):
+            if (
+                code == 0
+                and self._others_serve(child)
+                and await has_drained(self._cluster, child.spec.node_id)
+            ):
                 child.wanted = False
                 self._launcher.set_state(child, "stopped", pid=None)
-                say(f"ponor: {child.title} has left; `ponor node start {child.title}` brings it back")
+                say(
+                    f"ponor: {child.title} drained and left; `ponor node start {child.title}` starts it again"
+                )
                 return
             if not self._restart:
                 self._launcher.set_state(child, "dead", pid=None)
@@ -306,7 +325,8 @@ class Supervisor:
             self._launcher.set_state(child, "waiting", pid=None)
             log = self._directory.log_file(child.spec.name)
             say(
-                f"ponor: {child.title} {how_it_ended(code)}; restart {child.entry.restarts + 1} in {backoff_s:.1f} s (see {log})"
+                f"ponor: {child.title} {how_it_ended(code)}; restart {child.entry.restarts + 1} in"
+                f" {backoff_s:.1f} s (see {log})"
             )
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
@@ -314,12 +334,14 @@ class Supervisor:
             await self._relaunch(child)
 
     async def _relaunch(self, child: Child) -> None:
-        """Launch a process again, unless it was stopped meanwhile, and however often it takes: a full disk or a machine out of processes must not leave it dead for good."""
+        """Launch a process again, and retry forever: a full disk or process table is not permanent."""
         while child.wanted and not self._stopping:
             try:
                 await self._launcher.launch(child)
             except OSError as error:
-                say(f"ponor: {child.title} cannot be started ({error}); again in {BACKOFF_MAX_S:.0f} s")
+                say(
+                    f"ponor: {child.title} cannot be started ({error}); next attempt in {BACKOFF_MAX_S:.0f} s"
+                )
                 await asyncio.sleep(BACKOFF_MAX_S)
             else:
                 return
@@ -330,19 +352,21 @@ class Supervisor:
             await asyncio.gather(child.watcher, return_exceptions=True)
 
     def _publish(self) -> None:
-        """Write `cluster.json`. A disk that is full must not stop who looks after the processes: the file is then what it was until the next change."""
+        """Write `cluster.json`. On a full disk the supervisor continues with the old file until the
+        next change.
+        """
         try:
             self._cluster.write(self._directory)
         except OSError as error:
             if self._published:
-                say(f"ponor: {error}; commands with --data see what it was until there is room")
+                say(f"ponor: {error}; commands with --data see the old state until there is room")
             self._published = False
         else:
             self._published = True
 
 
 def install_stop_signals(callback: Callable[[], None]) -> None:
-    """SIGINT and SIGTERM ask for a clean stop."""
+    """Call `callback` on SIGINT and SIGTERM."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, callback)

@@ -14,18 +14,18 @@ from ponor_cli.local.quorum_file import FIRST_CONTROLLERS
 from ponor_cli.supervisor.port_plan import BLOCK
 
 PORT_MAX: Final = 65_535
-EVERY_INTERFACE: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - to be recognised, not bound
+EVERY_INTERFACE: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 BROKERS_MAX = 16
 GCS_MAX = 16
 COMPACTORS_MAX = 8
 CONTROLLERS_MAX: Final = 2 * max(FIRST_CONTROLLERS)
 WALS: Final = ("file", "object")
-"""Where a broker's write-ahead log lies: on its own disk, or in the object store."""
+"""Place of a broker's write-ahead log: its own disk, or the object store."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What the user asked for."""
+    """Options of `ponor up`."""
 
     directory: ClusterDirectory
     controllers: int = 1
@@ -33,24 +33,24 @@ class UpOptions:
     compactors: int = 1
     gcs: int = 1
     host: str = "127.0.0.1"
-    """Where all processes listen."""
+    """Address on which all processes listen."""
     advertise: str | None = None
-    """Under which name clients and nodes reach them; None: the host."""
+    """Host name for clients and nodes; None means `host`."""
     kafka_port: int = 9092
     object_store: str | None = None
     wal: str = "file"
     otlp: str | None = None
     trace_ratio: float | None = None
     cluster_ordinal: ClusterOrdinal | None = None
-    """None: drawn when the directory is formatted, and taken from it afterwards."""
+    """None: drawn for a new cluster, and read from its directory afterwards."""
     share_store: bool = False
-    """Whether the object store may hold other clusters too."""
+    """Whether the object store may hold other clusters."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Role -> setting -> value, as `settings_routing` sorted them."""
+    """Role -> setting -> value, sorted by `settings_routing`."""
 
 
 def check_options(options: UpOptions) -> None:
-    """Refuse what is not built yet, and what makes no sense.
+    """Check the options against each other and their bounds.
 
     Raises:
         CommandError: names the option and the remedy.
@@ -77,20 +77,20 @@ def check_options(options: UpOptions) -> None:
         )
     if not 1 <= options.kafka_port <= PORT_MAX - BLOCK:
         raise CommandError(
-            f"--kafka-port {options.kafka_port}: choose 1 to {PORT_MAX - BLOCK}; the {BLOCK} ports from there on are the cluster's"
+            f"--kafka-port {options.kafka_port}: choose 1 to {PORT_MAX - BLOCK}; the cluster uses"
+            f" the {BLOCK} ports from there on"
         )
     if options.host in EVERY_INTERFACE and options.advertise is None:
         raise CommandError(
-            f"--host {options.host} listens everywhere, but clients need one name: say --advertise HOST as well"
+            f"--host {options.host} listens on every interface, but clients need one name: add"
+            " --advertise HOST"
         )
     if options.advertise in EVERY_INTERFACE:
-        raise CommandError(
-            f"--advertise {options.advertise} is no name under which anybody reaches this machine"
-        )
+        raise CommandError(f"--advertise {options.advertise} is not a name of this machine")
 
 
 def object_store_url(options: UpOptions) -> str:
-    """The store's URL, absolute, so that a process finds it from any working directory.
+    """Return the absolute URL of the store, for processes in any working directory.
 
     Raises:
         CommandError: the scheme is unknown.
@@ -108,13 +108,13 @@ def object_store_url(options: UpOptions) -> str:
     raise CommandError(f"--object-store {url}: write file://DIR or s3://BUCKET/PREFIX?endpoint=URL")
 
 
-def reach(options: UpOptions) -> str:
-    """Under which name the processes are reached."""
+def advertised_host(options: UpOptions) -> str:
+    """Return the host name under which the processes are reached."""
     return options.advertise or options.host
 
 
 def export_environment(options: UpOptions) -> dict[str, str]:
-    """What `--otlp` and `--trace-ratio` mean in OpenTelemetry's own variables, which the processes read."""
+    """Return `--otlp` and `--trace-ratio` as OpenTelemetry's environment variables."""
     environment: dict[str, str] = {}
     if options.otlp is not None:
         environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp
