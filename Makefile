@@ -49,8 +49,11 @@ install: $(VENV)/.ready ## make .venv: locked tools, all members, generated code
 run: install ## start a cluster on this machine; Kafka clients connect to 127.0.0.1:9092
 	exec $(BIN)/ponor up
 
-test: install ## everything that belongs to a change: unit, property, scenario, simulation, end-to-end tests
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+test: install ## all tests of a change; make test M=libs/raft runs those of one member, folder or file
+	$(BIN)/pytest -q $(or $(M),-n 3 --dist loadfile --no-loadscope-reorder)
+
+hooks: install ## run the fast checks before every commit (.pre-commit-config.yaml)
+	$(BIN)/pre-commit install
 
 test-spark: install $(VENV)/.spark ## the tests that need Spark; where no Java is installed, one comes with the packages
 	$(BIN)/pytest -q -o 'norecursedirs=.*' tests/spark
@@ -152,4 +155,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test test-spark check peers oracle tools bench bench-isolation bench-footprint bench-turns bench-quorum bench-delete-topic bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean
+.PHONY: help install run test hooks test-spark check peers oracle tools bench bench-isolation bench-footprint bench-turns bench-quorum bench-delete-topic bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean
