@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
-from aiokafka.errors import BrokerResponseError, KafkaError, KafkaTimeoutError, kafka_errors
+from aiokafka.errors import BrokerResponseError, KafkaTimeoutError, kafka_errors
 from ponor_kafka.errors import ErrorCode
 
 from ponor_cli.clients.kafka_client import KafkaClient, error_of
@@ -70,13 +70,12 @@ def ignore_unretrieved() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
 
-async def stop_client(stopping: Awaitable[None]) -> None:
+async def stop_client(stopping: Coroutine[Any, Any, None]) -> None:
     """Wait for a client's `stop`, at most `STOP_S_MAX`. Failures are ignored: the process ends."""
-    try:
-        async with asyncio.timeout(STOP_S_MAX):
-            await stopping
-    except (TimeoutError, KafkaError):
-        return
+    # In a task of its own: aiokafka's `stop` may end with the cancellation of one of its own tasks.
+    task = asyncio.create_task(stopping)
+    await asyncio.wait([task], timeout=STOP_S_MAX)
+    task.cancel()
 
 
 def partitions_of(bootstrap: str, topic: str) -> list[int]:

@@ -140,8 +140,10 @@ async def _consume(
     except KafkaError as error:
         raise CommandError(f"topic {partitions[0].topic}: {describe_error(error)}{warning.text}") from error
     finally:
-        await run.commit()
-        await stop_client(consumer.stop())
+        try:
+            await run.commit()
+        finally:
+            await stop_client(consumer.stop())
 
 
 class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
