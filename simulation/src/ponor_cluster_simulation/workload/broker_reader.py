@@ -43,6 +43,7 @@ long one it keeps its fetch session.
 REMEMBERED_EVERY_S: Final = 0.2
 PAUSE_S: Final = (0.05, 0.3)
 LATEST: Final = -1
+ANSWER_BYTES_MAX: Final = 1 << 20
 
 
 class Known(NamedTuple):
@@ -140,8 +141,8 @@ class BrokerReader:
         return Known(before_s, {}, [-1] * len(self._committers))
 
     async def _fetch(self, client: KafkaClient, session: Session, floor: Known) -> None:
-        """Send the next request of the session. A partition without a row in the answer has not
-        changed.
+        """Send the next request of the session. The answer has room for all rows, so a partition
+        without a row has not changed.
         """
         rows = [
             FetchPartition(index, fetch_offset=end, partition_max_bytes=1)
@@ -150,7 +151,7 @@ class BrokerReader:
         ]
         request = FetchRequest(
             max_wait_ms=0,
-            max_bytes=1,
+            max_bytes=ANSWER_BYTES_MAX,
             session_id=session.session_id,
             session_epoch=session.epoch,
             topics=[FetchTopic(self._topic, partitions=rows)] if rows else [],
