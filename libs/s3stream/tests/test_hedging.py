@@ -21,9 +21,9 @@ from s3stream.object_wal.hedging import (
     SAVED_MAX,
     Hedging,
 )
-from s3stream.object_wal.pacing import Pacing, PacingBounds
+from s3stream.object_wal.pacing import Pacing
 from s3stream.object_wal.slot_keys import slot_key
-from s3stream.settings import KIB, MIB
+from s3stream.settings import KIB, MIB, PacingBounds
 
 from libs.s3stream.tests.store_rig import InstantClock, MemoryObjectStore
 from libs.s3stream.tests.test_object_wal import HeldStore, record

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from s3stream.object_wal.pacing import COMPANY_MS_MAX, GAP_MS_MAX, Pacing, PacingBounds
-from s3stream.settings import KIB, MIB
+from s3stream.object_wal.pacing import COMPANY_MS_MAX, GAP_MS_MAX, Pacing
+from s3stream.settings import KIB, MIB, PacingBounds
 
 MS = 1_000_000
 BOUNDS = PacingBounds(

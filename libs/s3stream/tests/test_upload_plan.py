@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor_runtime.identity import StreamEpoch, StreamId
 from s3stream.settings import COMMIT_OBJECTS_MAX, StorageSettings
-from s3stream.upload_plan import SMALL_REST_DIVISOR, StreamPiece, UploadPlan, plan_upload
+from s3stream.upload_plan import SMALL_REST_DIVISOR, UploadPiece, UploadPlan, plan_upload
 
 SPLIT = 1000
 
 
-def piece(stream_id: int, size_bytes: int) -> StreamPiece:
-    return StreamPiece(StreamId(stream_id), StreamEpoch(1), 0, 1, size_bytes, ())
+def piece(stream_id: int, size_bytes: int) -> UploadPiece:
+    return UploadPiece(StreamId(stream_id), StreamEpoch(1), 0, 1, size_bytes, ())
 
 
 sizes_of_streams = st.lists(st.integers(1, 3 * SPLIT), max_size=60)
 
 
 def plan_of(
-    pieces: list[StreamPiece],
+    pieces: list[UploadPiece],
     *,
     ranges_max: int = 10_000,
     streams_max: int = 10_000,

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError
 
-from ponor_rpc.begun_write import BegunWrite
+from ponor_rpc.eager_write import EagerWrite
 
 CLOSE_GRACE_SECONDS: Final = 0.25
 """How long a closing side waits for queued frames to reach the peer."""
@@ -62,7 +62,7 @@ class FrameStream(ABC):
         self._taken = asyncio.Event()
         self._unsent: deque[bytes] = deque()
         """The first frame is being written."""
-        self._begun: BegunWrite | None = None
+        self._begun: EagerWrite | None = None
         self._unsent_bytes = 0
         self._takes_frames = True
         self._writer: asyncio.Task[None] | None = None
@@ -96,7 +96,7 @@ class FrameStream(ABC):
         self._unsent_bytes += size_bytes
         if len(self._unsent) == 1:
             # No frame is queued: start the write here instead of waiting for the writer task.
-            self._begun = BegunWrite(self._write(frame))
+            self._begun = EagerWrite(self._write(frame))
         if self._writer is None:
             self._writer = self._loop.create_task(self._write_all(), name="grpc-write")
         self._work.set()

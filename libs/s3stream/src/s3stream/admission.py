@@ -1,6 +1,6 @@
-"""Admission of appends: straight to the log while memory and log have room, into a bounded waiting room after that, refused at the end.
+"""Admission of appends: directly to the log while memory and log have room, then into a bounded queue, then refused.
 
-The waiting room is a part of the log cache's budget, not an addition to it: an append that waits is charged from the moment it is taken.
+The queue is a part of the log cache's budget: a waiting append is charged from the moment it is accepted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Admission:
         self._bytes_max = settings.log_cache_bytes_max
         self._direct_bytes_max = settings.direct_bytes_max
         self._record_bytes_max = min(settings.append_bytes_max, record_bytes_max)
+        assert 0 < self._record_bytes_max <= self._direct_bytes_max <= self._bytes_max
         self._waiting: deque[PendingAppend] = deque()
         self._waiting_bytes = 0
 
@@ -82,6 +83,7 @@ class Admission:
 
     def wait(self, append: PendingAppend) -> None:
         """Queue an append that was charged."""
+        assert append[2] <= self._record_bytes_max
         self._waiting.append(append)
         self._waiting_bytes += append[2] + RECORD_OVERHEAD_BYTES
 
@@ -93,6 +95,7 @@ class Admission:
         if not unconditionally and not (self._commit.has_room(size_bytes) and self._fits_direct(size_bytes)):
             return None
         self._waiting_bytes -= size_bytes + RECORD_OVERHEAD_BYTES
+        assert self._waiting_bytes >= 0
         return self._waiting.popleft()
 
     def abandon(self) -> list[PendingAppend]:

@@ -1,6 +1,6 @@
-"""Sampled appends on their way: the span of their group commit, and their names for the upload that will carry them.
+"""Traces of sampled appends: the span of their group commit, and their links for the upload that contains them.
 
-What lives here: nothing that an append without a trace touches. Which request is sampled is decided where it is received.
+An append without a trace does not enter this module. The broker decides which requests are sampled.
 """
 
 from __future__ import annotations

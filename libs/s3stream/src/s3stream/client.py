@@ -1,4 +1,4 @@
-"""The client: a node's door to all of its streams. Builds the write side and the read side, recovers, opens, closes."""
+"""Client of a node's streams: builds the write side and the read side, recovers, opens and closes streams."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALLS_IN_FLIGHT_MAX: Final = 4
 
 
 class StreamClient:
-    """All streams of one node. Built with `start`; whoever starts it closes it."""
+    """All streams of one node. `start` builds it; the caller closes it."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class StreamClient:
     ) -> list[list[StreamRecord]]:
         """Read a little of many open streams, (id, start offset) each, from objects; what lies together there is read together.
 
-        The answer for a stream may be shorter than that of its own `fetch`, or empty, for any reason; that goes on or tells why.
+        The answer for a stream may be shorter than that of its own `fetch`, or empty, for any reason; `fetch` then gives the data or the error.
         """
         uploaded: list[tuple[int, tuple[StreamId, int, int]]] = []
         for number, (stream_id, start_offset) in enumerate(parts):
@@ -224,14 +224,14 @@ class StreamClient:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._close_streams(streams)
                 for stream in closing:
-                    with suppress(StreamFencedError):  # its own caller is told
+                    with suppress(StreamFencedError):  # its own caller gets the error
                         await stream.close()
         except TimeoutError:  # no controller is there; recovery closes them at the same ends
             return False
         return True
 
     async def _close_streams(self, streams: Sequence[Stream]) -> None:
-        """Close streams of which everything is uploaded; of those that somebody deleted there is nothing to close."""
+        """Close fully uploaded streams; deleted ones need no close."""
         for stream in streams:
             if self._storage.is_deleted(stream.stream_id):
                 stream.abandon()

@@ -56,7 +56,7 @@ class WalCorruptError(S3StreamError):
 
 
 class WalNotHeldError(S3StreamError):
-    """A write-ahead log that is being recovered is closed already, or somebody else recovers it now: this recovery is over, the node is not."""
+    """The log being recovered was closed, or another process recovers it now. This recovery ends; the node continues."""
 
 
 class ReadTimeoutError(S3StreamError):

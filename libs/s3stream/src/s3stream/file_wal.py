@@ -133,7 +133,7 @@ class FileWal:
             raise WalCorruptError(str(error)) from error
 
     def trim(self, before_sequence: int, *, recorded_sequence: int = 0) -> None:
-        del recorded_sequence  # nobody else reads this log
+        del recorded_sequence  # no other node reads this log
         self._journal.trim(before_sequence)
 
     async def close(self, *, needless: bool = False) -> None:

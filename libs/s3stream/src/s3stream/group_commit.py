@@ -27,14 +27,14 @@ PendingAppend: TypeAlias = tuple[OpenStream, StreamRecord, int, OnDurable]
 
 
 class DurableSink(Protocol):
-    """Who is told what became of appends."""
+    """Receives the outcome of appends."""
 
     def on_durable(self, appends: list[PendingAppend], sequence: int, started_ns: int) -> None:
-        """These are durable in this WAL entry, whose first append came at `started_ns`."""
+        """Report appends that are durable in a WAL entry whose first append came at `started_ns`."""
         ...
 
     def on_wal_failed(self, appends: list[PendingAppend], error: BaseException) -> None:
-        """These will never be known to be durable, nor will any later one."""
+        """Report appends whose durability stays unknown, as does that of all later ones."""
         ...
 
 
@@ -59,6 +59,7 @@ class GroupCommit:
     """
 
     def __init__(self, wal: WriteAheadLog, sink: DurableSink, clock: Clock, *, entry_bytes_max: int) -> None:
+        assert entry_bytes_max > 0
         self._wal = wal
         self._wal_gathers = wal.gathers
         self._entry_bytes_max = entry_bytes_max
@@ -118,6 +119,8 @@ class GroupCommit:
     def _hand_over(self, entry: _Entry) -> None:
         if entry is not self._gathering:
             return  # handed over before the turn ended
+        assert entry.appends, "an entry is begun by an append"
+        assert entry.sequence == -1, "an entry is handed over once"
         self._gathering = None
         self.room_bytes = 0
         self._unplaced.append(entry)
@@ -133,18 +136,20 @@ class GroupCommit:
                 assert self._in_flight, "an empty queue takes any entry"
                 return  # the next entry that is done makes room
             except StorageFailedError as error:
-                # Told in its turn, and not from within the append of somebody else, whose own record filled this entry.
+                # Reported in order, and not from within another caller's append, whose record filled this entry.
                 entry.refused = error
                 self._loop.call_soon(self._tell_refused)
             self._in_flight.append(self._unplaced.popleft())
 
     def _on_done(self, error: BaseException | None) -> None:
         """The oldest entry in flight is durable, or will never be known to be."""
+        assert self._in_flight, "an answer of the log belongs to an entry"
         entry = self._in_flight.popleft()
         assert entry.refused is None
+        assert entry.sequence >= 0
         self._place()
         if self._gathering is not None and not self._in_flight:
-            self._hand_over(self._gathering)  # the disk first: it works while others are told
+            self._hand_over(self._gathering)  # the disk first: it works while callbacks run
         if error is not None:
             self._sink.on_wal_failed(entry.appends, error)
         else:

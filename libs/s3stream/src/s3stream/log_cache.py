@@ -1,11 +1,11 @@
-"""The log cache: records between their append and their eviction, as blocks to upload and as runs to read.
+"""Log cache: records from their append to their eviction, as blocks for uploads and as runs for readers.
 
-Two views of the same records. A *block* is what is uploaded together: the active one fills, sealed ones wait for their commit, free
-ones serve readers until their memory is wanted. A *chain* is what one stream has here: its runs in offset order, one per block. Blocks
-become free in the order they were sealed and are evicted in that order, a few records at a time, so a chain only ever loses records at
-its front.
+A *block* is uploaded as a unit: the active one fills, sealed ones wait for their commit, free ones serve readers until
+their memory is needed. A *chain* contains the cached runs of one stream in offset order, one per block. Blocks become
+free in the order in which they were sealed and are evicted in that order, a few records at a time, so a chain loses
+records only at its front.
 
-Nothing here waits or does I/O. When to seal is `sealing`'s decision, what becomes of a sealed block `upload_plan`'s.
+This module neither waits nor does I/O. `sealing` decides when to seal, `upload_plan` what becomes of a sealed block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_runtime.identity import StreamEpoch, StreamId
 
 from s3stream.records import RECORD_HEADER_BYTES, StreamRecord
 from s3stream.settings import RECORD_OVERHEAD_BYTES
-from s3stream.upload_plan import StreamPiece
+from s3stream.upload_plan import UploadPiece
 
 _RECORD_COST_BYTES = RECORD_HEADER_BYTES + RECORD_OVERHEAD_BYTES
 _EVICTED_BYTES_MAX = 1024 * 1024
@@ -54,11 +54,13 @@ class StreamRun:
         return self.size_bytes + len(self.records) * RECORD_OVERHEAD_BYTES
 
     def drop_oldest(self, charged_bytes: int) -> int:
-        """Let go of records from the front until so much is free, or all; a little more where that is cheaper.
+        """Drop records from the front until this much is free, or all; a little more where that is cheaper.
 
         Returns:
             What they were charged.
         """
+        assert self.records, "a run in a chain is never empty"
+        assert charged_bytes > 0
         records = self.records
         # Dropping from the front moves all that is behind: a 256th part at a time bounds what is moved in all, a MiB what takes long.
         count_min = len(records) >> 8
@@ -75,7 +77,7 @@ class StreamRun:
 
 
 class StreamChain:
-    """What the cache holds of one stream, from `first_offset` to the newest record."""
+    """The cached records of one stream, from `first_offset` to the newest."""
 
     __slots__ = ("active", "runs", "stream_id")
 
@@ -96,6 +98,7 @@ class StreamChain:
             At least one record however big, then as many as have payloads within `max_bytes` together, `FETCH_RECORDS_MAX` at
             most; [] when `start_offset` is behind the last record; None when the record is not held.
         """
+        assert start_offset >= 0
         runs = self.runs
         at = len(runs) - 1
         while at >= 0 and runs[at].base_offsets[0] > start_offset:
@@ -125,7 +128,7 @@ class StreamChain:
 
 
 class LogBlock:
-    """What is uploaded together."""
+    """The unit of an upload."""
 
     __slots__ = ("charged_bytes", "first_sequence", "oldest_ns", "runs", "size_bytes")
 
@@ -155,6 +158,8 @@ class LogBlock:
         if run is not None:
             self.size_bytes -= run.size_bytes
             self.charged_bytes -= run.charged_bytes
+            assert self.size_bytes >= 0
+            assert self.charged_bytes >= 0
         return run
 
 
@@ -180,7 +185,7 @@ class SealedBlocks:
         """When the oldest record of a stream in here became durable."""
         return min(block.runs[stream_id].oldest_ns for block in self.blocks if stream_id in block.runs)
 
-    def pieces(self) -> list[StreamPiece]:
+    def pieces(self) -> list[UploadPiece]:
         """One piece per stream, sorted by stream id."""
         runs_of: dict[StreamId, list[StreamRun]] = {}
         for block in self.blocks:
@@ -196,6 +201,7 @@ class LogCache:
     """
 
     def __init__(self, *, bytes_max: int) -> None:
+        assert bytes_max > 0
         self._bytes_max = bytes_max
         self._free: deque[LogBlock] = deque()
         self._evicting: list[StreamRun] = []
@@ -219,6 +225,8 @@ class LogCache:
 
     def reserve(self, charge_bytes: int, *, within_bytes: int) -> bool:
         """Charge a record that is on its way, evicting free blocks for it; False if the total would exceed `within_bytes`."""
+        assert charge_bytes > 0
+        assert within_bytes <= self._bytes_max
         total = self.charged_bytes + charge_bytes
         if total > within_bytes:
             total = self.evict_to(within_bytes - charge_bytes) + charge_bytes
@@ -228,7 +236,8 @@ class LogCache:
         return True
 
     def charge(self, charge_bytes: int) -> None:
-        """Charge a record that must be taken whatever the budget says."""
+        """Charge a record that must be accepted even above the budget."""
+        assert charge_bytes > 0
         self.evict_to(self._bytes_max - charge_bytes)
         self.charged_bytes += charge_bytes
 
@@ -256,6 +265,7 @@ class LogCache:
         blocks = (self.active,) if self.carried is None else (self.carried, self.active)
         for run in self.active.runs.values():
             run.chain.active = None
+        assert all(not block.runs or block.first_sequence >= 0 for block in blocks)
         self.active = LogBlock()
         self.carried = None
         return SealedBlocks(blocks)
@@ -281,7 +291,7 @@ class LogCache:
         self.carried = carried
 
     def free(self, sealed: SealedBlocks) -> None:
-        """The blocks are committed (or nobody wants them): evictable, still readable."""
+        """Make committed or dropped blocks evictable; they stay readable."""
         for block in sealed.blocks:
             if block.runs:
                 self._free.append(block)
@@ -296,6 +306,7 @@ class LogCache:
                 self._evicting.extend(reversed(self._free.popleft().runs.values()))
             run = self._evicting[-1]
             freed_bytes = run.drop_oldest(self.charged_bytes - bytes_max)
+            assert 0 < freed_bytes <= self._free_bytes <= self.charged_bytes
             self._free_bytes -= freed_bytes
             self.charged_bytes -= freed_bytes
             if not run.records:
@@ -305,15 +316,15 @@ class LogCache:
         return self.charged_bytes
 
 
-def _piece(stream_id: StreamId, runs: list[StreamRun]) -> StreamPiece:
+def _piece(stream_id: StreamId, runs: list[StreamRun]) -> UploadPiece:
     if len(runs) == 1:  # nearly always: only a carried rest makes a second one
         (run,) = runs
         epoch = StreamEpoch(run.records[0].epoch)
-        return StreamPiece(
+        return UploadPiece(
             stream_id, epoch, run.base_offsets[0], run.end_offset, run.size_bytes, (run.records,)
         )
     assert all(a.end_offset == b.base_offsets[0] for a, b in pairwise(runs)), "no holes"
-    return StreamPiece(
+    return UploadPiece(
         stream_id,
         StreamEpoch(runs[0].records[0].epoch),
         runs[0].base_offsets[0],

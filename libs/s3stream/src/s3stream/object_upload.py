@@ -1,8 +1,8 @@
-"""One upload plan on its way into the store: prepare ids, encode and put objects, commit.
+"""Execution of one upload plan: prepare ids, encode and put objects, commit.
 
-Used by the upload pipeline and by recovery. A put is repeated for ever: the data is in the write-ahead log, nothing else can be done with it, and
-backpressure bounds what waits behind it. Prepared ids do not live for ever, so an upload that takes too long starts
-anew under fresh ids; the old ones expire and are collected.
+Used by the upload pipeline and by recovery. A put is repeated without limit: the data must leave the write-ahead log,
+and backpressure bounds what waits behind it. Prepared ids expire, so an upload that takes too long starts again with
+new ids; garbage collection removes the old ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from s3stream.ports import ObjectManager, UploadedObject, WalName
 from s3stream.settings import PREPARED_IDS_MAX, StorageSettings
 from s3stream.stores.buffers import last_bytes
 from s3stream.stores.policy import COMPARED_TAIL_BYTES
-from s3stream.upload_plan import StreamPiece, UploadPlan
+from s3stream.upload_plan import UploadPiece, UploadPlan
 
 LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512
@@ -144,6 +144,7 @@ class ObjectUploader:
 
     async def _commit(self, uploaded: UploadedPlan, trim_sequence: int) -> int:
         """Make the objects visible; returns how many groups are, which is not all when the ids grew too old. The last tells the trim point."""
+        assert trim_sequence >= 0
         started_ns = self._clock.monotonic_ns()
         committed = 0
         for group in uploaded.groups:
@@ -173,6 +174,7 @@ class ObjectUploader:
         started_ns = self._clock.monotonic_ns()
         usable_until_ns = started_ns + self._settings.prepared_ttl_ms * 1_000_000 * PREPARED_PERCENT // 100
         contents = _objects_of(plan)
+        assert len(contents) == plan.object_count
         places: list[tuple[str, ObjectId]] = []
         while len(places) < len(contents):
             places += await self._prepare(min(len(contents) - len(places), PREPARED_IDS_MAX))
@@ -194,12 +196,14 @@ class ObjectUploader:
 
     async def _prepare(self, count: int) -> list[tuple[str, ObjectId]]:
         """Keys and ids of so many new objects."""
+        assert 0 < count <= PREPARED_IDS_MAX
         prepared = await self._objects.prepare_objects(count)
+        assert prepared.count >= count, "the controller reserves all ids or refuses"
         ids = map(ObjectId, range(prepared.first_object_id, prepared.first_object_id + count))
         return [(object_key(prepared.namespace, object_id), object_id) for object_id in ids]
 
     async def _put_object(
-        self, key: str, object_id: ObjectId, pieces: Sequence[StreamPiece], usable_until_ns: int
+        self, key: str, object_id: ObjectId, pieces: Sequence[UploadPiece], usable_until_ns: int
     ) -> UploadedObject:
         async with self._puts:
             encoded = await self._encode(object_id, pieces)
@@ -226,7 +230,7 @@ class ObjectUploader:
                     raise PreparedExpiredError from None
                 attempt += 1
 
-    async def _encode(self, object_id: ObjectId, pieces: Sequence[StreamPiece]) -> EncodedObject:
+    async def _encode(self, object_id: ObjectId, pieces: Sequence[UploadPiece]) -> EncodedObject:
         writer = ObjectWriter(object_id, block_bytes_max=self._settings.object_block_bytes_max)
         for piece in pieces:
             record_bytes = max(piece.size_bytes // sum(map(len, piece.runs)), 1)
@@ -266,9 +270,9 @@ class ObjectUploader:
         self._stages[stage].record((self._clock.monotonic_ns() - started_ns) // 1000)
 
 
-def _objects_of(plan: UploadPlan) -> list[tuple[StreamPiece, ...]]:
+def _objects_of(plan: UploadPlan) -> list[tuple[UploadPiece, ...]]:
     """What each object holds, in the order of the ids: per group the stream set object, then the stream objects."""
-    contents: list[tuple[StreamPiece, ...]] = []
+    contents: list[tuple[UploadPiece, ...]] = []
     for group in plan.groups:
         if group.stream_set:
             contents.append(group.stream_set)

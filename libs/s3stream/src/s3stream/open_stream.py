@@ -1,6 +1,7 @@
-"""What the storage knows of a stream that is open here: its offsets, its cached records, its upload hook.
+"""State of a stream that is open at this node: offsets, cached records, upload hook.
 
-Plain state, shared by `stream` (which callers see), `storage` (which acknowledges) and `sealing` (which runs hooks). No behaviour.
+Plain state without behaviour, shared by `stream` (the callers' interface), `storage` (acknowledges appends) and
+`sealing` (runs hooks).
 """
 
 from __future__ import annotations
@@ -43,6 +44,6 @@ class OpenStream:
         self.chain = StreamChain(state.stream_id)
         self.upload_hook: Callable[[], bool] | None = None
         self.awaits_hook = False
-        """Data of its own was appended since the hook ran last."""
+        """Own data was appended since the last run of the hook."""
         self.seen_in_image = False
         """The image has shown this stream: from then on its absence means that it was deleted, before that only that the image lags."""

@@ -120,7 +120,7 @@ class StreamManager(Protocol):
         Raises:
             StreamFencedError: one is at another epoch, or ends elsewhere.
             StreamNotFoundError: one does not exist.
-            WalNotHeldError: the recovered log is closed, or somebody else recovers it now.
+            WalNotHeldError: the recovered log is closed, or another process recovers it now.
         """
         ...
 
@@ -168,7 +168,7 @@ class ObjectManager(Protocol):
         Raises:
             PreparedExpiredError: the ids' lease ran out; nothing was committed, and the upload starts anew.
             CommitRefusedError: the controller refused; the node must stop (its state and the controller's differ).
-            WalNotHeldError: the recovered log is closed, or somebody else recovers it now.
+            WalNotHeldError: the recovered log is closed, or another process recovers it now.
         """
         ...
 
@@ -202,7 +202,7 @@ class WalManager(Protocol):
 
         Raises:
             StorageFailedError: the epoch is over.
-            WalNotHeldError: somebody else recovers the log now.
+            WalNotHeldError: another process recovers the log now.
         """
         ...
 

@@ -1,11 +1,10 @@
-"""Read-ahead: whoever reads a stream from one offset to the next will want what comes then.
+"""Read-ahead: claims blocks in the block cache that a sequential reader will need next.
 
-What lives here: which blocks are claimed in the block cache before anybody asks for them. A *reader* is a place in a stream, known by the offset at
-which its last read ended: a read that begins there goes on, any other begins anew. The first read of a reader claims no more than what it
-fetched and did not use; each that goes on doubles the window, up to `blocks_max` and the reader's share of the room. Blocks are asked for in large runs: with the GET that a
-read has to wait for in any case, and otherwise only when half of the window is used up. A reader that does not come back loses its claims: after a while, or when the claims of others have no room.
-
-The bytes are the block cache's affair.
+A *reader* is a position in a stream: the offset at which its last read ended. A read that begins there continues the
+reader; any other read starts a new one. The first read of a reader claims only what it fetched and did not use. Each
+further read doubles the window, up to `blocks_max` and the reader's share of the room. Blocks are requested in large
+runs: with a GET that a read waits for in any case, otherwise when half of the window is used. A reader that stops
+loses its claims after a while, or when the claims of others need the room.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _Reader:
 
 
 class ReadAhead:
-    """See the module's docstring. `blocks_max` 0 turns it off."""
+    """Read-ahead of all readers. `blocks_max` 0 turns it off."""
 
     def __init__(
         self,

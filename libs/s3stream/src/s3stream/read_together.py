@@ -1,8 +1,8 @@
-"""Reads a little of many streams at once, as an open of thousands of partitions needs it.
+"""Reads of small parts of many streams at once, as needed to open thousands of partitions.
 
-What lives here: one look into each object for all streams that lie in it, so that what lies side by side comes with one GET and no stream costs a
-task. It is a shortcut past `reader` and never the last word: what fails here, is not known yet or has no room is left out of the answer, and a
-read of its own tells why.
+Each object is opened once for all streams in it, so adjacent data comes with one GET and no stream costs a task. This
+is a shortcut: parts that fail, are not known yet or have no room are missing in the answer. The caller then reads the
+stream alone, which gives the data or the error.
 """
 
 from __future__ import annotations

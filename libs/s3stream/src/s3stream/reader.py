@@ -1,6 +1,6 @@
-"""Reads a stream from objects: read index, then object indexes, then blocks.
+"""Reads of streams from objects: read index, then object indexes, then blocks.
 
-Whatever is not in an object yet (log cache, WAL) is the business of `storage.py`, which asks here for the older part only.
+`storage.py` serves data that is not in an object yet (log cache, WAL) and calls this module for older data only.
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ class ObjectStreamReader:
         end_offset: int,
         max_bytes: int,
     ) -> list[StreamRecord]:
+        assert pieces, "the read index found nothing"
         run = RecordRun(stream_id, start_offset, end_offset, max_bytes)
         planned = await self._plan(pieces, run)
         # All pieces at once; the answer is what is contiguous and proven of them, and the next read meets the error behind it again.

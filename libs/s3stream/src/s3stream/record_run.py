@@ -1,6 +1,6 @@
-"""The records of one read, put together from the blocks of several objects: contiguous, proven to be, and no more than asked for.
+"""The records of one read, assembled from blocks of several objects: contiguous, verified, within the requested size.
 
-What lives here: the rules by which blocks become an answer. No I/O: who fetches blocks, and in what order, is `reader` and `read_together`.
+No I/O: `reader` and `read_together` decide which blocks are fetched, and in which order.
 """
 
 from __future__ import annotations

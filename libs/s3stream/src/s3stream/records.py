@@ -1,8 +1,8 @@
-"""The stream record: the unit that travels from an append to the WAL, the log cache and the objects, as the same bytes.
+"""Stream records: the unit that passes from an append to the WAL, the log cache and the objects as the same bytes.
 
-Its encoded form is a 40-byte header, big-endian, followed by the payload (docs/formats/object.md, "Stream record"). There is no
-checksum in here: whoever stores records (a journal frame, a data block) covers them with its own. What a payload means is known to
-the caller alone; no Kafka here.
+The encoded form is a 40-byte header, big-endian, followed by the payload (docs/formats/object.md, "Stream record").
+It contains no checksum: the journal frame or data block that stores records covers them with its own. The payload is
+opaque here; only the caller interprets it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RECORD_COUNT_MAX: Final = (1 << 31) - 1
 """Offsets that one record may span: what a Kafka batch can address with its 32-bit offset delta."""
 OFFSET_MAX: Final = (1 << 63) - 1
 TIMESTAMP_MIN: Final = -(1 << 63)
-"""What no timestamp lies below: the bound of those that nobody knows."""
+"""Lower bound of unknown timestamps."""
 
 assert RECORD_HEADER_BYTES == 40
 
@@ -54,7 +54,7 @@ class StreamRecord:
     """A batch of one stream: offsets [base_offset, base_offset + count) and an opaque payload.
 
     `count` may exceed what the payload holds (offset padding of compacted topics). `max_timestamp` is in milliseconds since 1970, −1
-    where there is none. No timestamp in the payload lies below `min_timestamp`; it is not part of the encoded record, so what was read from bytes does not know it. It reaches the index of
+    where there is none. No timestamp in the payload lies below `min_timestamp`; it is not part of the encoded record, so it is unknown after decoding. It reaches the index of
     the object that the record is uploaded in (docs/design/reading-and-caches.md#block-timestamps).
     """
 

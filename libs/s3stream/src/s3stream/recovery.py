@@ -1,10 +1,10 @@
-"""Recovery: what an earlier process of this node acknowledged and did not upload is uploaded, then its streams are closed.
+"""Recovery: uploads what an earlier process of this node acknowledged and did not upload, then closes its streams.
 
-The controller knows up to where each stream is committed; the log has everything that was acknowledged behind that, in order. So each record is
-either below its stream's end (uploaded already), exactly at the end (uploaded now), or proof that something is missing, which
-stops the start: acknowledged data is never dropped silently.
+The controller has the committed end of each stream; the log contains everything acknowledged after it, in order. A
+record is therefore below its stream's end (already uploaded), exactly at the end (uploaded now), or shows that data is
+missing. Missing data stops the start: acknowledged data is never dropped silently.
 
-Repeatable at every step: commits move the ends, closed streams are not looked at again, the log is trimmed last.
+Every step can be repeated: commits move the ends, closed streams are skipped, and the log is trimmed last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from s3stream.object_upload import ObjectUploader
 from s3stream.ports import StreamManager, StreamState, WalName
 from s3stream.records import StreamRecord
 from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
-from s3stream.upload_plan import StreamPiece, plan_upload
+from s3stream.upload_plan import UploadPiece, plan_upload
 from s3stream.wal import WriteAheadLog
 
 STREAMS_PER_CALL_MAX: Final = 1_000
@@ -92,6 +92,7 @@ class RecoveryFilter:
                 f"stream {record.stream_id}: the record [{record.base_offset}, {record.end_offset}) of the write-ahead log was"
                 f" appended at epoch {record.epoch}, the stream is open at epoch {state.epoch}. {_REMEDY}"
             )
+        assert record.end_offset > end_offset, "an end offset only rises"
         self._end_offsets[record.stream_id] = record.end_offset
         return Verdict.UPLOAD
 
@@ -147,6 +148,8 @@ class UploadChunk:
             CommitRefusedError: the controller refused.
             WalNotHeldError: see `ObjectManager.commit_upload`.
         """
+        assert trim_sequence >= 0
+        assert self._records.keys() == self._sizes_bytes.keys()
         gathered, self._records, self._charged_bytes = self._records, {}, 0
         sizes_bytes, self._sizes_bytes = self._sizes_bytes, {}
         # A stream that was deleted is not owned any more; one deleted meanwhile is ignored by the controller.
@@ -227,11 +230,11 @@ class Recovery:
 async def close_recovered(
     streams: StreamManager, states: Sequence[StreamState], *, recovered: WalName | None = None
 ) -> None:
-    """Close streams at the ends that a recovery found; of those that somebody deletes meanwhile there is nothing to close.
+    """Close streams at the ends that a recovery found; deleted ones are skipped.
 
     Raises:
         StreamFencedError: one is at another epoch or end.
-        WalNotHeldError: somebody else recovers the log.
+        WalNotHeldError: another process recovers the log.
     """
 
     async def close(some: Sequence[StreamState]) -> None:
@@ -250,8 +253,10 @@ async def close_recovered(
                     await close([state])
 
 
-def _piece(records: list[StreamRecord], size_bytes: int) -> StreamPiece:
+def _piece(records: list[StreamRecord], size_bytes: int) -> UploadPiece:
     first, last = records[0], records[-1]
-    return StreamPiece(
+    assert first.base_offset < last.end_offset
+    assert size_bytes > 0
+    return UploadPiece(
         first.stream_id, first.epoch, first.base_offset, last.end_offset, size_bytes, (records,)
     )

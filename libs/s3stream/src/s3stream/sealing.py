@@ -1,11 +1,12 @@
-"""When the active block is sealed: triggers, upload hooks, and what a sealed block's plan may carry over.
+"""Sealing of the active block: triggers, upload hooks, and what a sealed block's plan may carry over.
 
-The triggers: size, age, pressure on memory or on the write-ahead log, force. Nothing else starts an upload, and none of them fires when there is nothing
-un-uploaded, so that an idle node makes no request.
+Triggers are size, age, pressure on memory or on the write-ahead log, and force. None fires without data to upload, so
+an idle node makes no request.
 
-Before a block is sealed, the hooks of streams with data of their own in it run and append small records (such as a
-snapshot of producer state), over as many turns of the loop as they need. The cut is then made right behind the newest record handed to the log: data, hook
-records, and nothing later, travel in one block. Whatever a hook describes is before it in the log, so a snapshot never tells of data that a crash could lose.
+Before a block is sealed, the hooks of streams with own data in it append small records (such as a snapshot of producer
+state), over as many turns of the loop as they need. The cut follows immediately after the newest record handed to the
+log, so one block contains the data, the hooks' records and nothing later. Data precedes its description in the log, so
+a snapshot never describes data that a crash could lose.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SealReason(Enum):
 
 
 class SealTriggers:
-    """Looks at the log cache and tells what is due."""
+    """Decides from the state of the log cache whether a block is due."""
 
     def __init__(
         self, *, cache: LogCache, wal: WriteAheadLog, clock: Clock, settings: StorageSettings
@@ -55,7 +56,7 @@ class SealTriggers:
         self._sealed_ns = clock.monotonic_ns()
 
     def note_sealed(self) -> None:
-        """A block was sealed now."""
+        """Record that a block was sealed now."""
         self._sealed_ns = self._clock.monotonic_ns()
 
     def size_reached(self) -> bool:
@@ -73,7 +74,7 @@ class SealTriggers:
         return self._cache.pinned_bytes >= self._settings.pressure_bytes or self._wal.wants_upload
 
     def due(self, *, pipeline_idle: bool) -> SealReason | None:
-        """What must be sealed now, if anything (force is not known here).
+        """Return the reason to seal now, if any, except for force.
 
         While uploads are in flight, pressure seals nothing: their end relieves it, and a seal would only make smaller objects.
         """
@@ -122,7 +123,7 @@ class UploadHooks:
         return len(self._waiting)
 
     def note_append(self, stream: OpenStream) -> None:
-        """The stream with a hook has new data of its own. What hooks append does not count: an idle node must become idle."""
+        """Record new own data of a stream with a hook. Appends of hooks do not count, so that an idle node becomes idle."""
         if not stream.awaits_hook and not self.running:
             stream.awaits_hook = True
             self._waiting.append(stream)

@@ -12,8 +12,6 @@ from typing import Final
 from ponor_runtime.disk import SECTOR_BYTES
 from ponor_runtime.settings import setting
 
-from s3stream.object_wal.pacing import PacingBounds
-
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
@@ -44,6 +42,23 @@ def _setting(default: int, low: int, high: int, unit: str, doc: str) -> int:
     """A field with the metadata that the settings parser reads."""
     chosen: int = field(default=default, metadata={"min": low, "max": high, "unit": unit, "doc": doc})
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class PacingBounds:
+    """Bounds of the object WAL's puts.
+
+    `slot_bytes_wanted` ends the wait between two puts, because data that fills a slot gains nothing by waiting;
+    `slot_bytes_max` also ends the wait for the budget.
+    """
+
+    requests_per_s_max: float
+    puts_in_flight_max: int
+    bytes_in_flight_max: int
+    slot_bytes_wanted: int
+    slot_bytes_max: int
+    window_ms: int = 0
+    """If not 0, a slot is put this long after its first append, whatever the load."""
 
 
 @dataclass(frozen=True, slots=True)

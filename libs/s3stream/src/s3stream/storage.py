@@ -1,9 +1,10 @@
-"""The storage of one node: appends of all its streams on their way from memory to objects.
+"""Storage of one node: the path of all streams' appends from memory to objects.
 
     append → admission → group commit → write-ahead log → (durable) → log cache → acknowledged
     log cache → sealing → upload pipeline → committed → log trimmed, memory evictable
 
-One supervised task, `_watch`, does what is not driven by an append: age, force, failure. It sleeps while there is nothing un-uploaded.
+One supervised task, `_watch`, handles what no append triggers: age, force, failure. It sleeps while nothing waits for
+an upload.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from s3stream.wake import Wake
 from s3stream.wal import WriteAheadLog
 
 _WAITING_POLL_S = 0.05
-"""While appends wait for room in the log: its trimming tells nobody when it is done."""
+"""Poll interval while appends wait for room in the log, because a trim does not report its end."""
 
 
 class Storage:
@@ -94,6 +95,7 @@ class Storage:
     def register(self, stream: OpenStream) -> None:
         """A stream is open from now on."""
         assert stream.stream_id not in self._open
+        assert stream.next_offset == stream.committed_offset, "a stream is opened at its committed end"
         self._open[stream.stream_id] = stream
 
     def unregister(self, stream: OpenStream) -> None:
@@ -103,7 +105,7 @@ class Storage:
             del self._open[stream.stream_id]
 
     def is_deleted(self, stream_id: StreamId) -> bool:
-        """Whether somebody deleted the stream: what it has un-uploaded is dropped, and its committed offset stays where it is."""
+        """Whether the stream was deleted: its un-uploaded data is dropped, and its committed offset stays."""
         stream = self._open.get(stream_id)
         if self._streams.exists(stream_id):
             if stream is not None:
@@ -179,8 +181,9 @@ class Storage:
         for stream, record, size_bytes, _ in appends:
             cache.put(stream.chain, record, size_bytes, sequence)
             stream.confirmed_offset = record.base_offset + record.count
+        assert sequence + 1 >= self._next_sequence, "entries become durable in order"
         self._next_sequence = sequence + 1
-        for _, _, _, on_durable in appends:  # whoever is told may append again: the books are right by now
+        for _, _, _, on_durable in appends:  # a callback may append again, so the offsets are updated first
             try:
                 on_durable(None)
             except Exception as error:  # noqa: BLE001 - reported
@@ -198,7 +201,7 @@ class Storage:
             self._tell(on_durable, self._failure)
 
     def _tell(self, on_durable: OnDurable, failure: StorageFailedError | None) -> None:
-        """One caller's mistake must not keep the next one from its answer."""
+        """Call one callback; its exception must not keep the next one from being called."""
         try:
             on_durable(None if failure is None else StorageFailedError(str(failure)))
         except Exception as error:  # noqa: BLE001 - reported
@@ -301,7 +304,7 @@ class Storage:
         self._commit.cut(partial(self._seal, reason, forced))
 
     async def _run_hooks(self) -> None:
-        """Run the hooks that wait, over several turns if need be, and once more those of streams that got data meanwhile."""
+        """Run the waiting hooks, over several turns if needed, and again those of streams that got data meanwhile."""
         left = 2 * len(self._hooks)
         while True:
             # What a hook describes may still wait for admission, and must be before the hook's own record in the log.
@@ -361,7 +364,7 @@ class Storage:
             self._failure = failure
             for done in self._forced:
                 self._fail_future(done)
-            # Behind those that are on their way to the log, so that every stream's appends are told in their order.
+            # After the appends on their way to the log, so that every stream's callbacks run in append order.
             self._loop.call_soon(self._fail_waiting)
             self._wake.set()
 
@@ -375,7 +378,7 @@ class Storage:
             future.set_exception(StorageFailedError(str(self._failure)))
 
     def _on_upload_failed(self, error: BaseException) -> None:
-        self._fail(StorageFailedError(f"an upload failed for good: {error}"))
+        self._fail(StorageFailedError(f"an upload failed permanently: {error}"))
 
     def _on_forced(self, done: asyncio.Future[None], committed: asyncio.Future[None]) -> None:
         if not committed.cancelled() and committed.exception() is None:

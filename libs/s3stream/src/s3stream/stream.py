@@ -1,4 +1,6 @@
-"""A stream as its owner sees it: append, fetch, trim, close. An endless sequence of record batches addressed by offset; no Kafka here."""
+"""Streams as their owner uses them: append, fetch, trim, close. A stream is an endless sequence of record batches
+addressed by offset.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,7 @@ class Stream:
             payload: opaque bytes; a memoryview must be one of bytes.
             count: offsets that the record covers, 1 to 2^31 - 1.
             max_timestamp: milliseconds since 1970, -1 for none.
-            min_timestamp: no timestamp in the payload lies below it, -1 ("none") among them; not given where nobody knows.
+            min_timestamp: no timestamp in the payload lies below it, -1 ("none") among them; omitted if unknown.
             on_durable: called once, from the loop and never from within this call, in the order of the stream's appends: with None when
                 the record is durable and in the log cache, or with the `StorageFailedError`. It may append; it must not raise.
 
@@ -128,7 +130,7 @@ class Stream:
             StorageFailedError: the node cannot store anything any more.
             ValueError: the count is out of bounds, or the record is larger than the log cache.
         """
-        # What hooks append belongs to data that was taken before: it may come while the stream closes, until the end is told.
+        # What hooks append belongs to data that was taken before: it may come while the stream closes, until `end` was called.
         if self._refuses_appends and (self._ended or not self._storage.hooks_running):
             raise StreamClosedError(f"stream {self._state.stream_id} at epoch {self._state.epoch} is closed")
         if not 0 < count <= RECORD_COUNT_MAX or self._state.next_offset > OFFSET_MAX - count:
@@ -147,14 +149,20 @@ class Stream:
         """
         state = self._state
         if state.start_offset <= start_offset < state.confirmed_offset:
-            return state.chain.fetch(start_offset, max_bytes)
+            records = state.chain.fetch(start_offset, max_bytes)
+            if records:
+                self._hits.add(1)
+            return records
         self._check_range(start_offset)
         return []
 
     async def fetch(
         self, start_offset: int, max_bytes: int, *, deadline_ms: int | None = None
     ) -> list[StreamRecord]:
-        """Read from memory and, for what is not there, from objects.
+        """Read from objects what `fetch_cached` did not find, and continue in memory.
+
+        The log cache only loses records at its front, so the miss of an earlier `fetch_cached` stays true and the
+        cache is not searched again. A caller that did not search it gets records from memory as well.
 
         Args:
             start_offset: see `fetch_cached`.
@@ -169,14 +177,15 @@ class Stream:
             ReadTimeoutError: the store or the metadata did not answer in time.
             ObjectCorruptError: an object is damaged.
         """
-        cached = self.fetch_cached(start_offset, max_bytes)
-        if cached is not None:
-            self._hits.add(1)
-            return cached
-        self._misses.add(1)
         state = self._state
+        self._check_range(start_offset)
         cached_from = state.chain.first_offset
         end_offset = state.confirmed_offset if cached_from is None else cached_from
+        if start_offset >= end_offset:
+            cached = self.fetch_cached(start_offset, max_bytes)
+            assert cached is not None, "the cache holds everything from its first offset on"
+            return cached
+        self._misses.add(1)
         records = await self._reader.read(
             state.stream_id, start_offset, end_offset, max_bytes, timeout_ms=deadline_ms
         )
@@ -196,8 +205,9 @@ class Stream:
             raise OffsetOutOfRangeError(
                 f"stream {state.stream_id} ends at {state.confirmed_offset}; it cannot be trimmed to {new_start_offset}"
             )
+        assert state.committed_offset <= state.confirmed_offset <= state.next_offset
         if new_start_offset > state.committed_offset:
-            await self._storage.force_upload()  # the controller knows the stream up to its committed end only
+            await self._storage.force_upload()  # the controller has the stream up to its committed end only
         await self._streams.trim_streams([(state.stream_id, state.epoch, new_start_offset)])
         # Not before: a trim that failed must be one that can be tried again.
         state.start_offset = max(state.start_offset, new_start_offset)
@@ -231,12 +241,12 @@ class Stream:
         self._storage.set_upload_hook(self._state, hook)
 
     def refuse_appends(self) -> None:
-        """Take nothing any more: the stream is about to be closed together with others."""
+        """Refuse appends: the stream is about to be closed together with others."""
         self._refuses_appends = True
 
     def accept_appends(self) -> None:
-        """It is not closed after all; only before its end was told."""
-        assert not self._ended, f"stream {self._state.stream_id} has told its end"
+        """Undo `refuse_appends`; only before `end`."""
+        assert not self._ended, f"stream {self._state.stream_id} has ended"
         self._refuses_appends = False
 
     def close_refused(self) -> None:
@@ -244,7 +254,7 @@ class Stream:
         self._ended = False
 
     def abandon(self) -> None:
-        """Forget the stream: it was closed or deleted, or another owner took it."""
+        """Drop the stream: it was closed or deleted, or another owner took it."""
         self._refuses_appends = self._ended = True
         self._storage.unregister(self._state)
         self._on_abandoned(self)
@@ -256,7 +266,7 @@ class Stream:
             await self._storage.force_upload()
 
     def end(self) -> StreamState:
-        """Where the stream ends for good: from here on not even hooks may append."""
+        """Return the final end of the stream; from here on hooks may not append either."""
         state = self._state
         assert state.committed_offset == state.next_offset, "everything is uploaded"
         self._refuses_appends = self._ended = True

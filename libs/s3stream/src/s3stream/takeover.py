@@ -1,10 +1,11 @@
-"""Takeover: the write-ahead log of a process that is gone, in the object store, is read, uploaded and closed by another one, or by its node's next.
+"""Takeover: another process, or the node's next one, recovers the log in the object store that a process left.
 
     walk and fence → filter → upload and commit, with the trim point → close the streams → close the log → delete the slots, never the fence
 
-The controller says what to recover and from where (rule R5), and refuses everything of the old owner from before that on (R6). What may be committed is decided per
-stream, by end offset and stream epoch (R7). Every step may be repeated by anybody: the end of the log is a fence that stays, commits move the ends of the streams, closed streams
-are not looked at again. Whoever comes second, or is not the recoverer any more, is told by `WalNotHeldError` or finds everything done.
+The controller names the log and its trim point (rule R5) and refuses all operations of the old owner from then on
+(R6). Each stream's end offset and epoch decide what may be committed (R7). Every step can be repeated by any process:
+the fence at the end of the log stays, commits move the ends of the streams, closed streams are skipped. A second
+recoverer gets `WalNotHeldError` or finds everything done.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from s3stream.settings import StorageSettings
 
 LOG = logging.getLogger(__name__)
 ROUNDS_MAX: Final = 5
-"""How often a recovery that met somebody else's traces begins anew before it believes what it sees."""
+"""How often a recovery starts again when another process changed the streams meanwhile."""
 
 ROUND_WAIT_S: Final = 0.2
 """For the image to show them."""
@@ -66,8 +67,8 @@ async def recover_wal(
         tasks: where the slots are deleted by a task of its own, a moment later: who waits for the partitions comes first. None: before this returns.
 
     Raises:
-        WalNotHeldError: somebody else recovers it now, or has done so; nothing is left to do here.
-        WalCorruptError: an acknowledged slot or record is missing, or one is damaged; nothing of it and behind it was committed. Somebody has to look.
+        WalNotHeldError: another process recovers it now, or has done so.
+        WalCorruptError: an acknowledged slot or record is missing, or one is damaged; nothing of it and behind it was committed. An operator must act.
         ObjectStoreError: the store did not answer; try again.
     """
     counts = {

@@ -1,7 +1,7 @@
-"""The upload pipeline: sealed blocks are uploaded side by side and committed strictly in the order they were sealed.
+"""Upload pipeline: sealed blocks are uploaded concurrently and committed in the order in which they were sealed.
 
-The order is what makes a trim point of the write-ahead log mean something: whatever lies before it is committed, all of it. What is uploaded
-and why is decided before (`sealing`, `upload_plan`); how one plan gets into the store is `object_upload`'s.
+This order gives the trim point of the write-ahead log its meaning: everything before it is committed. `sealing` and
+`upload_plan` decide what is uploaded; `object_upload` carries out one plan.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class UploadPipeline:
         self._uploader = uploader
         self._tasks = tasks
         self._telemetry = telemetry
+        assert uploads_in_flight_max > 0
         self._in_flight_max = uploads_in_flight_max
         self._trim_sequence = trim_sequence
         self._on_committed = on_committed
@@ -78,6 +79,8 @@ class UploadPipeline:
 
     def submit(self, upload: Upload) -> None:
         """Start an upload; its future `committed` tells when it is visible."""
+        assert upload.task is None, "an upload is submitted once"
+        assert not upload.committed.done()
         upload.before = self.newest
         self._uploads.append(upload)
         self._start()

@@ -1,9 +1,10 @@
-"""Which data becomes which object: pure, so that it can be proven.
+"""Assignment of data to objects. Pure.
 
-A stream's run of at least the split size becomes a stream object of its own, the rest together becomes one stream set object. A small rest
-beside stream objects is no object of its own: it is carried to the next upload or shares the object of the smallest run
-(docs/design/storage-and-write-path.md#small-rests). So the number of objects follows the bytes, not the number of streams, up to the streams that
-compaction can take out of one object again: a wider rest is several stream set objects (docs/design/storage-and-write-path.md#narrow-set-objects).
+A stream's run of at least the split size becomes a stream object; the rest becomes one stream set object. A small rest
+next to stream objects does not get an object: it is carried to the next upload, or shares the object of the smallest
+run (docs/design/storage-and-write-path.md#small-rests). The number of objects therefore follows the bytes, not the
+number of streams. A rest with more streams than one compaction can split becomes several stream set objects
+(docs/design/storage-and-write-path.md#narrow-set-objects).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SMALL_REST_DIVISOR = 8
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPiece:
+class UploadPiece:
     """Un-uploaded data of one stream at one epoch: offsets [start_offset, end_offset) without a hole, as lists of records in order."""
 
     stream_id: StreamId
@@ -38,8 +39,8 @@ class StreamPiece:
 class CommitGroup:
     """What one commit makes visible: pieces that share a stream set object, and pieces that are stream objects."""
 
-    stream_set: tuple[StreamPiece, ...]
-    stream_objects: tuple[StreamPiece, ...]
+    stream_set: tuple[UploadPiece, ...]
+    stream_objects: tuple[UploadPiece, ...]
 
     @property
     def object_count(self) -> int:
@@ -52,7 +53,7 @@ class UploadPlan:
     """Commits in order, and the pieces that wait for the next upload."""
 
     groups: tuple[CommitGroup, ...]
-    carried: tuple[StreamPiece, ...]
+    carried: tuple[UploadPiece, ...]
 
     @property
     def object_count(self) -> int:
@@ -60,13 +61,13 @@ class UploadPlan:
         return sum(group.object_count for group in self.groups)
 
     @property
-    def pieces(self) -> list[StreamPiece]:
+    def pieces(self) -> list[UploadPiece]:
         """Everything that is uploaded now."""
         return [piece for group in self.groups for piece in (*group.stream_set, *group.stream_objects)]
 
 
 def plan_upload(
-    pieces: Sequence[StreamPiece],
+    pieces: Sequence[UploadPiece],
     *,
     split_size_bytes: int,
     commit_ranges_max: int,
@@ -84,12 +85,16 @@ def plan_upload(
         small_rest_bytes_max: the largest rest that gets no object of its own beside stream objects.
         may_carry: whether such a rest may wait for the next upload.
     """
+    assert split_size_bytes > 0
+    assert commit_ranges_max > 0
+    assert set_object_streams_max > 0
     assert all(a.stream_id < b.stream_id for a, b in pairwise(pieces)), "sorted"
+    assert all(piece.start_offset < piece.end_offset for piece in pieces), "no piece is empty"
     if len(pieces) == 1:
         return UploadPlan((CommitGroup((), (pieces[0],)),), ())
     large = [piece for piece in pieces if piece.size_bytes >= split_size_bytes]
     rest = [piece for piece in pieces if piece.size_bytes < split_size_bytes]
-    carried: list[StreamPiece] = []
+    carried: list[UploadPiece] = []
     if large and rest and _is_small(rest, large, small_rest_bytes_max):
         if may_carry:
             carried, rest = rest, []
@@ -101,31 +106,32 @@ def plan_upload(
     return UploadPlan(tuple(_groups(stream_sets, large, commit_ranges_max)), tuple(carried))
 
 
-def _size_and_id(piece: StreamPiece) -> tuple[int, StreamId]:
+def _size_and_id(piece: UploadPiece) -> tuple[int, StreamId]:
     return piece.size_bytes, piece.stream_id
 
 
-def _stream_id(piece: StreamPiece) -> StreamId:
+def _stream_id(piece: UploadPiece) -> StreamId:
     return piece.stream_id
 
 
-def _is_small(rest: Sequence[StreamPiece], large: Sequence[StreamPiece], small_rest_bytes_max: int) -> bool:
+def _is_small(rest: Sequence[UploadPiece], large: Sequence[UploadPiece], small_rest_bytes_max: int) -> bool:
     rest_bytes = sum(piece.size_bytes for piece in rest)
     total_bytes = rest_bytes + sum(piece.size_bytes for piece in large)
     return rest_bytes <= small_rest_bytes_max and rest_bytes * SMALL_REST_DIVISOR <= total_bytes
 
 
-def _in_equal_parts(rest: Sequence[StreamPiece], streams_max: int) -> list[Sequence[StreamPiece]]:
+def _in_equal_parts(rest: Sequence[UploadPiece], streams_max: int) -> list[Sequence[UploadPiece]]:
     """As few parts as the bound allows, in the order of their streams.
 
     They differ by one stream at most: a full one beside a tail would leave the full one no room to be joined with its like of the next upload.
     """
+    assert streams_max > 0
     count = -(-len(rest) // streams_max)
     return [rest[len(rest) * number // count : len(rest) * (number + 1) // count] for number in range(count)]
 
 
 def _groups(
-    stream_sets: Sequence[Sequence[StreamPiece]], large: Sequence[StreamPiece], ranges_max: int
+    stream_sets: Sequence[Sequence[UploadPiece]], large: Sequence[UploadPiece], ranges_max: int
 ) -> list[CommitGroup]:
     """One commit, unless there are several stream set objects, of which a commit takes one, or too many ranges or stream objects."""
     groups: list[CommitGroup] = []
@@ -133,6 +139,7 @@ def _groups(
     while waiting or large:
         stream_set = waiting.popleft() if waiting else ()
         room = min(ranges_max - len(stream_set), COMMIT_OBJECTS_MAX)
+        assert room >= 0, "a stream set fits into one commit"
         groups.append(CommitGroup(tuple(stream_set), tuple(large[:room])))
         large = large[room:]
     return groups

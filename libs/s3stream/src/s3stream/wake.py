@@ -1,4 +1,4 @@
-"""A wake-up call with a timeout on the clock port: for tasks that sleep until somebody has news or until a time has come."""
+"""A wake-up call with a timeout on the clock port, for tasks that sleep until an event or a point in time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 from ponor_runtime.clock import Clock
 
 _SLEEP_S_MIN = 0.001
-"""Shorter sleeps may end before the clock has moved: whoever waits for a moment a nanosecond away would spin."""
+"""Shorter sleeps may end before the clock has moved: a task that waits for a moment a nanosecond away would spin."""
 
 
 class Wake:
-    """One task waits, anybody wakes it. News that comes while nobody waits is kept."""
+    """One task waits; any code may wake it. A wake-up without a waiting task is kept."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
-"""The write-ahead log's protocol: what storage and recovery need of a backend. No backend lives here.
+"""Protocol of the write-ahead log: what storage and recovery need of an implementation.
 
-Entries are numbered in their order; an entry holds the encoded records that were handed over together. Backends: `file_wal` on a local disk, `object_wal` in the object
-store.
+Entries are numbered in order; an entry contains the encoded records of one append call. Implementations: `file_wal`
+on a local disk, `object_wal` in the object store.
 """
 
 from __future__ import annotations
@@ -119,6 +119,6 @@ class WriteAheadLog(Protocol):
         """Finish what was handed over and leave a clean end.
 
         Args:
-            needless: everything is uploaded and all streams are closed, so that nobody will look into the log again.
+            needless: everything is uploaded and all streams are closed, so that the log will not be read again.
         """
         ...

@@ -1,10 +1,10 @@
-"""Data blocks of objects: bounded by bytes, least recently used first out, one GET per run of adjacent blocks.
+"""Cache of data blocks: bounded by bytes, evicts the least recently used block, one GET per run of adjacent blocks.
 
-What is being fetched counts against the bound too, before it is asked for: first it pushes cached blocks out, then it waits. So do blocks that were
-read ahead (`claim`): they are not evicted before their reader came for them, have at most half of the room, and give way when a read that somebody
-waits for finds none. Blocks that a reader still holds after they were pushed out are that reader's to account for.
+Blocks being fetched are charged before the request: they evict cached blocks first, then wait for room. Blocks that
+were read ahead (`claim`) are charged as well. They are not evicted before their reader uses them, have at most half of
+the room, and yield when a waiting read finds none. A reader accounts for evicted blocks that it still holds.
 
-Who reads ahead, and what, is `read_ahead`.
+`read_ahead` decides what is read ahead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BlockCache:
     """Blocks of one store's objects, shared by all readers of a process.
 
     `bytes_max` bounds cached, claimed and in-flight blocks together, index arrays and overhead included. A run of blocks larger than the whole
-    bound is fetched when nothing else is, and kept by nobody but its reader.
+    bound is fetched when nothing else is, and only its reader keeps it.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class BlockCache:
 
         Returns:
             How many of them, from the first on, are claimed; the rest has no room now. A claim is no promise: without room for its bytes the
-            block is fetched by whoever comes for it.
+            block is fetched by its first reader.
         """
         missing: list[BlockEntry] = []
         taken = 0
@@ -190,7 +190,7 @@ class BlockCache:
         self._make_room()
 
     def _give_way(self, size_bytes: int) -> None:
-        """A read that somebody waits for has no room, and nothing in flight will give it any: claimed blocks become like any other."""
+        """A waiting read has no room, and nothing in flight will free any: claimed blocks lose their claim."""
         while self._claimed and not self._fits(size_bytes):
             self._let_go(next(iter(self._claimed)))
             self._given_up.add()

@@ -1,5 +1,5 @@
-"""Compaction: many small objects become few large ones, without decoding a record.
+"""Compaction: merges many small objects into few large ones without decoding records.
 
-Planning is pure (`planning.py`, `copy_planning.py`); execution moves bytes through a budgeted buffer (`executor.py`, `copying.py`). Which objects are
-worth it, leases and commits are other people's business: the controller's and the worker's (docs/design/compaction.md#plans).
+Planning is pure (`planning.py`, `copy_planning.py`); execution moves bytes through a bounded buffer (`executor.py`).
+The controller chooses the objects; the worker leases and commits tasks (docs/design/compaction.md#plans).
 """

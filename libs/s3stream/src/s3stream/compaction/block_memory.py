@@ -1,6 +1,7 @@
-"""The memory of compactions that follow one another: pages that were touched once stay.
+"""Memory that consecutive compactions share, so that its pages are faulted in once.
 
-What lives here: one mapping, lent to one compaction at a time. Given back to the system after each, 64 MiB cost as much CPU again as reading them: every page is a fault and 4 KiB of zeros.
+One mapping is lent to one compaction at a time. Returning 64 MiB to the system after each compaction costs as much CPU
+as reading them, because every page is a fault and 4 KiB of zeros.
 """
 
 from __future__ import annotations

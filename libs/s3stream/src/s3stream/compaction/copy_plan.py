@@ -1,4 +1,4 @@
-"""A compaction of stream objects, written down: which bytes the store copies by itself, and which pass through memory. Pure values."""
+"""Plan of a compaction of stream objects: the ranges that the store copies, and those that pass through memory. Pure values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compaction of stream objects, planned: neighbours become one object, copied by the store where the pieces are large enough. Pure.
+"""Planning of stream object compactions: neighbours become one object, copied by the store where they are large enough. Pure.
 
-A server-side copy moves nothing through this process, but every part except the last must have the store's minimum. What is smaller is rewritten
-together with its neighbours, in whole blocks, until the part is legal.
+A server-side copy moves no bytes through this process, but every part except the last must have the store's minimum
+size. Smaller pieces are rewritten together with their neighbours, in whole blocks, until the part is large enough.
 """
 
 from __future__ import annotations

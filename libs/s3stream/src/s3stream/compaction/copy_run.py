@@ -1,4 +1,4 @@
-"""A compaction of stream objects, carried out: the store copies, and beside that one small part after the other is rewritten."""
+"""Execution of a stream object compaction: the store copies large parts, while small parts are rewritten one after the other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Carries a compaction out: from planned iterations to objects in the store, within the bytes that the plan names.
+"""Execution of a compaction plan: from planned iterations to objects in the store, within the planned memory.
 
-Nothing is visible when it ends: whoever has the lease commits. Nothing is resumed either: what a crash leaves are prepared ids and open multipart uploads,
-and both are collected (docs/design/compaction.md#plans).
+Outputs are invisible until the worker commits them. Nothing is resumed: a crash leaves prepared ids and open multipart
+uploads, and garbage collection removes both (docs/design/compaction.md#plans).
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class Compaction:
         self._uploads_in_flight_max = uploads_in_flight_max
 
     async def run(self, plan: CompactionPlan | CopyPlan) -> CompactedObjects:
-        """Write all outputs of a plan; durable when it returns, and nobody's before the commit.
+        """Write all outputs of a plan; durable on return, invisible before the commit.
 
         Raises:
-            ObjectNotFoundError: a source is gone.
+            ObjectNotFoundError: a source was deleted.
             ObjectCorruptError: a source is damaged; the message names the block.
             ObjectAlreadyExistsError: the key of a prepared id is taken.
             ObjectStoreError: the store failed for longer than it is worth waiting.
@@ -124,7 +124,7 @@ class Compaction:
                     await run_iterations(plan, targets, reader, uploads, memory)
                 else:
                     await run_copies(plan, targets, reader, uploads, memory)
-        except BaseException:  # cancelled too: whoever stops a worker waits for this
+        except BaseException:  # also when cancelled: stopping a worker waits for this
             await uploads.abort()
             raise
 

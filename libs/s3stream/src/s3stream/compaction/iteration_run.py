@@ -1,4 +1,4 @@
-"""Iterations, carried out: all reads of one, then all its parts, then the next one in the same buffer."""
+"""Execution of iterations: all reads of one, then all its parts, then the next one in the same buffer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Cuts a compaction into iterations that fit into the budget, lays each out in memory, and plans the parts of multipart uploads over them.
+"""Division of a compaction into iterations that fit into the budget, their memory layout, and their multipart uploads.
 
-Pure. An iteration's buffer, from its beginning: what was carried over of the stream set object, its further blocks, then one stream object
-after the other. So every part is a slice.
+Pure. An iteration's buffer contains, in order: what was carried over of the stream set object, its further blocks, then
+one stream object after the other. Every part is therefore a slice of the buffer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class IterationCutter:
     def __init__(self, limits: PlanLimits, *, shared_blocks: int) -> None:
         self._limits = limits
         self._shared_missing = shared_blocks
-        """Blocks of the stream set object that are still to come: who knows the last one can end the upload with it."""
+        """Blocks of the stream set object that are still to come: the last one ends the upload."""
         self._has_shared = shared_blocks > 0
         self._shared_entries: list[BlockEntry] = []
         self._shared_parts = 0

@@ -1,6 +1,6 @@
-"""Small blocks that come to lie side by side, as one: an index of what a thousand small streams sent would be as large as what a reader wants of them. Pure.
+"""Joins small adjacent blocks, so that the index of an object with many small streams stays small. Pure.
 
-Only the index is different: the bytes lie there in any case, a block is nothing but records one after the other, and its CRC32C follows from those of its pieces.
+Only the index changes: a block is a sequence of records, and its CRC32C follows from those of its pieces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The two movements of a compaction: blocks from the store into a buffer, each checked there against its index entry's CRC32C, and puts and parts out of it.
+"""The data movements of a compaction: blocks from the store into a buffer, and puts and parts from the buffer.
 
-No record is decoded. The buffer is used again for every iteration and every task (`block_memory.py`), and stores that can read straight into it: what is checked are the very bytes that are
-uploaded then.
+Each block is checked in the buffer against the CRC32C of its index entry. No record is decoded. The buffer is reused
+for every iteration and task (`block_memory.py`); the uploaded bytes are the bytes that were checked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BlockReader:
         """Bring the blocks of all reads to their places.
 
         Raises:
-            ObjectNotFoundError: a source is gone.
+            ObjectNotFoundError: a source was deleted.
             ObjectCorruptError: a block does not match its index entry, however often it is read.
             ObjectStoreError: see the classes.
         """
@@ -163,7 +163,7 @@ class PartUploads:
         del self._open[key], self._parts[key]
 
     async def abort(self) -> None:
-        """Throw away what is open, as far as the store lets us: what is left behind is GC's."""
+        """Abort open uploads as far as the store answers; garbage collection aborts the others."""
         for upload in self._open.values():
             try:
                 await self._multipart.abort_multipart(upload)

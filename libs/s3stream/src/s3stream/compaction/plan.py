@@ -1,7 +1,7 @@
-"""A compaction of stream set objects, written down: what is read when, where it lies in memory, and what is written from there.
+"""Plan of a stream set object compaction: when each block is read, its place in memory, and what is written from there.
 
-Pure values. `planning.py` makes them, `executor.py` carries them out. An iteration reads blocks into one buffer, in the order of the outputs, so that what is
-uploaded is a slice of that buffer.
+Pure values: `planning.py` creates them, `executor.py` executes them. An iteration reads blocks into one buffer in the
+order of the outputs, so each upload is a slice of that buffer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Compaction of stream set objects, planned: runs become stream objects or share the one stream set object, in iterations that fit into memory.
+"""Planning of stream set object compactions: runs become stream objects or share one stream set object, in iterations
+that fit into memory.
 
-Pure. The worked example of the design stands in `test_compaction_planning.py`. How an iteration is laid out in memory and cut into parts is
-`iterations.py`'s business.
+Pure. `test_compaction_planning.py` contains the worked example of the design. `iterations.py` lays out an iteration in
+memory and divides it into parts.
 """
 
 from __future__ import annotations

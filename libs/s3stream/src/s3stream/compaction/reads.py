@@ -1,4 +1,4 @@
-"""Blocks that are wanted, as few reads: what lies side by side in a source is read with one call. Pure."""
+"""Combines adjacent wanted blocks of a source into few reads. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WantedBlock(NamedTuple):
 
 
 def plan_reads(blocks: Iterable[WantedBlock], read_bytes_max: int) -> tuple[PlannedRead, ...]:
-    """Reads by (source, position). Bytes that nobody wants are never read: they would have to be held.
+    """Reads by (source, position). Unwanted bytes are never read, because they would need memory.
 
     Args:
         blocks: in any order.

@@ -1,6 +1,6 @@
-"""What a compaction starts from: objects and their indexes, and the runs of live blocks in them.
+"""Sources of a compaction: objects, their indexes, and the runs of live blocks in them.
 
-Pure but for `read_sources`, which opens the indexes. Which of two objects that hold the same offsets would be right is nobody's guess here: that is an error.
+Pure, except for `read_sources`, which opens the indexes. Two objects that contain the same offsets are an error.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SourceBlock(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Blocks of one stream that continue each other, whatever sources they lie in."""
+    """Blocks of one stream that continue each other, from any sources."""
 
     blocks: tuple[SourceBlock, ...]
     size_bytes: int
@@ -73,7 +73,7 @@ async def read_sources(store: ObjectStore, objects: Sequence[ObjectLocation]) ->
     """Open the indexes of objects, in their order; data is not read.
 
     Raises:
-        ObjectNotFoundError: one is gone.
+        ObjectNotFoundError: one was deleted.
         ObjectCorruptError: the end of one breaks the format, or its size is not the one in the metadata, however often it is read.
     """
     places = asyncio.Semaphore(OPENED_AT_ONCE_MAX)
@@ -96,7 +96,7 @@ async def _read_index(store: ObjectStore, location: ObjectLocation) -> ObjectInd
 
 
 def live_blocks(sources: Sequence[SourceIndex], streams: Mapping[StreamId, StreamState]) -> list[SourceBlock]:
-    """The blocks that somebody may still read, sorted by (stream, offset).
+    """The blocks that may still be read, sorted by (stream, offset).
 
     A block that ends at or below its stream's start is expired; one whose stream is not in `streams` was deleted with it. A block that spans
     the start stays whole: cutting it would mean to decode it.

@@ -1,4 +1,4 @@
-"""A planned output under the id that was prepared for it."""
+"""A planned output with its prepared object id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port through which somebody else decides how fast a compaction may go."""
+"""Port through which a process limits the rate of its compactions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class Throttle(Protocol):
-    """Asked before every call to the store; may take its time. A server-side copy is a write of no bytes."""
+    """Called before every call to the store; may delay it. A server-side copy is a write of no bytes."""
 
     async def before_read(self, size_bytes: int) -> None:
-        """One call that reads so many bytes may be made when this returns."""
+        """Return when one call may read this many bytes."""
         ...
 
     async def before_write(self, size_bytes: int) -> None:
-        """One call that writes so many bytes may be made when this returns."""
+        """Return when one call may write this many bytes."""
         ...
 
 
 class Unthrottled:
-    """`Throttle` that lets everything pass: where nobody else uses the store."""
+    """`Throttle` without limits."""
 
     async def before_read(self, size_bytes: int) -> None:
         """Go on."""

@@ -1,6 +1,7 @@
-"""A put that is sent again beside itself when no answer came for long: same key, same bytes, put if absent, so that all copies are one.
+"""Hedged puts: a put without an answer is sent again with the same key and bytes. All copies are put if absent, so they are one put.
 
-A lost answer holds up everything behind it: the slots of a log, or the end of a recovery. Whoever finds the key taken by another copy reads it back, as always.
+A lost answer would hold up everything behind it: the slots of a log, or the end of a recovery. If the key is taken, the
+caller reads it back, as always.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ async def put_hedged(
         key: of the object.
         buffers: its bytes.
         hedges: moments, in order.
-        leave: given the copies that have no answer yet, when nobody waits for them any more.
+        leave: receives the copies without an answer when the call ends.
 
     Raises:
         ObjectAlreadyExistsError: the key is taken, perhaps by another copy.
         ObjectStoreError: see the port.
     """
+    assert all(hedge.after_ms >= 0 for hedge in hedges)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     copies: list[Copy] = [asyncio.ensure_future(store.put(key, buffers))]
@@ -66,14 +68,14 @@ async def put_hedged(
 
 
 def break_off(copies: Sequence[Copy]) -> None:
-    """End copies here and now; whether they land nobody knows. Their connections are closed with them."""
+    """Cancel copies at once, with their connections; they may have been stored or not."""
     for copy in copies:
         copy.cancel()
         copy.add_done_callback(ignore_outcome)
 
 
 def ignore_outcome(call: asyncio.Future[Any]) -> None:
-    """Nobody asks for this answer any more; an exception that nobody asks for would be reported."""
+    """Retrieve the exception of a call whose result is not needed, because asyncio reports unretrieved ones."""
     if not call.cancelled():
         call.exception()
 
@@ -103,5 +105,6 @@ def _outcome(copies: Sequence[Copy]) -> int:
         if failure is None:
             return number
     failures = [failure for _, failure in answered if failure is not None]
+    assert failures, "the outcome is decided"
     taken = [failure for failure in failures if isinstance(failure, ObjectAlreadyExistsError)]
     raise taken[0] if taken else failures[-1]

@@ -1,8 +1,10 @@
-"""When a put that is late is sent once more beside itself, and how often that may happen: no store, no tasks, one writer's log.
+"""Decides when a late put is sent again, and how often. No store and no tasks; one writer's log.
 
-Slots are acknowledged in order, so one late put holds up all behind it. Two moments are worth a second request. *Early*, at a little more than twice what puts take in the middle:
-that cuts the tail of a store's latencies, costs a share of the puts, and is paid from the half of the request budget that pacing does not feel. *Late*, at four times what puts take and
-never soon: then an answer is probably lost, and nothing else would end the wait. Late ones have an allowance of their own, so that a store that is slow in the tail does not use it up.
+Slots are acknowledged in order, so one late put delays all behind it. A second request is worthwhile at two moments.
+*Early*, at a little more than twice the median latency: this cuts the tail of a store's latencies and is paid from the
+half of the request budget that pacing does not use. *Late*, at four times the usual latency and never soon: the answer
+is then probably lost, and nothing else would end the wait. Late copies have their own allowance, so that a store with
+a slow tail does not use it up.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ EARLY_MEDIANS: Final = 2.25
 """With lognormal latencies and a p99 of four times the median, one put in eleven takes longer (docs/design/object-wal.md#hedged-puts)."""
 
 EARLY_MS_MIN: Final = 40
-"""Below it a put is late by a pause of this process or of the server's disk, which a second request meets as well: a store that answers in a few milliseconds is left alone."""
+"""Below it a put is late by a pause of this process or of the server's disk, which delays a second request as well. Stores that answer in a few milliseconds are not hedged early."""
 
 ANSWERS_KEPT: Final = 64
 ANSWERS_MIN: Final = 16
-"""Before so many answers nobody knows what is late."""
+"""Minimum number of answers before lateness is estimated."""
 
 LATE_LATENCIES: Final = 4
 LATE_SHARE: Final = 0.05
@@ -38,6 +40,7 @@ class Allowance:
     """A share of the puts: each puts it by, each second copy takes one."""
 
     def __init__(self, share: float) -> None:
+        assert 0 <= share <= 1
         self._share: Final = share
         self._saved = SAVED_MAX if share else 0.0
 
@@ -54,6 +57,7 @@ class Allowance:
         """One second copy."""
         assert self.is_there
         self._saved -= 1
+        assert self._saved >= 0
 
 
 class Hedging:
@@ -90,7 +94,7 @@ class Hedging:
 
     @property
     def early_ms(self) -> float:
-        """The early moment of the next put, ms; 0 while nobody knows what is late.
+        """The early moment of the next put, ms; 0 while there are too few answers.
 
         The median, not the mean: what was hedged is in it as well, and moves only what lies above.
         """
@@ -110,6 +114,7 @@ class Hedging:
 
     def answered(self, took_ms: float) -> None:
         """It is confirmed, by whichever copy."""
+        assert took_ms >= 0
         self._took_ms.append(took_ms)
 
     def hedges(self, size_bytes: int) -> list[Hedge]:

@@ -1,8 +1,8 @@
-"""The write-ahead log in the object store: one writer, one epoch, slots from 0 on, many puts in flight, acknowledged in order.
+"""Write-ahead log in the object store: one writer, one epoch, slots from 0, many puts in flight, acknowledged in order.
 
-A slot is acknowledged when it and all slots below it are confirmed (rule R2); with `verify` the controller is asked between that and the acknowledgement
-whether this process is still its node, for stores whose condition nobody trusts. What was written by earlier epochs is not here: whoever is assigned recovers it
-(`s3stream.takeover`).
+A slot is acknowledged when it and all slots below it are confirmed (rule R2). With `verify`, the writer first asks the
+controller whether this process is still its node, for stores whose condition is not proven. Logs of earlier epochs are
+recovered by `s3stream.takeover`.
 """
 
 from __future__ import annotations
@@ -218,13 +218,14 @@ class ObjectWal:
         )
 
     def when_full(self, callback: Callable[[], None]) -> None:
-        """Never: an object store has no end."""
+        """Ignore the callback: an object store does not become full."""
 
     def append(self, buffers: Sequence[Buffer], on_durable: OnDurable) -> int:
         if self._failure is not None or self._closed:
             raise StorageFailedError(str(self._failure or f"{self.name}: the write-ahead log was closed"))
         size_bytes = sum(map(len, buffers))
-        assert size_bytes <= SLOT_RECORD_BYTES_MAX, "admission knows the largest record"
+        assert len(buffers) % 2 == 0, "header and payload of each record"
+        assert 0 < size_bytes <= SLOT_RECORD_BYTES_MAX, "admission limits the size of a record"
         now_ns = self._clock.monotonic_ns()
         slot = self._waiting[-1] if self._waiting else None
         if (
@@ -255,8 +256,9 @@ class ObjectWal:
             yield each
 
     def trim(self, before_sequence: int, *, recorded_sequence: int = 0) -> None:
-        # What nobody needs may not go before the controller has that in its log (rule R4).
+        # Slots may be deleted only after the controller has the trim point in its log (rule R4).
         del before_sequence
+        assert 0 <= recorded_sequence <= self._next_sequence
         while self._retained and self._retained[0][0] < recorded_sequence:
             self._retained_bytes -= self._retained.popleft()[1]
         if recorded_sequence:
@@ -320,6 +322,9 @@ class ObjectWal:
             self._begin_put(self._waiting.popleft(), now_ns)
 
     def _begin_put(self, slot: _Slot, now_ns: int) -> None:
+        assert not self._in_flight or self._in_flight[-1].sequence + 1 == slot.sequence, (
+            "slots are put in order"
+        )
         self._gather_us.record((now_ns - slot.began_ns) // 1000)
         self._pacing.put(now_ns, slot.record_bytes)
         self._in_flight.append(slot)
@@ -329,7 +334,7 @@ class ObjectWal:
         try:
             label, buffers = await self._encoded(slot)
             await self._put.put(label, buffers)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged behind it
+        except Exception as error:  # noqa: BLE001 - after any error nothing behind it may be acknowledged
             self._fail(_as_failure(error))
             return
         took_ns = self._clock.monotonic_ns() - began_ns
@@ -353,6 +358,7 @@ class ObjectWal:
                 await self._clock.sleep(0)
         encoded = writer.finish()
         acknowledged = self._in_flight[0].sequence
+        assert acknowledged <= slot.sequence
         label = Label(SlotKind.DATA, self.name, slot.sequence, acknowledged, self._nonce, encoded.size_bytes)
         assert encoded.size_bytes + LABEL_BYTES <= SLOT_BYTES_MAX
         return label, [*encoded.buffers, label.encode()]
@@ -365,7 +371,7 @@ class ObjectWal:
         return self._in_flight[-1].sequence + 1 if self._in_flight else 0
 
     def _acknowledge(self, below: int) -> None:
-        """Tell everybody whose slot lies below."""
+        """Acknowledge all slots below."""
         entries = sum(len(slot.waiters) for slot in self._in_flight if slot.sequence < below)
         if entries:
             self._pacing.acknowledged(entries)
@@ -373,6 +379,7 @@ class ObjectWal:
             slot = self._in_flight.popleft()
             assert slot.confirmed, "acknowledged in order"
             self._queued_bytes -= slot.record_bytes
+            assert self._queued_bytes >= 0
             self._retained.append((slot.sequence, slot.record_bytes))
             self._retained_bytes += slot.record_bytes
             self._bytes.add(slot.record_bytes)

@@ -1,17 +1,19 @@
-"""When the slot that gathers is put: a state machine without clock, tasks or store.
+"""Decides when the gathering slot is put: a state machine without clock, tasks or store.
 
-Three forces. A lone append must not wait, so an idle log puts at once. Each put costs the same whatever it holds, so puts come no faster than the declared budget lets
-them, and near its end the slots grow wider instead. In between, a few puts share one store latency: more would buy little time (what an append waits for its
-slot is at most a part of what it waits for the store) and cost money and head-of-line blocking, because slots are acknowledged in order.
+Three goals compete. A lone append must not wait, so an idle log puts at once. Each put costs the same, so puts do not
+exceed the declared budget, and near its end the slots grow wider instead. In between, a few puts share one store
+latency: more would save little time, cost money, and delay later slots, which are acknowledged in order.
 
-Appends that were acknowledged together are followed by others together: a producer with five requests in flight sends five when a slot is confirmed. A
-log that is idle then waits for those that came together before, as long as they keep coming, so that they share a slot again instead of queueing behind each other's.
+Appends that were acknowledged together are followed by others together: a producer with five requests in flight sends
+five when a slot is confirmed. An idle log therefore waits for as many as came together before, while they keep coming,
+so that they share a slot again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from s3stream.settings import PacingBounds
 
 PUTS_PER_LATENCY: Final = 4
 """Puts that are begun while one is under way: an append waits an eighth of the store's latency for its slot on average."""
@@ -25,34 +27,20 @@ LATENCY_WEIGHT: Final = 0.125
 
 PAUSES_PER_LATENCY: Final = 8
 PAUSE_MS_MAX: Final = 5
-"""How long an idle log waits for the next of as many entries as it acknowledged together last: whoever comes later does not come."""
+"""How long an idle log waits for the next of as many entries as it acknowledged together last: later ones are not waited for."""
 
 COMPANIES_PER_LATENCY: Final = 2
 COMPANY_MS_MAX: Final = 50
 """How long it waits for all of them, while they keep coming. Requests of one connection are read and checked one after the other, a millisecond or two each."""
 
 
-@dataclass(frozen=True, slots=True)
-class PacingBounds:
-    """What the settings say.
-
-    `slot_bytes_wanted` ends the wait between two puts (data that fills a slot gains nothing by waiting); `slot_bytes_max` ends also the wait for
-    the budget.
-    """
-
-    requests_per_s_max: float
-    puts_in_flight_max: int
-    bytes_in_flight_max: int
-    slot_bytes_wanted: int
-    slot_bytes_max: int
-    window_ms: int = 0
-    """Not 0: a slot is put so long after its first append, whatever the load."""
-
-
 class Pacing:
     """Told of gathering, puts and answers; says when the next put is due. Times are monotonic nanoseconds."""
 
     def __init__(self, bounds: PacingBounds, now_ns: int) -> None:
+        assert bounds.requests_per_s_max > 0
+        assert bounds.puts_in_flight_max > 0
+        assert 0 < bounds.slot_bytes_wanted <= bounds.slot_bytes_max
         self._bounds: Final = bounds
         self._burst: Final = max(bounds.requests_per_s_max, 1.0)
         self._tokens = self._burst
@@ -122,7 +110,7 @@ class Pacing:
     def put(self, now_ns: int, size_bytes: int) -> None:
         """The slot was put."""
         self._count_tokens(now_ns)
-        # Below zero where full slots or somebody in a hurry did not wait; those behind them wait longer. A debt of one burst is the most.
+        # Below zero if full or hurried slots did not wait; later ones wait longer. The debt is one burst at most.
         self._tokens = max(self._tokens - 1, -self._burst)
         self._last_put_ns = now_ns
         self._hurried = False
@@ -140,8 +128,10 @@ class Pacing:
     def answered(self, took_ns: int, size_bytes: int) -> None:
         """A put is confirmed."""
         assert self.puts_in_flight > 0
+        assert took_ns >= 0
         self.puts_in_flight -= 1
         self.bytes_in_flight -= size_bytes
+        assert self.bytes_in_flight >= 0
         if self._latency_ns:
             self._latency_ns += (took_ns - self._latency_ns) * LATENCY_WEIGHT
         else:

@@ -64,6 +64,8 @@ class Label(NamedTuple):
     def encode(self) -> bytes:
         """The 132 bytes."""
         namespace = self.name.namespace.encode("ascii")
+        assert len(namespace) <= 64
+        assert len(self.nonce) == NONCE_BYTES
         fields = (LABEL_VERSION, self.kind, len(namespace), self.name.node_id, self.name.epoch, self.sequence)
         rest = (self.acknowledged_sequence, self.nonce, self.object_bytes, namespace)
         checked = LABEL.pack(*fields, *rest, 0, MAGIC)[:LABEL_CHECKED_BYTES]
@@ -88,7 +90,7 @@ def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
         raise ObjectCorruptError(f"{key}: label CRC32C: its bytes do not match it")
     if version != LABEL_VERSION or kind not in tuple(SlotKind) or length > len(text):
         raise ObjectCorruptError(
-            f"{key}: label version: {version} with kind {kind}; this reader knows {LABEL_VERSION}"
+            f"{key}: label version: {version} with kind {kind}; this reader supports {LABEL_VERSION}"
         )
     namespace = text[:length].decode("ascii")
     named = WalName(namespace, NodeId(node_id), NodeEpoch(epoch))

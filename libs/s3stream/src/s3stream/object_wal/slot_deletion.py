@@ -1,8 +1,9 @@
-"""Deletes slots below a trim point that is committed (rule R4): behind everybody else, a few at a time, with rests.
+"""Deletion of slots below a committed trim point (rule R4): in the background, a few at a time, with pauses.
 
-Nothing depends on it being done: what a process leaves, whoever recovers the log deletes, and after that the collector. But somebody waits for nearly everything else that is asked
-of the store at such a moment, because a trim point moves where an upload has ended: the next step of a move, or the first appends after a failover. A store that deletes key by key answers
-them late: against SeaweedFS a put beside a call that deletes 60 slots took four times as long (docs/design/object-wal.md#slot-deletion).
+Correctness does not depend on it: the next recovery and the collector delete what a process leaves. Most other requests
+at such a moment are urgent, because a trim point moves when an upload ends: the next step of a move, or the first
+appends after a failover. A store that deletes key by key delays them: against SeaweedFS, a put during a call that
+deletes 60 slots took four times as long (docs/design/object-wal.md#slot-deletion).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SlotDeletion:
         self._count = telemetry.counter("ponor_wal_object_deleted_total")
 
     def delete_below(self, sequence: int) -> None:
-        """Slots below are committed, and the controller knows: delete them, some time."""
+        """Delete the slots below, some time; they are committed and the controller has the trim point."""
         assert sequence >= self._wanted, "a trim point never goes back"
         self._wanted = sequence
         if self._deleted < sequence and (self._running is None or self._running.done()):
@@ -68,6 +69,7 @@ class SlotDeletion:
         await self._rest(LINGER_S)
         try:
             while self._deleted < self._wanted:
+                assert self._deleted <= self._wanted
                 left = self._wanted - self._deleted
                 end = self._deleted + (min(left, KEYS_PER_CALL_MAX) if self._hurries else keys_per_call(left))
                 began_ns = self._clock.monotonic_ns()
@@ -101,4 +103,5 @@ async def delete_recovered(store: ObjectStore, name: WalName, sequences: Sequenc
 
 def keys_per_call(left: int) -> int:
     """How many of those that are left one call deletes."""
+    assert left > 0
     return min(left, max(KEYS_PER_CALL_MIN, left // BACKLOG_CALLS), KEYS_PER_CALL_MAX)

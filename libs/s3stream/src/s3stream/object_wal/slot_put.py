@@ -1,7 +1,7 @@
-"""One slot on its way into the store: put if absent, until it is known to be there or to belong to somebody else (rule R2).
+"""Put of one slot: repeated until the slot is in the store or its key belongs to another process (rule R2).
 
-Time-outs, overload and conflicts are repeated with the same key and the same bytes, by the one retry layer and, when that gives up, from here: the records are nowhere
-else. A key that is found taken is read back; nothing but the own nonce in it means success.
+Timeouts, overload and conflicts are repeated with the same key and bytes, first by the store's retries and then here,
+because the records exist nowhere else. A slot whose key is taken is read back; only the own nonce in it means success.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SlotPut:
         """Return when the slot is in the store, however long that takes.
 
         Raises:
-            StorageFailedError: the key belongs to somebody else: a fence, or a process that was given the same epoch.
+            StorageFailedError: the key belongs to another process: a fence, or a slot of a process with the same epoch.
         """
         key = slot_key(label.name, label.sequence)
         began_ns = self._clock.monotonic_ns()

@@ -1,9 +1,10 @@
-"""Reads the log of an owner that is gone, from the trim point to its end, and makes the end one (rules R2 and R3).
+"""Reader of an abandoned log, from the trim point to its end, which it makes final (rules R2 and R3).
 
-Slots are data until the first hole. A hole gets a fence, put if absent: from then on nothing that the old owner still has under way below or at the fence can be
-acknowledged, because slots are acknowledged in order. A fence is the end, whoever put it; every taker finds the same one. A fence is never deleted.
+Slots contain data up to the first hole. The walk puts a fence into the hole, if it is still absent. After that the old
+owner can get nothing acknowledged at or above the fence, because slots are acknowledged in order. The fence is the end,
+whichever process put it, and every recoverer finds the same one. A fence is never deleted.
 
-A hole below a slot that says that the hole was acknowledged is no end but a lost object: nobody may go on as if it had never been.
+If a slot above a hole says that the hole was acknowledged, the hole is a lost object and not the end: recovery stops.
 """
 
 from __future__ import annotations
@@ -117,10 +118,11 @@ class WalWalk:
             for call in (early_fence, *self._reads.values()):
                 call.cancel()
                 call.add_done_callback(ignore_outcome)
+        assert at >= self._first
         self.end_sequence = at
 
     def _read_ahead(self, at: int) -> None:
-        """Start reading what the listing saw. A hint: what it does not know is read, or fenced, one at a time."""
+        """Start reading what the listing saw. The listing is a hint: other slots are read or fenced one at a time."""
         bytes_in_flight = sum(self.listed[number] for number in self._reads if number in self.listed)
         self._next_read = max(self._next_read, at)
         while self._next_read in self.listed and len(self._reads) < self._reads_max:
@@ -157,7 +159,7 @@ class WalWalk:
             except ObjectNotFoundError as error:
                 if (
                     self._fences.get(at) is False
-                ):  # taken a moment ago: somebody else has recovered the log and deletes it
+                ):  # taken a moment ago: another process has recovered the log and deletes it
                     raise WalNotHeldError(f"{key}: deleted while the log was read") from error
                 return None
             except ObjectCorruptError:
@@ -167,6 +169,7 @@ class WalWalk:
 
     async def _fence(self, at: int, ahead: int) -> bool:
         """Put a fence into a hole, and against an owner that writes on into the places above; whether the one in the hole is there by us."""
+        assert ahead > 0
         await self._check_nothing_acknowledged_above(at)
         places = [number for number in range(at, at + ahead) if number not in self._fences]
         put = await asyncio.gather(*map(self._put_fence, places))
@@ -192,7 +195,7 @@ class WalWalk:
         return size_bytes > LABEL_BYTES  # a fence is no slot that was acknowledged
 
     async def _check_nothing_acknowledged_above(self, hole: int) -> None:
-        """Whether a slot above knows that the one in the hole was acknowledged. What slots know only grows, so the highest knows most.
+        """Check whether a slot above says that the one in the hole was acknowledged. The highest slot says most.
 
         Raises:
             WalCorruptError: the store lost the slot.

@@ -1,4 +1,4 @@
-"""Objects: their format (v1), writing, reading, keys and inspection.
+"""Objects: format v1, writing, reading, keys and inspection.
 
-Pure code except for the functions that take an `ObjectStore`. Which object holds what is metadata and lives outside of this package.
+Pure, except for the functions that take an `ObjectStore`. The metadata define which object contains what.
 """

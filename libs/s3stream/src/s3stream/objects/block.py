@@ -1,7 +1,7 @@
-"""One data block, proven: the records of one stream at one epoch.
+"""One verified data block: the records of one stream at one epoch.
 
-A block stays encoded in memory; beside it stand only the position and base offset of each record, 12 bytes a record, so that a
-cache can account for what it holds and a read in the middle decodes what it returns and nothing else.
+A block stays encoded in memory, with the position and base offset of each record (12 bytes). A cache can therefore
+account for its memory, and a read in the middle decodes only the records that it returns.
 """
 
 from __future__ import annotations
@@ -89,9 +89,11 @@ def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
     at, offset, max_timestamp = 0, entry.start_offset, TIMESTAMP_MIN
     while at < len(data):
         before = at
+        # The walk stops before a record that breaks a rule, and never moves back.
         at, offset, newest = walk(
             data, at, RECORDS_PER_WALK, entry.stream_id, entry.epoch, offset, positions, base_offsets
         )
+        assert before <= at <= len(data)
         if at == before:
             raise _misplaced(key, entry, data, at, offset)
         max_timestamp = max(max_timestamp, newest)

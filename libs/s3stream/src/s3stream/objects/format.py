@@ -63,7 +63,7 @@ class BlockEntry(NamedTuple):
 
     @property
     def min_timestamp_ms(self) -> int:
-        """No timestamp in the block lies below it; `TIMESTAMP_MIN` where nobody knows."""
+        """Lower bound of the timestamps in the block; `TIMESTAMP_MIN` if unknown."""
         return self.max_timestamp_ms - self.spread + 1 if self.spread else TIMESTAMP_MIN
 
     def encode(self) -> bytes:

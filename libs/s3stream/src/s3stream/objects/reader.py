@@ -1,6 +1,6 @@
-"""Opens an object in a store: fetches the tail, proves footer and index.
+"""Opening of an object in a store: fetches the tail and verifies footer and index.
 
-Blocks are fetched by whoever reads (`cache/block_cache.py`, `objects/inspect.py`) and proven by `objects/block.py`.
+`cache/block_cache.py` and `objects/inspect.py` fetch blocks; `objects/block.py` verifies them.
 """
 
 from __future__ import annotations

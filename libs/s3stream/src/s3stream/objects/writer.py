@@ -1,6 +1,6 @@
-"""Writes one object: records in, buffers out. Payloads are never copied and nothing here touches a store.
+"""Writer of one object: takes records and returns buffers, without copying payloads and without I/O.
 
-Who writes what into which object (the split between stream objects and the stream set object) is the upload's business.
+The upload decides which records go into which object.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class ObjectWriter:
     """Gathers records in (stream id, offset) order into blocks of one stream and one epoch each."""
 
     def __init__(self, object_id: ObjectId, *, block_bytes_max: int = BLOCK_BYTES_MAX) -> None:
+        assert object_id >= 0
+        assert block_bytes_max > 0
         self._object_id = object_id
         self._block_bytes_max = block_bytes_max
         self._buffers: list[Buffer] = []
@@ -133,6 +135,8 @@ class ObjectWriter:
         first, last = self._block_first, self._block_last
         assert first is not None
         assert last is not None
+        assert self._block_records > 0
+        assert first.base_offset < last.end_offset
         self._entries.append(
             BlockEntry(
                 first.stream_id,

@@ -1,7 +1,8 @@
-"""One bucket, reached by aiobotocore: how the client is made, and its failures in the port's words.
+"""Access to one bucket by aiobotocore: creates the client and translates its errors.
 
-Every call is one attempt, as with obstore: `retrying.py` decides about repetitions. Payloads are not signed where the location says so. The client is made
-by the first call, because making it needs a running loop; its service model costs some 30 MiB, so only processes that need it make one.
+Every call is one attempt, as with obstore; `retrying.py` repeats calls. Payloads are not signed if the location says
+so. The first call creates the client, because that needs a running loop. Its service model takes about 30 MiB, so only
+processes that need it create one.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class BotocoreBucket:
         return self._key_prefix + prefix
 
     def own_key(self, full_key: str) -> str:
-        """A key that the server listed, as the port knows it."""
+        """Return the port's key of a listed one."""
         return full_key.removeprefix(self._key_prefix)
 
     @contextmanager

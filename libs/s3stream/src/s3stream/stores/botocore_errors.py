@@ -1,4 +1,4 @@
-"""What botocore raises, as errors of the object-store port; the same sentences and classes as obstore's failures get (`s3_errors.py`)."""
+"""Translation of botocore's exceptions into errors of the object-store port, with the texts and classes of `s3_errors.py`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOT_IMPLEMENTED: Final = 501
 
 
 def is_not_implemented(error: Exception) -> bool:
-    """Whether the store does not know what it was asked for, a condition for example."""
+    """Whether the store does not support the request, for example a condition."""
     status, code = _answer(error)
     return status == _NOT_IMPLEMENTED or code == "NotImplemented"
 

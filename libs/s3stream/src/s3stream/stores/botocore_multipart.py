@@ -1,8 +1,8 @@
-"""Multipart uploads in an S3 bucket, by aiobotocore, which has what obstore lacks: parts over time, parts by server-side copy, listing, abort.
+"""Multipart uploads in an S3 bucket, by aiobotocore. obstore has no parts over time, copies of parts, listing or abort.
 
-Measured with SeaweedFS 4.48 (test_multipart_stores.py holds it to this): completion takes `If-None-Match: *` and answers 412 when the key is taken, the upload stays
-open then; an abort of an absent upload is no error. Where a store does not know the condition (501), a HEAD asks first from then on, and
-is counted.
+Measured with SeaweedFS 4.48 (verified by test_multipart_stores.py): completion accepts `If-None-Match: *` and answers
+412 when the key is taken, and the upload stays open; the abort of an absent upload is no error. If a store does not
+support the condition (501), every further completion sends a HEAD first, which is counted.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class BotocoreMultipartStore:
         await self._bucket.close()
 
     async def _complete_if_absent(self, upload: MultipartUpload, parts: Sequence[UploadedPart]) -> bool:
-        """Complete under the condition; False: the store does not know it."""
+        """Complete under the condition; return False if the store does not support it."""
         with self._bucket.as_store_error(upload.key):
             try:
                 await self._complete(upload, parts, IfNoneMatch="*")

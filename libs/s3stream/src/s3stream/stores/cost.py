@@ -1,6 +1,6 @@
-"""What the requests of this process cost by the list: dollars so far, by class, and per gigabyte appended.
+"""List price of the requests of this process: dollars by class, and per gigabyte appended.
 
-Requests are counted where they leave (`stores.metered`), repetitions and parts included. Prices are settings; storage and traffic are not in them.
+`stores.metered` counts requests, with retries and parts. Prices are settings and exclude storage and traffic.
 """
 
 from __future__ import annotations

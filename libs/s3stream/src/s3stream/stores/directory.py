@@ -3,10 +3,10 @@
     ROOT/objects/SEGMENT/…/NAME.object     the object of key SEGMENT/…/NAME
     ROOT/uploads/N/…                       temporary files of one process
 
-A put writes a temporary file, syncs it, links it to its name (the link is what makes a put create-only: the kernel refuses a taken name) and syncs the
-directory. Several processes share a ROOT; each holds the lock of one numbered upload directory while it lives, so that temporary
-files that a dead process left are told from those of a living one and swept by whoever opens the store next.
-The suffix tells objects from directories, because the Disk port has no call that would.
+A put writes a temporary file, syncs it, links it to its name and syncs the directory. The link makes a put
+create-only: the kernel refuses a taken name. Several processes share a ROOT. Each holds the lock of one numbered upload
+directory while it runs, so the next process that opens the store can tell files of a dead process from those of a
+living one, and deletes them. The suffix marks objects, because the Disk port cannot tell files from directories.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class DirectoryObjectStore:
             directories[path.parent] = None
             with as_store_error(key), suppress(FileNotFoundError):
                 await self._disk.remove(path)
-        # A deletion that a crash undid would leak the object: whoever confirmed it never looks again. That is why also the directory of a
-        # name that is gone already is synced: who removed it may have died before this line.
+        # A deletion that a crash undid would leak the object, because the collector has confirmed it. Therefore the directory of a
+        # missing name is synced too: the process that removed it may have crashed before its sync.
         for directory in directories:
             with as_store_error(str(directory)), suppress(FileNotFoundError):
                 await self._disk.sync_directory(directory)
@@ -235,5 +235,5 @@ def as_store_error(thing: str) -> Iterator[None]:
             ) from error
         if error.errno in _REFUSED:
             raise ObjectStoreRefusedError(f"{thing}: {error}; check the directory and its owner") from error
-        # EIO and its kin: after a failed sync nobody knows what the disk has, so repeating the call proves nothing.
+        # EIO and similar: after a failed sync the content of the disk is unknown, so repeating the call proves nothing.
         raise ObjectStoreError(f"{thing}: {error}; check the disk") from error

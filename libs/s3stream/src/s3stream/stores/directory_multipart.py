@@ -1,14 +1,17 @@
-"""Multipart uploads of a directory store: parts lie where they will be in the object, or in files of their own.
+"""Multipart uploads of a directory store: parts at their final place in the object, or in separate files.
 
-    ROOT/multiparts/KEY+ID+begun            an upload that is open, and the object that it becomes; `/` in KEY is written `~`
-    ROOT/multiparts/KEY+ID+NUMBER.part      a part whose place was not known when it came
+    ROOT/multiparts/KEY+ID+begun            an open upload and the object that it becomes; `/` in KEY is written `~`
+    ROOT/multiparts/KEY+ID+NUMBER.part      a part whose place was unknown when it arrived
 
-One flat directory, because the Disk port removes no directories. Parts survive the process that wrote them, as in S3: whoever collects garbage lists
-and aborts. They are not durable before the upload is completed: a crash before that loses the upload and nothing else.
+One flat directory, because the Disk port removes no directories. As in S3, parts outlive the process that wrote them;
+the garbage collector lists and aborts uploads. Parts are not durable before the completion: a crash loses only the
+upload.
 
-A part is at its place at once if those before it began before it, which is how objects are written; its etag tells the place. Then a completion is a sync and a link. Parts in files
-of their own are copied to their places first; where the places do not fit (some parts were left out, or replaced by others of another length), all is copied. Writes bypass the page cache
-(`ponor_runtime.file_calls`): every byte went through it three times when parts were always files, and that was nine tenths of a compaction's CPU (docs/design/compaction.md#plans).
+A part is written to its place if all parts before it have begun, which is how objects are written; its etag contains the
+place. A completion is then a sync and a link. Parts in separate files are first copied to their places. If the places do
+not fit (parts were omitted, or replaced by parts of another length), everything is copied. Writes bypass the page cache
+(`ponor_runtime.file_calls`): with files only, every byte passed it three times, which was nine tenths of a compaction's
+CPU (docs/design/compaction.md#plans).
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ _TEMPORARY: Final = ".tmp"
 
 
 class DirectoryMultipartStore:
-    """`MultipartStore` beside a directory store. Upload ids begin with the time of their making."""
+    """`MultipartStore` of a directory store. Upload ids begin with their creation time."""
 
     part_size_bytes_min: Final = 1
 

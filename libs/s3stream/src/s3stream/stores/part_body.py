@@ -1,12 +1,13 @@
-"""The body of an upload for aiobotocore: buffers as they are, handed over in pieces.
+"""Request body of an upload by aiobotocore: passes the buffers on in pieces, without joining them.
 
-Joined into one `bytes`, 16 MiB are copied twice into fresh memory, once here and once into the transport's buffer, which cost more than sending
-them. Here nothing is joined: aiohttp iterates, and waits for the connection between the pieces. botocore wants a length, and reads and rewinds the body where
-payloads are signed.
+Joined into one `bytes`, 16 MiB are copied twice into fresh memory, here and in the transport's buffer, which costs more
+than sending them. aiohttp iterates over this body and waits for the connection between the pieces. botocore needs the
+length, and reads and rewinds the body if payloads are signed.
 
-The owner of the buffers may use them again as soon as the call is over, also when it failed. A connection that is closed then still sends what it took and the socket did not. A server
-accepts a body only when all of it was handed over, and by then the connection holds nothing of what came more than `COPIED_BYTES` before the end, because aiohttp
-waits for it to drain after every piece. So the end of a body is handed over as a copy: what a server accepts late is what the call said.
+The owner may reuse the buffers as soon as the call has ended, also after a failure. A closed connection may still send
+what it accepted. A server accepts a body only after all of it was handed over. By then the connection holds nothing
+older than the last `COPIED_BYTES`, because aiohttp waits for it to drain after every piece. The end of a body is
+therefore passed on as a copy, so a server that accepts late stores the bytes of the call.
 """
 
 from __future__ import annotations

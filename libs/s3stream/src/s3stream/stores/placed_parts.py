@@ -1,6 +1,7 @@
-"""Where the parts of an upload will lie in the object, and a file that is written there with little work.
+"""Places of an upload's parts in the object, and a file to which parts are written at their places.
 
-What lives here: the arithmetic of places, their spelling in etags, and which bytes of a write may bypass the page cache. Uploads themselves are `directory_multipart.py`'s business.
+Contains the arithmetic of places, their encoding in etags, and the choice of bytes that bypass the page cache.
+`directory_multipart.py` manages the uploads.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ DIRECT_BYTES_MIN: Final = 64 * 1024
 
 
 def etag_of(crc: int, place: int | None) -> str:
-    """The spelling of a part with this CRC32C, that lies at this place of the object, or in a file of its own."""
+    """Return the etag of a part with this CRC32C at this place of the object, or in a separate file."""
     return f"{crc:08x}" if place is None else f"{crc:08x}@{place}"
 
 
 def place_of(etag: str) -> int | None:
-    """The place that an etag tells."""
+    """Return the place in an etag."""
     _, separator, place = etag.partition("@")
     return int(place) if separator else None
 

@@ -1,9 +1,11 @@
-"""Ranges of objects in an S3 bucket, read from the socket straight into the caller's memory: the kernel's copy is the only one.
+"""Reads from an S3 bucket straight into the caller's memory: the kernel's copy is the only one.
 
-obstore gathers an answer piece by piece in fresh memory and hands it over as another copy; then it is moved to where it is wanted. Here obstore only signs a URL, which asks nobody, and the standard
-library's HTTP client reads the answer into place, in a few threads, without the interpreter's lock. Measured: docs/design/compaction.md#plans.
+obstore collects an answer in fresh memory and returns another copy, which the caller copies again. Here obstore only
+signs a URL, which needs no request. The standard library's HTTP client reads the answer into place, in a few threads,
+without the interpreter's lock. Measurements: docs/design/compaction.md#plans.
 
-This is for few and large reads. What the short way cannot do (proxies, certificates that the system does not know, stores or policies that refuse signed URLs) is left to the long one: `InPlaceUnusableError`.
+Meant for few, large reads. `InPlaceUnusableError` leaves to `get` what this cannot do: proxies, certificates that the
+system does not trust, stores or policies that refuse signed URLs.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _NEVER_SIGNED: Final = -math.inf, urlsplit("")
 
 
 class InPlaceUnusableError(Exception):
-    """Not this way: ask as ever, and that answer counts."""
+    """This read cannot be made in place; `get` decides."""
 
 
 class InPlaceReader:
@@ -125,7 +127,7 @@ class InPlaceReader:
         return found
 
     def _answer(self, attempt: _Attempt) -> HTTPResponse:
-        """Status and headers. A connection that was at rest may be closed by now, which only its use tells: then a new one asks again."""
+        """Return status and headers. An idle connection may be closed by now, which only its use shows; a new one then repeats the request."""
         with suppress(IndexError):
             while True:
                 attempt.connection = self._idle.pop()
@@ -214,13 +216,13 @@ class _Attempt:
             self.connection.close()
 
     def _require_wanted(self) -> None:
-        # Looked at behind every connect: whoever gives up either finds the socket, or is noticed here.
+        # Checked after every connect: `give_up` either finds the socket or is noticed here.
         if self._is_given_up:
             raise TimeoutError("given up")
 
 
 async def _ended(work: asyncio.Future[int]) -> None:
-    """Wait for a thread that has been told to end, however often the caller is cancelled: it may be writing to memory that is somebody else's next."""
+    """Wait for a thread that ends, even if the caller is cancelled again: until then it may write to the caller's memory."""
     while not work.done():
         try:
             await asyncio.wait([work])

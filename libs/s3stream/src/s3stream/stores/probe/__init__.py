@@ -1,6 +1,7 @@
-"""Does a store keep the promises that Ponor builds on? Asked by `ponor doctor storage`, and in part by every broker at its start.
+"""Probe: checks that a store keeps the promises on which Ponor builds.
 
-One module a source of evidence: `port_checks` asks through the same port as the services, on any store; `s3_checks` asks an S3 server what the
-port does not show; `bucket_rules` reads what the bucket's owner configured. `report` says what an answer means, `start_check` what a broker asks
-before it trusts a store with a write-ahead log. Requests to a bucket's rules block, and the clock here is the machine's: none of this is for a service that serves.
+`ponor doctor storage` runs all checks, every broker some of them at its start. One module per source of evidence:
+`port_checks` uses the services' port on any store; `s3_checks` sends requests to an S3 server that the port does not
+offer; `bucket_rules` reads the configuration of the bucket. `report` interprets the results, `start_check` decides for
+a starting broker. Requests for a bucket's rules block and use the machine's clock, so a serving process must not make them.
 """

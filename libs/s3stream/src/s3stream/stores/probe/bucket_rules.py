@@ -13,7 +13,7 @@ from s3stream.stores.probe.report import Grade
 from s3stream.stores.probe.s3_requests import S3Answer, S3Requests
 
 _UNREADABLE_CLASSES: Final = ("GLACIER", "DEEP_ARCHIVE")
-"""Reads fail until somebody restores the object. GLACIER_IR is read at once."""
+"""Reads fail until the object is restored. GLACIER_IR is read at once."""
 
 
 def lifecycle(requests: S3Requests, prefix: str) -> tuple[Grade, str]:

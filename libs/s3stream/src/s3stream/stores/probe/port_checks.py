@@ -1,7 +1,8 @@
-"""What every store must do, asked through the object-store port as the services use it.
+"""Checks of what every store must do, through the object-store port that the services use.
 
-Every check works on keys of its own below a random prefix, which the caller removes. The stores given are raw: no retries stand between a
-check and the answer. Two of them, so that two connection pools race: a store that is atomic behind one connection only is caught.
+Every check uses its own keys below a random prefix, which the caller removes. The stores are raw: no retries hide an
+answer. There are two of them, so that two connection pools race; this reveals a store that is atomic only within one
+connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Single signed requests to an S3 server, with the answer as it came: what the probe asks and obstore has no call for.
+"""Single signed requests to an S3 server, with unprocessed answers, for probes that obstore has no call for.
 
-What lives here: AWS Signature Version 4 (https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html) over http.client. One
-connection a request, so that a request can also be left without reading its answer.
+AWS Signature Version 4 (https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html) over
+http.client. Each request has its own connection, so that a request can be abandoned without reading its answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a broker asks a store before it trusts it: a short race for the create-only put, and the bucket's expiry rules.
+"""Checks of a store by a broker at its start: a short race for the create-only put, and the bucket's expiry rules.
 
-What lives here: two questions and what their answers mean for a start. The long examination is `ponor doctor storage`.
+`ponor doctor storage` runs the long examination.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Condition(Enum):
 
     PROVEN = "proven"
     UNPROVEN = "unproven"
-    """The store gave no clear answer in time. No proof against it: whoever needs the condition does without."""
+    """The store gave no clear answer in time; callers work without the condition."""
 
 
 class UnsafeStoreError(Exception):
@@ -92,7 +92,7 @@ def refuse_expiry_rules(location: S3Location) -> str:
 
     Raises:
         UnsafeStoreError: a rule does; it is named.
-        ObjectStoreUnavailableError: nobody answers.
+        ObjectStoreUnavailableError: no server answers.
     """
     if not location.access_key_id:
         return "no AWS_ACCESS_KEY_ID in the environment to ask with"

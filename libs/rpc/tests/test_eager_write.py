@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ponor_rpc.begun_write import BegunWrite
+from ponor_rpc.eager_write import EagerWrite
 
 
 class Write:
@@ -33,13 +33,13 @@ async def until_waiting() -> None:
         await asyncio.sleep(0)
 
 
-async def wait_for(write: BegunWrite) -> None:
+async def wait_for(write: EagerWrite) -> None:
     await write
 
 
 async def test_first_step_runs_immediately_and_the_rest_when_awaited() -> None:
     write = Write()
-    begun = BegunWrite(write.run())
+    begun = EagerWrite(write.run())
     assert write.steps == ["begun"]
     waiting = asyncio.create_task(wait_for(begun))
     await until_waiting()
@@ -53,7 +53,7 @@ async def test_first_step_runs_immediately_and_the_rest_when_awaited() -> None:
 
 async def test_awaited_future_may_complete_before_the_write_is_awaited() -> None:
     write = Write()
-    begun = BegunWrite(write.run())
+    begun = EagerWrite(write.run())
     write.first.set_result(None)
     write.second.set_result(None)
     await begun
@@ -63,7 +63,7 @@ async def test_awaited_future_may_complete_before_the_write_is_awaited() -> None
 async def test_write_without_a_wait_completes_immediately() -> None:
     async def nothing() -> None: ...
 
-    await BegunWrite(nothing())
+    await EagerWrite(nothing())
 
 
 @pytest.mark.parametrize("kind", [LookupError, asyncio.CancelledError])
@@ -71,14 +71,14 @@ async def test_error_of_the_first_step_is_raised_when_awaited(kind: type[BaseExc
     async def broken() -> None:
         raise kind
 
-    begun = BegunWrite(broken())
+    begun = EagerWrite(broken())
     with pytest.raises(kind):
         await begun
 
 
 async def test_error_of_the_awaited_future_reaches_the_coroutine() -> None:
     write = Write()
-    begun = BegunWrite(write.run())
+    begun = EagerWrite(write.run())
     write.first.set_exception(LookupError("lost"))
     with pytest.raises(LookupError, match="lost"):
         await begun
@@ -88,7 +88,7 @@ async def test_error_of_the_awaited_future_reaches_the_coroutine() -> None:
 @pytest.mark.parametrize("is_in_the_middle", [False, True])
 async def test_cancelling_the_task_cancels_the_coroutine(is_in_the_middle: bool) -> None:
     write = Write()
-    waiting = asyncio.create_task(wait_for(BegunWrite(write.run())))
+    waiting = asyncio.create_task(wait_for(EagerWrite(write.run())))
     if is_in_the_middle:
         write.first.set_result(None)
     await until_waiting()
@@ -100,7 +100,7 @@ async def test_cancelling_the_task_cancels_the_coroutine(is_in_the_middle: bool)
 
 async def test_write_that_is_not_awaited_is_closed() -> None:
     write = Write()
-    begun = BegunWrite(write.run())
+    begun = EagerWrite(write.run())
     begun.close()
     begun.close()
     assert write.steps == ["begun", "GeneratorExit"]

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator
 from typing import Any, Self
 
 
-class BegunWrite(Generator[Any, None, None]):
+class EagerWrite(Generator[Any, None, None]):
     """Awaitable that runs a coroutine's first step immediately, like an eager task (Python 3.12).
 
     After the first step gRPC, and usually the socket, has the frame. Without it a frame waits for the writer
