@@ -9,9 +9,9 @@ from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 from s3stream.compaction.copy_plan import CopyPlan
 from s3stream.compaction.executor import CompactedObjects, Compaction
+from s3stream.compaction.movement import Unthrottled
 from s3stream.compaction.plan import CompactionPlan
 from s3stream.compaction.sources import ObjectLocation
-from s3stream.compaction.throttle import Unthrottled
 from s3stream.objects.block import decode_block
 from s3stream.objects.inspect import verify
 from s3stream.objects.keys import object_key

@@ -7,12 +7,11 @@ from itertools import pairwise
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from s3stream.compaction.joined_blocks import joined_blocks
 from s3stream.compaction.plan import PlanLimits
 from s3stream.compaction.planning import plan_set_objects
 from s3stream.compaction.sources import read_sources
-from s3stream.objects.crc_joining import joined_crc
 from s3stream.objects.format import BlockEntry
+from s3stream.objects.joining import joined_blocks, joined_crc
 from s3stream.objects.reader import read_index
 
 from libs.s3stream.tests.compaction_rig import World, states

@@ -13,9 +13,9 @@ from ponor_runtime.identity import NodeId, ObjectId
 from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.telemetry import Telemetry
 from s3stream.compaction.executor import Compaction
+from s3stream.compaction.movement import Unthrottled
 from s3stream.compaction.planning import plan_set_objects
 from s3stream.compaction.sources import read_sources
-from s3stream.compaction.throttle import Unthrottled
 from s3stream.file_wal import FileWal
 from s3stream.object_wal.slot import LABEL_BYTES
 from s3stream.object_wal.slot_keys import wal_prefix

@@ -18,8 +18,7 @@ from s3stream.object_wal.slot import NONCE_BYTES, Label, SlotKind, decode_label,
 from s3stream.object_wal.slot_keys import slot_key
 from s3stream.records import StreamRecord
 from s3stream.settings import KIB, StorageSettings
-from s3stream.stores.cost import register_cost
-from s3stream.stores.metered import Meter
+from s3stream.stores.metered import Meter, register_cost
 
 from libs.s3stream.tests.cluster_model import NODE
 from libs.s3stream.tests.store_rig import Failure, MemoryObjectStore

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 from ponor_runtime.object_store import ObjectNotFoundError, ObjectStoreUnavailableError
 from ponor_runtime.telemetry import Telemetry
-from s3stream.cache.block_cache import BlockCache
-from s3stream.cache.block_runs import RUN_BYTES_MAX, adjacent_runs
+from s3stream.cache.block_cache import RUN_BYTES_MAX, BlockCache, adjacent_runs
 from s3stream.cache.index_cache import ObjectIndexCache
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.block import memory_bytes_of

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
-from s3stream.compaction.joined_blocks import joined_blocks
 from s3stream.compaction.plan import PlanLimits, encoded_index
 from s3stream.compaction.planning import plan_set_objects
 from s3stream.compaction.sources import read_sources
 from s3stream.objects.format import ENTRY, ENTRY_BYTES, SPREAD_MAX, BlockEntry, spread_of
 from s3stream.objects.index import decode_footer, decode_index
 from s3stream.objects.inspect import describe
+from s3stream.objects.joining import joined_blocks
 from s3stream.objects.writer import ObjectWriter
 from s3stream.records import TIMESTAMP_MIN, StreamRecord
 from s3stream.settings import KIB

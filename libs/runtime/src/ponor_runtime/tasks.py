@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
+from ponor_runtime.clock import Clock
+
 FailStop: TypeAlias = Callable[[str, BaseException], None]
 """Called with the name of the failed task and its exception."""
 
@@ -70,3 +72,33 @@ class BackgroundTasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+_SLEEP_S_MIN = 0.001
+"""Shorter sleeps may end before the clock has moved: a task that waits for a moment a nanosecond away would spin."""
+
+
+class Wake:
+    """One task waits; any code may wake it. A wake-up without a waiting task is kept."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._woken = asyncio.Event()
+
+    def set(self) -> None:
+        """Wake the task."""
+        self._woken.set()
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Return after a wake-up, or after the time; consumes the wake-up."""
+        if timeout_s is None:
+            await self._woken.wait()
+        elif not self._woken.is_set():
+            sleeper = asyncio.ensure_future(self._clock.sleep(max(timeout_s, _SLEEP_S_MIN)))
+            waiter = asyncio.ensure_future(self._woken.wait())
+            try:
+                await asyncio.wait((sleeper, waiter), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleeper.cancel()
+                waiter.cancel()
+        self._woken.clear()

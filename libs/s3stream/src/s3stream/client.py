@@ -21,7 +21,7 @@ from s3stream.records import StreamRecord
 from s3stream.recovery import NOTHING_RECOVERED, STREAMS_PER_CALL_MAX, Recovery, RecoveryReport
 from s3stream.settings import StorageSettings
 from s3stream.storage import Storage
-from s3stream.stores.cost import register_cost
+from s3stream.stores.metered import register_cost
 from s3stream.stream import Stream
 from s3stream.wal import WriteAheadLog
 
@@ -81,14 +81,7 @@ class StreamClient:
             WalCorruptError: see `recovery`.
             CommitRefusedError: this process is not the owner of its streams any more.
         """
-        uploader = ObjectUploader(
-            store=store,
-            objects=objects,
-            clock=runtime.clock,
-            randomness=runtime.randomness,
-            telemetry=runtime.telemetry,
-            settings=settings,
-        )
+        uploader = ObjectUploader(runtime, store, objects, settings)
         register_cost(runtime.telemetry, settings)
         report = NOTHING_RECOVERED
         if recover:
@@ -183,14 +176,12 @@ class StreamClient:
         await self._storage.force_upload(at_once=at_once)
 
     async def close(self, *, upload_timeout_ms: int | None = None) -> bool:
-        """Take nothing any more, upload everything, close all streams, and leave the log clean and trimmed. Idempotent.
+        """Refuse appends, upload everything, close all streams, trim and close the log. Idempotent.
 
-        Args:
-            upload_timeout_ms: longest time for the upload, and once more for closing the streams; after it they stay open, and the next
-                start of this node recovers them from the log. Nothing acknowledged is lost either way.
+        `upload_timeout_ms` bounds the upload, and then the closing of the streams. Afterwards the streams stay open, and
+        the next start of this node recovers them from the log; nothing acknowledged is lost.
 
-        Returns:
-            Whether the streams were closed.
+        Returns whether the streams were closed.
         """
         if self._closed:
             return not self._open

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ponor_runtime.clock import Clock
 from ponor_runtime.identity import ObjectId
 from ponor_runtime.object_store import (
     ObjectAlreadyExistsError,
@@ -21,8 +20,7 @@ from ponor_runtime.object_store import (
     ObjectStoreError,
     ObjectStoreUnavailableError,
 )
-from ponor_runtime.randomness import Randomness
-from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.runtime import Runtime
 
 from s3stream.errors import ObjectCorruptError, PreparedExpiredError
 from s3stream.objects.keys import object_key
@@ -65,20 +63,18 @@ class ObjectUploader:
 
     def __init__(
         self,
-        *,
+        runtime: Runtime,
         store: ObjectStore,
         objects: ObjectManager,
-        clock: Clock,
-        randomness: Randomness,
-        telemetry: Telemetry,
         settings: StorageSettings,
         recovered: WalName | None = None,
     ) -> None:
+        telemetry = runtime.telemetry
         self._store = store
         self._recovered = recovered
         self._objects = objects
-        self._clock = clock
-        self._randomness = randomness
+        self._clock = runtime.clock
+        self._randomness = runtime.randomness
         self._settings = settings
         self._puts = asyncio.Semaphore(settings.puts_in_flight_max)
         self._stages = {
@@ -218,13 +214,7 @@ class ObjectUploader:
                     return UploadedObject(object_id, encoded.size_bytes, tuple(encoded.ranges))
                 except ObjectStoreError as error:
                     delay_s = min(self._retry_s(attempt), remaining_s)
-                    LOG.warning(
-                        "upload of object %s failed and is tried again in %.1f s: %s: %s",
-                        key,
-                        delay_s,
-                        type(error).__name__,
-                        error,
-                    )
+                    LOG.warning("upload of object %s is tried again in %.1f s: %r", key, delay_s, error)
                     await self._clock.sleep(delay_s)
                 except TimeoutError:
                     raise PreparedExpiredError from None

@@ -67,7 +67,7 @@ class RecoveryFilter:
         self._end_offsets = {state.stream_id: state.end_offset for state in owned}
 
     def judge(self, record: StreamRecord) -> Verdict:
-        """What to do with the next record.
+        """Decide about the next record.
 
         Raises:
             WalCorruptError: it neither lies below its stream's end nor continues it under the stream's epoch.
@@ -76,8 +76,8 @@ class RecoveryFilter:
         if state is None:
             return Verdict.NOT_OWNED
         if record.epoch < state.epoch:
-            # When the stream was closed at that epoch, everything acknowledged had been uploaded, or an operator had accepted its loss. A put that was never confirmed may
-            # land in the store later, and a file keeps its newest segment until there is another one.
+            # When the stream was closed at that epoch, everything acknowledged had been uploaded, or an operator had
+            # accepted its loss. A put that was never confirmed may land in the store later.
             return Verdict.OLDER_EPOCH
         end_offset = self._end_offsets[record.stream_id]
         if record.end_offset <= end_offset:

@@ -16,12 +16,11 @@ from functools import partial
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import StreamId
 from ponor_runtime.runtime import Runtime
-from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.tasks import BackgroundTasks, Wake
 
 from s3stream.admission import Admission
-from s3stream.append_traces import AppendTraces
 from s3stream.errors import StorageFailedError
-from s3stream.group_commit import GroupCommit, OnDurable, PendingAppend
+from s3stream.group_commit import AppendTraces, GroupCommit, OnDurable, PendingAppend
 from s3stream.log_cache import LogCache
 from s3stream.object_upload import ObjectUploader
 from s3stream.open_stream import OpenStream
@@ -30,7 +29,6 @@ from s3stream.records import RECORD_HEADER_BYTES, StreamRecord, unpinned
 from s3stream.sealing import SealReason, SealTriggers, UploadHooks, plan_sealed
 from s3stream.settings import StorageSettings
 from s3stream.upload import Upload, UploadPipeline
-from s3stream.wake import Wake
 from s3stream.wal import WriteAheadLog
 
 _WAITING_POLL_S = 0.05

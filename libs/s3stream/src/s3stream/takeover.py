@@ -110,15 +110,7 @@ class _Takeover:
         self._manager = manager
         self._streams = streams
         self._settings = settings
-        self._uploader = ObjectUploader(
-            store=store,
-            objects=objects,
-            clock=runtime.clock,
-            randomness=runtime.randomness,
-            telemetry=runtime.telemetry,
-            settings=settings,
-            recovered=wal.name,
-        )
+        self._uploader = ObjectUploader(runtime, store, objects, settings, recovered=wal.name)
 
     async def run(self) -> RecoveryReport:
         """Rounds until one goes through.

@@ -1,4 +1,4 @@
-"""Rate limits of a compactor's store access: an implementation of `s3stream.compaction.throttle.Throttle`, and the policy of its
+"""Rate limits of a compactor's store access: an implementation of `s3stream.compaction.movement.Throttle`, and the policy of its
 stores that reports "slow down" errors to the limits.
 
 Limits apply to bytes read, bytes written and requests per second. Compaction can wait, while uploads and reads cannot. A

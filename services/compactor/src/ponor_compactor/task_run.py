@@ -12,10 +12,10 @@ from s3stream.compaction.block_memory import BlockMemory
 from s3stream.compaction.copy_plan import CopyLimits, CopyPlan
 from s3stream.compaction.copy_planning import plan_stream_objects
 from s3stream.compaction.executor import CompactedObjects, Compaction, Prepare
+from s3stream.compaction.movement import Throttle
 from s3stream.compaction.plan import IN_PLACE_READ_BYTES_MAX, READ_BYTES_MAX, CompactionPlan, PlanLimits
 from s3stream.compaction.planning import plan_set_objects
 from s3stream.compaction.sources import SourceIndex, read_sources
-from s3stream.compaction.throttle import Throttle
 from s3stream.objects.reader import tail_guess_bytes
 from s3stream.stores.reads_in_place import reads_in_place
 

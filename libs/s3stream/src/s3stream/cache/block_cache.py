@@ -13,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ponor_runtime.budgets import ByteBudget
@@ -20,7 +21,6 @@ from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.turns import Turns
 
-from s3stream.cache.block_runs import RUN_BYTES_MAX, BlockRun, adjacent_runs
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.block import DataBlock, block_steps, memory_bytes_of
 from s3stream.objects.format import BlockEntry
@@ -32,6 +32,48 @@ RUNS_IN_FLIGHT: Final = 8
 _BlockKey: TypeAlias = tuple[str, int]
 """Object key and position: names the bytes of a block for ever, because objects are immutable."""
 _Fetch: TypeAlias = "asyncio.Task[dict[int, DataBlock]]"
+
+
+RUN_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRun:
+    """Blocks that one ranged GET brings."""
+
+    entries: tuple[BlockEntry, ...]
+
+    @property
+    def position(self) -> int:
+        """Where the run begins in its object."""
+        return self.entries[0].position
+
+    @property
+    def size_bytes(self) -> int:
+        """How much to get."""
+        return self.entries[-1].position + self.entries[-1].size_bytes - self.position
+
+    @property
+    def fetch_memory_bytes(self) -> int:
+        """What fetching it takes: its blocks, and their bytes a second time while they are cut out of one answer."""
+        answer_bytes = self.size_bytes if len(self.entries) > 1 else 0
+        return sum(map(memory_bytes_of, self.entries)) + answer_bytes
+
+
+def adjacent_runs(entries: Sequence[BlockEntry], *, run_bytes_max: int = RUN_BYTES_MAX) -> list[BlockRun]:
+    """Cut blocks of one object, in position order, into runs without holes; a larger block is a run of its own."""
+    runs: list[BlockRun] = []
+    run: list[BlockEntry] = []
+    for entry in entries:
+        if run:
+            end = run[-1].position + run[-1].size_bytes
+            if entry.position != end or end + entry.size_bytes - run[0].position > run_bytes_max:
+                runs.append(BlockRun(tuple(run)))
+                run = []
+        run.append(entry)
+    if run:
+        runs.append(BlockRun(tuple(run)))
+    return runs
 
 
 class BlockCache:
@@ -125,11 +167,10 @@ class BlockCache:
         return self._bytes_max // 2
 
     def claim(self, key: str, entries: Sequence[BlockEntry]) -> int:
-        """Somebody will come for these blocks: fetch what is missing, and keep them until `unclaim`.
+        """Fetch missing blocks ahead of their reader, and keep them until `unclaim`.
 
-        Returns:
-            How many of them, from the first on, are claimed; the rest has no room now. A claim is no promise: without room for its bytes the
-            block is fetched by its first reader.
+        Returns how many of them, from the first on, are claimed; there is no room for the rest now. A claim is no
+        promise: without room for its bytes, the first reader fetches the block.
         """
         missing: list[BlockEntry] = []
         taken = 0

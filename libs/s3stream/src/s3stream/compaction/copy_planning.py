@@ -13,8 +13,14 @@ from typing import NamedTuple
 from ponor_runtime.identity import StreamId
 
 from s3stream.compaction.copy_plan import CopiedPart, CopyLimits, CopyPlan, Part, PlannedCopy, RewrittenPart
-from s3stream.compaction.plan import OutputKind, PlannedOutput, encoded_index, ranges_of
-from s3stream.compaction.reads import WantedBlock, plan_reads
+from s3stream.compaction.plan import (
+    OutputKind,
+    PlannedOutput,
+    WantedBlock,
+    encoded_index,
+    plan_reads,
+    ranges_of,
+)
 from s3stream.compaction.sources import SourceBlock, SourceIndex, live_blocks, runs_of
 from s3stream.errors import CompactionLimitError
 from s3stream.objects.format import ENTRY_BYTES, FOOTER_BYTES

@@ -8,7 +8,7 @@ from ponor_runtime.disk import Buffer
 
 from s3stream.compaction.copy_plan import CopiedPart, CopyPlan, Part, PlannedCopy, RewrittenPart
 from s3stream.compaction.movement import BlockReader, PartUploads, all_of
-from s3stream.compaction.target import Target
+from s3stream.compaction.plan import Target
 
 
 async def run_copies(

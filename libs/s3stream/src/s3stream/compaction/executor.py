@@ -18,10 +18,8 @@ from s3stream.compaction.block_memory import BlockMemory
 from s3stream.compaction.copy_plan import CopyPlan
 from s3stream.compaction.copy_run import run_copies
 from s3stream.compaction.iteration_run import run_iterations
-from s3stream.compaction.movement import BlockReader, PartUploads
-from s3stream.compaction.plan import CompactionPlan, OutputKind, PlannedOutput
-from s3stream.compaction.target import Target
-from s3stream.compaction.throttle import Throttle
+from s3stream.compaction.movement import BlockReader, PartUploads, Throttle
+from s3stream.compaction.plan import CompactionPlan, OutputKind, PlannedOutput, Target
 from s3stream.objects.keys import object_key
 from s3stream.ports import PreparedObjects, UploadedObject
 

@@ -8,8 +8,7 @@ from itertools import groupby
 from ponor_runtime.disk import Buffer
 
 from s3stream.compaction.movement import BlockReader, PartUploads, all_of
-from s3stream.compaction.plan import CompactionPlan, PlannedPart
-from s3stream.compaction.target import Target
+from s3stream.compaction.plan import CompactionPlan, PlannedPart, Target
 
 
 async def run_iterations(
@@ -19,16 +18,10 @@ async def run_iterations(
     uploads: PartUploads,
     memory: memoryview,
 ) -> None:
-    """Write all outputs of a plan.
+    """Write all outputs of a plan; `targets` are in the plan's order.
 
-    What an iteration carries over stays where it is: it lies at the beginning of the buffer, and the next iteration reads behind it.
-
-    Args:
-        plan: what to do.
-        targets: the outputs' ids and keys, in the plan's order.
-        reader: brings blocks into the buffer.
-        uploads: takes parts out of it.
-        memory: the buffer, at least `plan.held_bytes_max` long.
+    `memory` has at least `plan.held_bytes_max` bytes. What an iteration carries over stays at the beginning of the
+    buffer, and the next iteration reads behind it.
 
     Raises:
         ObjectNotFoundError, ObjectCorruptError, ObjectAlreadyExistsError, ObjectStoreError: as `Compaction.run`.

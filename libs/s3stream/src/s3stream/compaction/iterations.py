@@ -16,10 +16,11 @@ from s3stream.compaction.plan import (
     PlanLimits,
     PlannedOutput,
     PlannedPart,
+    WantedBlock,
     encoded_index,
+    plan_reads,
     ranges_of,
 )
-from s3stream.compaction.reads import WantedBlock, plan_reads
 from s3stream.compaction.sources import SourceBlock
 from s3stream.errors import CompactionLimitError
 from s3stream.objects.format import BlockEntry

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from crc32c import crc32c
 from ponor_runtime.disk import Buffer
@@ -23,13 +23,34 @@ from ponor_runtime.turns import Steps, in_turns
 
 from s3stream.compaction.plan import PlannedRead
 from s3stream.compaction.sources import ObjectLocation
-from s3stream.compaction.throttle import Throttle
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.reader import READ_TRIES_MAX
 from s3stream.stores.reads_in_place import get_into
 
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
 """Checked before others get the event loop: a millisecond."""
+
+
+class Throttle(Protocol):
+    """Called before every call to the store; may delay it. A server-side copy is a write of no bytes."""
+
+    async def before_read(self, size_bytes: int) -> None:
+        """Return when one call may read this many bytes."""
+        ...
+
+    async def before_write(self, size_bytes: int) -> None:
+        """Return when one call may write this many bytes."""
+        ...
+
+
+class Unthrottled:
+    """`Throttle` without limits."""
+
+    async def before_read(self, size_bytes: int) -> None:
+        """Go on."""
+
+    async def before_write(self, size_bytes: int) -> None:
+        """Go on."""
 
 
 class BlockReader:

@@ -6,7 +6,7 @@ order of the outputs, so each upload is a slice of that buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from ponor_runtime.identity import ObjectId
 
-from s3stream.compaction.joined_blocks import joined_blocks
 from s3stream.compaction.sources import ObjectLocation
 from s3stream.objects.format import BLOCK_BYTES_MAX, ENTRY_BYTES, FOOTER_BYTES, BlockEntry, Footer
-from s3stream.ports import StreamRange
+from s3stream.objects.joining import joined_blocks
+from s3stream.ports import StreamRange, UploadedObject
 from s3stream.settings import COMMIT_OBJECTS_MAX
 
 PARTS_MAX: Final = 10_000
@@ -193,3 +193,65 @@ def ranges_of(entries: Iterable[BlockEntry]) -> tuple[StreamRange, ...]:
             start = ranges.pop().start_offset
         ranges.append(StreamRange(entry.stream_id, entry.epoch, start, entry.end_offset))
     return tuple(ranges)
+
+
+class WantedBlock(NamedTuple):
+    """A block of a source, and where it is to lie in memory."""
+
+    source: int
+    entry: BlockEntry
+    place: int
+
+
+def plan_reads(blocks: Iterable[WantedBlock], read_bytes_max: int) -> tuple[PlannedRead, ...]:
+    """Reads by (source, position). Unwanted bytes are never read, because they would need memory.
+
+    Args:
+        blocks: in any order.
+        read_bytes_max: of one read; a larger block is read alone.
+    """
+    reads: list[PlannedRead] = []
+    gathered: list[WantedBlock] = []
+    gathered_bytes = 0
+    for block in sorted(blocks, key=_source_and_position):
+        if gathered and not (
+            _touches(gathered[-1], block) and gathered_bytes + block.entry.size_bytes <= read_bytes_max
+        ):
+            reads.append(_read(gathered, gathered_bytes))
+            gathered, gathered_bytes = [], 0
+        gathered.append(block)
+        gathered_bytes += block.entry.size_bytes
+    if gathered:
+        reads.append(_read(gathered, gathered_bytes))
+    return tuple(reads)
+
+
+def _read(blocks: Sequence[WantedBlock], size_bytes: int) -> PlannedRead:
+    first = blocks[0]
+    placed = tuple(PlacedBlock(block.entry, block.place) for block in blocks)
+    return PlannedRead(first.source, first.entry.position, size_bytes, placed)
+
+
+def _touches(a: WantedBlock, b: WantedBlock) -> bool:
+    return a.source == b.source and a.entry.position + a.entry.size_bytes == b.entry.position
+
+
+def _source_and_position(block: WantedBlock) -> tuple[int, int]:
+    return block.source, block.entry.position
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an output goes."""
+
+    planned: PlannedOutput
+    object_id: ObjectId
+    key: str
+
+    def end(self) -> bytes:
+        """Index and footer."""
+        return self.planned.end(self.object_id)
+
+    def uploaded(self) -> UploadedObject:
+        """What a commit says of it."""
+        return UploadedObject(self.object_id, self.planned.size_bytes, self.planned.ranges)

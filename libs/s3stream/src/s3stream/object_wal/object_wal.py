@@ -20,7 +20,7 @@ from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import ObjectId
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.randomness import Randomness
-from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.tasks import BackgroundTasks, Wake
 from ponor_runtime.telemetry import Telemetry
 
 from s3stream.errors import S3StreamError, StorageFailedError
@@ -40,7 +40,6 @@ from s3stream.objects.writer import ObjectWriter
 from s3stream.ports import WalManager, WalName
 from s3stream.records import StreamRecord
 from s3stream.settings import SLOT_RECORD_BYTES_MAX, StorageSettings
-from s3stream.wake import Wake
 
 LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512

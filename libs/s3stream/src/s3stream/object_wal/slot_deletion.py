@@ -15,12 +15,11 @@ from typing import Final
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import ObjectStore, ObjectStoreError
-from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.tasks import BackgroundTasks, Wake
 from ponor_runtime.telemetry import Telemetry
 
 from s3stream.object_wal.slot_keys import slot_key
 from s3stream.ports import WalName
-from s3stream.wake import Wake
 
 LOG = logging.getLogger(__name__)
 LINGER_S: Final = 1.0

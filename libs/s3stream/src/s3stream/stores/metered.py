@@ -1,4 +1,4 @@
-"""Metering of every call to a store: billed requests, bytes, errors, durations and trace spans.
+"""Metering of every call to a store: billed requests and their list price, bytes, errors, durations and trace spans.
 
 The meter is the innermost policy, so that a repeated call counts again.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectStoreError
 from ponor_runtime.telemetry import NO_SPAN, Telemetry
 from ponor_runtime.tracing import AttributeValue, SpanKind
 
+from s3stream.settings import StorageSettings
 from s3stream.stores.policy import (
     LIST_PAGE_KEYS,
     OBJECT_OPERATIONS,
@@ -131,3 +133,35 @@ class Meter(StorePolicy):
             raise
         finally:
             self._durations[name].record((self._clock.monotonic_ns() - started_ns) // 1000)
+
+
+GB: Final = 1_000_000_000
+_MILLION: Final = 1_000_000
+
+
+def cost_usd(telemetry: Telemetry, request_class: str, usd_per_million: float) -> float:
+    """List price of all requests of a class so far."""
+    requests = sum(
+        value
+        for labels, value in telemetry.counters("ponor_object_store_requests_total")
+        if labels[1] == request_class
+    )
+    return requests * usd_per_million / _MILLION
+
+
+def register_cost(telemetry: Telemetry, settings: StorageSettings) -> None:
+    """Register the cost metrics. Deletes are free; storage and traffic are not included."""
+    prices = {"put": settings.store_put_usd_per_million, "get": settings.store_get_usd_per_million}
+    for request_class, price in prices.items():
+        telemetry.calculated_counter(
+            "ponor_store_cost_usd_total",
+            partial(cost_usd, telemetry, request_class, price),
+            **{"class": request_class},
+        )
+
+    def per_gb() -> float:
+        appended_bytes = sum(value for _, value in telemetry.counters("ponor_wal_object_bytes_total"))
+        total_usd = sum(cost_usd(telemetry, name, price) for name, price in prices.items())
+        return total_usd * GB / appended_bytes if appended_bytes else 0.0
+
+    telemetry.gauge("ponor_store_cost_usd_per_gigabyte", per_gb)

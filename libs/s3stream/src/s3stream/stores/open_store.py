@@ -53,15 +53,8 @@ async def open_stores(
 ) -> tuple[ObjectStore, MultipartStore]:
     """Open a store and its multipart interface, for processes that compact or collect garbage.
 
-    Args:
-        url: as in `open_object_store`.
-        runtime: as in `open_object_store`.
-        environment: as in `open_object_store`.
-        policy: the process's own policy, for example a rate limit.
-        retry: bounds of the retries.
-
-    Raises:
-        ValueError, ObjectStoreError: as `open_object_store`.
+    `policy` is the process's own, for example a rate limit; the other arguments and the errors are those of
+    `open_object_store`.
     """
     raw = await open_raw_store(url, runtime=runtime, environment=environment)
     try:

@@ -37,10 +37,8 @@ def lost_answers(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
         answer = requests.send("PUT", key, headers=_CREATE, body=theirs if number % 2 else ours)
         statuses.append(answer.status)
         if answer.status not in (200, 409, 412):
-            return (
-                Grade.UNSAFE,
-                f"a create-only put is answered {_said(answer)}; 200, 409 or 412 were expected",
-            )
+            what = f"a create-only put is answered {_said(answer)}; 200, 409 or 412 were expected"
+            return Grade.UNSAFE, what
         if statuses.count(412) >= 2:
             break
         time.sleep(SETTLE_S)  # noqa: TID251 - blocking requests, never in a service
@@ -48,10 +46,8 @@ def lost_answers(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
     if statuses.count(200) > 1 or there not in (ours, theirs):
         return Grade.UNSAFE, "repeating a create-only put whose answer was lost replaced the object"
     if 412 not in statuses:
-        return (
-            Grade.UNSAFE,
-            f"repeated create-only puts are never refused; answers were {sorted(set(statuses))}",
-        )
+        what = f"repeated create-only puts are never refused; answers were {sorted(set(statuses))}"
+        return Grade.UNSAFE, what
     return Grade.OK, "repeats after a lost answer are refused (412), the object stays"
 
 

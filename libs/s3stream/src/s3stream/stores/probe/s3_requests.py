@@ -119,9 +119,8 @@ class S3Requests:
         digest = hashlib.sha256(canonical.encode()).hexdigest()
         signature = self._sign(scope, f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}")
         credential = f"{self._location.access_key_id}/{scope}"
-        signed["authorization"] = (
-            f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
-        )
+        parts = f"Credential={credential}, SignedHeaders={names}, Signature={signature}"
+        signed["authorization"] = f"AWS4-HMAC-SHA256 {parts}"
         del signed["host"]
         return method, f"{path}?{encoded}" if encoded else path, body, signed
 

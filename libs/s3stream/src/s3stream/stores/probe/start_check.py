@@ -47,11 +47,9 @@ class UnsafeStoreError(Exception):
 
 
 async def prove_condition(stores: Sequence[ObjectStore], token: str) -> tuple[Condition, str]:
-    """Race create-only puts; the answer, and why it is not better.
+    """Race create-only puts; return the result, and the reason if it is not proven.
 
-    Args:
-        stores: one store, opened as often as connections shall race; raw, without retries.
-        token: never used before at this store: part of the keys of this race.
+    `stores` is one raw store, opened once per racing connection. `token` is new at this store and part of the keys.
 
     Raises:
         UnsafeStoreError: two writers won the same key, or a taken key was replaced.

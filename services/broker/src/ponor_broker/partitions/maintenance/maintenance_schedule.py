@@ -9,7 +9,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from ponor_runtime.clock import Clock
-from s3stream.wake import Wake
+from ponor_runtime.tasks import Wake
 
 if TYPE_CHECKING:
     from ponor_broker.partitions.partition import Partition
