@@ -314,6 +314,8 @@ def cases(draw: st.DrawFn) -> tuple[list[SourceIndex], dict[StreamId, StreamStat
         part_size_bytes=part_min + draw(st.integers(0, 60)),
         read_bytes_max=draw(st.integers(1, 200)),
         block_bytes_max=draw(st.sampled_from([1, 30, 512 * 1024])),
+        # A budget of one byte makes an object of every byte.
+        objects_max=2_000,
     )
     return sources, streams(starts), limits
 
