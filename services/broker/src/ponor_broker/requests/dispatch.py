@@ -269,13 +269,17 @@ class Dispatcher:
         self._serving.check()
         if route.when_fenced is WhenFenced.SETTLES:
             return self._begin(route, frame, connection, reply)
-        begin = partial(self._begin_guarded, route, frame, connection, reply)
         epoch = self._serving.epoch
-        answer = begin()
-        if not isinstance(answer, asyncio.Future) and not self._under_way.may_leave(epoch):
+        answer = self._begin_guarded(route, frame, connection, reply)
+        if not isinstance(answer, asyncio.Future):
+            if self._under_way.may_leave(epoch):
+                return answer
             epoch = self._serving.epoch
-            answer = begin()
-        return self._under_way.add(answer, epoch, begin) if isinstance(answer, asyncio.Future) else answer
+            answer = self._begin_guarded(route, frame, connection, reply)
+            if not isinstance(answer, asyncio.Future):
+                return answer
+        again = partial(self._begin_guarded, route, frame, connection, reply)
+        return self._under_way.add(answer, epoch, again)
 
     def _begin_guarded(
         self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply
