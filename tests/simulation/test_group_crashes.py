@@ -22,7 +22,6 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import JoinAnswer
 from ponor_broker.groups.member import JoinProtocol
-from ponor_broker.groups.ports import OFFSETS_TOPIC
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
@@ -35,6 +34,7 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.serving import Serving
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.keys import KEYS, KeyRow
 from ponor_runtime.runtime import Runtime

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
+
+from ponor_kafka.internal_topics import INTERNAL_TOPICS
 
 from ponor_spark.errors import TopicMissingError
-
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics that a pattern never matches, as in Kafka's consumer (exclude.internal.topics)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import cast
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_metadata.client.errors import SessionClosedError
 from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_metadata.client.session import SessionClient
@@ -30,7 +31,7 @@ from ponor_broker.budgets import export_limits
 from ponor_broker.configs.description import ConfigDescriptions
 from ponor_broker.configs.sources import ConfigSources
 from ponor_broker.groups.coordinator import GroupCoordinator
-from ponor_broker.groups.ports import OFFSETS_TOPIC, OffsetsPartitions
+from ponor_broker.groups.ports import OffsetsPartitions
 from ponor_broker.handlers.authorization import acl_handlers
 from ponor_broker.handlers.cluster.api_versions import ApiVersionsHandler
 from ponor_broker.handlers.cluster.describe_cluster import DescribeClusterHandler

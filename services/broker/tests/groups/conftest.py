@@ -28,10 +28,11 @@ from ponor_broker.groups.instructions import (
 )
 from ponor_broker.groups.member import JoinProtocol, RequestId
 from ponor_broker.groups.membership import Membership
-from ponor_broker.groups.ports import OFFSETS_TOPIC, AppendResult, PartitionCallback
+from ponor_broker.groups.ports import AppendResult, PartitionCallback
 from ponor_broker.groups.records import GroupRecord
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_kafka.record_batch import BatchView
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.system import SystemRandomness

@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from ponor_broker.groups.ports import OFFSETS_TOPIC
 from ponor_broker.handlers.groups.groups import group_handlers
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.api import ApiKey, api_of
 from ponor_kafka.codec import decode, decode_response, encode
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_kafka.message import ZERO_UUID, Message
 from ponor_kafka.messages.delete_groups import DeleteGroupsRequest
 from ponor_kafka.messages.describe_groups import DescribeGroupsRequest

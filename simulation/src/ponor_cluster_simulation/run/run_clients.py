@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final, Protocol
 
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_runtime.identity import compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.simulation import Simulation
@@ -29,7 +30,6 @@ from ponor_cluster_simulation.workload.stale_commits import SharedStreams, Stale
 from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
 
 TOPIC: Final = "orders"
-COORDINATORS: Final = "__consumer_offsets"
 PASSING: Final = {"internal.segment.bytes": "9500", "retention.bytes": "10000"}
 """Configuration of topics that are filled and deleted, in runs with compaction: they are also trimmed."""
 FIRST_STALE_COMMITTER: Final = 50
@@ -169,7 +169,7 @@ class RunClients:
     def _make_movers(self) -> list[Mover]:
         if self._plan.mover_pause_s_max is None:
             return []
-        topics = {TOPIC: self._plan.partitions, COORDINATORS: COORDINATOR_PARTITIONS}
+        topics = {TOPIC: self._plan.partitions, OFFSETS_TOPIC: COORDINATOR_PARTITIONS}
         if self._plan.compaction.keyed:
             topics[KEYED] = 1
         cluster = self._cluster

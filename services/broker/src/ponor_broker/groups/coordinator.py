@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.turns import Steps, in_turns
@@ -30,7 +31,6 @@ from ponor_broker.groups.member import PROTOCOLS_MAX
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.offsets_log import OffsetsLog, OffsetsLogCorruptError
 from ponor_broker.groups.ports import (
-    OFFSETS_TOPIC,
     BrokerAddress,
     BrokerDirectory,
     OffsetsPartition,

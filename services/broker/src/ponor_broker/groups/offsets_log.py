@@ -16,12 +16,13 @@ from functools import partial
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 from ponor_runtime.turns import turn
 from s3stream.errors import S3StreamError, StreamClosedError, StreamFencedError, StreamNotFoundError
 
-from ponor_broker.groups.ports import OFFSETS_TOPIC, AppendResult, OffsetsPartition
+from ponor_broker.groups.ports import AppendResult, OffsetsPartition
 from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, encode_entry
 from ponor_broker.groups.records import Entry, GroupKey, OffsetKey
 

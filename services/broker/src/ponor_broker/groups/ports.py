@@ -13,9 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
-OFFSETS_TOPIC = "__consumer_offsets"
-"""Kafka's name of the internal topic; tools look it up by this name."""
-
 
 class AppendResult(Protocol):
     """Result of a durable append."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_kafka.plain_produce import stamped_copy
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView, stamp
 from ponor_runtime.clock import Clock
@@ -33,7 +34,6 @@ from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.partitions.state.producer_state import ProducerStates
 from ponor_broker.partitions.state.sequence_order import RefusedSequences, SequenceOrder
 from ponor_broker.partitions.topics.topic_config import TopicConfig
-from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS
 
 ANY_EPOCH: Final = -1
 HIGH_WATERMARK: Final = -1  # as an offset of `delete_records`

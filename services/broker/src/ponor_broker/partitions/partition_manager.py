@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_metadata.nouns.topics import MOVES, TOPICS, PartitionRow
 from ponor_runtime.identity import NodeId
 from ponor_runtime.tasks import BackgroundTasks
@@ -30,7 +31,7 @@ from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topic_config import TopicConfigs
-from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS, Topics
+from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.serving import Serving
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")

@@ -10,6 +10,7 @@ from typing import Final
 from ponor_kafka.api import ApiKey
 from ponor_kafka.configs.catalogue import BROKER_CONFIGS
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -21,7 +22,7 @@ from ponor_metadata.nouns.topics import NO_LEADER, PartitionRow, TopicRow
 from ponor_runtime.turns import turn
 
 from ponor_broker.handlers.authorization import TOPIC_OPERATIONS
-from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS, Topics, is_valid_name, shown_replicas
+from ponor_broker.partitions.topics.topics import Topics, is_valid_name, shown_replicas
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 
 PARTITIONS_MAX: Final = int(BROKER_CONFIGS["max.request.partition.size.limit"].default or 0)

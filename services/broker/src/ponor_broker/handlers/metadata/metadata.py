@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from ponor_kafka.codec import decode_as, encode_steps
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.headers import RequestHeader
+from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_kafka.message import ZERO_UUID
 from ponor_kafka.messages.metadata import (
     MetadataRequest,
@@ -38,7 +39,6 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import (
-    INTERNAL_TOPICS,
     Broker,
     Topics,
     is_valid_name,

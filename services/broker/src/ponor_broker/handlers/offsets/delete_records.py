@@ -10,6 +10,7 @@ from typing import Final
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_kafka.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -21,7 +22,6 @@ from s3stream.errors import S3StreamError
 
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.requests.bounded_gather import bounded_gather
 

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import Final
 
+from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_runtime.clock import Clock
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import S3StreamError
@@ -21,7 +22,6 @@ from ponor_broker.partitions.maintenance import retention
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 TIME_STREAMS_PER_ROUND_MAX: Final = 500

@@ -26,6 +26,7 @@ from ponor.controller.v1.session_service_pb2 import (
 )
 from ponor_kafka.configs.changes import ChangeKind, ConfigChange
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_metadata.client.errors import (
     MetadataLagError,
     OperationTimeoutError,
@@ -45,7 +46,7 @@ ANNOUNCED_WAIT_MS: Final = 5_000
 anyway."""
 INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
-        "__consumer_offsets": MappingProxyType(
+        OFFSETS_TOPIC: MappingProxyType(
             {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
         )
     }

@@ -56,10 +56,6 @@ def name_problem(name: str) -> str | None:
     return f"Topic name is invalid: {problem}"
 
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Names that Kafka keeps for itself and marks as internal in Metadata."""
-
-
 _KEY_PREFIX = "partition/"
 
 

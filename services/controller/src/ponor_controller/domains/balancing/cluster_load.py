@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_metadata.nouns.nodes import NODES, NodeRow, WalKind
 from ponor_metadata.nouns.topics import MOVES, PARTITIONS, PARTITIONS_LED_BY, TOPICS, MoveCause, PartitionRow
 from ponor_metadata.nouns.wals import WALS
@@ -69,8 +70,6 @@ class ClusterLoad:
 
 JOIN_MS: Final = 1_000
 """Time after its registration at which a broker participates; it may still be opening its ports."""
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics in which Kafka's coordinators keep their state."""
 
 
 @dataclass(frozen=True, slots=True)

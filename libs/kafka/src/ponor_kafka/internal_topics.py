@@ -1,0 +1,9 @@
+"""Names of the topics in which Kafka's coordinators keep their state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+"""Metadata marks them as internal. Patterns of consumers do not match them (exclude.internal.topics)."""
