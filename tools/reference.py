@@ -1,7 +1,7 @@
 """Generate the reference pages from code: settings, metrics, budgets, Kafka APIs.
 
-tests/tidy/test_reference.py fails when a page differs from the code, so a change of a metric name or a default appears in the diff of
-the documentation.
+tests/tidy/test_reference.py fails when a page differs from the code, so a change of a metric name
+or a default appears in the diff of the documentation.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def settings_page() -> str:
         "# Settings",
         "",
         GENERATED,
-        "Set with `ponor up --set NAME=VALUE` (sizes may end in KiB, MiB, GiB), or in the `settings` of a process's configuration file. An unknown name is",
-        "refused with the nearest known name, an out-of-range value with its bounds.",
+        "Set a value with `ponor up --set NAME=VALUE` (sizes may end in KiB, MiB, GiB), or in the `settings` of a process's",
+        "configuration file. A process refuses to start with an unknown name or a value outside its bounds.",
         "",
     ]
     for role, settings in SETTINGS_OF_ROLE.items():

@@ -35,7 +35,6 @@ PENDING: Final = (
     "CHANGELOG.md",
     "cli/",
     "docs/compatibility",
-    "docs/operations/settings.md",
     "libs/metadata/",
     "libs/raft/tests/",
     "libs/s3stream/",

@@ -1,4 +1,6 @@
-"""Streams on object storage: an endless, ordered sequence of record batches per stream, durable before it is acknowledged.
+"""Streams on object storage. A stream is an unbounded sequence of record batches; an append is
+durable before it is acknowledged.
 
-No Kafka knowledge and no RPC in this package: the services implement the ports that `s3stream.ports` states.
+This package depends neither on Kafka nor on RPC: the services implement the ports in
+`s3stream.ports`.
 """

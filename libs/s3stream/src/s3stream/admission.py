@@ -1,6 +1,8 @@
-"""Admission of appends: directly to the log while memory and log have room, then into a bounded queue, then refused.
+"""Admission of appends: immediate while memory and log have room, then through a bounded queue,
+then refused.
 
-The queue is a part of the log cache's budget: a waiting append is charged from the moment it is accepted.
+The queue is a part of the log cache's budget: a waiting append is charged from the moment it is
+accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
 
 
 class Admission:
-    """The door that every append goes through, in order."""
+    """Admits appends in order."""
 
     def __init__(
         self, *, cache: LogCache, commit: GroupCommit, settings: StorageSettings, record_bytes_max: int
@@ -30,28 +32,30 @@ class Admission:
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest record (header included) that log cache and write-ahead log can take."""
+        """The largest record (header included) that both the log cache and the write-ahead log
+        accept.
+        """
         return self._record_bytes_max
 
     @property
     def waiting(self) -> int:
-        """Appends that wait."""
+        """Number of waiting appends."""
         return len(self._waiting)
 
     def charge(self, size_bytes: int) -> bool:
-        """Charge an append of so many encoded bytes.
+        """Charge an append of this many encoded bytes.
 
         Returns:
-            Whether it may go to the log at once; otherwise it must `wait`.
+            Whether it may go to the log immediately; otherwise it must `wait`.
 
         Raises:
-            AppendBackpressureError: no room anywhere; nothing is charged.
-            ValueError: the record is larger than the log cache allows at all.
+            AppendBackpressureError: memory and queue are full; nothing is charged.
+            ValueError: the record is larger than the log cache allows.
         """
         cache, commit = self._cache, self._commit
         charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
         if size_bytes <= commit.room_bytes and size_bytes <= self._record_bytes_max and not self._waiting:
-            # Nearly always nothing has to be evicted: `reserve`, without a call.
+            # The common case, in which nothing has to be evicted: `reserve` inlined.
             total_bytes = cache.charged_bytes + charge_bytes
             if total_bytes <= self._direct_bytes_max:
                 cache.charged_bytes = total_bytes
@@ -73,7 +77,8 @@ class Admission:
         return False
 
     def charge_unconditionally(self, size_bytes: int) -> None:
-        """Charge what an upload hook appends: it must travel with the block whose upload makes room.
+        """Charge the append of an upload hook. It must travel with the block whose upload makes
+        room.
 
         Raises:
             ValueError: as `charge`; nothing is charged.
@@ -88,7 +93,7 @@ class Admission:
         self._waiting_bytes += append[2] + RECORD_OVERHEAD_BYTES
 
     def next_admitted(self, *, unconditionally: bool = False) -> PendingAppend | None:
-        """The oldest waiting append, if it may go to the log now."""
+        """Return the oldest waiting append, if the log can accept it now."""
         if not self._waiting:
             return None
         size_bytes = self._waiting[0][2]
@@ -99,7 +104,7 @@ class Admission:
         return self._waiting.popleft()
 
     def abandon(self) -> list[PendingAppend]:
-        """Take everything out, because nothing will be admitted any more."""
+        """Remove all waiting appends, because none will be admitted anymore."""
         abandoned, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
         return abandoned
 
@@ -111,7 +116,9 @@ class Admission:
             )
 
     def _fits_direct(self, size_bytes: int) -> bool:
-        """Whether all that is charged but waits behind the oldest leaves it room within the direct part."""
+        """Whether the oldest waiting append fits into the direct part. Charges of the appends
+        behind it do not count.
+        """
         others_bytes = self._waiting_bytes - size_bytes - RECORD_OVERHEAD_BYTES
         return (
             self._cache.evict_to(self._direct_bytes_max + others_bytes)

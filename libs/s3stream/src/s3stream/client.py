@@ -1,4 +1,6 @@
-"""Client of a node's streams: builds the write side and the read side, recovers, opens and closes streams."""
+"""Client of a node's streams: assembles the write and read paths, recovers, opens and closes
+streams.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ from s3stream.stream import Stream
 from s3stream.wal import WriteAheadLog
 
 CALLS_IN_FLIGHT_MAX: Final = 4
-"""Operations on thousands of streams that the controller may have of this node at once."""
+"""Operations on groups of streams that the controller processes for this node at the same time."""
 
 
 class StreamClient:
-    """All streams of one node. `start` builds it; the caller closes it."""
+    """All streams of one node. Create it with `start`; the caller closes it."""
 
     def __init__(
         self,
@@ -64,22 +66,24 @@ class StreamClient:
         tasks: BackgroundTasks,
         recover: bool = True,
     ) -> StreamClient:
-        """Recover what an earlier process of this node left, then be ready. The client closes the log, not the store.
+        """Recover the data of this node's previous process, then accept operations. `close` closes
+        the log but not the store.
 
         Args:
             runtime: ports of this process.
-            store: of the objects.
-            wal: open; with `recover` nothing may have been appended to it.
+            store: store of the objects.
+            wal: an open log; with `recover`, nothing may have been appended to it.
             streams: see the port.
             objects: see the port.
-            settings: sizes.
-            tasks: supervised.
-            recover: whether the log holds what earlier processes left. One in the object store does not: it belongs to this process's epoch, and those
-                of older epochs are recovered by `takeover.recover_wal`.
+            settings: storage settings.
+            tasks: supervises background tasks.
+            recover: whether the log may contain data of earlier processes. False for a log in the
+                object store, which belongs to this process's epoch; `takeover.recover_wal` recovers
+                the logs of older epochs.
 
         Raises:
             WalCorruptError: see `recovery`.
-            CommitRefusedError: this process is not the owner of its streams any more.
+            CommitRefusedError: this process no longer owns its streams.
         """
         uploader = ObjectUploader(runtime, store, objects, settings)
         register_cost(runtime.telemetry, settings)
@@ -99,42 +103,46 @@ class StreamClient:
         return cls(runtime=runtime, wal=wal, streams=streams, storage=storage, reader=reader, recovery=report)
 
     async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
-        """Make closed, empty streams, one per set of tags."""
+        """Create closed, empty streams, one for each set of tags."""
         created: list[StreamId] = []
         for start in range(0, len(tags), STREAMS_PER_CALL_MAX):
             created.extend(await self._streams.create_streams(tags[start : start + STREAMS_PER_CALL_MAX]))
         return created
 
     async def open_streams(self, wanted: Sequence[tuple[StreamId, StreamEpoch]]) -> list[Stream]:
-        """Own streams at new epochs, in the order asked for. One that is open here at that epoch is returned as it is.
+        """Open streams at new epochs and return them in the order of the arguments. A stream that
+        is already open here at its epoch is returned unchanged.
 
-        All or none per 1,000 streams.
+        Each group of 1,000 streams is opened atomically.
 
         Raises:
-            StreamFencedError: one is at a newer epoch already.
-            StreamNotClosedError: one is still open at an older epoch.
-            StreamNotFoundError: one does not exist.
+            StreamFencedError: a stream is already at a newer epoch.
+            StreamNotClosedError: a stream is still open at an older epoch.
+            StreamNotFoundError: a stream does not exist.
             StreamClosedError: the client was closed.
         """
         missing = [(stream_id, epoch) for stream_id, epoch in wanted if not self._holds(stream_id, epoch)]
         for start in range(0, len(missing), STREAMS_PER_CALL_MAX):
             self._check_open()
             for state in await self._streams.open_streams(missing[start : start + STREAMS_PER_CALL_MAX]):
-                if not self._holds(state.stream_id, state.epoch):  # a concurrent call may have been first
+                # a concurrent call may have opened it first
+                if not self._holds(state.stream_id, state.epoch):
                     self._add(state)
         self._check_open()
         return [self._open[stream_id] for stream_id, _ in wanted]
 
     def held(self, stream_id: StreamId) -> Stream | None:
-        """The stream, if it is open here; None also for one whose close was answered."""
+        """Return the stream if it is open here and its close was not answered yet; otherwise None."""
         return self._open.get(stream_id)
 
     async def read_together(
         self, parts: Sequence[tuple[StreamId, int]], max_bytes: int
     ) -> list[list[StreamRecord]]:
-        """Read a little of many open streams, (id, start offset) each, from objects; what lies together there is read together.
+        """Read small amounts of many open streams, given as (id, start offset), from objects.
+        Adjacent data is read with one GET.
 
-        The answer for a stream may be shorter than that of its own `fetch`, or empty, for any reason; `fetch` then gives the data or the error.
+        A result may be shorter than that of the stream's own `fetch`, or empty, for any reason;
+        `fetch` then returns the data or raises the error.
         """
         uploaded: list[tuple[int, tuple[StreamId, int, int]]] = []
         for number, (stream_id, start_offset) in enumerate(parts):
@@ -148,7 +156,9 @@ class StreamClient:
         return answer
 
     async def delete_streams(self, ids: Sequence[StreamId]) -> None:
-        """Delete streams; absent ones count as deleted. Un-uploaded data of them is dropped."""
+        """Delete streams and drop their data that was not uploaded. Absent streams count as
+        deleted.
+        """
         for start in range(0, len(ids), STREAMS_PER_CALL_MAX):
             await self._streams.delete_streams(ids[start : start + STREAMS_PER_CALL_MAX])
         for stream_id in ids:
@@ -156,12 +166,15 @@ class StreamClient:
                 stream.abandon()
 
     def on_upload(self, stream_id: StreamId, hook: Callable[[], bool]) -> None:
-        """Call `hook` just before a block that holds data of this stream is sealed; what it appends travels in that block.
+        """Call `hook` before a block with data of this stream is sealed. The hook's appends become
+        part of that block.
 
-        It runs synchronously, may append to open streams, must not raise, and does not run for what hooks appended. It returns whether it is to be
-        called again, in a later turn of the loop and before the same seal: a hook with much to do does a millisecond or two of it in each call. Where
-        many streams wait, their hooks run over several turns, and data that is appended meanwhile travels in the same block; the hook of its stream runs
-        once more then, unless data comes faster than hooks run: the next block brings its description.
+        The hook is synchronous, may append to open streams, and must not raise. Appends of hooks do
+        not trigger hooks. The hook returns whether it has more work; it is then called again in a
+        later turn of the event loop, before the same seal. A long hook should work for a
+        millisecond or two per call. If many hooks are due, they run over several turns. Data
+        appended meanwhile joins the same block, and the hook of its stream runs again, unless data
+        arrives faster than hooks run; then the hook runs for the next block.
 
         Raises:
             StreamClosedError: the stream is not open here.
@@ -172,14 +185,17 @@ class StreamClient:
         stream.on_upload(hook)
 
     async def force_upload(self, *, at_once: bool = False) -> None:
-        """Return when everything appended before this call is in committed objects. `at_once`: without waiting for others who want that too."""
+        """Return when everything appended before this call is in committed objects. With `at_once`,
+        do not wait for other forced uploads to join.
+        """
         await self._storage.force_upload(at_once=at_once)
 
     async def close(self, *, upload_timeout_ms: int | None = None) -> bool:
         """Refuse appends, upload everything, close all streams, trim and close the log. Idempotent.
 
-        `upload_timeout_ms` bounds the upload, and then the closing of the streams. Afterwards the streams stay open, and
-        the next start of this node recovers them from the log; nothing acknowledged is lost.
+        `upload_timeout_ms` limits first the upload and then the closing of the streams. If it
+        expires, the streams stay open and the node's next start recovers them from the log; no
+        acknowledged data is lost.
 
         Returns whether the streams were closed.
         """
@@ -215,9 +231,9 @@ class StreamClient:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._close_streams(streams)
                 for stream in closing:
-                    with suppress(StreamFencedError):  # its own caller gets the error
+                    with suppress(StreamFencedError):  # the caller receives the error
                         await stream.close()
-        except TimeoutError:  # no controller is there; recovery closes them at the same ends
+        except TimeoutError:  # no controller is reachable; recovery closes the streams at the same ends
             return False
         return True
 
@@ -236,7 +252,7 @@ class StreamClient:
     async def _close_chunk(self, streams: Sequence[Stream]) -> None:
         try:
             await self._streams.close_streams([stream.end() for stream in streams])
-        except StreamNotFoundError:  # deleted a moment ago; the controller closes all of a call or none
+        except StreamNotFoundError:  # just deleted; the controller closes all streams of a call or none
             for stream in streams:
                 await stream.close()
         for stream in streams:
@@ -249,7 +265,7 @@ class StreamClient:
                 raise StreamClosedError(
                     f"stream {state.stream_id} at epoch {state.epoch} is being closed at this node"
                 )
-            former.abandon()  # the controller opens no stream anew that is not closed
+            former.abandon()  # the controller reopens only closed streams
         opened = OpenStream(state)
         self._storage.register(opened)
         self._open[state.stream_id] = Stream(

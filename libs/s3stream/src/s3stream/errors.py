@@ -1,42 +1,46 @@
-"""Errors of s3stream. One root; each class says whether it ends the stream, the call, or the node."""
+"""Errors of s3stream. Each class states whether the call, the stream or the node must stop."""
 
 from __future__ import annotations
 
 
 class S3StreamError(Exception):
-    """Root of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class StreamFencedError(S3StreamError):
-    """Another owner or a newer epoch took the stream: this owner may neither append nor close it."""
+    """Another owner or a newer epoch took over the stream: this owner may neither append nor close
+    it.
+    """
 
 
 class StreamClosedError(S3StreamError):
-    """The stream was closed by its owner."""
+    """The owner closed the stream."""
 
 
 class StreamNotClosedError(S3StreamError):
-    """The stream is still open at an older epoch; try again later."""
+    """The stream is still open at an older epoch; retry later."""
 
 
 class StreamNotFoundError(S3StreamError):
-    """No such stream: it was deleted, or never made."""
+    """No such stream: it was deleted or never created."""
 
 
 class OffsetOutOfRangeError(S3StreamError):
-    """A fetch outside of [start_offset, confirmed end]."""
+    """A fetch outside [start_offset, confirmed end]."""
 
 
 class AppendBackpressureError(S3StreamError):
-    """The log cache and the waiting room are full; the append was not taken. Retriable."""
+    """The log cache and the queue of waiting appends are full; the append was refused. Retriable."""
 
 
 class StorageFailedError(S3StreamError):
-    """The write-ahead log failed: nothing can be acknowledged any more and the node must stop."""
+    """The write-ahead log failed: the node can acknowledge nothing more and must stop."""
 
 
 class WalFullError(S3StreamError):
-    """The queue of the write-ahead log is full; the entry was not taken. Hand it over again when an entry before it is done."""
+    """The queue of the write-ahead log is full and the entry was refused. Retry when an earlier
+    entry is durable.
+    """
 
 
 class CommitRefusedError(S3StreamError):
@@ -44,7 +48,9 @@ class CommitRefusedError(S3StreamError):
 
 
 class PreparedExpiredError(S3StreamError):
-    """The prepared ids of an upload are too old to be committed; nothing was, and the upload starts anew under fresh ids."""
+    """The prepared ids of an upload expired before its commit. Nothing was committed, and the
+    upload restarts with new ids.
+    """
 
 
 class ObjectCorruptError(S3StreamError):
@@ -60,14 +66,16 @@ class WalNotHeldError(S3StreamError):
 
 
 class ReadTimeoutError(S3StreamError):
-    """A read did not finish before its deadline (slow store, or metadata that stays behind)."""
+    """A read did not finish before its deadline: the store is slow, or the metadata lag."""
 
 
 class SourcesDisagreeError(S3StreamError):
-    """Two objects that are to be compacted together hold the same offset of a stream, or a later one under an older epoch; the message names them.
-    Nothing may be replaced.
+    """Two objects of one compaction contain the same offset of a stream, or a later offset under an
+    older epoch. The message names them. Nothing may be replaced.
     """
 
 
 class CompactionLimitError(S3StreamError):
-    """A compaction does not fit into a bound; the message names the bound and the remedy. Nothing was written."""
+    """A compaction exceeds a limit; the message names the limit and the remedy. Nothing was
+    written.
+    """

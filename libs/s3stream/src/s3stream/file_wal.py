@@ -24,7 +24,9 @@ from s3stream.settings import StorageSettings
 
 
 class FileWal:
-    """`WriteAheadLog` on a journal. Build it with `open`; one process at a time has the directory."""
+    """`WriteAheadLog` on a journal. Create it with `open`; the directory admits one process at a
+    time.
+    """
 
     gathers = False
     trim_is_recorded = False
@@ -48,24 +50,26 @@ class FileWal:
         settings: StorageSettings,
         telemetry: Telemetry,
     ) -> FileWal:
-        """Verify the log in a directory, or begin one in it.
+        """Verify the existing log in a directory, or create one.
 
         Args:
-            disk: where.
-            directory: of this log alone.
-            identity: 16 bytes that name the node and its cluster; the directory of another one is refused.
-            settings: sizes.
-            telemetry: where the journal counts.
+            disk: disk of the directory.
+            directory: used by this log only.
+            identity: 16 bytes that identify the node and its cluster; a log with another identity
+                is refused.
+            settings: storage settings.
+            telemetry: receives the journal's metrics.
 
         Raises:
             WalCorruptError: bytes below the newest proof of sync are damaged; nothing was changed.
             JournalIdentityError: the directory belongs to another node or cluster.
-            BlockingIOError: another process has the directory.
+            BlockingIOError: another process uses the directory.
             OSError: the disk failed.
         """
         journal_settings = JournalSettings(
             segment_bytes=settings.wal_segment_bytes,
-            # What is queued is held by the log cache, whose budget is the real bound; hooks may exceed that a little.
+            # Queued entries are held by the log cache, whose budget is the real bound; hooks may
+            # exceed it slightly.
             queue_bytes_max=2 * settings.log_cache_bytes_max,
             spares_max=settings.wal_spares_max,
         )
@@ -103,7 +107,7 @@ class FileWal:
         queued_bytes = journal.queued_bytes
         window_room_bytes = self._window_bytes_max - journal.retained_bytes - queued_bytes
         if queued_bytes == 0:
-            return window_room_bytes  # an entry larger than the queue may have it for itself
+            return window_room_bytes  # an entry larger than the queue is accepted when the queue is empty
         return min(window_room_bytes, self._queue_bytes_max - queued_bytes)
 
     @property
@@ -122,7 +126,7 @@ class FileWal:
             raise StorageFailedError(f"{self._directory}: {error}") from error
 
     def hurry(self) -> None:
-        """The disk is never idle while something waits."""
+        """Do nothing: the log writes as soon as the previous write ends."""
 
     async def recover(self) -> AsyncIterator[tuple[int, StreamRecord]]:
         try:
@@ -137,5 +141,5 @@ class FileWal:
         self._journal.trim(before_sequence)
 
     async def close(self, *, needless: bool = False) -> None:
-        del needless  # it is found empty
+        del needless  # the next start finds it empty
         await self._journal.close()

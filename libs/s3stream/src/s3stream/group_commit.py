@@ -1,7 +1,8 @@
-"""Group commit: what is appended while the log syncs becomes its next entry, and one callback. A log that gathers by itself gets an entry every turn.
+"""Group commit: appends that arrive while the log syncs form its next entry and share one callback.
 
-Keeps the order of appends, and lets a caller mark a cut: an action that runs exactly between what was appended before it and what
-comes after, once the former is durable.
+Keeps the order of appends. A caller can also add a cut: an action that runs when everything
+appended before it is durable, and before anything later is acknowledged. A log that gathers by
+itself (`WriteAheadLog.gathers`) receives one entry per turn of the event loop.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from s3stream.records import StreamRecord
 from s3stream.wal import WriteAheadLog
 
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
-"""Told once, in the loop's thread: None when the record is durable and cached, or the error. Must not raise."""
+"""Called once, in the loop's thread: with None when the record is durable and cached, or with the
+error. Must not raise."""
 
 PendingAppend: TypeAlias = tuple[OpenStream, StreamRecord, int, OnDurable]
-"""Stream, record, its encoded size in bytes, and whom to tell."""
+"""Stream, record, encoded size in bytes, and callback."""
 
 
 class DurableSink(Protocol):
     """Receives the outcome of appends."""
 
     def on_durable(self, appends: list[PendingAppend], sequence: int, started_ns: int) -> None:
-        """Report appends that are durable in a WAL entry whose first append came at `started_ns`."""
+        """Report durable appends of a WAL entry whose first append arrived at `started_ns`."""
         ...
 
     def on_wal_failed(self, appends: list[PendingAppend], error: BaseException) -> None:
-        """Report appends whose durability stays unknown, as does that of all later ones."""
+        """Report appends with an unknown outcome; all later appends also have an unknown outcome."""
         ...
 
 
@@ -56,8 +58,8 @@ class _Entry:
 class GroupCommit:
     """Appends on their way to the log, in order.
 
-    One entry gathers. It is handed over when the turn of the loop that began it ends; if others are in flight and the log does not gather by
-    itself, when they are done; and whenever it is full.
+    One entry gathers. It is submitted at the end of the loop turn that began it. If other entries
+    are in flight and the log does not gather by itself, it waits for them, unless it is full.
     """
 
     def __init__(self, wal: WriteAheadLog, sink: DurableSink, clock: Clock, *, entry_bytes_max: int) -> None:
@@ -70,25 +72,26 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._gathering: _Entry | None = None
         self.room_bytes = 0
-        """What the log takes surely: what it had left when the gathering entry was begun, without what that holds; 0 while none gathers.
-        Asking the log costs more than an append may."""
+        """Bytes that the log certainly accepts: its room when the gathering entry began, minus the
+        entry's content; 0 while none gathers. Cached, because a query of the log costs more than an
+        append may."""
         self._unplaced: deque[_Entry] = deque()
-        """Complete, and not in the log yet: its queue is full."""
+        """Complete entries that are not in the log yet, because its queue is full."""
         self._in_flight: deque[_Entry] = deque()
 
     @property
     def idle(self) -> bool:
-        """Nothing is on its way."""
+        """Whether no append is pending."""
         return self._gathering is None and not self._unplaced and not self._in_flight
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether the log takes so many more bytes without growing beyond its bounds."""
+        """Whether the log accepts this many more bytes within its bounds."""
         if self._unplaced:
             return False
         return size_bytes <= (self._wal.room_bytes if self._gathering is None else self.room_bytes)
 
     def add(self, stream: OpenStream, record: StreamRecord, size_bytes: int, on_durable: OnDurable) -> None:
-        """Take an append."""
+        """Add an append."""
         entry = self._gathering
         if entry is not None and entry.size_bytes + size_bytes > self._entry_bytes_max:
             self._hand_over(entry)
@@ -106,7 +109,9 @@ class GroupCommit:
         self.room_bytes -= size_bytes
 
     def cut(self, action: Callable[[], None]) -> None:
-        """Run `action` as soon as everything appended so far is durable and acknowledged, and before anything later is."""
+        """Run `action` as soon as everything appended so far is durable and acknowledged, and
+        before any later append is.
+        """
         entry = self._gathering
         if entry is not None:
             entry.cuts.append(action)
@@ -120,7 +125,7 @@ class GroupCommit:
 
     def _hand_over(self, entry: _Entry) -> None:
         if entry is not self._gathering:
-            return  # handed over before the turn ended
+            return  # submitted before the turn ended
         assert entry.appends, "an entry is begun by an append"
         assert entry.sequence == -1, "an entry is handed over once"
         self._gathering = None
@@ -129,29 +134,30 @@ class GroupCommit:
         self._place()
 
     def _place(self) -> None:
-        """Give the log what its queue takes, in order."""
+        """Submit entries in order, as far as the log's queue accepts them."""
         while self._unplaced:
             entry = self._unplaced[0]
             try:
                 entry.sequence = self._wal.append(entry.buffers, self._on_done)
             except WalFullError:
                 assert self._in_flight, "an empty queue takes any entry"
-                return  # the next entry that is done makes room
+                return  # retried when the next entry is durable
             except StorageFailedError as error:
-                # Reported in order, and not from within another caller's append, whose record filled this entry.
+                # Reported in order, and not from within the append of another caller whose record
+                # filled this entry.
                 entry.refused = error
                 self._loop.call_soon(self._tell_refused)
             self._in_flight.append(self._unplaced.popleft())
 
     def _on_done(self, error: BaseException | None) -> None:
-        """The oldest entry in flight is durable, or will never be known to be."""
+        """Handle the outcome of the oldest entry in flight."""
         assert self._in_flight, "an answer of the log belongs to an entry"
         entry = self._in_flight.popleft()
         assert entry.refused is None
         assert entry.sequence >= 0
         self._place()
         if self._gathering is not None and not self._in_flight:
-            self._hand_over(self._gathering)  # the disk first: it works while callbacks run
+            self._hand_over(self._gathering)  # submit first, so that the disk works while callbacks run
         if error is not None:
             self._sink.on_wal_failed(entry.appends, error)
         else:
@@ -170,11 +176,12 @@ class GroupCommit:
 
 
 WAITING_MAX: Final = LINKS_MAX
-"""Appends that one upload names; later ones of the same block are traced to their acknowledgement only."""
+"""Appends linked to one upload. Later appends of the same block are traced only up to their
+acknowledgement."""
 
 
 class AppendTraces:
-    """Follows appends of one node from the log to the next seal."""
+    """Traces the appends of one node from the log to the next seal."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -187,7 +194,7 @@ class AppendTraces:
         size_bytes: int,
         on_durable: Callable[[BaseException | None], None],
     ) -> Callable[[BaseException | None], None]:
-        """What to call instead of `on_durable`: the same, with a span around the wait."""
+        """Wrap `on_durable` with a span that covers the wait."""
         started_ns = self._clock.monotonic_ns()
 
         def told(error: BaseException | None) -> None:
@@ -205,7 +212,9 @@ class AppendTraces:
         return told
 
     def take(self) -> tuple[TraceContext, ...]:
-        """The appends that became durable since the last seal that made objects, oldest first."""
+        """Return the traced appends that became durable since the last seal that created objects,
+        oldest first.
+        """
         taken, self._durable = tuple(self._durable), []
         return taken
 

@@ -1,11 +1,13 @@
-"""Log cache: records from their append to their eviction, as blocks for uploads and as runs for readers.
+"""Log cache: holds records from their append to their eviction, in blocks for uploads and in runs
+for readers.
 
-A *block* is uploaded as a unit: the active one fills, sealed ones wait for their commit, free ones serve readers until
-their memory is needed. A *chain* contains the cached runs of one stream in offset order, one per block. Blocks become
-free in the order in which they were sealed and are evicted in that order, a few records at a time, so a chain loses
-records only at its front.
+A *block* is uploaded as a unit: the active block fills, sealed blocks wait for their commit, free
+blocks serve readers until their memory is needed. A *chain* contains the cached runs of one stream
+in offset order, one run per block. Blocks become free in the order in which they were sealed and
+are evicted in that order, a few records at a time, so a chain loses records only at its front.
 
-This module neither waits nor does I/O. `sealing` decides when to seal, `upload_plan` what becomes of a sealed block.
+This module neither waits nor does I/O. `sealing` decides when to seal; `upload_plan` assigns sealed
+data to objects.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ from s3stream.upload_plan import UploadPiece
 
 _RECORD_COST_BYTES = RECORD_HEADER_BYTES + RECORD_OVERHEAD_BYTES
 _EVICTED_BYTES_MAX = 1024 * 1024
-"""What is evicted beyond need: freeing a whole block of small records at once would take tenths of a second."""
+"""Bytes evicted beyond the need. Freeing a whole block of small records at once would take tenths
+of a second."""
 
 FETCH_RECORDS_MAX: Final = 4_096
-"""Records of one fetch: of tiny ones the bytes asked for would hold so many that collecting them held up the loop."""
+"""Records of one fetch. With tiny records, the requested bytes would contain so many that
+collecting them would block the event loop."""
 
 
 class StreamRun:
-    """Records of one stream in one block, without a hole between them. Never empty once it is in a chain."""
+    """Contiguous records of one stream in one block. A run in a chain is never empty."""
 
     __slots__ = ("base_offsets", "chain", "first_sequence", "oldest_ns", "records", "size_bytes")
 
@@ -50,19 +54,21 @@ class StreamRun:
 
     @property
     def charged_bytes(self) -> int:
-        """What the run costs of the cache's budget."""
+        """Charged bytes of the run."""
         return self.size_bytes + len(self.records) * RECORD_OVERHEAD_BYTES
 
     def drop_oldest(self, charged_bytes: int) -> int:
-        """Drop records from the front until this much is free, or all; a little more where that is cheaper.
+        """Drop records from the front until this many bytes are free, or none is left; slightly
+        more if that is cheaper.
 
         Returns:
-            What they were charged.
+            The charged bytes that were released.
         """
         assert self.records, "a run in a chain is never empty"
         assert charged_bytes > 0
         records = self.records
-        # Dropping from the front moves all that is behind: a 256th part at a time bounds what is moved in all, a MiB what takes long.
+        # Dropping from the front moves all later elements. Dropping at least 1/256 at a time bounds
+        # the total moves; dropping at most a MiB bounds the time.
         count_min = len(records) >> 8
         freed_bytes = count = 0
         for record in records:
@@ -88,15 +94,16 @@ class StreamChain:
 
     @property
     def first_offset(self) -> int | None:
-        """The first offset held; None when nothing is."""
+        """The first cached offset; None if the chain is empty."""
         return self.runs[0].base_offsets[0] if self.runs else None
 
     def fetch(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:
-        """Records from the one that contains `start_offset` on, without copying.
+        """Return records from the one that contains `start_offset` on, without copying.
 
         Returns:
-            At least one record however big, then as many as have payloads within `max_bytes` together, `FETCH_RECORDS_MAX` at
-            most; [] when `start_offset` is behind the last record; None when the record is not held.
+            At least one record regardless of its size, then as many as fit into `max_bytes` of
+                payloads together, at most `FETCH_RECORDS_MAX`. [] when `start_offset` is after the
+                last record; None when the record is not cached.
         """
         assert start_offset >= 0
         runs = self.runs
@@ -140,7 +147,7 @@ class LogBlock:
         self.oldest_ns = 0
 
     def take(self, run: StreamRun) -> None:
-        """Add a run that is complete."""
+        """Add a complete run."""
         assert run.chain.stream_id not in self.runs
         if self.runs:
             self.first_sequence = min(self.first_sequence, run.first_sequence)
@@ -153,7 +160,7 @@ class LogBlock:
         self.charged_bytes += run.charged_bytes
 
     def give(self, stream_id: StreamId) -> StreamRun | None:
-        """Remove a stream's run, if there is one."""
+        """Remove and return a stream's run, if there is one."""
         run = self.runs.pop(stream_id, None)
         if run is not None:
             self.size_bytes -= run.size_bytes
@@ -164,7 +171,7 @@ class LogBlock:
 
 
 class SealedBlocks:
-    """Blocks that are uploaded together, oldest first: what was carried into the block, if anything, and the block itself."""
+    """Blocks that are uploaded together, oldest first: carried data, if any, and the sealed block."""
 
     __slots__ = ("blocks",)
 
@@ -173,20 +180,20 @@ class SealedBlocks:
 
     @property
     def first_sequence(self) -> int | None:
-        """The oldest WAL entry that still has data in here; None when nothing has."""
+        """The oldest WAL entry with data in these blocks; None if there is none."""
         return min((block.first_sequence for block in self.blocks if block.runs), default=None)
 
     @property
     def charged_bytes(self) -> int:
-        """What they cost of the cache's budget."""
+        """Charged bytes of the blocks."""
         return sum(block.charged_bytes for block in self.blocks)
 
     def oldest_ns_of(self, stream_id: StreamId) -> int:
-        """When the oldest record of a stream in here became durable."""
+        """When the oldest record of a stream in these blocks became durable."""
         return min(block.runs[stream_id].oldest_ns for block in self.blocks if stream_id in block.runs)
 
     def pieces(self) -> list[UploadPiece]:
-        """One piece per stream, sorted by stream id."""
+        """Return one piece per stream, sorted by stream id."""
         runs_of: dict[StreamId, list[StreamRun]] = {}
         for block in self.blocks:
             for stream_id, run in block.runs.items():
@@ -195,9 +202,10 @@ class SealedBlocks:
 
 
 class LogCache:
-    """The records of all streams of a node, within a budget.
+    """The cached records of all streams of a node, within a budget.
 
-    `charged_bytes` counts everything: what is on its way to the WAL (`reserve`), what waits for upload, and what is free.
+    `charged_bytes` counts everything: pending appends (`reserve`), data that waits for upload, and
+    free data.
     """
 
     def __init__(self, *, bytes_max: int) -> None:
@@ -205,13 +213,13 @@ class LogCache:
         self._bytes_max = bytes_max
         self._free: deque[LogBlock] = deque()
         self._evicting: list[StreamRun] = []
-        """Of the oldest free block, those with records left; the next one last."""
+        """The remaining records of the oldest free block; the next one to evict is last."""
         self._free_bytes = 0
         self.charged_bytes = 0
         self.active = LogBlock()
         self.carried: LogBlock | None = None
         self.now_ns = 0
-        """When the records that are put now became durable; set once per group commit."""
+        """When the records that are added now became durable; set once per group commit."""
 
     @property
     def bytes_max(self) -> int:
@@ -224,7 +232,9 @@ class LogCache:
         return self.charged_bytes - self._free_bytes
 
     def reserve(self, charge_bytes: int, *, within_bytes: int) -> bool:
-        """Charge a record that is on its way, evicting free blocks for it; False if the total would exceed `within_bytes`."""
+        """Charge a record before it is durable, and evict free blocks for it. Return False if the
+        total would exceed `within_bytes`.
+        """
         assert charge_bytes > 0
         assert within_bytes <= self._bytes_max
         total = self.charged_bytes + charge_bytes
@@ -242,7 +252,7 @@ class LogCache:
         self.charged_bytes += charge_bytes
 
     def put(self, chain: StreamChain, record: StreamRecord, size_bytes: int, sequence: int) -> None:
-        """Make a durable record readable and part of the active block; it was charged before."""
+        """Make a durable record readable and add it to the active block. It was charged before."""
         run = chain.active
         block = self.active
         if run is None:
@@ -261,7 +271,7 @@ class LogCache:
         block.charged_bytes += size_bytes + RECORD_OVERHEAD_BYTES
 
     def seal(self) -> SealedBlocks:
-        """Close the active block, together with what was carried to it, and begin a new one."""
+        """Close the active block, together with data carried to it, and begin a new one."""
         blocks = (self.active,) if self.carried is None else (self.carried, self.active)
         for run in self.active.runs.values():
             run.chain.active = None
@@ -271,9 +281,10 @@ class LogCache:
         return SealedBlocks(blocks)
 
     def carry(self, sealed: SealedBlocks, stream_ids: Collection[StreamId]) -> None:
-        """Move the runs of these streams out of blocks just sealed, to the front of the active block.
+        """Move the runs of these streams out of sealed blocks to the front of the active block.
 
-        Their payloads are copied: a few carried bytes would otherwise hold the network buffers of whole requests.
+        Payloads are copied. Otherwise a few carried bytes would keep the network buffers of whole
+        requests in memory.
         """
         assert self.carried is None
         assert not self.active.runs, "only right after the seal"
@@ -291,14 +302,16 @@ class LogCache:
         self.carried = carried
 
     def free(self, sealed: SealedBlocks) -> None:
-        """Make committed or dropped blocks evictable; they stay readable."""
+        """Make committed or dropped blocks evictable. Their records stay readable."""
         for block in sealed.blocks:
             if block.runs:
                 self._free.append(block)
                 self._free_bytes += block.charged_bytes
 
     def evict_to(self, bytes_max: int) -> int:
-        """Drop the oldest free records until at most so much is charged, or none is left; returns what is charged."""
+        """Evict the oldest free records until at most this much is charged, or none is left. Return
+        the charged bytes.
+        """
         while self.charged_bytes > bytes_max:
             if not self._evicting:
                 if not self._free:
@@ -317,7 +330,7 @@ class LogCache:
 
 
 def _piece(stream_id: StreamId, runs: list[StreamRun]) -> UploadPiece:
-    if len(runs) == 1:  # nearly always: only a carried rest makes a second one
+    if len(runs) == 1:  # usually one block; carried data adds a second one
         (run,) = runs
         epoch = StreamEpoch(run.records[0].epoch)
         return UploadPiece(

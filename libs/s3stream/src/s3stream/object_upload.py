@@ -1,8 +1,8 @@
 """Execution of one upload plan: prepare ids, encode and put objects, commit.
 
-Used by the upload pipeline and by recovery. A put is repeated without limit: the data must leave the write-ahead log,
-and backpressure bounds what waits behind it. Prepared ids expire, so an upload that takes too long starts again with
-new ids; garbage collection removes the old ones.
+Used by the upload pipeline and by recovery. A put is retried without limit: the data must leave the
+write-ahead log, and backpressure bounds what waits behind it. Prepared ids expire, so an upload
+that takes too long restarts with new ids; garbage collection removes the old objects.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from s3stream.upload_plan import UploadPiece, UploadPlan
 LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512
 BYTES_PER_TURN: Final = 4 * 1024 * 1024
-"""What is encoded before others get the event loop: half a millisecond."""
+"""Records encoded in one turn of the event loop, about half a millisecond."""
 
 PREPARED_PERCENT: Final = 80
-"""Share of the prepared ids' life in which they are used; the rest is for a commit's way to the controller."""
+"""Share of the prepared ids' lifetime after which an upload restarts. The rest is reserved for the
+commit's way to the controller."""
 
 _RETRY_MS_FIRST: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedGroup:
-    """The objects of one commit, in the store."""
+    """The stored objects of one commit."""
 
     stream_set_object: UploadedObject | None
     stream_objects: tuple[UploadedObject, ...]
@@ -52,14 +53,14 @@ class UploadedGroup:
 
 @dataclass(frozen=True, slots=True)
 class UploadedPlan:
-    """All objects of a plan, in the store, and until when they may be committed."""
+    """All stored objects of a plan, and the time until which they may be committed."""
 
     groups: tuple[UploadedGroup, ...]
     usable_until_ns: int
 
 
 class ObjectUploader:
-    """Carries plans into the store; with `recovered`, those of another process's log."""
+    """Executes upload plans. With `recovered`, the data comes from another process's log."""
 
     def __init__(
         self,
@@ -95,19 +96,20 @@ class ObjectUploader:
         turn: asyncio.Future[None] | None = None,
         trim_sequence: Callable[[], int] | None = None,
     ) -> int:
-        """Bring every object of a plan into the store and commit them group by group, however long it takes.
+        """Store every object of a plan and commit them group by group. Retries until it succeeds.
 
         Args:
-            plan: what to upload.
-            turn: awaited between puts and commit: an older upload that must be visible first.
-            trim_sequence: asked at the last commit, which tells the controller: once it is done the log needs nothing below.
+            plan: the objects to upload.
+            turn: awaited between puts and commit, so that older uploads commit first.
+            trim_sequence: called for the last commit, which sends the result to the controller:
+                after this commit the log needs no earlier entry.
 
         Returns:
-            What the controller was told, 0 if nothing.
+            The trim point sent to the controller, 0 if none.
 
         Raises:
             CommitRefusedError: the controller refused; the node must stop.
-            ObjectCorruptError: a key is taken by a foreign object.
+            ObjectCorruptError: another writer's object has the same key.
         """
         groups = plan.groups
         told = 0
@@ -123,7 +125,7 @@ class ObjectUploader:
         return told
 
     async def _commit_trim(self, trim_sequence: Callable[[], int], turn: asyncio.Future[None] | None) -> int:
-        """Tell the trim point alone: all that there was belonged to streams that are deleted."""
+        """Commit only the trim point, because all data belonged to deleted streams."""
         if turn is not None:
             await asyncio.shield(turn)
         told = trim_sequence()
@@ -139,7 +141,9 @@ class ObjectUploader:
                 pass
 
     async def _commit(self, uploaded: UploadedPlan, trim_sequence: int) -> int:
-        """Make the objects visible; returns how many groups are, which is not all when the ids grew too old. The last tells the trim point."""
+        """Commit the groups in order; the last commit carries the trim point. Return the number of
+        committed groups, which is smaller if the prepared ids expired.
+        """
         assert trim_sequence >= 0
         started_ns = self._clock.monotonic_ns()
         committed = 0
@@ -191,7 +195,7 @@ class ObjectUploader:
         return UploadedPlan(groups, usable_until_ns)
 
     async def _prepare(self, count: int) -> list[tuple[str, ObjectId]]:
-        """Keys and ids of so many new objects."""
+        """Return keys and ids of this many new objects."""
         assert 0 < count <= PREPARED_IDS_MAX
         prepared = await self._objects.prepare_objects(count)
         assert prepared.count >= count, "the controller reserves all ids or refuses"
@@ -232,7 +236,9 @@ class ObjectUploader:
         return writer.finish()
 
     async def _put_create_only(self, key: str, encoded: EncodedObject) -> None:
-        """Put; a taken key must be an earlier attempt of ours, for the id was prepared for us alone."""
+        """Put an object. If its key exists, it must be an earlier attempt of this upload, because
+        the id was prepared for it.
+        """
         try:
             await self._store.put(key, encoded.buffers)
         except ObjectAlreadyExistsError:
@@ -261,7 +267,9 @@ class ObjectUploader:
 
 
 def _objects_of(plan: UploadPlan) -> list[tuple[UploadPiece, ...]]:
-    """What each object holds, in the order of the ids: per group the stream set object, then the stream objects."""
+    """Return the content of each object in the order of the ids: per group the stream set object,
+    then the stream objects.
+    """
     contents: list[tuple[UploadPiece, ...]] = []
     for group in plan.groups:
         if group.stream_set:

@@ -1,7 +1,7 @@
-"""State of a stream that is open at this node: offsets, cached records, upload hook.
+"""State of a stream that is open on this node: offsets, cached records, upload hook.
 
-Plain state without behaviour, shared by `stream` (the callers' interface), `storage` (acknowledges appends) and
-`sealing` (runs hooks).
+Shared by `stream` (the interface for callers), `storage` (acknowledges appends) and `sealing` (runs
+hooks).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from s3stream.ports import StreamState
 
 
 class OpenStream:
-    """The offsets: committed ≤ confirmed ≤ next.
+    """Offsets of an open stream: committed ≤ confirmed ≤ next.
 
-    Readable from `start_offset` on, in objects below `committed_offset`, durable and cached below `confirmed_offset`, given to appends
-    below `next_offset`.
+    Data is readable from `start_offset` on: in objects below `committed_offset`, durable and cached
+    below `confirmed_offset`. Offsets below `next_offset` are assigned to appends.
     """
 
     __slots__ = (
@@ -44,6 +44,7 @@ class OpenStream:
         self.chain = StreamChain(state.stream_id)
         self.upload_hook: Callable[[], bool] | None = None
         self.awaits_hook = False
-        """Own data was appended since the last run of the hook."""
+        """Data other than a hook's was appended since the last run of the hook."""
         self.seen_in_image = False
-        """The image has shown this stream: from then on its absence means that it was deleted, before that only that the image lags."""
+        """The image has contained this stream. Its absence now means that it was deleted; before
+        that, absence only means that the image lags."""

@@ -1,7 +1,7 @@
-"""What s3stream needs from the cluster: three ports that services implement over their controller session.
+"""Ports to the cluster that s3stream needs. Services implement them over their controller session.
 
-Errors: implementations raise the exceptions of `s3stream.errors`; a call whose outcome is unknown is retried by the implementation
-under the same request id until it is known, so callers never see "maybe".
+Implementations raise the exceptions of `s3stream.errors`. They retry a call with an unknown outcome
+under the same request id until the outcome is known, so callers never get an uncertain result.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final, Protocol
 from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamEpoch, StreamId
 
 PIECES_MAX: Final = 64
-"""Most pieces of one answer of the read index."""
+"""Pieces in one answer of the read index."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """Where a stream stands: readable offsets are [start_offset, end_offset), appended under `epoch`."""
+    """State of a stream: offsets [start_offset, end_offset) are readable, appended under `epoch`."""
 
     stream_id: StreamId
     epoch: StreamEpoch
@@ -38,7 +38,9 @@ class StreamRange:
 
 @dataclass(frozen=True, slots=True)
 class UploadedObject:
-    """An object in the store, ready to be committed. A stream object has one range, a stream set object any number."""
+    """An object in the store that is ready for commit. A stream object has one range, a stream set
+    object any number.
+    """
 
     object_id: ObjectId
     size_bytes: int
@@ -47,7 +49,7 @@ class UploadedObject:
 
 @dataclass(frozen=True, slots=True)
 class PreparedObjects:
-    """A run of `count` object ids from `first_object_id` on, and where their objects belong."""
+    """`count` object ids from `first_object_id` on, and the namespace of their keys."""
 
     first_object_id: ObjectId
     count: int
@@ -57,9 +59,11 @@ class PreparedObjects:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPiece:
-    """One answer of the read index: this object holds [start_offset, end_offset) of the stream asked for.
+    """One entry of a read index answer: this object contains [start_offset, end_offset) of the
+    requested stream.
 
-    `range_count` are the ranges of all streams in it, by which the length of its index is foreseen; 0: not known.
+    `range_count` is the number of ranges of all streams in the object, from which readers estimate
+    the length of its index; 0: unknown.
     """
 
     object_id: ObjectId
@@ -73,7 +77,9 @@ class ObjectPiece:
 
 @dataclass(frozen=True, slots=True)
 class WalName:
-    """One write-ahead log in the object store: a node has one for each of its epochs. `namespace` is the cluster's origin namespace."""
+    """One write-ahead log in the object store; a node has one for each of its epochs. `namespace`
+    is the cluster's origin namespace.
+    """
 
     namespace: str
     node_id: NodeId
@@ -82,9 +88,10 @@ class WalName:
 
 @dataclass(frozen=True, slots=True)
 class OpenWal:
-    """A log that is not closed: slots below `trim_sequence` hold nothing that is not committed.
+    """A log that is not closed. Everything in slots below `trim_sequence` is committed.
 
-    As an image shows it that has the recovery's assignment: an older trim point may lie below slots that its owner deleted.
+    Read it from an image that shows the recovery's assignment: an older trim point may precede
+    slots that the owner deleted.
     """
 
     name: WalName
@@ -92,34 +99,36 @@ class OpenWal:
 
 
 class StreamManager(Protocol):
-    """The life of streams."""
+    """Operations on streams."""
 
     async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
-        """Make closed, empty streams at epoch -1, one per set of tags."""
+        """Create closed, empty streams at epoch -1, one for each set of tags."""
         ...
 
     async def open_streams(self, streams: Sequence[tuple[StreamId, StreamEpoch]]) -> list[StreamState]:
-        """Own streams at new epochs, all or none.
+        """Open streams at new epochs, atomically.
 
         Raises:
-            StreamFencedError: one is at a newer epoch already.
-            StreamNotClosedError: one is still open at an older epoch.
-            StreamNotFoundError: one does not exist.
+            StreamFencedError: a stream is already at a newer epoch.
+            StreamNotClosedError: a stream is still open at an older epoch.
+            StreamNotFoundError: a stream does not exist.
         """
         ...
 
     async def close_streams(
         self, streams: Sequence[StreamState], *, recovered: WalName | None = None
     ) -> None:
-        """Give streams up at exactly these epochs and end offsets, all or none.
+        """Close streams at exactly these epochs and end offsets, atomically.
 
         Args:
-            streams: at most 1,000; those closed already at just these epochs and ends count as closed.
-            recovered: the log whose owner's streams these are, when another process recovers it; None: the caller's own.
+            streams: at most 1,000. A stream that is already closed at the same epoch and end counts
+                as closed.
+            recovered: the log whose owner's streams these are, if another process recovers it;
+                None: the caller's own.
 
         Raises:
-            StreamFencedError: one is at another epoch, or ends elsewhere.
-            StreamNotFoundError: one does not exist.
+            StreamFencedError: a stream is at another epoch or ends at another offset.
+            StreamNotFoundError: a stream does not exist.
             WalNotHeldError: the recovered log is closed, or another process recovers it now.
         """
         ...
@@ -133,19 +142,21 @@ class StreamManager(Protocol):
         ...
 
     def owned_streams(self) -> list[StreamState]:
-        """Streams that the controller holds open at this node, from an image that shows this process's registration."""
+        """Return the streams that are open at this node, from an image that contains this process's
+        registration.
+        """
         ...
 
     def exists(self, stream_id: StreamId) -> bool:
-        """Whether the stream is in the image (a deleted one is not)."""
+        """Whether the stream is in the image. A deleted stream is not."""
         ...
 
 
 class ObjectManager(Protocol):
-    """The life of objects, and the read index."""
+    """Operations on objects, and the read index."""
 
     async def prepare_objects(self, count: int) -> PreparedObjects:
-        """Reserve ids under a lease."""
+        """Reserve object ids under a lease."""
         ...
 
     async def commit_upload(
@@ -156,18 +167,21 @@ class ObjectManager(Protocol):
         trim_sequence: int = 0,
         recovered: WalName | None = None,
     ) -> None:
-        """Make objects visible, advance end offsets and move the log's trim point, atomically. The ids were prepared by the caller itself.
+        """Make objects visible, advance end offsets and move the log's trim point, atomically. The
+        caller prepared the ids.
 
         Args:
             stream_set_object: at most one.
             stream_objects: any number.
-            trim_sequence: with this commit the log in the object store, the caller's own or the recovered one, needs no slot below; 0 says
-                nothing.
-            recovered: the log whose owner's streams these ranges are of, when another process recovers it; None: the caller's own streams.
+            trim_sequence: with this commit, the log in the object store (the caller's own or the
+                recovered one) needs no slot below this; 0: unchanged.
+            recovered: the log whose owner's streams these ranges belong to, if another process
+                recovers it; None: the caller's own streams.
 
         Raises:
-            PreparedExpiredError: the ids' lease ran out; nothing was committed, and the upload starts anew.
-            CommitRefusedError: the controller refused; the node must stop (its state and the controller's differ).
+            PreparedExpiredError: the ids expired; nothing was committed, and the upload restarts.
+            CommitRefusedError: the controller refused; the node must stop, because its state
+                differs from the controller's.
             WalNotHeldError: the recovered log is closed, or another process recovers it now.
         """
         ...
@@ -175,42 +189,46 @@ class ObjectManager(Protocol):
     async def find_objects(
         self, stream_id: StreamId, start_offset: int, end_offset: int, *, pieces_max: int = PIECES_MAX
     ) -> list[ObjectPiece]:
-        """The read index: contiguous pieces from `start_offset` on, at most `pieces_max`, possibly ending short of `end_offset`.
+        """Return contiguous pieces from `start_offset` on, at most `pieces_max`; they may end
+        before `end_offset`.
 
-        An empty answer while the stream reaches beyond `start_offset` means that the metadata lags: ask again.
+        An empty answer for a stream that extends beyond `start_offset` means that the metadata lag:
+        retry.
         """
         ...
 
 
 class WalManager(Protocol):
-    """The life of write-ahead logs in the object store."""
+    """Operations on write-ahead logs in the object store."""
 
     async def open_wal(self) -> WalName:
-        """The log of the caller's own epoch, which the controller lists as open when this returns; not before may a slot be put.
+        """Return the log of the caller's epoch after the controller lists it as open. No slot may
+        be put before that.
 
         Raises:
-            StorageFailedError: the epoch is over.
+            StorageFailedError: the epoch was replaced.
         """
         ...
 
     async def close_wal(self, name: WalName, end_sequence: int) -> None:
-        """The log is not needed any more: recovered, or left by its owner who acknowledges nothing more. Closed already: nothing happens.
+        """Close a log that was recovered, or whose owner acknowledges nothing more. Idempotent.
 
         Args:
             name: the caller's own log, or one that it recovers.
             end_sequence: one past the last slot.
 
         Raises:
-            StorageFailedError: the epoch is over.
+            StorageFailedError: the epoch was replaced.
             WalNotHeldError: another process recovers the log now.
         """
         ...
 
     async def verify_epoch(self) -> None:
-        """Return if the caller's epoch was current and not fenced at a moment after this call: asked at the controller, never an image.
+        """Return if the caller's epoch was current and not fenced at some time after this call.
+        Asks the controller, never an image.
 
         Raises:
-            StreamFencedError: the epoch is over.
+            StreamFencedError: the epoch was replaced.
         """
         ...
 
@@ -219,5 +237,7 @@ class WalManager(Protocol):
         ...
 
     def may_delete_recovered(self) -> bool:
-        """Whether slots of a recovered log may be deleted: not while a forced recovery of the controllers waits for confirmation."""
+        """Whether slots of a recovered log may be deleted. False while a forced recovery of the
+        controllers waits for its confirmation.
+        """
         ...

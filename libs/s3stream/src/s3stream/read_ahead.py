@@ -1,10 +1,11 @@
 """Read-ahead: claims blocks in the block cache that a sequential reader will need next.
 
-A *reader* is a position in a stream: the offset at which its last read ended. A read that begins there continues the
-reader; any other read starts a new one. The first read of a reader claims only what it fetched and did not use. Each
-further read doubles the window, up to `blocks_max` and the reader's share of the room. Blocks are requested in large
-runs: with a GET that a read waits for in any case, otherwise when half of the window is used. A reader that stops
-loses its claims after a while, or when the claims of others need the room.
+A *reader* is a position in a stream: the offset at which its last read ended. A read that begins
+there continues the reader; any other read starts a new one. The first read of a reader claims only
+the blocks that it fetched and did not use. Each further read doubles the window, up to `blocks_max`
+and the reader's share of the room. Blocks are requested in large runs: together with a GET that a
+read needs anyway, otherwise when half of the window is used. An idle reader loses its claims after
+a while, or when other claims need the room.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from s3stream.ports import ObjectPiece
 
 READERS_MAX: Final = 1_024
 IDLE_MS_MAX: Final = 60_000
-"""Silence after which a reader's claims are dropped."""
+"""Idle time after which a reader's claims are released."""
 IDLE_MS_UNDER_PRESSURE: Final = 5_000
-"""The same while others find no room for theirs."""
+"""The same while other readers find no room for claims."""
 
 _Place: TypeAlias = tuple[StreamId, int]
 
 
 class PlannedBlock(NamedTuple):
-    """A block of the stream, and the object it lies in."""
+    """A block of the stream, and its object."""
 
     key: str
     entry: BlockEntry
@@ -48,7 +49,7 @@ ReadBlock: TypeAlias = tuple[str, DataBlock]
 
 
 class _Reader:
-    """One sequential reader. `ahead` are its claims."""
+    """One sequential reader and its claims (`ahead`)."""
 
     __slots__ = ("ahead", "extending", "used_ns", "window")
 
@@ -60,7 +61,7 @@ class _Reader:
 
 
 class ReadAhead:
-    """Read-ahead of all readers. `blocks_max` 0 turns it off."""
+    """Read-ahead of all readers. `blocks_max` 0 disables it."""
 
     def __init__(
         self,
@@ -91,15 +92,15 @@ class ReadAhead:
         read: Iterable[ReadBlock],
         pieces: Sequence[ObjectPiece],
     ) -> None:
-        """A read went from `start_offset` to `next_offset`.
+        """Record a read from `start_offset` to `next_offset`.
 
         Args:
             stream_id: of this stream.
-            start_offset: where the read began.
-            next_offset: where it ended.
-            end_offset: objects hold the stream up to here.
-            read: the blocks it looked at.
-            pieces: the objects that hold what comes next, as far as the read index said.
+            start_offset: start of the read.
+            next_offset: end of the read.
+            end_offset: end of the stream's data in objects.
+            read: blocks that the read used.
+            pieces: objects of the following offsets, as far as the read index answered.
         """
         if self._blocks_max == 0:
             return
@@ -125,22 +126,24 @@ class ReadAhead:
         needed: Sequence[BlockEntry],
         rest: Sequence[BlockEntry],
     ) -> Sequence[BlockEntry]:
-        """How much of the rest a read from `start_offset` fetches together with what it needs of an object: nothing unless it goes on, and waits for a GET there anyway.
+        """Return how many of the `rest` blocks a read should fetch together with the blocks it
+        needs. Zero unless the read continues a reader and needs a GET of this object anyway.
 
-        What it does not use it claims when it has ended (`advanced`).
+        The read claims fetched blocks that it does not use when it ends (`advanced`).
 
         Args:
             stream_id: of this stream.
-            start_offset: where the read begins.
+            start_offset: start of the read.
             key: the object.
             needed: the last blocks that the read needs.
-            rest: the blocks behind them in the same object.
+            rest: the blocks after them in the same object.
         """
         reader = self._readers.get((stream_id, start_offset))
         if reader is None or not needed or self._blocks.knows(key, needed[-1]):
             return ()
         missing = [entry for entry in needed if not self._blocks.knows(key, entry)]
-        # Cut out of one answer, blocks are held twice for a moment: readers with little room would push out each other's claims.
+        # Blocks briefly take twice their memory while they are copied out of a response. With
+        # little room, readers would evict each other's claims.
         room_bytes = self._share_bytes // 2 - sum(map(memory_bytes_of, missing))
         allowed = rest[: _fitting(rest[: self._next_window(reader)], room_bytes)]
         end = missing[0].position + self._blocks.run_bytes_max
@@ -167,10 +170,10 @@ class ReadAhead:
                 self._blocks.unclaim(planned.key, planned.entry)
 
     def _put(self, place: _Place, reader: _Reader) -> _Reader:
-        """The reader that stands at the place now."""
+        """Return the reader at this position."""
         other = self._readers.pop(place, None)
         if other is not None and len(other.ahead) > len(reader.ahead):
-            reader, other = other, reader  # two readers met: from here on they are one
+            reader, other = other, reader  # two readers met and are merged
         if other is not None:
             self._drop(other)
         self._readers[place] = reader
@@ -197,7 +200,7 @@ class ReadAhead:
         def ended(done: asyncio.Task[None]) -> None:
             reader.extending = None
             if not done.cancelled() and (error := done.exception()) is not None:
-                # What cannot be read ahead is reported to the reader that needs it.
+                # Errors of read-ahead are reported to the reader that needs the block.
                 assert isinstance(error, S3StreamError | ObjectStoreError), repr(error)
 
         task.add_done_callback(ended)
@@ -227,11 +230,13 @@ class ReadAhead:
 
     @property
     def _share_bytes(self) -> int:
-        """What one of the readers may claim."""
+        """Bytes that one reader may claim."""
         return self._blocks.claims_bytes_max // max(len(self._readers), 1)
 
     def _allowance(self, reader: _Reader, entries: Sequence[BlockEntry]) -> int:
-        """How many more blocks the reader may claim: up to its window, and to its share of the room."""
+        """Return how many more blocks the reader may claim, up to its window and its share of the
+        room.
+        """
         room_bytes = self._share_bytes - sum(memory_bytes_of(planned.entry) for planned in reader.ahead)
         return _fitting(entries[: max(reader.window - len(reader.ahead), 0)], room_bytes)
 
@@ -244,7 +249,7 @@ class ReadAhead:
     # Giving up
 
     def _expire(self, now_ns: int, idle_ms_max: int) -> bool:
-        """Drop readers that were silent for so long; returns whether there were any."""
+        """Drop readers that were idle for this long; return whether there were any."""
         expired = False
         while self._readers:
             place, reader = next(iter(self._readers.items()))
@@ -264,7 +269,7 @@ class ReadAhead:
             self._blocks.unclaim(planned.key, planned.entry)
 
     async def close(self) -> None:
-        """Stop reading ahead and drop all claims."""
+        """Stop reading ahead and release all claims."""
         extending = [reader.extending for reader in self._readers.values() if reader.extending is not None]
         while self._readers:
             self._drop(self._readers.popitem(last=False)[1])
@@ -272,7 +277,7 @@ class ReadAhead:
 
 
 def _fitting(entries: Sequence[BlockEntry], room_bytes: int) -> int:
-    """How many of the blocks, from the first on, have room."""
+    """Return how many of the blocks, from the first on, fit into the room."""
     for number, entry in enumerate(entries):
         room_bytes -= memory_bytes_of(entry)
         if room_bytes < 0:

@@ -1,8 +1,8 @@
-"""Reads of small parts of many streams at once, as needed to open thousands of partitions.
+"""Reads small parts of many streams together, as needed to open thousands of partitions.
 
-Each object is opened once for all streams in it, so adjacent data comes with one GET and no stream costs a task. This
-is a shortcut: parts that fail, are not known yet or have no room are missing in the answer. The caller then reads the
-stream alone, which gives the data or the error.
+Each object is opened once for all streams in it, so adjacent data needs one GET, and a stream needs
+no task. This is an optimization: the result omits parts that fail, are not indexed yet or do not
+fit. The caller then reads those streams individually and gets the data or the error.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from s3stream.record_run import PlannedPiece, RecordRun
 from s3stream.records import StreamRecord
 
 STREAMS_PER_TURN: Final = 32
-"""After so many others get the loop."""
+"""Streams processed in one turn of the event loop."""
 OBJECTS_AT_ONCE_MAX: Final = 16
-"""Objects that are opened, and then read, at the same time. A small stream lies in as many objects as there were uploads since it was last written anew: one behind the other
-they made an open after a failover wait for two answers of the store each."""
+"""Objects that are opened, and then read, at the same time. A small stream is in as many objects as
+there were uploads since its last rewrite. Opened one at a time, they would delay the opening of a
+partition after a failover by two round trips each."""
 
 StreamPart: TypeAlias = tuple[StreamId, int, int]
 """[start, end) of a stream."""
 
 
 class _Place(NamedTuple):
-    """A piece of one of the streams in an object."""
+    """A piece of one of the streams, and its object."""
 
     number: int
     stream_id: StreamId
@@ -48,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class _Visit:
-    """One object, and what is read of it."""
+    """One object, and the pieces to read from it."""
 
     __slots__ = ("entries", "fits", "key", "places", "size_bytes")
 
@@ -56,14 +57,14 @@ class _Visit:
         self.key = key
         self.places = sorted(places, key=lambda place: (place.stream_id, place.start_offset))
         self.entries: list[Sequence[BlockEntry]] = []
-        """The blocks for each place, once the object is open."""
+        """The blocks for each piece, after the object was opened."""
         self.size_bytes = 0
-        """What they take in memory."""
+        """Memory of the blocks."""
         self.fits = False
-        """Whether they are fetched."""
+        """Whether the blocks fit into the room and are fetched."""
 
     def choose(self, index: ObjectIndex) -> None:
-        """Note which blocks the places are in."""
+        """Determine the blocks of the pieces."""
         self.entries = [
             list(index.blocks_of(place.stream_id, place.start_offset, place.piece.end_offset))
             for place in self.places
@@ -83,9 +84,10 @@ class TogetherReader:
         self._clock = clock
 
     async def read(self, parts: Sequence[StreamPart], max_bytes: int) -> list[list[StreamRecord]]:
-        """For each part its contiguous records from the start on, within `max_bytes` but one at least; none where it takes a read of its own.
+        """Return for each part its contiguous records from the start on: within `max_bytes`, but at
+        least one. A part that needs a separate read has none.
 
-        All together take at most half of the block cache, and stay in it as long as there is room.
+        All parts together use at most half of the block cache.
         """
         runs = [RecordRun(*part, max_bytes) for part in parts]
         held = [True] * len(parts)
@@ -98,7 +100,9 @@ class TogetherReader:
         return [run.records for run in runs]
 
     async def _places(self, parts: Sequence[StreamPart]) -> dict[str, list[_Place]]:
-        """What to read of which object, objects in the order in which the streams go through them."""
+        """Return the pieces to read by object, with objects in the order in which the streams use
+        them.
+        """
         places: dict[str, list[_Place]] = {}
         for number, (stream_id, start_offset, end_offset) in enumerate(parts):
             if number % STREAMS_PER_TURN == 0:
@@ -111,7 +115,9 @@ class TogetherReader:
     async def _read_objects(
         self, visits: Sequence[_Visit], runs: Sequence[RecordRun], held: list[bool], room_bytes: int
     ) -> int:
-        """Add what some objects have to the runs, in their order; returns the room it took. A stream that misses a piece is done."""
+        """Append the pieces of some objects to the runs in order; return the bytes of room used. A
+        stream with a missing piece ends.
+        """
         taken_bytes = 0
         opened = await asyncio.gather(*map(self._open, visits), return_exceptions=True)
         for visit, error in zip(visits, opened, strict=True):
@@ -159,15 +165,15 @@ class TogetherReader:
 
 
 def _raise_unless_expected(error: BaseException | None) -> None:
-    """What a store or an object may do is no error here: a read of the stream's own tells of it."""
+    """Ignore errors of store and object. The stream's own read will report them."""
     if error is not None and not isinstance(error, ObjectStoreError | S3StreamError | BudgetExceededError):
         raise error
 
 
 def _add(key: str, piece: ObjectPiece, blocks: Sequence[DataBlock], run: RecordRun) -> bool:
-    """Put a piece behind a run; False when the run ends with it."""
+    """Append a piece to a run; return False when the run ends with it."""
     if piece.start_offset > run.next_offset:
-        return False  # objects came in another order than their offsets
+        return False  # the objects are not in the order of this stream's offsets
     planned = PlannedPiece(key, piece.end_offset, min(run.end_offset, piece.end_offset), ())
     try:
         at_once(run.piece_steps(planned, blocks))

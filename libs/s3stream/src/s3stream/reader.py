@@ -1,6 +1,7 @@
 """Reads of streams from objects: read index, then object indexes, then blocks.
 
-`storage.py` serves data that is not in an object yet (log cache, WAL) and calls this module for older data only.
+`storage.py` serves data that is not in an object yet (log cache, WAL) and calls this module for
+older data only.
 """
 
 from __future__ import annotations
@@ -31,23 +32,27 @@ from s3stream.records import RECORD_HEADER_BYTES, StreamRecord
 
 INDEX_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 VANISHED_TRIES_MAX: Final = 5
-"""How often the read index may name an object that the store does not have. Compaction replaces objects long before they are deleted, so
-one renewed answer is usually enough."""
+"""How often the read index may name an object that the store does not have. Compacted objects are
+deleted long after their replacement, so one repeated query is usually enough."""
 
 READ_AHEAD_BLOCKS_MAX: Final = 8
 OPENED_AT_ONCE_MAX: Final = 8
-"""Objects of one read that are opened at the same time; the stream's pieces lie in many where it is a small one of many."""
+"""Objects of one read that are opened at the same time. The pieces of a small stream are in many
+objects."""
 
 READ_PIECES_MAX: Final = 16
-"""Pieces that a read asks the read index for. All that one answer may have took 0.6 ms of the loop for every read, to use one or two of them;
-this many are enough to read ahead in, and for a fetch of a stream that has little in each object."""
+"""Pieces that a read requests from the read index. The maximum of an answer took 0.6 ms of the
+event loop per read, to use one or two pieces. This number suffices for read-ahead, and for a fetch
+of a stream with little data in each object."""
 
 LAG_WAIT_MS_FIRST: Final = 5
 LAG_WAIT_MS_MAX: Final = 200
 
 
 class ObjectStreamReader:
-    """Reads streams from the objects of one store; shares one index cache and one block cache among all readers of the process."""
+    """Reads streams from the objects of one store. All readers of the process share its index cache
+    and block cache.
+    """
 
     def __init__(
         self,
@@ -86,22 +91,25 @@ class ObjectStreamReader:
         *,
         timeout_ms: int | None = None,
     ) -> list[StreamRecord]:
-        """Contiguous records of one stream from the one that contains `start_offset` on.
+        """Return contiguous records of one stream from the one that contains `start_offset` on.
 
         Args:
-            stream_id: whose records.
+            stream_id: the stream.
             start_offset: may lie within a record; at or above the stream's start.
-            end_offset: exclusive; a record that begins below it may reach beyond it. Must be committed, or become so before the deadline.
-            max_bytes: of payloads; the first record is returned however big it is.
-            timeout_ms: instead of the one given at construction.
+            end_offset: exclusive; a record that begins below it may extend beyond it. Must be
+                committed before the deadline.
+            max_bytes: limit of payload bytes; the first record is returned regardless of its size.
+            timeout_ms: replaces the one given at construction.
 
         Returns:
-            At least one record, possibly fewer than asked for: what one answer of the read index covered.
+            At least one record; possibly fewer than requested, because one answer of the read index
+                covers a limited range.
 
         Raises:
-            ReadTimeoutError: the metadata stayed behind, or the store was slow.
-            ObjectNotFoundError: the metadata goes on naming an object that the store does not have.
-            ObjectCorruptError: an object breaks the format or lacks what the metadata says it has.
+            ReadTimeoutError: the metadata lagged, or the store was slow.
+            ObjectNotFoundError: the metadata repeatedly named an object that the store does not
+                have.
+            ObjectCorruptError: an object breaks the format or lacks data that the metadata list.
             BudgetExceededError: too many readers wait for room in the block cache; retriable.
             ObjectStoreError: the store failed.
         """
@@ -119,11 +127,11 @@ class ObjectStreamReader:
             ) from error
 
     async def read_together(self, parts: Sequence[StreamPart], max_bytes: int) -> list[list[StreamRecord]]:
-        """See `s3stream.read_together`."""
+        """Read small parts of many streams; see `s3stream.read_together`."""
         return await self._together.read(parts, max_bytes)
 
     async def close(self) -> None:
-        """Stop all GETs and drop the caches."""
+        """Cancel all GETs and clear the caches."""
         await self._ahead.close()
         await self._indexes.close()
         await self._blocks.close()
@@ -160,7 +168,8 @@ class ObjectStreamReader:
         assert pieces, "the read index found nothing"
         run = RecordRun(stream_id, start_offset, end_offset, max_bytes)
         planned = await self._plan(pieces, run)
-        # All pieces at once; the answer is what is contiguous and proven of them, and the next read meets the error behind it again.
+        # Process all pieces. The answer ends at the first error, and the next read, which starts
+        # there, raises it.
         outcomes = await asyncio.gather(
             *(self._blocks_of(part) for part in planned if part.error is None), return_exceptions=True
         )
@@ -187,15 +196,17 @@ class ObjectStreamReader:
     async def _blocks_of(self, part: PlannedPiece) -> list[DataBlock]:
         key = part.key
         if part.ahead or any(self._blocks.knows(key, entry) for entry in part.entries):
-            # What is damaged in a GET that brings more than this read needs is told to who needs it.
+            # A damaged block that this read does not need is reported to the read that needs it.
             with suppress(ObjectCorruptError):
                 return await self._blocks.blocks(key, [*part.entries, *part.ahead])
         return await self._blocks.blocks(key, part.entries)
 
     async def _plan(self, pieces: Sequence[ObjectPiece], run: RecordRun) -> list[PlannedPiece]:
-        """Which blocks of which objects may be needed, ending at the first object that cannot be opened.
+        """Return the blocks that may be needed, by object, up to the first object that cannot be
+        opened.
 
-        How much an object has of the stream is known when it is open, so objects are opened in growing groups until they have enough.
+        An object shows how much data of the stream it has only after opening, so objects are opened
+        in groups of growing size until there is enough.
         """
         planned: list[PlannedPiece] = []
         next_offset = run.next_offset
@@ -241,7 +252,7 @@ class ObjectStreamReader:
 
 
 def _enough(entries: Sequence[BlockEntry], next_offset: int, room_bytes: int) -> Sequence[BlockEntry]:
-    """As many blocks as may be needed to fill the room with what begins at `next_offset`."""
+    """Return as many blocks as may be needed to fill the room from `next_offset` on."""
     for number, entry in enumerate(entries):
         if room_bytes <= 0:
             return entries[:number]
@@ -250,7 +261,9 @@ def _enough(entries: Sequence[BlockEntry], next_offset: int, room_bytes: int) ->
 
 
 def _sure_bytes(entry: BlockEntry, next_offset: int) -> int:
-    """What a block surely brings: nothing if the read begins within it, because that may be at its last record."""
+    """Return the payload bytes that a block certainly contributes: 0 if the read begins within it,
+    possibly at its last record.
+    """
     if entry.start_offset < next_offset:
         return 0
     return entry.size_bytes - entry.record_count * RECORD_HEADER_BYTES

@@ -1,6 +1,7 @@
-"""The records of one read, assembled from blocks of several objects: contiguous, verified, within the requested size.
+"""Assembles the records of one read from blocks of several objects: contiguous, verified, within
+the requested size.
 
-No I/O: `reader` and `read_together` decide which blocks are fetched, and in which order.
+`reader` and `read_together` decide which blocks are fetched, and in which order.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from s3stream.objects.format import BlockEntry
 from s3stream.records import StreamRecord
 
 RECORDS_MAX: Final = 4_096
-"""Records of one read: of tiny ones a read's bytes would hold so many that whoever handles them held up the loop."""
+"""Records of one read. With tiny records, the requested bytes would contain so many that handling
+them would block the event loop."""
 
 
 class PlannedPiece(NamedTuple):
-    """The blocks of one object that a read will look at, up to `end_offset`; or why there are none. Those `ahead` behind them come with the same GET."""
+    """The blocks of one object that a read uses up to `end_offset`, or the error that made them
+    unavailable. The same GET also fetches the `ahead` blocks after them.
+    """
 
     key: str
     known_end_offset: int
@@ -33,7 +37,7 @@ class PlannedPiece(NamedTuple):
 
 
 class RecordRun:
-    """The contiguous records that one read has gathered."""
+    """The contiguous records of one read."""
 
     def __init__(self, stream_id: StreamId, start_offset: int, end_offset: int, max_bytes: int) -> None:
         self.stream_id: Final = stream_id
@@ -46,7 +50,9 @@ class RecordRun:
     def piece_steps(
         self, part: PlannedPiece, blocks: Sequence[DataBlock] | BaseException | None
     ) -> Steps[None]:
-        """Append what belongs to the run of an object's blocks, or raise why they are not there."""
+        """Append the matching records of an object's blocks, or raise the error that made them
+        unavailable.
+        """
         if isinstance(blocks, BaseException):
             raise blocks
         for block in blocks or ():
@@ -58,7 +64,7 @@ class RecordRun:
             )
 
     def _block_steps(self, key: str, block: DataBlock, end_offset: int) -> Steps[None]:
-        """Append the block's records from `next_offset` on, until `end_offset` or until there is no room."""
+        """Append the block's records from `next_offset` to `end_offset`, while there is room."""
         if self.is_full:
             return
         records = block.records_from(self.next_offset)
@@ -68,7 +74,7 @@ class RecordRun:
             yield
 
     def _take(self, key: str, block: DataBlock, records: Iterable[StreamRecord], end_offset: int) -> bool:
-        """Append records; False when there is no room for more, or none is wanted."""
+        """Append records; return False when the room or the requested range is used up."""
         found, room_bytes, next_offset = self.records, self.room_bytes, self.next_offset
         for record in records:
             if record.base_offset >= end_offset:

@@ -1,8 +1,8 @@
-"""Stream records: the unit that passes from an append to the WAL, the log cache and the objects as the same bytes.
+"""Stream records, which the WAL, the log cache and objects store as the same bytes.
 
-The encoded form is a 40-byte header, big-endian, followed by the payload (docs/formats/object.md, "Stream record").
-It contains no checksum: the journal frame or data block that stores records covers them with its own. The payload is
-opaque here; only the caller interprets it.
+The encoded form is a 40-byte header, big-endian, followed by the payload (docs/formats/object.md,
+"Stream record"). It contains no checksum: the journal frame or data block that stores records
+covers them with its own. The payload is opaque to this package.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ RECORD_HEADER: Final = struct.Struct(">qqqqII")
 
 RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
 RECORD_COUNT_MAX: Final = (1 << 31) - 1
-"""Offsets that one record may span: what a Kafka batch can address with its 32-bit offset delta."""
+"""Offsets that one record may span: the range of a Kafka batch's 32-bit offset delta."""
 OFFSET_MAX: Final = (1 << 63) - 1
 TIMESTAMP_MIN: Final = -(1 << 63)
-"""Lower bound of unknown timestamps."""
+"""Lower bound for unknown timestamps."""
 
 assert RECORD_HEADER_BYTES == 40
 
@@ -34,10 +34,11 @@ PINNED_SLACK_BYTES: Final = 1_024
 
 
 def unpinned(payload: Buffer) -> Buffer:
-    """The payload itself, or a copy of it where it is a small view of a large buffer.
+    """Return the payload, or a copy if it is a small view of a large buffer.
 
-    A record that is kept keeps the whole buffer it was received in. Memory is charged by the record, so the buffer may be four times as large
-    (a request for a few partitions shares one) and no more: a request of 100 MiB of which one small batch was taken must not stay.
+    A stored view keeps the whole receive buffer in memory, but only the record is charged. Without
+    the copy, a small batch could keep a request of 100 MiB. A buffer may be up to four times as
+    large as the record.
     """
     if isinstance(payload, memoryview):
         buffer = payload.obj
@@ -53,9 +54,10 @@ def unpinned(payload: Buffer) -> Buffer:
 class StreamRecord:
     """A batch of one stream: offsets [base_offset, base_offset + count) and an opaque payload.
 
-    `count` may exceed what the payload holds (offset padding of compacted topics). `max_timestamp` is in milliseconds since 1970, −1
-    where there is none. No timestamp in the payload lies below `min_timestamp`; it is not part of the encoded record, so it is unknown after decoding. It reaches the index of
-    the object that the record is uploaded in (docs/design/reading-and-caches.md#block-timestamps).
+    `count` may exceed the number of records in the payload (offset padding of compacted topics).
+    `max_timestamp` is in milliseconds since 1970, −1 if there is none. No timestamp in the payload
+    is below `min_timestamp`. It is not encoded in the record, so it is unknown after decoding, but
+    it is written to the index of the object (docs/design/reading-and-caches.md#block-timestamps).
     """
 
     stream_id: StreamId
@@ -68,19 +70,19 @@ class StreamRecord:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one."""
+        """One past the last offset."""
         return self.base_offset + self.count
 
     @property
     def size_bytes(self) -> int:
-        """Length of the encoded record, header included."""
+        """Length of the encoded record, including the header."""
         return RECORD_HEADER_BYTES + len(self.payload)
 
     def encode_header(self) -> bytes:
-        """The 40 bytes that stand before the payload.
+        """Encode the 40-byte header.
 
         Raises:
-            struct.error: a field does not fit into its bits.
+            struct.error: a value does not fit into its field.
         """
         return RECORD_HEADER.pack(
             self.stream_id, self.epoch, self.base_offset, self.max_timestamp, self.count, len(self.payload)
@@ -88,15 +90,15 @@ class StreamRecord:
 
 
 def decode_records(buffer: Buffer, *, source: str = "buffer", position: int = 0) -> Iterator[StreamRecord]:
-    """Read encoded records one after the other until the buffer ends; payloads are views into it, nothing is copied.
+    """Decode records until the buffer ends; payloads are views into it.
 
     Args:
-        buffer: records and nothing else.
-        source: names the buffer in errors (an object's key, a WAL segment).
-        position: where the buffer starts within `source`, for errors.
+        buffer: contains only records.
+        source: name of the buffer in errors (an object's key, a WAL segment).
+        position: position of the buffer in `source`, for errors.
 
     Raises:
-        ObjectCorruptError: while iterating; names source, position and the rule that the bytes break.
+        ObjectCorruptError: while iterating; names source, position and the broken rule.
     """
     view = memoryview(buffer)
     length = len(view)

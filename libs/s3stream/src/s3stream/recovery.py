@@ -1,10 +1,13 @@
-"""Recovery: uploads what an earlier process of this node acknowledged and did not upload, then closes its streams.
+"""Recovery: uploads what an earlier process of this node acknowledged and did not upload, then
+closes its streams.
 
-The controller has the committed end of each stream; the log contains everything acknowledged after it, in order. A
-record is therefore below its stream's end (already uploaded), exactly at the end (uploaded now), or shows that data is
-missing. Missing data stops the start: acknowledged data is never dropped silently.
+The controller has the committed end of each stream; the log contains everything acknowledged after
+it, in order. A record is therefore below its stream's end (already uploaded), exactly at the end
+(uploaded now), or above it, which shows that data is missing. Missing data stops the start:
+acknowledged data is never dropped silently.
 
-Every step can be repeated: commits move the ends, closed streams are skipped, and the log is trimmed last.
+Every step can be repeated: commits move the ends, closed streams are skipped, and the log is
+trimmed last.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ from s3stream.upload_plan import UploadPiece, plan_upload
 from s3stream.wal import WriteAheadLog
 
 STREAMS_PER_CALL_MAX: Final = 1_000
-"""What the controller takes in one operation."""
+"""Streams in one operation of the controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a start found in the log, and how long it took until the node could open streams again."""
+    """What the recovery found in the log, and how long it took."""
 
     records: int
     bytes: int
@@ -50,7 +53,7 @@ NOTHING_RECOVERED: Final = RecoveryReport(0, 0, 0, 0, 0, 0)
 
 
 class Verdict(Enum):
-    """What recovery does with one record of the log."""
+    """What to do with one record of the log."""
 
     UPLOAD = "upload"
     COMMITTED = "committed"
@@ -59,25 +62,29 @@ class Verdict(Enum):
 
 
 class RecoveryFilter:
-    """Decides over the records of a log, in their order. Pure."""
+    """Classifies the records of a log in order. No I/O."""
 
     def __init__(self, owned: Sequence[StreamState]) -> None:
-        """Begin with what the controller says: `owned` are the streams that are open at the log's owner."""
+        """Start from the controller's state: `owned` are the streams that are open at the log's
+        owner.
+        """
         self._streams = {state.stream_id: state for state in owned}
         self._end_offsets = {state.stream_id: state.end_offset for state in owned}
 
     def judge(self, record: StreamRecord) -> Verdict:
-        """Decide about the next record.
+        """Classify the next record.
 
         Raises:
-            WalCorruptError: it neither lies below its stream's end nor continues it under the stream's epoch.
+            WalCorruptError: the record is not below its stream's end and does not continue the
+                stream under its epoch.
         """
         state = self._streams.get(record.stream_id)
         if state is None:
             return Verdict.NOT_OWNED
         if record.epoch < state.epoch:
-            # When the stream was closed at that epoch, everything acknowledged had been uploaded, or an operator had
-            # accepted its loss. A put that was never confirmed may land in the store later.
+            # When the stream was closed at that epoch, everything acknowledged had been uploaded,
+            # or an operator had accepted its loss. A later record comes from an unconfirmed put
+            # that was stored late.
             return Verdict.OLDER_EPOCH
         end_offset = self._end_offsets[record.stream_id]
         if record.end_offset <= end_offset:
@@ -97,7 +104,9 @@ class RecoveryFilter:
         return Verdict.UPLOAD
 
     def closed_states(self) -> list[StreamState]:
-        """All owned streams at the ends they have once everything judged is committed, sorted by id."""
+        """All owned streams, sorted by id, with the ends that they have after the commit of
+        everything classified.
+        """
         return [
             StreamState(stream_id, state.epoch, state.start_offset, self._end_offsets[stream_id])
             for stream_id, state in sorted(self._streams.items())
@@ -111,29 +120,31 @@ _REMEDY: Final = (
 
 
 RECORDS_PER_TURN: Final = 250
-"""Records of the log that a recovery judges before others get the loop."""
+"""Records of the log classified in one turn of the event loop."""
 
 
 class UploadChunk:
-    """Records to be uploaded together, in the order of the log: what bounds a recovery's memory."""
+    """Records to upload together, in log order. Its size bounds the memory of a recovery."""
 
     def __init__(self, uploader: ObjectUploader, settings: StorageSettings) -> None:
         self._uploader = uploader
         self._settings = settings
         self._records: dict[StreamId, list[StreamRecord]] = {}
-        self._sizes_bytes: dict[StreamId, int] = {}  # of the same streams: an upload adds up nothing
+        # summed here, so that the upload need not
+        self._sizes_bytes: dict[StreamId, int] = {}
         self._charged_bytes = 0
         self._gathered_bytes = 0
         self.uploaded_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to upload."""
+        """Whether the chunk is full."""
         return self._charged_bytes >= self._settings.recovery_chunk_bytes_max
 
     def add(self, record: StreamRecord) -> None:
-        """Take the next record of the log."""
-        # Copied: a view would keep the whole segment or slot in memory, and few records of many may be wanted.
+        """Add the next record of the log."""
+        # Copied: a view would keep the whole segment or slot in memory although few of its records
+        # may be needed.
         record.payload = bytes(record.payload)
         stream_id, size_bytes = record.stream_id, record.size_bytes
         self._records.setdefault(stream_id, []).append(record)
@@ -142,7 +153,8 @@ class UploadChunk:
         self._charged_bytes += size_bytes + RECORD_OVERHEAD_BYTES
 
     async def upload(self, *, trim_sequence: int = 0) -> None:
-        """Upload and commit what was gathered, and tell the controller the log's trim point if one is given.
+        """Upload and commit the collected records, and send the controller the log's trim point if
+        one is given.
 
         Raises:
             CommitRefusedError: the controller refused.
@@ -152,7 +164,8 @@ class UploadChunk:
         assert self._records.keys() == self._sizes_bytes.keys()
         gathered, self._records, self._charged_bytes = self._records, {}, 0
         sizes_bytes, self._sizes_bytes = self._sizes_bytes, {}
-        # A stream that was deleted is not owned any more; one deleted meanwhile is ignored by the controller.
+        # A deleted stream is not owned anymore. The controller ignores a stream that is deleted
+        # meanwhile.
         pieces = [_piece(gathered[stream_id], sizes_bytes[stream_id]) for stream_id in sorted(gathered)]
         if not pieces:
             return
@@ -190,8 +203,9 @@ class Recovery:
         """Upload, close, trim.
 
         Raises:
-            WalCorruptError: the log is damaged, or it lacks what was acknowledged; nothing was closed or trimmed.
-            CommitRefusedError: the controller refused; this process is not the owner any more.
+            WalCorruptError: the log is damaged, or acknowledged data is missing; nothing was closed
+                or trimmed.
+            CommitRefusedError: the controller refused; this process no longer owns the streams.
         """
         started_ns = self._clock.monotonic_ns()
         owned = self._streams.owned_streams()
@@ -230,10 +244,10 @@ class Recovery:
 async def close_recovered(
     streams: StreamManager, states: Sequence[StreamState], *, recovered: WalName | None = None
 ) -> None:
-    """Close streams at the ends that a recovery found; deleted ones are skipped.
+    """Close streams at the ends that a recovery found; skip deleted ones.
 
     Raises:
-        StreamFencedError: one is at another epoch or end.
+        StreamFencedError: a stream is at another epoch or end.
         WalNotHeldError: another process recovers the log.
     """
 
@@ -247,7 +261,7 @@ async def close_recovered(
         chunk = states[start : start + STREAMS_PER_CALL_MAX]
         try:
             await close(chunk)
-        except StreamNotFoundError:  # the controller closes all of a call or none
+        except StreamNotFoundError:  # the controller closes all streams of a call or none
             for state in chunk:
                 with suppress(StreamNotFoundError):
                     await close([state])

@@ -1,12 +1,14 @@
-"""Sealing of the active block: triggers, upload hooks, and what a sealed block's plan may carry over.
+"""Sealing of the active block: triggers, upload hooks, and which data of a sealed block is carried
+over.
 
-Triggers are size, age, pressure on memory or on the write-ahead log, and force. None fires without data to upload, so
-an idle node makes no request.
+Triggers are size, age, pressure on memory or on the write-ahead log, and force. None fires without
+data to upload, so an idle node sends no requests.
 
-Before a block is sealed, the hooks of streams with own data in it append small records (such as a snapshot of producer
-state), over as many turns of the loop as they need. The cut follows immediately after the newest record handed to the
-log, so one block contains the data, the hooks' records and nothing later. Data precedes its description in the log, so
-a snapshot never describes data that a crash could lose.
+Before a block is sealed, the hooks of streams with new data in it append small records (such as a
+snapshot of producer state), over as many turns of the event loop as they need. The cut follows
+immediately after the newest record submitted to the log, so one block contains the data, the hooks'
+records and nothing later. Data precedes its description in the log, so a snapshot never describes
+data that a crash could lose.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from s3stream.upload_plan import UploadPlan, plan_upload
 from s3stream.wal import WriteAheadLog
 
 HOOKS_PER_TURN: Final = 64
-"""Upload hooks that run before others get the loop; each takes 50 to 100 microseconds."""
+"""Upload hooks that run in one turn of the event loop; each takes 50 to 100 microseconds."""
 HOOK_STEPS_PER_TURN: Final = 2
-"""Calls of hooks that did a part of their work only."""
+"""Calls in one turn of hooks that did only a part of their work."""
 HOOK_BYTES_PER_TURN: Final = 256 << 10
-"""Bytes that hooks append in one turn; one more record may exceed it."""
+"""Bytes that hooks append in one turn; the last record may exceed it."""
 
 
 class SealReason(Enum):
-    """Why a block is sealed. Only `SIZE` lets a small rest be carried."""
+    """Why a block is sealed. Only `SIZE` allows a small rest to be carried."""
 
     SIZE = "size"
     AGE = "age"
@@ -56,11 +58,11 @@ class SealTriggers:
         self._sealed_ns = clock.monotonic_ns()
 
     def note_sealed(self) -> None:
-        """Record that a block was sealed now."""
+        """Record the time of a seal."""
         self._sealed_ns = self._clock.monotonic_ns()
 
     def size_reached(self) -> bool:
-        """The active block is full."""
+        """Whether the active block is full."""
         active = self._cache.active
         return (
             active.size_bytes >= self._settings.upload_size_bytes
@@ -68,7 +70,7 @@ class SealTriggers:
         )
 
     def pressure(self) -> bool:
-        """Memory or log are filling with what was not uploaded, and sealing would help."""
+        """Whether data that was not uploaded fills memory or log so far that sealing would help."""
         if not self._cache.active.runs and self._cache.carried is None:
             return False
         return self._cache.pinned_bytes >= self._settings.pressure_bytes or self._wal.wants_upload
@@ -76,7 +78,8 @@ class SealTriggers:
     def due(self, *, pipeline_idle: bool) -> SealReason | None:
         """Return the reason to seal now, if any, except for force.
 
-        While uploads are in flight, pressure seals nothing: their end relieves it, and a seal would only make smaller objects.
+        While uploads are in flight, pressure does not seal: the end of these uploads relieves it,
+        and a seal would only create smaller objects.
         """
         if self.size_reached():
             return SealReason.SIZE
@@ -88,17 +91,19 @@ class SealTriggers:
         return None
 
     def next_due_s(self) -> float | None:
-        """Seconds until age is a reason; None while nothing ages."""
+        """Seconds until age is a reason to seal; None while no data ages."""
         oldest_ns = self._oldest_ns()
         if oldest_ns is None:
             return None
         return max(oldest_ns + self._interval_ns - self._clock.monotonic_ns(), 0) / 1e9
 
     def _oldest_ns(self) -> int | None:
-        """The age that counts: of the active block, or of what was carried when nothing new comes.
+        """Return the relevant age: that of the active block, or that of carried data if nothing new
+        arrived.
 
-        Carried records travel with the active block, so they wait for two intervals at most. Their age alone would cut a
-        block that fills in two, and cost the object that carrying them saves; nor does it count in the moment between two blocks.
+        Carried records travel with the active block, so they wait for at most two intervals.
+        Sealing because of their age alone would split a block that fills within two intervals and
+        cost the object that carrying saves. Their age also does not count just after a seal.
         """
         if self._cache.active.runs:
             return self._cache.active.oldest_ns
@@ -107,12 +112,14 @@ class SealTriggers:
         return max(self._cache.carried.oldest_ns, self._sealed_ns)
 
     def may_carry(self, reason: SealReason) -> bool:
-        """Whether the block may leave a rest behind, as far as reason and log tell."""
+        """Whether reason and log allow the block to leave a rest."""
         return reason is SealReason.SIZE and self._wal.may_carry
 
 
 class UploadHooks:
-    """Streams whose hooks must run before the next seal, in the order of their first append since they ran last."""
+    """Streams whose hooks must run before the next seal, in the order of their first append since
+    the hook's last run.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[OpenStream] = deque()
@@ -123,17 +130,23 @@ class UploadHooks:
         return len(self._waiting)
 
     def note_append(self, stream: OpenStream) -> None:
-        """Record new own data of a stream with a hook. Appends of hooks do not count, so that an idle node becomes idle."""
+        """Record new data of a stream with a hook. Appends of hooks do not count; otherwise an idle
+        node would never become idle.
+        """
         if not stream.awaits_hook and not self.running:
             stream.awaits_hook = True
             self._waiting.append(stream)
 
     def note_bytes(self, size_bytes: int) -> None:
-        """A hook appends so many bytes: they are encoded, checked and written, which takes time of the same turn."""
+        """Record that a hook appends this many bytes. Their encoding and writing takes time of the
+        same turn.
+        """
         self._bytes_this_turn += size_bytes
 
     def run_some(self) -> int:
-        """Run hooks that wait, as many as may run in one turn of the loop; returns how many came to their end."""
+        """Run waiting hooks within the limits of one turn of the event loop; return how many
+        completed.
+        """
         finished = steps = 0
         self._bytes_this_turn = 0
         self.running = True
@@ -156,7 +169,7 @@ class UploadHooks:
         return finished
 
     def forget(self, stream: OpenStream) -> None:
-        """The stream is closed."""
+        """Remove a closed stream."""
         stream.upload_hook = None
 
 
@@ -168,14 +181,15 @@ def plan_sealed(
     expired_before_ns: int,
     settings: StorageSettings,
 ) -> UploadPlan:
-    """What becomes of sealed blocks: data of deleted streams is dropped, a small and young rest may be carried.
+    """Decide what to do with sealed blocks: drop data of deleted streams, carry a small and young
+    rest if allowed.
 
     Args:
         sealed: the blocks.
         is_deleted: by stream id.
         may_carry: see `SealTriggers.may_carry`.
         expired_before_ns: records older than this are not carried.
-        settings: sizes.
+        settings: storage settings.
     """
     pieces = [piece for piece in sealed.pieces() if not is_deleted(piece.stream_id)]
 

@@ -1,7 +1,7 @@
-"""Settings of the storage: names, defaults, bounds, and the quantities that follow from them.
+"""Settings of the storage, and the sizes derived from them.
 
-Only numbers live here. A service flattens these fields into its own settings and parses them with `ponor_runtime.settings`, which reads
-bounds, unit and documentation from the fields' metadata.
+A service flattens these fields into its own settings and parses them with `ponor_runtime.settings`,
+which reads bounds, unit and documentation from the fields' metadata.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 RECORD_OVERHEAD_BYTES: Final = 512
-"""What a cached record is charged beyond its bytes: the Python objects around it measure 400 to 500 bytes. Without this charge small
-records outgrow any budget (AutoMQ's PR 3512)."""
+"""Charge for a cached record beyond its bytes: its Python objects take 400 to 500 bytes. Without
+this charge, small records exceed any budget (AutoMQ's PR 3512)."""
 
 SLOT_RECORD_BYTES_MAX: Final = 24 * MIB
-"""The largest record that the object WAL takes. A slot must be one single put: a multipart upload has no condition (`stores.s3`)."""
+"""The largest record of an object WAL. A slot must be a single put, because a multipart upload
+cannot be create-only (`stores.s3`)."""
 
 COMMIT_RANGES_MAX: Final = 2_000
-"""Ranges that a controller takes in one commit. It checks and applies a commit in one turn of its event loop (docs/operations/capacity.md)."""
+"""Ranges in one commit. A controller validates and applies a commit in one turn of its event loop
+(docs/operations/capacity.md)."""
 
 COMMIT_OBJECTS_MAX: Final = 250
-"""Stream objects of one commit, of an upload or a compaction; controllers take as many (`commit_objects_max`)."""
+"""Stream objects in one commit of an upload or a compaction; the same as the controllers'
+`commit_objects_max`."""
 
 PREPARED_IDS_MAX: Final = 500
-"""Object ids that an upload asks for at once; controllers give twice as many (`prepared_count_max`)."""
+"""Object ids that an upload requests at once; controllers allow twice as many
+(`prepared_count_max`)."""
 
 _UPLOAD_SIZE_DEFAULT_BYTES_MAX: Final = 500 * MIB
 _SEGMENTS_PER_WINDOW: Final = 16
@@ -39,7 +43,7 @@ _CACHE_PARTS_PER_UPLOAD: Final = 3
 
 
 def _setting(default: int, low: int, high: int, unit: str, doc: str) -> int:
-    """A field with the metadata that the settings parser reads."""
+    """Declare a field with the metadata that the settings parser reads."""
     chosen: int = field(default=default, metadata={"min": low, "max": high, "unit": unit, "doc": doc})
     return chosen
 
@@ -58,227 +62,267 @@ class PacingBounds:
     slot_bytes_wanted: int
     slot_bytes_max: int
     window_ms: int = 0
-    """If not 0, a slot is put this long after its first append, whatever the load."""
+    """If not 0, a slot is put this long after its first append, regardless of the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """How much memory, disk and time the storage of one node may take."""
+    """Limits of memory, disk and time for the storage of one node."""
 
     log_cache_bytes_max: int = _setting(
         512 * MIB,
         8 * MIB,
         1024 * GIB,
         "bytes",
-        "memory for records that were appended, until they are uploaded and after",
+        "Memory for appended records, both before and after their upload.",
     )
     append_waiting_bytes_max: int = _setting(
         32 * MIB,
         1 * MIB,
         64 * GIB,
         "bytes",
-        "part of the log cache in which appends wait when the rest of it is full",
+        "Part of the log cache reserved for appends that wait because the rest is full.",
     )
     block_cache_bytes_max: int = _setting(
-        256 * MIB, 1 * MIB, 1024 * GIB, "bytes", "memory for blocks read from objects"
+        256 * MIB, 1 * MIB, 1024 * GIB, "bytes", "Memory for data blocks read from objects."
     )
     index_cache_bytes_max: int = _setting(
-        32 * MIB, 64 * KIB, 64 * GIB, "bytes", "memory for indexes of objects, beside the blocks"
+        32 * MIB,
+        64 * KIB,
+        64 * GIB,
+        "bytes",
+        "Memory for indexes read from objects, in addition to the block cache.",
     )
     read_ahead_blocks_max: int = _setting(
         8,
         0,
         256,
         "blocks",
-        "blocks of 512 KiB that are read ahead for a sequential reader; all readers together get half of the block cache",
+        "Blocks (512 KiB) read ahead for one sequential reader; 0: none. All readers together "
+        "use at most half of the block cache.",
     )
     upload_size_bytes_max: int = _setting(
         0,
         0,
         64 * GIB,
         "bytes",
-        "un-uploaded bytes that start an upload; 0: a third of the log cache, at most 500 MiB",
+        "Appended bytes that start an upload; 0: a third of the log cache, at most 500 MiB.",
     )
     upload_interval_ms: int = _setting(
-        60_000, 100, 86_400_000, "ms", "longest time that a record waits for its upload"
+        60_000,
+        100,
+        86_400_000,
+        "ms",
+        "Longest time between the append of a record and the start of its upload.",
     )
     split_size_bytes: int = _setting(
-        8 * MIB, 64 * KIB, 1 * GIB, "bytes", "a stream's run of this size becomes a stream object"
+        8 * MIB,
+        64 * KIB,
+        1 * GIB,
+        "bytes",
+        "An upload writes a separate stream object for each stream with at least this much data.",
     )
     object_block_bytes_max: int = _setting(
-        512 * KIB, 4 * KIB, 16 * MIB, "bytes", "size of a data block within an object"
+        512 * KIB, 4 * KIB, 16 * MIB, "bytes", "Target size of a data block in an object."
     )
     small_rest_bytes_max: int = _setting(
         1 * MIB,
         0,
         64 * MIB,
         "bytes",
-        "largest rest of an upload that gets no object of its own beside stream objects",
+        "If an upload leaves at most this much data outside stream objects, the data waits "
+        "for the next upload.",
     )
     cache_pressure_percent: int = _setting(
-        80, 10, 95, "%", "share of the log cache that may wait for upload before one is forced"
+        80,
+        10,
+        95,
+        "%",
+        "Share of the log cache that may wait for upload. Above it, an upload starts immediately.",
     )
     block_streams_max: int = _setting(
-        4_096, 16, 16_384, "streams", "streams in a log block that start an upload"
+        4_096, 16, 16_384, "streams", "Streams in a log block that start an upload."
     )
     commit_ranges_max: int = _setting(
         1_000,
         16,
         COMMIT_RANGES_MAX,
         "ranges",
-        "ranges of one upload commit; more make several commits, and so do more than 250 stream objects",
+        "Ranges in one commit of an upload. A larger upload makes several commits.",
     )
     set_object_streams_max: int = _setting(
         1_000,
         16,
         1_000,
         "streams",
-        "streams of one stream set object; an upload with more makes several, each with a commit of its own",
+        "Streams in one stream set object. An upload with more streams writes several objects "
+        "and commits each separately.",
     )
     uploads_in_flight_max: int = _setting(
-        3, 1, 64, "uploads", "log blocks that are uploaded at the same time"
+        3, 1, 64, "uploads", "Log blocks that are uploaded at the same time."
     )
-    puts_in_flight_max: int = _setting(8, 1, 256, "puts", "objects that are put at the same time")
+    puts_in_flight_max: int = _setting(8, 1, 256, "puts", "Objects that are put at the same time.")
     upload_retry_ms_max: int = _setting(
-        10_000, 10, 600_000, "ms", "longest pause between two attempts at a failed put"
+        10_000, 10, 600_000, "ms", "Longest pause before a failed put is retried."
     )
     force_linger_ms: int = _setting(
-        20, 0, 10_000, "ms", "time in which forced uploads (closing streams) gather into one"
+        20,
+        0,
+        10_000,
+        "ms",
+        "How long a forced upload (for example, when streams close) waits for others to join it.",
     )
     prepared_ttl_ms: int = _setting(
-        3_600_000, 1_000, 86_400_000, "ms", "life of a prepared object id; longer than any upload takes"
+        3_600_000,
+        1_000,
+        86_400_000,
+        "ms",
+        "Time after which a prepared object id expires. It must exceed the longest upload.",
     )
     wal_bytes_max: int = _setting(
-        2 * GIB, 16 * MIB, 1024 * GIB, "bytes", "un-trimmed bytes of the write-ahead log"
+        2 * GIB, 16 * MIB, 1024 * GIB, "bytes", "Size of the write-ahead log above its trim point."
     )
     wal_queue_bytes_max: int = _setting(
-        64 * MIB, 1 * MIB, 16 * GIB, "bytes", "bytes on their way to the write-ahead log's disk"
+        64 * MIB, 1 * MIB, 16 * GIB, "bytes", "Bytes queued or being written to the write-ahead log."
     )
     wal_slot_bytes_max: int = _setting(
         8 * MIB,
         64 * KIB,
         SLOT_RECORD_BYTES_MAX,
         "bytes",
-        "object WAL: records that share one slot; a larger record has one of its own",
+        "Object WAL: largest slot with several records. A larger record gets its own slot.",
     )
     wal_slot_bytes_wanted: int = _setting(
         1 * MIB,
         4 * KIB,
         SLOT_RECORD_BYTES_MAX,
         "bytes",
-        "object WAL: a slot of this size is put without waiting for more, as far as wal_requests_per_s_max allows",
+        "Object WAL: a slot of this size is put without waiting for more records, if "
+        "wal_requests_per_s_max allows it.",
     )
     wal_requests_per_s_max: float = setting(
         50.0,
         minimum=0.2,
         maximum=10_000.0,
         unit="1/s",
-        doc="object WAL: puts per second that are never exceeded for long, unless slots are full. The trade: every put costs the same (at $5 per"
-        " million, 50/s for a month are $650, 4/s are $52, nothing is put while nothing is written), and an append waits half of the time between two puts"
-        " on average, plus the put itself. Up to half of a second's budget is spent without any wait",
+        doc="Object WAL: budget of puts per second. Short bursts and full slots may exceed it. A "
+        "lower value costs less and delays acknowledgements: on average an append waits half "
+        "of the interval between two puts, plus the put. At $5 per million puts, 50/s cost "
+        "$650 a month and 4/s cost $52; an idle log costs nothing.",
     )
     wal_window_ms: int = _setting(
         0,
         0,
         10_000,
         "ms",
-        "object WAL: 0: adaptive, within wal_requests_per_s_max; else a slot is put so long after its first append or when it is full, whatever the"
-        " load, as other object logs do it",
+        "Object WAL: fixed delay between the first append to a slot and its put; a full slot "
+        "is put earlier. 0: adaptive, within wal_requests_per_s_max.",
     )
     wal_puts_in_flight_max: int = _setting(
-        24, 1, 1_024, "puts", "object WAL: slots that are put at the same time"
+        24, 1, 1_024, "puts", "Object WAL: slots that are put at the same time."
     )
     wal_hedge_ms: int = _setting(
         500,
         10,
         600_000,
         "ms",
-        "object WAL: a put without an answer for so long, and for four times what puts take, is sent once more beside it, however much of the budget is spent; one in"
-        " twenty at most",
+        "Object WAL: a put is repeated when it has no answer after this time and after four "
+        "times the usual latency. This may exceed the budget and applies to at most one put "
+        "in twenty.",
     )
     wal_hedge_share: float = setting(
         0.1,
         minimum=0.0,
         maximum=1.0,
         unit="puts/put",
-        doc="object WAL: puts that may be sent once more beside themselves as soon as they take 2.25 times what puts take in the middle, and 40 ms, of all puts; paid"
-        " from the half of wal_requests_per_s_max that nobody waits for. 0: none",
+        doc="Object WAL: share of puts that may be hedged, that is repeated when they take longer "
+        "than 40 ms and 2.25 times the median. Hedged puts use only budget that would "
+        "otherwise be unused. 0: no hedging.",
     )
     wal_verify: str = setting(
         "auto",
         choices=("auto", "always"),
-        doc="object WAL: 'auto' relies on the store refusing a put of a taken key, if the start-up probe saw that it does; otherwise, and with"
-        " 'always', the controller is asked whether this process is still its node between a put's answer and the acknowledgement",
+        doc="Object WAL: 'auto' relies on the store to refuse a create-only put of an existing "
+        "key, if the start-up probe confirmed that it does. Otherwise, and with 'always', the "
+        "broker asks the controller before each acknowledgement whether it was replaced.",
     )
     wal_recovery_bytes_max: int = _setting(
         32 * MIB,
         1 * MIB,
         64 * GIB,
         "bytes",
-        "object WAL: un-trimmed bytes that force an upload; what a recovery has to read and upload, and so most of the time that a failover takes",
+        "Object WAL: bytes above the trim point that force an upload. A recovery must read "
+        "and upload them, which is most of a failover's duration.",
     )
     wal_recovery_slots_max: int = _setting(
         512,
         8,
         65_536,
         "slots",
-        "object WAL: un-trimmed slots that force an upload; each costs a recovery a read",
+        "Object WAL: slots above the trim point that force an upload. A recovery reads each with one GET.",
     )
     store_put_usd_per_million: float = setting(
         5.0,
         minimum=0.0,
         maximum=1_000.0,
         unit="USD",
-        doc="list price of a million PUT, POST and LIST requests, for the cost metrics",
+        doc="List price of a million PUT, POST and LIST requests, for the cost metrics.",
     )
     store_get_usd_per_million: float = setting(
         0.4,
         minimum=0.0,
         maximum=1_000.0,
         unit="USD",
-        doc="list price of a million GET and HEAD requests, for the cost metrics",
+        doc="List price of a million GET and HEAD requests, for the cost metrics.",
     )
     recovery_reads_in_flight_max: int = _setting(
-        64, 1, 1_024, "reads", "slots of an object WAL that a recovery reads at the same time"
+        64, 1, 1_024, "reads", "Slots of an object WAL that a recovery reads at the same time."
     )
     recovery_chunk_bytes_max: int = _setting(
-        128 * MIB, 1 * MIB, 64 * GIB, "bytes", "bytes that recovery uploads at once"
+        128 * MIB, 1 * MIB, 64 * GIB, "bytes", "Bytes that a recovery uploads at once."
     )
     fetch_timeout_ms: int = _setting(
-        30_000, 10, 600_000, "ms", "longest read from objects, unless the caller sets a deadline"
+        30_000, 10, 600_000, "ms", "Longest read from objects, unless the caller sets a deadline."
     )
 
     @property
     def direct_bytes_max(self) -> int:
-        """Charged bytes up to which an append goes to the WAL at once; above it waits."""
+        """Charged bytes up to which an append goes to the WAL immediately; above it waits."""
         return self.log_cache_bytes_max - min(self.append_waiting_bytes_max, self.log_cache_bytes_max // 8)
 
     @property
     def append_bytes_max(self) -> int:
-        """The largest record (header included) that can ever be taken: by the log cache, and by one segment of the log."""
+        """The largest record (including header) that the log cache and one segment of the log can
+        hold.
+        """
         return min(self.direct_bytes_max - RECORD_OVERHEAD_BYTES, self.wal_segment_bytes * 7 // 8)
 
     @property
     def wal_segment_bytes(self) -> int:
-        """Size of a segment of the file WAL: small against the window, because it is trimmed by whole segments."""
+        """Size of a segment of the file WAL: a small part of the log, because trimming deletes
+        whole segments.
+        """
         return min(self.wal_bytes_max // _SEGMENTS_PER_WINDOW, 64 * MIB) // SECTOR_BYTES * SECTOR_BYTES
 
     @property
     def wal_spares_max(self) -> int:
-        """Trimmed segments that are kept for reuse: what two uploads free at once, for making a new one costs more than writing it."""
+        """Trimmed segments kept for reuse: as many as two uploads free together. Creating a segment
+        costs more than writing it.
+        """
         return -(-2 * self.upload_size_bytes // self.wal_segment_bytes) + 1
 
     @property
     def wal_entry_bytes_max(self) -> int:
-        """Bytes of records that share one entry of the log; a larger record has one of its own.
+        """Bytes of records that share one entry of the log; a larger record has its own entry.
 
-        With its frame it stays within the 2 MiB that a disk writes and syncs by one call.
+        Including its frame, an entry stays within the 2 MiB that a disk writes and syncs in one
+        call.
         """
         return min(self.wal_segment_bytes // 4, 2 * MIB - 64 * KIB)
 
     @property
     def wal_pacing(self) -> PacingBounds:
-        """When the object WAL puts."""
+        """Limits of the object WAL's puts."""
         return PacingBounds(
             requests_per_s_max=self.wal_requests_per_s_max,
             puts_in_flight_max=self.wal_puts_in_flight_max,
@@ -290,21 +334,22 @@ class StorageSettings:
 
     @property
     def upload_size_bytes(self) -> int:
-        """What the size trigger compares with.
+        """Data that starts an upload.
 
-        Never above a third of the log cache, so that blocks are sealed by size, not by pressure, whatever was asked for.
+        Never above a third of the log cache regardless of the setting, so that blocks are sealed by
+        size and not by pressure.
         """
         third = self.log_cache_bytes_max // _CACHE_PARTS_PER_UPLOAD
         return min(third, self.upload_size_bytes_max or _UPLOAD_SIZE_DEFAULT_BYTES_MAX)
 
     @property
     def pressure_bytes(self) -> int:
-        """Charged bytes waiting for upload from which on an upload is forced."""
+        """Charged bytes waiting for upload above which an upload is forced."""
         return self.log_cache_bytes_max * self.cache_pressure_percent // 100
 
     @property
     def wal_pressure_bytes(self) -> int:
-        """Retained WAL bytes from which on an upload is forced."""
+        """Retained WAL bytes above which an upload is forced."""
         return self.wal_bytes_max * 3 // 4
 
     @property

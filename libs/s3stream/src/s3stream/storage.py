@@ -3,8 +3,8 @@
     append → admission → group commit → write-ahead log → (durable) → log cache → acknowledged
     log cache → sealing → upload pipeline → committed → log trimmed, memory evictable
 
-One supervised task, `_watch`, handles what no append triggers: age, force, failure. It sleeps while nothing waits for
-an upload.
+One supervised task, `_watch`, handles events that no append triggers: age, force, failure. It
+sleeps while nothing waits for an upload.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WAITING_POLL_S = 0.05
 
 
 class Storage:
-    """Everything between `Stream.append` and the object store, for all streams of this node."""
+    """All steps between `Stream.append` and the object store, for all streams of this node."""
 
     def __init__(
         self,
@@ -83,52 +83,55 @@ class Storage:
         self._append_us = runtime.telemetry.histogram("ponor_wal_append_seconds")
         runtime.telemetry.gauge("ponor_log_cache_bytes", lambda: self._cache.charged_bytes)
 
-    # --- streams -----------------------------------------------------------------------------------------------------------------
+    # --- streams
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watching task."""
         self._wal.when_full(self._wake.set)
         self._watching = self._tasks.spawn(self._watch(), "storage")
 
     def register(self, stream: OpenStream) -> None:
-        """A stream is open from now on."""
+        """Register an open stream."""
         assert stream.stream_id not in self._open
         assert stream.next_offset == stream.committed_offset, "a stream is opened at its committed end"
         self._open[stream.stream_id] = stream
 
     def unregister(self, stream: OpenStream) -> None:
-        """A stream is closed; what the cache still has of it is evicted in its time."""
+        """Remove a closed stream. Its cached data is evicted later."""
         self._hooks.forget(stream)
         if self._open.get(stream.stream_id) is stream:
             del self._open[stream.stream_id]
 
     def is_deleted(self, stream_id: StreamId) -> bool:
-        """Whether the stream was deleted: its un-uploaded data is dropped, and its committed offset stays."""
+        """Whether the stream was deleted. Its remaining data is then dropped, and its committed
+        offset does not change.
+        """
         stream = self._open.get(stream_id)
         if self._streams.exists(stream_id):
             if stream is not None:
                 stream.seen_in_image = True
             return False
-        # An image that has never shown the stream lags; the controller ignores ranges of streams that are gone.
+        # An image that has never contained the stream lags; the controller ignores ranges of
+        # deleted streams.
         return stream is None or stream.seen_in_image
 
     def set_upload_hook(self, stream: OpenStream, hook: Callable[[], bool]) -> None:
-        """Call `hook` before a block with data of the stream's own is sealed."""
+        """Call `hook` before a block with the stream's own data is sealed."""
         stream.upload_hook = hook
         if stream.next_offset > stream.committed_offset:
             self._hooks.note_append(stream)
 
     @property
     def hooks_running(self) -> bool:
-        """Whether it is an upload hook that appends now."""
+        """Whether an upload hook is running."""
         return self._hooks.running
 
     @property
     def payload_bytes_max(self) -> int:
-        """The largest payload that an append may have."""
+        """The largest payload of an append."""
         return self._admission.record_bytes_max - RECORD_HEADER_BYTES
 
-    # --- the append path ---------------------------------------------------------------------------------------------------------
+    # --- the append path
 
     def append(
         self,
@@ -139,7 +142,7 @@ class Storage:
         min_timestamp: int,
         on_durable: OnDurable,
     ) -> None:
-        """Take a record at the stream's next offset; see `Stream.append_nowait`."""
+        """Append a record at the stream's next offset; see `Stream.append_nowait`."""
         if self._failure is not None:
             raise StorageFailedError(str(self._failure)) from self._failure
         size_bytes = RECORD_HEADER_BYTES + len(payload)
@@ -172,7 +175,7 @@ class Storage:
             self._hooks.note_append(stream)
 
     def on_durable(self, appends: list[PendingAppend], sequence: int, started_ns: int) -> None:
-        """Durable, then in the cache, then acknowledged."""
+        """Handle durable records: first cache, then acknowledge them."""
         cache = self._cache
         was_empty = not cache.active.runs
         cache.now_ns = now_ns = self._clock.monotonic_ns()
@@ -193,13 +196,13 @@ class Storage:
             self._wake.set()
 
     def on_wal_failed(self, appends: list[PendingAppend], error: BaseException) -> None:
-        """Nothing is acknowledged any more: fail what is pending and stop the node."""
+        """Fail pending appends and stop the node, because nothing can be acknowledged anymore."""
         self._fail(StorageFailedError(f"the write-ahead log failed: {error}"))
         for _, _, _, on_durable in appends:
             self._tell(on_durable, self._failure)
 
     def _tell(self, on_durable: OnDurable, failure: StorageFailedError | None) -> None:
-        """Call one callback; its exception must not keep the next one from being called."""
+        """Run one callback. Its exception must not prevent the next one."""
         try:
             on_durable(None if failure is None else StorageFailedError(str(failure)))
         except Exception as error:  # noqa: BLE001 - reported
@@ -214,12 +217,13 @@ class Storage:
         while (append := self._admission.next_admitted(unconditionally=unconditionally)) is not None:
             self._commit.add(*append)
 
-    # --- uploads -----------------------------------------------------------------------------------------------------------------
+    # --- uploads
 
     async def force_upload(self, *, at_once: bool = False) -> None:
-        """Return when everything appended before this call is committed. Calls that come close together share one upload.
+        """Return when everything appended before this call is committed. Calls within a short time
+        share one upload.
 
-        `at_once`: the caller gathered what it could, and does not wait for others.
+        With `at_once`, do not wait for other calls to join.
 
         Raises:
             StorageFailedError: the write-ahead log failed.
@@ -236,7 +240,9 @@ class Storage:
         await done
 
     async def stop(self) -> None:
-        """Stop watching and uploading; what was not committed stays in the write-ahead log, and nothing is taken any more."""
+        """Stop watching and uploading, and refuse appends. Uncommitted data stays in the
+        write-ahead log.
+        """
         self._fail(StorageFailedError("the storage was stopped"))
         if self._watching is not None:
             self._watching.cancel()
@@ -244,11 +250,15 @@ class Storage:
         await self._pipeline.stop()
 
     def trim_wal(self, *, recorded_sequence: int = 0) -> None:
-        """Let the log forget what is committed, as far as `recorded_sequence` if it must be on record first."""
+        """Trim committed data from the log; up to `recorded_sequence` if the controller must record
+        the trim point first.
+        """
         self._wal.trim(self._sequence_needed_after(None), recorded_sequence=recorded_sequence)
 
     def _sequence_needed_after(self, upload: Upload | None) -> int:
-        """The lowest log entry with anything that is not committed once this upload, the oldest, is."""
+        """Return the lowest log entry with uncommitted data after the commit of this upload, the
+        oldest one.
+        """
         sequences = [self._pipeline.first_sequence_without(upload)]
         sequences.extend(
             block.first_sequence
@@ -265,15 +275,16 @@ class Storage:
             if self._admission.waiting:
                 self._admit_waiting()
             if self._wal.waits_for_space and self._pipeline.idle:
-                # What is on its way to the log waits for segments that only an upload can free: what is durable goes alone, without
-                # the records of the hooks. They come with the next block; until then a recovery has more to read.
+                # Appends to the log wait for segments that only an upload can free. Therefore only
+                # durable data is uploaded, without the records of the hooks, which come with the
+                # next block; until then a recovery has more to read.
                 self._submit(SealReason.PRESSURE)
             reason = self._due()
             if reason is not None:
                 await self._begin_seal(reason)
 
     def _idle_s(self) -> float | None:
-        """How long to sleep unless woken; None for ever."""
+        """Return how long to sleep unless woken; None for no limit."""
         waits: list[float] = []
         if self._admission.waiting:
             waits.append(_WAITING_POLL_S)
@@ -302,10 +313,13 @@ class Storage:
         self._commit.cut(partial(self._seal, reason, forced))
 
     async def _run_hooks(self) -> None:
-        """Run the waiting hooks, over several turns if needed, and again those of streams that got data meanwhile."""
+        """Run the waiting hooks, over several turns if needed, and again those of streams that
+        received data meanwhile.
+        """
         left = 2 * len(self._hooks)
         while True:
-            # What a hook describes may still wait for admission, and must be before the hook's own record in the log.
+            # Data that a hook describes may still wait for admission; it must precede the hook's
+            # record in the log.
             self._admit_waiting(unconditionally=True)
             left -= self._hooks.run_some()
             if not self._hooks or left <= 0 or self._failure is not None:
@@ -314,7 +328,7 @@ class Storage:
 
     def _seal(self, reason: SealReason, forced: list[asyncio.Future[None]]) -> None:
         self._sealing = False
-        if self._failure is not None:  # the cut was reached too late: nothing is uploaded any more
+        if self._failure is not None:  # the cut was reached after a failure: nothing is uploaded anymore
             for done in forced:
                 self._fail_future(done)
             return
@@ -355,14 +369,15 @@ class Storage:
             self._admit_waiting()
         self._wake.set()
 
-    # --- failure -----------------------------------------------------------------------------------------------------------------
+    # --- failure
 
     def _fail(self, failure: StorageFailedError) -> None:
         if self._failure is None:
             self._failure = failure
             for done in self._forced:
                 self._fail_future(done)
-            # After the appends on their way to the log, so that every stream's callbacks run in append order.
+            # Runs after the pending appends fail, so that every stream's callbacks run in append
+            # order.
             self._loop.call_soon(self._fail_waiting)
             self._wake.set()
 

@@ -1,6 +1,4 @@
-"""Streams as their owner uses them: append, fetch, trim, close. A stream is an endless sequence of record batches
-addressed by offset.
-"""
+"""The interface of a stream for its owner: append, fetch, trim, close."""
 
 from __future__ import annotations
 
@@ -24,10 +22,11 @@ from s3stream.storage import Storage
 
 
 class Stream:
-    """One stream that this node holds open at `epoch`. Made by `StreamClient.open_streams`.
+    """One stream that this node holds open at `epoch`. Created by `StreamClient.open_streams`.
 
-    Readable are the offsets [start_offset, confirmed_offset); `confirmed_offset` advances when an append is durable and cached, just before
-    its future resolves. After a failed append the node cannot acknowledge anything any more and stops.
+    Offsets [start_offset, confirmed_offset) are readable; `confirmed_offset` advances when an
+    append is durable and cached, just before its future resolves. After a failed append, the node
+    can acknowledge nothing more and stops.
     """
 
     def __init__(
@@ -53,48 +52,50 @@ class Stream:
 
     @property
     def stream_id(self) -> StreamId:
-        """Which stream this is."""
+        """Id of the stream."""
         return self._state.stream_id
 
     @property
     def epoch(self) -> StreamEpoch:
-        """The epoch under which this node owns it."""
+        """Epoch under which this node owns the stream."""
         return self._state.epoch
 
     @property
     def start_offset(self) -> int:
-        """First offset that can be read."""
+        """First readable offset."""
         return self._state.start_offset
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next append."""
+        """Offset of the next append."""
         return self._state.next_offset
 
     @property
     def confirmed_offset(self) -> int:
-        """One past the last offset that is durable and can be read."""
+        """One past the last durable, readable offset."""
         return self._state.confirmed_offset
 
     @property
     def committed_offset(self) -> int:
-        """One past the last offset that is in a committed object."""
+        """One past the last offset in a committed object."""
         return self._state.committed_offset
 
     @property
     def payload_bytes_max(self) -> int:
-        """The largest payload that an append may have."""
+        """The largest payload of an append."""
         return self._storage.payload_bytes_max
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no appends any more."""
+        """Whether the stream refuses appends."""
         return self._refuses_appends
 
     def append(
         self, payload: Buffer, *, count: int, max_timestamp: int, min_timestamp: int = TIMESTAMP_MIN
     ) -> asyncio.Future[None]:
-        """`append_nowait` for those who wait: the future resolves, or has the error. Cancelling it takes nothing back."""
+        """Append a record and return a future of its durability; see `append_nowait`. Cancelling
+        the future does not undo the append.
+        """
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.append_nowait(
             payload,
@@ -114,23 +115,27 @@ class Stream:
         min_timestamp: int = TIMESTAMP_MIN,
         on_durable: OnDurable,
     ) -> None:
-        """Append a record at `next_offset` (read it before the call); nothing is copied, so the payload must not change any more.
+        """Append a record at `next_offset`, which the caller reads before the call. The payload is
+        not copied and must not change afterwards.
 
         Args:
-            payload: opaque bytes; a memoryview must be one of bytes.
+            payload: opaque bytes; a memoryview must have byte elements.
             count: offsets that the record covers, 1 to 2^31 - 1.
             max_timestamp: milliseconds since 1970, -1 for none.
-            min_timestamp: no timestamp in the payload lies below it, -1 ("none") among them; omitted if unknown.
-            on_durable: called once, from the loop and never from within this call, in the order of the stream's appends: with None when
-                the record is durable and in the log cache, or with the `StorageFailedError`. It may append; it must not raise.
+            min_timestamp: lower bound of all timestamps in the payload, including -1 ("none");
+                omitted if unknown.
+            on_durable: called once, from the event loop and never within this call, in the order of
+                the stream's appends: with None when the record is durable and in the log cache, or
+                with the `StorageFailedError`. It may append and must not raise.
 
         Raises:
-            AppendBackpressureError: not taken; try again later.
+            AppendBackpressureError: the record was refused; retry later.
             StreamClosedError: the stream was closed.
-            StorageFailedError: the node cannot store anything any more.
+            StorageFailedError: the node's storage failed.
             ValueError: the count is out of bounds, or the record is larger than the log cache.
         """
-        # What hooks append belongs to data that was taken before: it may come while the stream closes, until `end` was called.
+        # Appends of hooks describe earlier data, so they are accepted while the stream closes,
+        # until `end` was called.
         if self._refuses_appends and (self._ended or not self._storage.hooks_running):
             raise StreamClosedError(f"stream {self._state.stream_id} at epoch {self._state.epoch} is closed")
         if not 0 < count <= RECORD_COUNT_MAX or self._state.next_offset > OFFSET_MAX - count:
@@ -138,14 +143,15 @@ class Stream:
         self._storage.append(self._state, payload, count, max_timestamp, min_timestamp, on_durable)
 
     def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:
-        """Read from memory alone; payloads are views of what was appended.
+        """Read from memory only; payloads are views of the appended data.
 
         Returns:
-            Contiguous records from the one that contains `start_offset` on: at least one however big, then as many as have
-            payloads within `max_bytes`; [] at the confirmed end; None when the first one is not in the log cache.
+            Contiguous records from the one that contains `start_offset` on: at least one regardless
+                of its size, then as many as have payloads within `max_bytes`. [] at the confirmed
+                end; None when the first record is not in the log cache.
 
         Raises:
-            OffsetOutOfRangeError: outside of [start_offset, confirmed_offset].
+            OffsetOutOfRangeError: outside [start_offset, confirmed_offset].
         """
         state = self._state
         if state.start_offset <= start_offset < state.confirmed_offset:
@@ -159,21 +165,22 @@ class Stream:
     async def fetch(
         self, start_offset: int, max_bytes: int, *, deadline_ms: int | None = None
     ) -> list[StreamRecord]:
-        """Read from objects what `fetch_cached` did not find, and continue in memory.
+        """Read records from objects after `fetch_cached` returned None, and continue in memory.
 
-        The log cache only loses records at its front, so the miss of an earlier `fetch_cached` stays true and the
-        cache is not searched again. A caller that did not search it gets records from memory as well.
+        The log cache loses records only at its front, so an earlier miss remains a miss and the
+        cache is not searched again. A caller that did not call `fetch_cached` gets records from
+        memory as well.
 
         Args:
             start_offset: see `fetch_cached`.
             max_bytes: see `fetch_cached`.
-            deadline_ms: longest duration; `fetch_timeout_ms` of the settings if not given.
+            deadline_ms: longest duration; defaults to `fetch_timeout_ms` of the settings.
 
         Returns:
             As `fetch_cached`, never None.
 
         Raises:
-            OffsetOutOfRangeError: outside of [start_offset, confirmed_offset].
+            OffsetOutOfRangeError: outside [start_offset, confirmed_offset].
             ReadTimeoutError: the store or the metadata did not answer in time.
             ObjectCorruptError: an object is damaged.
         """
@@ -192,11 +199,11 @@ class Stream:
         return self._continue_from_cache(records, max_bytes)
 
     async def trim(self, new_start_offset: int) -> None:
-        """Drop everything below an offset; below the present start nothing happens.
+        """Drop all data below an offset. An offset below the current start changes nothing.
 
         Raises:
             OffsetOutOfRangeError: beyond the confirmed end.
-            StreamFencedError: another owner took the stream.
+            StreamFencedError: another owner took over the stream.
         """
         state = self._state
         if new_start_offset <= state.start_offset:
@@ -207,20 +214,21 @@ class Stream:
             )
         assert state.committed_offset <= state.confirmed_offset <= state.next_offset
         if new_start_offset > state.committed_offset:
-            await self._storage.force_upload()  # the controller has the stream up to its committed end only
+            await self._storage.force_upload()  # the controller has the stream only up to its committed end
         await self._streams.trim_streams([(state.stream_id, state.epoch, new_start_offset)])
-        # Not before: a trim that failed must be one that can be tried again.
+        # Updated only after success, so that a failed trim can be retried.
         state.start_offset = max(state.start_offset, new_start_offset)
 
     async def close(self) -> None:
-        """Give the stream up: no more appends, everything uploaded, closed at its end offset.
+        """Close the stream: refuse appends, upload everything, close it at its end offset.
 
-        Repeated calls wait for the first, and a caller that is cancelled does not stop it. Close a stream whose upload hook appends
-        to others before those.
+        Repeated calls wait for the first, and cancelling a caller does not stop it. Close a stream
+        whose upload hook appends to others before those.
 
         Raises:
-            StorageFailedError: the write-ahead log or an upload failed; the stream stays open for recovery to close.
-            StreamFencedError: another owner took the stream.
+            StorageFailedError: the write-ahead log or an upload failed; the stream stays open, and
+                recovery closes it.
+            StreamFencedError: another owner took over the stream.
         """
         self._refuses_appends = True
         if self._closing is None:
@@ -231,17 +239,19 @@ class Stream:
         try:
             await self.upload_all()
             if not self._storage.is_deleted(self._state.stream_id):
-                with suppress(StreamNotFoundError):  # deleted a moment ago
+                with suppress(StreamNotFoundError):  # just deleted
                     await self._streams.close_streams([self.end()])
         finally:
             self.abandon()
 
     def on_upload(self, hook: Callable[[], bool]) -> None:
-        """See `StreamClient.on_upload`."""
+        """Call `hook` before a block with data of this stream is sealed; see
+        `StreamClient.on_upload`.
+        """
         self._storage.set_upload_hook(self._state, hook)
 
     def refuse_appends(self) -> None:
-        """Refuse appends: the stream is about to be closed together with others."""
+        """Refuse appends, because the stream will be closed together with others."""
         self._refuses_appends = True
 
     def accept_appends(self) -> None:
@@ -250,23 +260,27 @@ class Stream:
         self._refuses_appends = False
 
     def close_refused(self) -> None:
-        """Undo `end`: the controller refused to close the stream, which is still open here at the same epoch."""
+        """Undo `end` after the controller refused to close the stream, which is still open here at
+        the same epoch.
+        """
         self._ended = False
 
     def abandon(self) -> None:
-        """Drop the stream: it was closed or deleted, or another owner took it."""
+        """Drop the stream, because it was closed or deleted, or another owner took it over."""
         self._refuses_appends = self._ended = True
         self._storage.unregister(self._state)
         self._on_abandoned(self)
 
     async def upload_all(self) -> None:
-        """Return when all that was appended is in committed objects, or dropped because the stream was deleted."""
+        """Return when everything appended is in committed objects, or was dropped because the
+        stream was deleted.
+        """
         state = self._state
         while state.committed_offset < state.next_offset and not self._storage.is_deleted(state.stream_id):
             await self._storage.force_upload()
 
     def end(self) -> StreamState:
-        """Return the final end of the stream; from here on hooks may not append either."""
+        """Return the final end of the stream. From here on, hooks may not append either."""
         state = self._state
         assert state.committed_offset == state.next_offset, "everything is uploaded"
         self._refuses_appends = self._ended = True
@@ -280,7 +294,7 @@ class Stream:
             )
 
     def _continue_from_cache(self, records: list[StreamRecord], max_bytes: int) -> list[StreamRecord]:
-        """Append what memory holds behind records read from objects, as far as it fits."""
+        """Append cached records to records that were read from objects, as far as they fit."""
         assert records, "a read below the end finds a record"
         room_bytes = max_bytes - sum(len(record.payload) for record in records)
         if room_bytes > 0:
@@ -292,7 +306,7 @@ class Stream:
 
 
 def _settle(durable: asyncio.Future[None], error: BaseException | None) -> None:
-    if durable.done():  # the caller cancelled it; the record is there all the same
+    if durable.done():  # the caller cancelled it; the record remains appended
         return
     if error is None:
         durable.set_result(None)

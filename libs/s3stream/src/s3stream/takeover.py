@@ -37,10 +37,10 @@ from s3stream.settings import StorageSettings
 
 LOG = logging.getLogger(__name__)
 ROUNDS_MAX: Final = 5
-"""How often a recovery starts again when another process changed the streams meanwhile."""
+"""How often a recovery restarts when another process changed the streams meanwhile."""
 
 ROUND_WAIT_S: Final = 0.2
-"""For the image to show them."""
+"""Wait until the image shows the changes."""
 
 
 async def recover_wal(
@@ -58,18 +58,20 @@ async def recover_wal(
 
     Args:
         runtime: ports of this process.
-        store: retried and limited.
-        wal: which log, and its trim point, from an image that shows the assignment.
+        store: with retries and limits.
+        wal: the log and its trim point, from an image that shows the assignment.
         manager: see the port.
         streams: see the port.
         objects: see the port.
-        settings: sizes.
-        tasks: where the slots are deleted by a task of its own, a moment later: who waits for the partitions comes first. None: before this returns.
+        settings: storage settings.
+        tasks: runs the deletion of slots in the background, because opening the partitions is more
+            urgent. None: slots are deleted before this returns.
 
     Raises:
-        WalNotHeldError: another process recovers it now, or has done so.
-        WalCorruptError: an acknowledged slot or record is missing, or one is damaged; nothing of it and behind it was committed. An operator must act.
-        ObjectStoreError: the store did not answer; try again.
+        WalNotHeldError: another process recovers the log now, or has recovered it.
+        WalCorruptError: an acknowledged slot or record is missing or damaged; neither it nor
+            anything after it was committed. An operator must act.
+        ObjectStoreError: the store did not answer; retry.
     """
     counts = {
         result: runtime.telemetry.counter("ponor_wal_recoveries_total", result=result)
@@ -113,10 +115,11 @@ class _Takeover:
         self._uploader = ObjectUploader(runtime, store, objects, settings, recovered=wal.name)
 
     async def run(self) -> RecoveryReport:
-        """Rounds until one goes through.
+        """Repeat rounds until one succeeds.
 
-        A slot that is missing, a commit or a close that is refused: any of them may be the trace of another taker that is further. The image tells: if the
-        streams moved meanwhile, a new round begins where they are now. If they did not, it is what it looks like.
+        A missing slot, or a refused commit or close, may mean that another recoverer is ahead. The
+        image tells: if the ends of the streams changed meanwhile, a new round begins from them. If
+        they did not change, the error is real.
         """
         for _ in range(ROUNDS_MAX):
             owned = self._manager.streams_of(self._wal.name)
@@ -149,7 +152,7 @@ class _Takeover:
             async for slot in slots:
                 for record in slot.records or ():
                     read += 1
-                    if read % RECORDS_PER_TURN == 0:  # slots that were read ahead come without a pause
+                    if read % RECORDS_PER_TURN == 0:  # slots that were read ahead arrive without a pause
                         await turn()
                     verdict = judge.judge(record)
                     counts[verdict] += 1
@@ -182,9 +185,10 @@ class _Takeover:
         await self._delete(walk)
 
     async def _delete(self, walk: WalWalk) -> None:
-        """Delete the slots below the end, those that the owner had left below the trim point included."""
+        """Delete the slots below the end, including those that the owner left below the trim point."""
         if not self._manager.may_delete_recovered():
-            # What the lost part of the controllers' log said of these slots is unknown. The garbage collector deletes them after the confirmation.
+            # The lost part of the controllers' log may have said more about these slots. The
+            # garbage collector deletes them after the confirmation.
             LOG.warning(
                 "%s: its slots stay in the store until the forced recovery is confirmed", self._wal.name
             )

@@ -1,7 +1,8 @@
-"""Upload pipeline: sealed blocks are uploaded concurrently and committed in the order in which they were sealed.
+"""Upload pipeline: sealed blocks are uploaded concurrently and committed in the order in which they
+were sealed.
 
-This order gives the trim point of the write-ahead log its meaning: everything before it is committed. `sealing` and
-`upload_plan` decide what is uploaded; `object_upload` carries out one plan.
+This order gives the trim point of the write-ahead log its meaning: everything before it is
+committed. `sealing` and `upload_plan` decide what is uploaded; `object_upload` executes one plan.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from s3stream.upload_plan import UploadPlan
 
 
 class Upload:
-    """Sealed blocks on their way: from the seal to the commit."""
+    """Sealed blocks from the seal to the commit."""
 
     __slots__ = ("before", "committed", "plan", "sealed", "task", "traces", "trim_sequence")
 
@@ -31,14 +32,14 @@ class Upload:
         self.plan = plan
         self.traces = traces
         self.trim_sequence = 0
-        """What its commit told the controller of the log; 0: nothing."""
+        """The trim point that its commit sent to the controller; 0: none."""
         self.before: Upload | None = None
         self.task: asyncio.Task[None] | None = None
         self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class UploadPipeline:
-    """Uploads in flight, oldest first. How many wait is bounded by the log cache, whose bytes they hold."""
+    """Uploads in flight, oldest first. The log cache, which holds their bytes, bounds their number."""
 
     def __init__(
         self,
@@ -64,21 +65,23 @@ class UploadPipeline:
 
     @property
     def idle(self) -> bool:
-        """Nothing is being uploaded."""
+        """Whether nothing is being uploaded."""
         return not self._uploads
 
     @property
     def newest(self) -> Upload | None:
-        """The upload submitted last, if it is not committed."""
+        """The upload submitted last, unless it is committed."""
         return self._uploads[-1] if self._uploads else None
 
     def first_sequence_without(self, committed: Upload | None) -> int | None:
-        """The oldest WAL entry with data that is in the pipeline, without that of one upload; None when there is none."""
+        """The oldest WAL entry with data in the pipeline, ignoring one upload; None if there is
+        none.
+        """
         sequences = (upload.sealed.first_sequence for upload in self._uploads if upload is not committed)
         return min((sequence for sequence in sequences if sequence is not None), default=None)
 
     def submit(self, upload: Upload) -> None:
-        """Start an upload; its future `committed` tells when it is visible."""
+        """Start an upload; its future `committed` resolves when it is visible."""
         assert upload.task is None, "an upload is submitted once"
         assert not upload.committed.done()
         upload.before = self.newest
@@ -86,7 +89,7 @@ class UploadPipeline:
         self._start()
 
     async def stop(self) -> None:
-        """Abandon what is in flight; the write-ahead log still has it."""
+        """Abandon uploads in flight; their data is still in the write-ahead log."""
         tasks = [upload.task for upload in self._uploads if upload.task is not None]
         for task in tasks:
             task.cancel()
@@ -94,7 +97,9 @@ class UploadPipeline:
             await asyncio.wait(tasks)
 
     def _start(self) -> None:
-        """Start the oldest ones: a younger one in their place would wait for them, and they for its place."""
+        """Start the oldest uploads first. A younger upload would hold a place while it waits for an
+        older one, which waits for a place.
+        """
         for upload in islice(self._uploads, self._in_flight_max):
             if upload.task is None:
                 upload.task = self._tasks.spawn(self._run(upload), "upload")
@@ -105,7 +110,7 @@ class UploadPipeline:
             with self._telemetry.continued("ponor.upload", upload.traces, about):
                 await self._upload_in_order(upload)
         except BaseException as error:
-            upload.committed.cancel()  # neither those who wait for it nor later uploads may go on
+            upload.committed.cancel()  # fail the waiting callers and all later uploads
             if not isinstance(error, asyncio.CancelledError):
                 self._on_failed(error)
             raise
@@ -120,5 +125,5 @@ class UploadPipeline:
         turn = upload.before.committed if upload.before is not None else None
         told = None if self._trim_sequence is None else partial(self._trim_sequence, upload)
         upload.trim_sequence = await self._uploader.upload(upload.plan, turn=turn, trim_sequence=told)
-        if turn is not None:  # nothing to upload: all of it was deleted
+        if turn is not None:  # nothing to upload: all streams were deleted
             await asyncio.shield(turn)

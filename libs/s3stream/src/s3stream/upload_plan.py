@@ -1,10 +1,11 @@
-"""Assignment of data to objects. Pure.
+"""Assignment of data to objects.
 
-A stream's run of at least the split size becomes a stream object; the rest becomes one stream set object. A small rest
-next to stream objects does not get an object: it is carried to the next upload, or shares the object of the smallest
-run (docs/design/storage-and-write-path.md#small-rests). The number of objects therefore follows the bytes, not the
-number of streams. A rest with more streams than one compaction can split becomes several stream set objects
-(docs/design/storage-and-write-path.md#narrow-set-objects).
+A stream's run of at least the split size becomes a stream object; the rest becomes one stream set
+object. A small rest does not get an object if there are stream objects: it is carried to the next
+upload, or shares the object of the smallest run
+(docs/design/storage-and-write-path.md#small-rests). The number of objects therefore follows the
+bytes, not the number of streams. A rest with more streams than one compaction can split becomes
+several stream set objects (docs/design/storage-and-write-path.md#narrow-set-objects).
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from s3stream.records import StreamRecord
 from s3stream.settings import COMMIT_OBJECTS_MAX
 
 SMALL_REST_DIVISOR = 8
-"""A small rest is at most this part of its block: carrying it again and again then moves few bytes."""
+"""A small rest is at most this part of its block, so that repeated carrying moves few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadPiece:
-    """Un-uploaded data of one stream at one epoch: offsets [start_offset, end_offset) without a hole, as lists of records in order."""
+    """Un-uploaded data of one stream at one epoch: offsets [start_offset, end_offset) without gaps,
+    as lists of records in order.
+    """
 
     stream_id: StreamId
     epoch: StreamEpoch
@@ -37,14 +40,16 @@ class UploadPiece:
 
 @dataclass(frozen=True, slots=True)
 class CommitGroup:
-    """What one commit makes visible: pieces that share a stream set object, and pieces that are stream objects."""
+    """Content of one commit: pieces that share a stream set object, and pieces that become stream
+    objects.
+    """
 
     stream_set: tuple[UploadPiece, ...]
     stream_objects: tuple[UploadPiece, ...]
 
     @property
     def object_count(self) -> int:
-        """Objects to prepare for it."""
+        """Number of objects to prepare."""
         return len(self.stream_objects) + bool(self.stream_set)
 
 
@@ -57,12 +62,12 @@ class UploadPlan:
 
     @property
     def object_count(self) -> int:
-        """Objects to prepare for all of it."""
+        """Number of objects to prepare for all commits."""
         return sum(group.object_count for group in self.groups)
 
     @property
     def pieces(self) -> list[UploadPiece]:
-        """Everything that is uploaded now."""
+        """All pieces that are uploaded now."""
         return [piece for group in self.groups for piece in (*group.stream_set, *group.stream_objects)]
 
 
@@ -75,14 +80,16 @@ def plan_upload(
     small_rest_bytes_max: int,
     may_carry: bool,
 ) -> UploadPlan:
-    """Split pieces into objects.
+    """Assign pieces to objects.
 
     Args:
         pieces: at most one per stream, sorted by stream id.
-        split_size_bytes: from this size on a piece is a stream object.
-        commit_ranges_max: ranges that one commit may name. It has at most `COMMIT_OBJECTS_MAX` stream objects.
+        split_size_bytes: a piece of at least this size becomes a stream object.
+        commit_ranges_max: ranges in one commit, which also has at most `COMMIT_OBJECTS_MAX` stream
+            objects.
         set_object_streams_max: streams of one stream set object.
-        small_rest_bytes_max: the largest rest that gets no object of its own beside stream objects.
+        small_rest_bytes_max: the largest rest that gets no stream set object if there are stream
+            objects.
         may_carry: whether such a rest may wait for the next upload.
     """
     assert split_size_bytes > 0
@@ -121,9 +128,10 @@ def _is_small(rest: Sequence[UploadPiece], large: Sequence[UploadPiece], small_r
 
 
 def _in_equal_parts(rest: Sequence[UploadPiece], streams_max: int) -> list[Sequence[UploadPiece]]:
-    """As few parts as the bound allows, in the order of their streams.
+    """Divide a rest into as few parts as the limit allows, in the order of their streams.
 
-    They differ by one stream at most: a full one beside a tail would leave the full one no room to be joined with its like of the next upload.
+    The parts differ by at most one stream. A full part could not be joined with its counterpart of
+    the next upload.
     """
     assert streams_max > 0
     count = -(-len(rest) // streams_max)
@@ -133,7 +141,9 @@ def _in_equal_parts(rest: Sequence[UploadPiece], streams_max: int) -> list[Seque
 def _groups(
     stream_sets: Sequence[Sequence[UploadPiece]], large: Sequence[UploadPiece], ranges_max: int
 ) -> list[CommitGroup]:
-    """One commit, unless there are several stream set objects, of which a commit takes one, or too many ranges or stream objects."""
+    """Group objects into commits: one, unless there are several stream set objects (one per
+    commit), or too many ranges or stream objects.
+    """
     groups: list[CommitGroup] = []
     waiting = deque(stream_sets)
     while waiting or large:

@@ -1,7 +1,7 @@
-"""Protocol of the write-ahead log: what storage and recovery need of an implementation.
+"""Protocol of the write-ahead log, as storage and recovery use it.
 
-Entries are numbered in order; an entry contains the encoded records of one append call. Implementations: `file_wal`
-on a local disk, `object_wal` in the object store.
+Entries are numbered in order; an entry contains the encoded records of one append call.
+Implementations: `file_wal` on a local disk, `object_wal` in the object store.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ from s3stream.records import StreamRecord
 
 
 class WriteAheadLog(Protocol):
-    """Where an append is durable before it is acknowledged. One node, one log, one writer."""
+    """Makes appends durable before they are acknowledged. Each node has one log with one writer."""
 
     @property
     def created(self) -> bool:
-        """Whether this process made the log: then it holds nothing of an earlier process, not even the proof that it existed."""
+        """Whether this process created the log, so that it contains nothing of an earlier process,
+        not even a proof that one existed.
+        """
         ...
 
     @property
     def gathers(self) -> bool:
-        """Whether the log itself decides what is written together: then every turn's entry is handed over at once. Otherwise one entry
-        gathers while others are in flight.
+        """Whether the log itself decides which entries it writes together. It then receives an
+        entry every turn; otherwise one entry gathers while others are in flight.
         """
         ...
 
     @property
     def trim_is_recorded(self) -> bool:
-        """Whether the controller keeps the trim point: then the commit of every upload carries it."""
+        """Whether the controller records the trim point, so that the commit of every upload carries
+        it.
+        """
         ...
 
     @property
@@ -41,65 +45,69 @@ class WriteAheadLog(Protocol):
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next entry, which entries before it may share."""
+        """Number of the next entry; the previous entries may have the same number."""
         ...
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest record (header included) that the log takes."""
+        """The largest record (including header) that the log accepts."""
         ...
 
     @property
     def wants_upload(self) -> bool:
-        """Whether so much is retained that an upload should be forced."""
+        """Whether the log is so full that an upload should be forced."""
         ...
 
     @property
     def may_carry(self) -> bool:
-        """Whether so little is retained that an upload may leave a small rest in the log."""
+        """Whether the log is so empty that an upload may leave a small rest in it."""
         ...
 
     @property
     def room_bytes(self) -> int:
-        """How much may be appended now without leaving the window or overfilling the queue; may be negative.
+        """Bytes that may be appended now without exceeding the size or the queue of the log; may be
+        negative.
 
-        A hint: `append` takes more, because what closes a block must be written for the log to shrink. Whoever appends bounds how
-        much that is.
+        This is a hint. `append` accepts more, because the records that complete a block must be
+        written before the log can shrink. The caller bounds their size.
         """
         ...
 
     @property
     def waits_for_space(self) -> bool:
-        """Whether entries wait because there is no space for them, and a trim would give some."""
+        """Whether entries wait for space that a trim would free."""
         ...
 
     def when_full(self, callback: Callable[[], None]) -> None:
-        """Call whenever the log begins or goes on to wait for space."""
+        """Register a callback for whenever the log starts or continues to wait for space."""
         ...
 
     def append(self, buffers: Sequence[Buffer], on_durable: Callable[[BaseException | None], None]) -> int:
-        """Write encoded records as one entry, at once if nothing is being written.
+        """Write encoded records as one entry; immediately if no write is in progress.
 
         Args:
-            buffers: header and payload of each record in turns; they must not change until `on_durable` is called.
-            on_durable: called once, never from within this call, in the order of the entries: with None when the entry and all before it
-                are durable, or with the error; then nothing more can be acknowledged.
+            buffers: header and payload of each record, alternating; they must not change until
+                `on_durable` is called.
+            on_durable: called once, never within this call, in the order of the entries: with None
+                when the entry and all before it are durable, or with the error, after which nothing
+                more can be acknowledged.
 
         Returns:
-            The entry's number; entries that a log writes together share one.
+            The entry's number; entries that the log writes together have the same number.
 
         Raises:
-            StorageFailedError: the log failed before, or can never take this entry.
-            WalFullError: too much is queued; an entry is taken in any case when nothing is.
+            StorageFailedError: the log failed before, or can never accept this entry.
+            WalFullError: the queue is full; an empty queue accepts any entry.
         """
         ...
 
     def hurry(self) -> None:
-        """Somebody waits for what was appended so far: it is not to be held back for the sake of fewer writes."""
+        """Write everything appended so far without further delay, because a caller waits for it."""
         ...
 
     def recover(self) -> AsyncIterator[tuple[int, StreamRecord]]:
-        """Every record from the trim point on, in order, with its entry's number. Only before the first append.
+        """Yield every record from the trim point on, in order, with its entry's number. Only before
+        the first append.
 
         Raises:
             WalCorruptError: while iterating; bytes below the newest proof of sync are damaged.
@@ -107,18 +115,21 @@ class WriteAheadLog(Protocol):
         ...
 
     def trim(self, before_sequence: int, *, recorded_sequence: int = 0) -> None:
-        """Entries below are not needed any more. Lazy: a crash may bring some of them back.
+        """Release entries below a sequence. They are deleted later; a crash may bring some of them
+        back.
 
         Args:
-            before_sequence: the lowest entry with anything that is not committed.
-            recorded_sequence: the same, as the last commit told the controller; 0: it told nothing. A log that others recover drops nothing above.
+            before_sequence: the lowest entry with uncommitted data.
+            recorded_sequence: the value of it that the last commit sent to the controller; 0: none.
+                A log that other processes recover deletes nothing above it.
         """
         ...
 
     async def close(self, *, needless: bool = False) -> None:
-        """Finish what was handed over and leave a clean end.
+        """Finish pending writes and leave a clean end.
 
         Args:
-            needless: everything is uploaded and all streams are closed, so that the log will not be read again.
+            needless: everything is uploaded and all streams are closed, so the log will not be read
+                again.
         """
         ...

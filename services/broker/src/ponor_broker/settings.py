@@ -25,52 +25,62 @@ class BrokerSettings:
 
     # Listener
     connections_max: int = setting(
-        10_000, minimum=1, maximum=1_000_000, unit="connections", doc="max.connections: clients at a time"
+        10_000,
+        minimum=1,
+        maximum=1_000_000,
+        unit="connections",
+        doc="Kafka's max.connections: open client connections.",
     )
     connections_per_address_max: int = setting(
         1_000_000,
         minimum=1,
         maximum=1_000_000,
         unit="connections",
-        doc="max.connections.per.ip: clients at a time from one address; set it where clients are not behind one proxy",
+        doc="Kafka's max.connections.per.ip: open client connections from one address. Lower it "
+        "unless all clients share one proxy.",
     )
     request_bytes_max: int = setting(
         104_857_600,
         minimum=KIB,
         maximum=2_147_483_647,
         unit="bytes",
-        doc="socket.request.max.bytes: largest request",
+        doc="Kafka's socket.request.max.bytes: largest request.",
     )
     control_request_bytes_max: int = setting(
         4 * MIB,
         minimum=KIB,
         maximum=2_147_483_647,
         unit="bytes",
-        doc="largest request that is no Produce: it is decoded into objects many times its size",
+        doc="Largest request other than Produce. Decoding such a request can need many times its "
+        "size in memory.",
     )
     receive_bytes_max: int = setting(
         256 * MIB,
         minimum=MIB,
         maximum=1024 * GIB,
         unit="bytes",
-        doc="requests that are arriving, over all clients",
+        doc="Requests that are still arriving, all clients together.",
     )
     in_flight_bytes_max: int = setting(
-        256 * MIB, minimum=MIB, maximum=1024 * GIB, unit="bytes", doc="requests in process, over all clients"
+        256 * MIB,
+        minimum=MIB,
+        maximum=1024 * GIB,
+        unit="bytes",
+        doc="Requests received and not answered yet, all clients together.",
     )
     connection_idle_ms_max: int = setting(
         600_000,
         minimum=100,
         maximum=DAY_MS,
         unit="ms",
-        doc="connections.max.idle.ms: silence before a client is dropped",
+        doc="Kafka's connections.max.idle.ms: idle time after which a client is disconnected.",
     )
     request_stall_ms_max: int = setting(
         30_000,
         minimum=100,
         maximum=DAY_MS,
         unit="ms",
-        doc="silence in the middle of a request before a client is dropped",
+        doc="A client that sends part of a request and then nothing for this time is disconnected.",
     )
 
     # Produce
@@ -79,38 +89,45 @@ class BrokerSettings:
         minimum=61,
         maximum=2_147_483_647,
         unit="bytes",
-        doc="message.max.bytes: largest record batch, where the topic has no max.message.bytes",
+        doc="Kafka's message.max.bytes: largest record batch of topics without max.message.bytes.",
     )
     timestamp_after_ms_max: int = setting(
         3_600_000,
         minimum=0,
         maximum=(1 << 63) - 1,
         unit="ms",
-        doc="log.message.timestamp.after.max.ms: how far ahead of the broker's clock a record may be",
+        doc="Kafka's log.message.timestamp.after.max.ms: how far a record's timestamp may be "
+        "ahead of the broker's clock.",
     )
     decompressed_batch_bytes_max: int = setting(
         64 * MIB,
         minimum=MIB,
         maximum=2_147_483_647,
         unit="bytes",
-        doc="what a compressed batch may grow to while its records are checked; above it the batch is refused",
+        doc="Largest decompressed size of a batch whose records are validated. Larger batches are refused.",
     )
     producer_expiration_ms: int = setting(
         DAY_MS,
         minimum=1_000,
         maximum=365 * DAY_MS,
         unit="ms",
-        doc="producer.id.expiration.ms: silence after which a producer is forgotten",
+        doc="Kafka's producer.id.expiration.ms: idle time after which the state of an idempotent "
+        "producer is deleted.",
     )
     producers_per_partition_max: int = setting(
         10_000,
         minimum=1,
         maximum=1_000_000,
         unit="producers",
-        doc="producers remembered per partition; the most silent goes first",
+        doc="Idempotent producers per partition. At the limit, the state of the least recently "
+        "used one is deleted.",
     )
     producer_ids_per_block: int = setting(
-        1_000, minimum=1, maximum=10_000, unit="ids", doc="producer ids taken from the controller at a time"
+        1_000,
+        minimum=1,
+        maximum=10_000,
+        unit="ids",
+        doc="Producer ids that the broker reserves at the controller at a time.",
     )
 
     # Fetch
@@ -119,91 +136,92 @@ class BrokerSettings:
         minimum=KIB,
         maximum=2_147_483_647,
         unit="bytes",
-        doc="fetch.max.bytes: largest answer, first batch excepted",
+        doc="Kafka's fetch.max.bytes: largest Fetch response. A larger first batch is sent alone.",
     )
     fetch_answers_bytes_max: int = setting(
         512 * MIB,
         minimum=MIB,
         maximum=1024 * GIB,
         unit="bytes",
-        doc="fetch answers being made, over all clients; above it answers shrink to a batch",
+        doc="Fetch responses in memory, all clients together. Above it, responses shrink to one batch.",
     )
     fetch_wait_ms_max: int = setting(
         300_000,
         minimum=0,
         maximum=DAY_MS,
         unit="ms",
-        doc="longest wait of a fetch, whatever the client asks for",
+        doc="Longest wait of a Fetch for data; limits the client's max_wait_ms.",
     )
     parked_fetches_max: int = setting(
         20_000,
         minimum=1,
         maximum=1_000_000,
         unit="requests",
-        doc="fetches that wait for data; above it they are answered at once",
+        doc="Fetches that wait for data. Further ones get an empty response immediately.",
     )
     fetch_partitions_max: int = setting(
         100_000,
         minimum=1,
         maximum=10_000_000,
         unit="partitions",
-        doc="partitions in one fetch; above it the client is disconnected",
+        doc="Partitions in one Fetch. A client that names more is disconnected.",
     )
     fetch_session_slots_max: int = setting(
         1_000,
         minimum=0,
         maximum=1_000_000,
         unit="sessions",
-        doc="max.incremental.fetch.session.cache.slots: fetch sessions remembered; the next ones send full fetches",
+        doc="Kafka's max.incremental.fetch.session.cache.slots: cached fetch sessions. Clients "
+        "without one send full fetches.",
     )
     fetch_session_bytes_max: int = setting(
         16 * MIB,
         minimum=KIB,
         maximum=GIB,
         unit="bytes",
-        doc="memory for the partitions of one fetch session; above it the client gets none",
+        doc="Memory for the partitions of one fetch session. Above it, the client gets no session.",
     )
     fetch_sessions_bytes_max: int = setting(
         128 * MIB,
         minimum=KIB,
         maximum=64 * GIB,
         unit="bytes",
-        doc="memory for the partitions of all fetch sessions; above it sessions are evicted or refused",
+        doc="Memory for the partitions of all fetch sessions. Above it, sessions are evicted or refused.",
     )
     cold_reads_in_flight_max: int = setting(
         16,
         minimum=1,
         maximum=1_024,
         unit="reads",
-        doc="partitions read from the object store at the same time",
+        doc="Partitions that are read from the object store at the same time.",
     )
     cold_reads_waiting_max: int = setting(
         4_096,
         minimum=1,
         maximum=1_000_000,
         unit="reads",
-        doc="reads that wait for that; above it clients are told to try again",
+        doc="Partitions that wait to be read from the object store. Further ones get a retriable error.",
     )
     cold_read_bytes_max: int = setting(
         2 * MIB,
         minimum=KIB,
         maximum=GIB,
         unit="bytes",
-        doc="most bytes that one read from the object store brings a fetch, first batch excepted; the client asks again for more",
+        doc="Bytes that a Fetch gets from one read of the object store; a larger first batch is read whole.",
     )
     cold_read_bytes_per_s_max: int = setting(
         256 * MIB,
         minimum=0,
         maximum=1024 * GIB,
         unit="bytes/s",
-        doc="speed of reads from the object store on behalf of fetches, over all clients; 0: any",
+        doc="Rate of reads from the object store for Fetches, all clients together; 0: no limit.",
     )
     cold_read_ms_max: int = setting(
         20_000,
         minimum=100,
         maximum=600_000,
         unit="ms",
-        doc="longest read from the object store before the client is told to try again",
+        doc="Longest read from the object store for a Fetch. After it, the client gets a retriable error.",
     )
 
     # Partitions that move
@@ -212,14 +230,17 @@ class BrokerSettings:
         minimum=0,
         maximum=10_000,
         unit="ms",
-        doc="longest wait of a request until a partition on the move serves again, here or elsewhere; then the client is told to look for its leader. Requests without acknowledgement wait at least 5 s, because a refusal loses their records. 0: none waits",
+        doc="How long a request waits for a partition that is moving. After it, the client gets a "
+        "retriable error and looks up the leader. A Produce with acks=0 waits at least 5 s, "
+        "because a refusal loses its records. 0: no wait.",
     )
     park_bytes_max: int = setting(
         64 * MIB,
         minimum=0,
         maximum=GIB,
         unit="bytes",
-        doc="requests that wait so, over all partitions; above it clients are told at once",
+        doc="Requests that wait for moving partitions, all partitions together. Further ones are "
+        "refused immediately.",
     )
 
     # Partitions and topics
@@ -228,108 +249,115 @@ class BrokerSettings:
         minimum=KIB,
         maximum=2_147_483_647,
         unit="bytes",
-        doc="log.segment.bytes, where the topic has no segment.bytes",
+        doc="Kafka's log.segment.bytes, for topics without segment.bytes.",
     )
     segment_ms: int = setting(
         7 * DAY_MS,
         minimum=1_000,
         maximum=1 << 62,
         unit="ms",
-        doc="log.roll.ms, where the topic has no segment.ms",
+        doc="Kafka's log.roll.ms, for topics without segment.ms.",
     )
     maintenance_interval_ms: int = setting(
         5_000,
         minimum=10,
         maximum=DAY_MS,
         unit="ms",
-        doc="log.retention.check.interval.ms: shortest pause between two rounds of retention and other housekeeping; without work there is none",
+        doc="Kafka's log.retention.check.interval.ms: shortest interval of retention and other "
+        "maintenance. Rounds without work are skipped.",
     )
     cleaner_interval_ms: int = setting(
         15_000,
         minimum=10,
         maximum=DAY_MS,
         unit="ms",
-        doc="log.cleaner.backoff.ms: rest of the log cleaner when no compacted partition has to be cleaned",
+        doc="Kafka's log.cleaner.backoff.ms: pause of the log cleaner when no compacted partition "
+        "needs cleaning.",
     )
     cleaner_map_bytes_max: int = setting(
         64 * MIB,
         minimum=KIB,
         maximum=64 * GIB,
         unit="bytes",
-        doc="log.cleaner.dedupe.buffer.size: memory for the keys of one cleaning, 24 bytes each; with more keys a partition is cleaned in several passes",
+        doc="Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one cleaning pass, 24 "
+        "bytes per key. A partition with more keys needs several passes.",
     )
     cleaner_io_bytes_per_s_max: int = setting(
         32 * MIB,
         minimum=0,
         maximum=1024 * GIB,
         unit="bytes/s",
-        doc="log.cleaner.io.max.bytes.per.second: speed of the log cleaner, bytes read and written together; 0: any",
+        doc="Kafka's log.cleaner.io.max.bytes.per.second: bytes that the log cleaner reads and "
+        "writes per second; 0: no limit.",
     )
     cleaner_busy_percent_max: int = setting(
         25,
         minimum=1,
         maximum=100,
         unit="%",
-        doc="share of the event loop that the log cleaner takes while it works; clients have the rest",
+        doc="Share of the event loop's time that the log cleaner may use.",
     )
     auto_create_topics: bool = setting(
-        True, doc="auto.create.topics.enable: Metadata of an unknown topic makes it"
+        True, doc="Kafka's auto.create.topics.enable: a Metadata request for an unknown topic creates it."
     )
     num_partitions: int = setting(
         -1,
         minimum=-1,
         maximum=10_000,
         unit="partitions",
-        doc="num.partitions of topics whose creator names no number; -1: the controller's default",
+        doc="Kafka's num.partitions: partitions of a topic that is created without a number; -1: "
+        "the controller's default_partitions.",
     )
     controller_timeout_ms: int = setting(
         15_000,
         minimum=100,
         maximum=600_000,
         unit="ms",
-        doc="longest wait for the controller on behalf of a client",
+        doc="Longest wait for the controller while a client waits for the response.",
     )
     self_fence_ms: int = setting(
         -1,
         minimum=-1,
         maximum=3_600_000,
         unit="ms",
-        doc="age of metadata, or silence of the leading controller, after which this broker answers no client; -1: two thirds of the controllers' session timeout with a write-ahead log in the object store, never with one in a file; 0: never",
+        doc="The broker serves no partition while its metadata are older than this or the leading "
+        "controller has been silent for longer. -1: two thirds of the controllers' "
+        "session_timeout_ms with an object WAL, disabled with a file WAL. 0: disabled.",
     )
     drain_ms_max: int = setting(
         60_000,
         minimum=0,
         maximum=3_600_000,
         unit="ms",
-        doc="longest wait at a stop for partitions to move to other brokers, if there are any; 0: they are not moved",
+        doc="How long a stopping broker waits for its partitions to move to other brokers; 0: no drain.",
     )
     takeovers_in_flight_max: int = setting(
         4,
         minimum=1,
         maximum=64,
         unit="logs",
-        doc="write-ahead logs of brokers that died which this one recovers at a time",
+        doc="Write-ahead logs of failed brokers that this broker recovers at the same time.",
     )
     takeover_bytes_max: int = setting(
         256 * MIB,
         minimum=MIB,
         maximum=64 * GIB,
         unit="bytes",
-        doc="memory for the records of such logs, over all that are recovered at a time",
+        doc="Memory for records of the logs that this broker recovers for failed brokers.",
     )
     load_report_ms: int = setting(
         1_000,
         minimum=200,
         maximum=600_000,
         unit="ms",
-        doc="pause between two reports to the balancer while there is traffic; without traffic there is none",
+        doc="Interval of load reports to the balancer. A broker without traffic sends none.",
     )
     shutdown_upload_ms_max: int = setting(
         2_500,
         minimum=0,
         maximum=600_000,
         unit="ms",
-        doc="longest upload at a stop; what is left stays in the write-ahead log",
+        doc="Longest upload at a stop. The remaining data stays in the write-ahead log.",
     )
 
     storage: StorageSettings = field(default_factory=StorageSettings)

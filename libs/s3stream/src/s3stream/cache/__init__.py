@@ -1,1 +1,1 @@
-"""What reads of objects keep in memory: indexes and data blocks, both bounded by bytes."""
+"""Caches of indexes and data blocks that were read from objects. Both are bounded by bytes."""

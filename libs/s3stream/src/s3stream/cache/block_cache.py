@@ -1,10 +1,11 @@
-"""Cache of data blocks: bounded by bytes, evicts the least recently used block, one GET per run of adjacent blocks.
+"""Cache of data blocks: bounded by bytes, evicts the least recently used block, one GET per run of
+adjacent blocks.
 
-Blocks being fetched are charged before the request: they evict cached blocks first, then wait for room. Blocks that
-were read ahead (`claim`) are charged as well. They are not evicted before their reader uses them, have at most half of
-the room, and yield when a waiting read finds none. A reader accounts for evicted blocks that it still holds.
-
-`read_ahead` decides what is read ahead.
+A block is charged before its GET is sent: the charge first evicts cached blocks, then waits for
+room. Blocks that were read ahead (`claim`) are charged as well. They stay cached until their reader
+uses them and take at most half of the room, but they give way to a read that finds no room. A
+reader accounts for evicted blocks that it still holds. `read_ahead` decides which blocks to read
+ahead.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from s3stream.objects.format import BlockEntry
 from s3stream.objects.reader import READ_TRIES_MAX, OpenedObject
 
 RUNS_IN_FLIGHT: Final = 8
-"""A small cache asks for smaller runs, so that several readers have room at the same time."""
+"""A small cache uses shorter runs, so that several readers have room at the same time."""
 
 _BlockKey: TypeAlias = tuple[str, int]
-"""Object key and position: names the bytes of a block for ever, because objects are immutable."""
+"""Object key and position. They always identify the same bytes, because objects are immutable."""
 _Fetch: TypeAlias = "asyncio.Task[dict[int, DataBlock]]"
 
 
@@ -39,29 +40,33 @@ RUN_BYTES_MAX: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """Blocks that one ranged GET brings."""
+    """Adjacent blocks that one ranged GET returns."""
 
     entries: tuple[BlockEntry, ...]
 
     @property
     def position(self) -> int:
-        """Where the run begins in its object."""
+        """Position of the run in its object."""
         return self.entries[0].position
 
     @property
     def size_bytes(self) -> int:
-        """How much to get."""
+        """Length of the run."""
         return self.entries[-1].position + self.entries[-1].size_bytes - self.position
 
     @property
     def fetch_memory_bytes(self) -> int:
-        """What fetching it takes: its blocks, and their bytes a second time while they are cut out of one answer."""
+        """Memory needed to fetch the run: its blocks, and their bytes again while they are copied
+        out of the response.
+        """
         answer_bytes = self.size_bytes if len(self.entries) > 1 else 0
         return sum(map(memory_bytes_of, self.entries)) + answer_bytes
 
 
 def adjacent_runs(entries: Sequence[BlockEntry], *, run_bytes_max: int = RUN_BYTES_MAX) -> list[BlockRun]:
-    """Cut blocks of one object, in position order, into runs without holes; a larger block is a run of its own."""
+    """Group blocks of one object, in position order, into runs of adjacent blocks. A block above
+    the limit is a run by itself.
+    """
     runs: list[BlockRun] = []
     run: list[BlockEntry] = []
     for entry in entries:
@@ -79,26 +84,29 @@ def adjacent_runs(entries: Sequence[BlockEntry], *, run_bytes_max: int = RUN_BYT
 class BlockCache:
     """Blocks of one store's objects, shared by all readers of a process.
 
-    `bytes_max` bounds cached, claimed and in-flight blocks together, index arrays and overhead included. A run of blocks larger than the whole
-    bound is fetched when nothing else is, and only its reader keeps it.
+    `bytes_max` bounds cached, claimed and in-flight blocks together, including index arrays and
+    overhead. A run of blocks larger than the whole bound is fetched when no other fetch is in
+    flight, and is not cached.
     """
 
     def __init__(
         self, store: ObjectStore, *, bytes_max: int, telemetry: Telemetry, turns: Turns | None = None
     ) -> None:
-        """Blocks are decoded in `turns`, which others may share."""
+        """Create an empty cache. `turns` limits the decoding work in one turn of the event loop;
+        other components may share it.
+        """
         self._store = store
         self._turns = Turns() if turns is None else turns
         self._bytes_max: Final = bytes_max
         self._run_bytes_max: Final = min(RUN_BYTES_MAX, bytes_max // RUNS_IN_FLIGHT)
-        self._blocks: OrderedDict[_BlockKey, DataBlock] = OrderedDict()  # may be evicted
+        self._blocks: OrderedDict[_BlockKey, DataBlock] = OrderedDict()  # evictable blocks
         self._cached_bytes = 0
         self._fetches: dict[_BlockKey, _Fetch] = {}
-        self._claims: dict[_BlockKey, int] = {}  # readers that will come for a block
-        self._claimed: OrderedDict[_BlockKey, DataBlock] = OrderedDict()  # those that are here, oldest first
+        self._claims: dict[_BlockKey, int] = {}  # number of readers expected to use a block
+        self._claimed: OrderedDict[_BlockKey, DataBlock] = OrderedDict()  # waiting reads, oldest first
         self._claimed_here_bytes = 0
-        self._claimed_bytes = 0  # of all claims, also of those still in flight
-        self._pinned = ByteBudget("block cache", bytes_max)  # in flight, or claimed and here
+        self._claimed_bytes = 0  # bytes of all claims, including blocks in flight
+        self._pinned = ByteBudget("block cache", bytes_max)  # blocks in flight, and claimed cached blocks
         self._hits = telemetry.counter("ponor_block_cache_reads_total", result="hit")
         self._misses = telemetry.counter("ponor_block_cache_reads_total", result="miss")
         self._evictions = telemetry.counter("ponor_block_cache_evictions_total")
@@ -108,16 +116,17 @@ class BlockCache:
 
     @property
     def held_bytes(self) -> int:
-        """Cached blocks, claimed ones and those in flight."""
+        """Bytes of cached, claimed and in-flight blocks."""
         return self._cached_bytes + self._pinned.held_bytes
 
     async def blocks(self, key: str, entries: Sequence[BlockEntry]) -> list[DataBlock]:
-        """Blocks of one object, in the order of `entries`; missing ones that lie side by side come with one GET.
+        """Return blocks of one object in the order of `entries`. One GET fetches each run of
+        adjacent missing blocks.
 
         Raises:
             ObjectNotFoundError: no such object.
-            ObjectCorruptError: a block does not match its index entry, however often it is fetched.
-            BudgetExceededError: too many readers wait for room already; retriable.
+            ObjectCorruptError: a block did not match its index entry in any attempt.
+            BudgetExceededError: too many readers wait for room; retriable.
             ObjectStoreError: the store failed.
         """
         found: dict[int, DataBlock] = {}
@@ -137,7 +146,7 @@ class BlockCache:
                 waited[fetch] = None
         for run in adjacent_runs(missing, run_bytes_max=self._run_bytes_max):
             waited[self._start(key, run, is_granted=False)] = None
-        # Shielded: a reader that gives up must not take the GETs of others with it.
+        # Shielded, because other readers may wait for the same GETs when this reader is cancelled.
         for blocks in await asyncio.gather(*(asyncio.shield(fetch) for fetch in waited)):
             found.update(blocks)
         return [found[entry.position] for entry in entries]
@@ -150,7 +159,7 @@ class BlockCache:
         return block
 
     def knows(self, key: str, entry: BlockEntry) -> bool:
-        """Whether the block is here, or on its way: then no GET is made for it."""
+        """Whether the block is cached or in flight, so that no further GET is needed."""
         name = (key, entry.position)
         return name in self._blocks or name in self._claimed or name in self._fetches
 
@@ -158,19 +167,21 @@ class BlockCache:
 
     @property
     def run_bytes_max(self) -> int:
-        """The most bytes that one GET brings, unless a block is larger."""
+        """Bytes of one GET, unless a single block is larger."""
         return self._run_bytes_max
 
     @property
     def claims_bytes_max(self) -> int:
-        """Room for the claims of all readers."""
+        """Bytes that all claims together may take."""
         return self._bytes_max // 2
 
     def claim(self, key: str, entries: Sequence[BlockEntry]) -> int:
-        """Fetch missing blocks ahead of their reader, and keep them until `unclaim`.
+        """Fetch missing blocks before their reader needs them, and keep them until `unclaim`.
 
-        Returns how many of them, from the first on, are claimed; there is no room for the rest now. A claim is no
-        promise: without room for its bytes, the first reader fetches the block.
+        Returns:
+            How many of the blocks, from the first on, are claimed; the others have no room now. A
+                claim does not guarantee a cached block: if its bytes find no room, the reader
+                fetches the block itself.
         """
         missing: list[BlockEntry] = []
         taken = 0
@@ -195,21 +206,25 @@ class BlockCache:
         return taken
 
     def claim_read(self, key: str, block: DataBlock) -> bool:
-        """Somebody who has just read this block will come for its rest; False when there is no room."""
+        """Claim a cached block for a reader that will return for the rest of it; False if there is
+        no room.
+        """
         name = (key, block.entry.position)
         if name not in self._blocks and name not in self._claimed and name not in self._fetches:
-            self._keep(name, block)  # it was evicted while the rest of the read arrived
+            self._keep(name, block)  # it was evicted while other blocks of the read arrived
         return self.claim(key, [block.entry]) == 1
 
     def _pin(self, name: _BlockKey) -> None:
-        """Take a cached block out of eviction's reach; what is held in all stays the same."""
+        """Protect a cached block from eviction. The total of held bytes does not change."""
         block = self._blocks[name]
         self._drop(name)
         self._pinned.charge(block.memory_bytes)
         self._add_claimed(name, block)
 
     def unclaim(self, key: str, entry: BlockEntry) -> None:
-        """The reader has come, or never will: from now on the block is one of many."""
+        """Release the claim of one reader that used the block or stopped. The block then becomes
+        evictable.
+        """
         name = (key, entry.position)
         self._claims[name] -= 1
         if self._claims[name] > 0:
@@ -231,7 +246,7 @@ class BlockCache:
         self._make_room()
 
     def _give_way(self, size_bytes: int) -> None:
-        """A waiting read has no room, and nothing in flight will free any: claimed blocks lose their claim."""
+        """Release claims when a waiting read has no room and no fetch in flight will free any."""
         while self._claimed and not self._fits(size_bytes):
             self._let_go(next(iter(self._claimed)))
             self._given_up.add()
@@ -259,7 +274,7 @@ class BlockCache:
             for name in names:
                 del self._fetches[name]
             if not done.cancelled():
-                done.exception()  # seen, even if every reader has given up meanwhile
+                done.exception()  # retrieves the exception even if every reader was cancelled
 
         fetch.add_done_callback(fetched)
         return fetch
@@ -276,7 +291,7 @@ class BlockCache:
                 name = (key, block.entry.position)
                 if name in self._claims:
                     self._add_claimed(name, block)
-                    pinned_bytes -= block.memory_bytes  # stays pinned
+                    pinned_bytes -= block.memory_bytes  # stays claimed
         except BaseException:
             self._pinned.release(pinned_bytes)
             self._in_flight_ended()
@@ -303,18 +318,21 @@ class BlockCache:
     async def _cut(
         self, key: str, entries: Sequence[BlockEntry], data: bytes, position: int
     ) -> list[DataBlock]:
-        """The blocks of a run of bytes that begins at `position`, each proven."""
+        """Verify and yield the blocks of a byte range that begins at `position`."""
         view = memoryview(data)
         blocks: list[DataBlock] = []
         for entry in entries:
             start = entry.position - position
-            # Each block gets bytes of its own: a view would keep the run in memory for as long as any block of it.
+            # Copied, because a view would keep the whole run in memory as long as any of its
+            # blocks.
             own = bytes(view[start : start + entry.size_bytes])
             blocks.append(await self._turns.run(block_steps(key, entry, own)))
         return blocks
 
     async def keep_tail(self, opened: OpenedObject) -> None:
-        """Keep the blocks that came with the opening of an object, if there is room for them; damaged ones are left to their readers."""
+        """Cache the blocks that the opening of an object returned, if there is room. Damaged blocks
+        are skipped; a later read reports them.
+        """
         key = opened.index.key
         entries = opened.index.blocks_behind(opened.tail_position)
         size_bytes = 2 * sum(map(memory_bytes_of, entries))
@@ -346,14 +364,14 @@ class BlockCache:
         self._cached_bytes -= self._blocks.pop(name).memory_bytes
 
     def forget(self, key: str) -> None:
-        """Drop the blocks of an object that has vanished from the store."""
+        """Remove the blocks of an object that the store no longer has."""
         for name in [name for name in self._claimed if name[0] == key]:
             self._let_go(name)
         for name in [name for name in self._blocks if name[0] == key]:
             self._drop(name)
 
     async def close(self) -> None:
-        """Stop fetching and drop everything."""
+        """Cancel all fetches and clear the cache."""
         fetches = list(dict.fromkeys(self._fetches.values()))
         for fetch in fetches:
             fetch.cancel()

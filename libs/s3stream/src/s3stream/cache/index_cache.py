@@ -1,4 +1,6 @@
-"""Indexes of opened objects: bounded, least recently used first out, one GET however many readers open the same object at once."""
+"""Bounded LRU cache of object indexes. Concurrent readers of one object share the GET that opens
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,14 @@ OnOpened: TypeAlias = Callable[[OpenedObject], Awaitable[None]]
 
 
 class ObjectIndexCache:
-    """Opens objects of one store. Objects are immutable, so an index never goes stale; it may outlive its object."""
+    """Opens objects of one store and caches their indexes. An entry never becomes outdated, because
+    objects are immutable.
+    """
 
     def __init__(self, store: ObjectStore, *, bytes_max: int, on_opened: OnOpened | None = None) -> None:
-        """`on_opened` gets what every opening brought, blocks in its tail included."""
+        """Create an empty cache. `on_opened` receives the result of every opening, including blocks
+        in the fetched tail.
+        """
         self._store = store
         self._on_opened = on_opened
         self._bytes_max: Final = bytes_max
@@ -31,15 +37,16 @@ class ObjectIndexCache:
 
     @property
     def held_bytes(self) -> int:
-        """What the kept indexes cost."""
+        """Bytes of the cached indexes."""
         return self._held_bytes
 
     async def open(self, key: str, size_bytes: int, range_count: int = 0) -> ObjectIndex:
-        """The proven index of an object, of which the metadata tells size and ranges (0: not known).
+        """Return the verified index of an object. The metadata give its size and number of ranges
+        (0: unknown).
 
         Raises:
             ObjectNotFoundError: no such object.
-            ObjectCorruptError: it breaks the format, however often it is fetched.
+            ObjectCorruptError: the object broke the format in every attempt.
             ObjectStoreError: the store failed.
         """
         index = self._indexes.get(key)
@@ -51,17 +58,17 @@ class ObjectIndexCache:
             opening = asyncio.create_task(self._open(key, size_bytes, range_count), name=f"open {key}")
             self._opening[key] = opening
             opening.add_done_callback(lambda done: self._opened(key, done))
-        # A reader that gives up must not take the others' GET with it.
+        # Shielded, because other readers may wait for the same GET when this reader is cancelled.
         return await asyncio.shield(opening)
 
     def forget(self, key: str) -> None:
-        """Drop the index of an object that has vanished from the store."""
+        """Remove the index of an object that the store no longer has."""
         index = self._indexes.pop(key, None)
         if index is not None:
             self._held_bytes -= index.memory_bytes
 
     async def close(self) -> None:
-        """Stop opening objects."""
+        """Cancel all openings."""
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Memory that consecutive compactions share, so that its pages are faulted in once.
+"""A memory mapping that consecutive compactions reuse, so that its pages are faulted in only once.
 
-One mapping is lent to one compaction at a time. Returning 64 MiB to the system after each compaction costs as much CPU
-as reading them, because every page is a fault and 4 KiB of zeros.
+Allocating 64 MiB for each compaction costs as much CPU as reading that much data, because the
+kernel faults in and zeroes every 4 KiB page.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
-"""Where the system has them: one fault for 2 MiB."""
+"""Size of a huge page, where the system supports them: one fault maps 2 MiB."""
 
 
 class BlockMemory:
-    """Lends memory; what it holds at first is anything.
+    """Lends the memory to one compaction at a time. Its initial content is undefined.
 
     Args:
-        bytes_min: as much is mapped at least. What is never used of it costs nothing.
+        bytes_min: minimum size of the mapping. Unused pages cost nothing.
     """
 
     def __init__(self, bytes_min: int = 1) -> None:
@@ -27,10 +27,10 @@ class BlockMemory:
 
     @contextmanager
     def lent(self, size_bytes: int) -> Iterator[memoryview]:
-        """Memory of this size; a second borrower at a time gets memory of its own."""
+        """Lend memory of this size. A second concurrent borrower gets a temporary mapping."""
         memory, self._kept = self._kept, None
         if memory is None or len(memory) < size_bytes:
-            memory = None  # gone before there is more
+            memory = None  # release the old mapping before creating a larger one
             memory = _mapped(max(size_bytes, self._bytes_min))
         try:
             yield memory[:size_bytes]
@@ -43,6 +43,6 @@ def _mapped(size_bytes: int) -> memoryview:
     if _HUGE_PAGES is not None:
         try:
             mapping.madvise(_HUGE_PAGES)
-        except OSError:  # a kernel without
+        except OSError:  # the kernel does not support it
             return memoryview(mapping)
     return memoryview(mapping)

@@ -1,4 +1,6 @@
-"""Plan of a compaction of stream objects: the ranges that the store copies, and those that pass through memory. Pure values."""
+"""Plan of a stream object compaction: the ranges that the store copies, and those that are
+rewritten through memory.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +11,32 @@ from s3stream.compaction.plan import MIB, PlannedOutput, PlannedRead
 from s3stream.compaction.sources import ObjectLocation
 
 OBJECT_BYTES_MAX: int = 1024 * 1024 * MIB
-"""No limit may ask for more: parts of a size that a store copies in one go would be too many. S3 itself takes 5 TiB."""
+"""Upper bound of `object_bytes_max`. Larger objects would need too many parts of a size that a
+store can copy in one call. S3 itself allows 5 TiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyLimits:
-    """Bounds of a plan for the stream objects of one stream."""
+    """Limits of a plan for the stream objects of one stream."""
 
     budget_bytes: int
-    """Most bytes of blocks in memory at a time."""
+    """Bytes of blocks in memory at a time."""
     object_bytes_max: int = 4096 * MIB
-    """Largest output; each is as large as this allows."""
+    """Largest output. Each output is as large as this allows."""
     part_size_bytes_min: int = 5 * MIB
-    """The store's minimum for every part but the last: a smaller piece cannot be copied by the store alone."""
+    """The store's minimum size of every part except the last. A smaller piece cannot be copied
+    within the store."""
     part_size_bytes: int = 16 * MIB
-    """Wanted size of a part that passes through memory; less where the budget is."""
+    """Target size of a rewritten part; smaller if the budget is smaller."""
     copy_bytes_max: int = 256 * MIB
-    """Most bytes of one server-side copy: it must be done before the request times out."""
+    """Bytes of one server-side copy, which must finish before the request times out."""
     read_bytes_max: int = 4 * MIB
-    """Most bytes of one read, unless a single block is larger. Reads of 16 MiB cost three times the CPU: each is fresh memory, page by page."""
+    """Bytes of one read, unless a single block is larger. Reads of 16 MiB cost three times the CPU,
+    because each faults in fresh memory."""
     group_objects_max: int = 2_000
     """Sources of one output."""
     blocks_max: int = 1024 * 1024
-    """Index entries of one plan; each costs half a kilobyte of memory while it is planned."""
+    """Index entries of one plan; each takes 512 bytes of memory during planning."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.part_size_bytes_min <= min(self.part_size_bytes, self.budget_bytes)
@@ -41,7 +46,7 @@ class CopyLimits:
 
 
 class CopiedPart(NamedTuple):
-    """Bytes [start, start + size_bytes) of a source's data, copied by the store."""
+    """Data bytes [start, start + size_bytes) of a source, copied within the store."""
 
     source: int
     start: int
@@ -49,7 +54,7 @@ class CopiedPart(NamedTuple):
 
 
 class RewrittenPart(NamedTuple):
-    """Whole blocks that are read into memory one after the other, checked, and uploaded."""
+    """Whole blocks that are read into memory in order, verified and uploaded as one part."""
 
     reads: tuple[PlannedRead, ...]
     size_bytes: int
@@ -60,7 +65,9 @@ Part: TypeAlias = CopiedPart | RewrittenPart
 
 @dataclass(frozen=True, slots=True)
 class PlannedCopy:
-    """An output and its parts in order. Index and footer follow the last part if that is rewritten, or are a part of their own."""
+    """An output and its parts in order. Index and footer are appended to the last part if it is
+    rewritten; otherwise they are a separate part.
+    """
 
     output: PlannedOutput
     parts: tuple[Part, ...]
@@ -68,7 +75,9 @@ class PlannedCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """From adjacent stream objects to larger ones. `is_settled`: nothing is to be done and nothing to be committed."""
+    """Plan that replaces adjacent stream objects with larger ones. If `is_settled`, there is
+    nothing to write or commit.
+    """
 
     sources: tuple[ObjectLocation, ...]
     copies: tuple[PlannedCopy, ...]
@@ -76,12 +85,12 @@ class CopyPlan:
 
     @property
     def outputs(self) -> tuple[PlannedOutput, ...]:
-        """What is written, in offset order."""
+        """Blocks of the output in offset order."""
         return tuple(copy.output for copy in self.copies)
 
     @property
     def held_bytes_max(self) -> int:
-        """What the largest rewritten part holds; they are rewritten one at a time."""
+        """Size of the largest rewritten part; parts are rewritten one at a time."""
         return max(
             (
                 part.size_bytes
@@ -94,10 +103,10 @@ class CopyPlan:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of blocks that pass through memory or are copied by the store."""
+        """Bytes of blocks that are rewritten or copied within the store."""
         return sum(copy.output.data_bytes for copy in self.copies)
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of all outputs, indexes included."""
+        """Bytes of all outputs, including indexes."""
         return sum(copy.output.size_bytes for copy in self.copies)

@@ -1,7 +1,9 @@
-"""Planning of stream object compactions: neighbours become one object, copied by the store where they are large enough. Pure.
+"""Planning of stream object compactions: joins adjacent objects, and lets the store copy pieces
+that are large enough.
 
-A server-side copy moves no bytes through this process, but every part except the last must have the store's minimum
-size. Smaller pieces are rewritten together with their neighbours, in whole blocks, until the part is large enough.
+A server-side copy moves no bytes through this process, but every part except the last must have the
+store's minimum size. Smaller pieces are rewritten together with adjacent ones, in whole blocks,
+until the part is large enough. The functions are pure.
 """
 
 from __future__ import annotations
@@ -35,22 +37,23 @@ class _Stretch(NamedTuple):
 
     @property
     def object_bytes(self) -> int:
-        """What it adds to an object: data and index."""
+        """Bytes that the stretch adds to an object: data and index."""
         return self.size_bytes + ENTRY_BYTES * len(self.blocks)
 
 
 def plan_stream_objects(
     sources: Sequence[SourceIndex], streams: Mapping[StreamId, StreamState], limits: CopyLimits
 ) -> CopyPlan:
-    """Plan how these stream objects of one stream are replaced by fewer.
+    """Plan how fewer objects replace these stream objects of one stream.
 
-    Objects whose offsets continue each other are gathered up to the largest size; a hole in the offsets ends an output. Objects that are expired as a
-    whole are dropped; expired blocks at the beginning of one as well. A commit replaces all sources, so what finds no neighbour is
-    copied too, unless nothing at all is gained.
+    Objects with consecutive offsets are joined up to the largest size; a gap in the offsets ends an
+    output. Expired objects are dropped, as are expired blocks at the beginning of an object. A
+    commit replaces all sources, so objects that cannot be joined are copied too, unless the plan
+    would gain nothing.
 
     Raises:
-        SourcesDisagreeError: two sources hold the same offset.
-        CompactionLimitError: the plan does not fit into a bound, which is named.
+        SourcesDisagreeError: two sources contain the same offset.
+        CompactionLimitError: the plan exceeds a limit; the message names it.
     """
     blocks = live_blocks(sources, streams)
     assert len({block.entry.stream_id for block in blocks}) <= 1, "stream objects of one stream"
@@ -66,7 +69,7 @@ def plan_stream_objects(
 
 
 def _groups(blocks: Sequence[SourceBlock], limits: CopyLimits) -> list[list[_Stretch]]:
-    """The stretches of a run, gathered into outputs; a source is never divided."""
+    """Group the stretches of a run into outputs. A source is never divided."""
     groups: list[list[_Stretch]] = []
     room = 0
     for _, of_source in groupby(blocks, key=_source):
@@ -99,7 +102,9 @@ def _copy(group: Sequence[_Stretch], limits: CopyLimits) -> PlannedCopy:
 
 
 class _Parts:
-    """Parts of one output while its stretches come in order. What waits to be rewritten is less than a legal part, or whole small stretches."""
+    """Builds the parts of one output from its stretches in order. Blocks wait in `_waiting` until
+    they form a part of legal size.
+    """
 
     def __init__(self, limits: CopyLimits) -> None:
         self._limits = limits
@@ -109,7 +114,9 @@ class _Parts:
         self._waiting_bytes = 0
 
     def add(self, stretch: _Stretch) -> None:
-        """Copy the stretch if it is large enough; else, or for as long as the part before it is too small, rewrite its blocks."""
+        """Copy the stretch if it is large enough. Rewrite its first blocks as long as the preceding
+        part is too small, or all of it if the stretch is small.
+        """
         minimum = self._limits.part_size_bytes_min
         taken = 0
         remaining = stretch.size_bytes
@@ -124,7 +131,7 @@ class _Parts:
             taken += 1
 
     def finish(self) -> list[Part]:
-        """All parts."""
+        """Return all parts."""
         self._rewrite()
         return self._parts
 
@@ -155,7 +162,7 @@ class _Parts:
         self._waiting, self._waiting_bytes = [], 0
 
     def _copy(self, first: SourceBlock, size_bytes: int) -> None:
-        """From the first block to the end of its source's stretch, in copies of about the same size."""
+        """Divide the rest of a stretch, from the first block on, into copies of about equal size."""
         count = -(-size_bytes // self._limits.copy_bytes_max)
         at = first.entry.position
         for number in range(count):

@@ -1,4 +1,6 @@
-"""Execution of a stream object compaction: the store copies large parts, while small parts are rewritten one after the other."""
+"""Execution of a stream object compaction: the store copies large parts; small parts are rewritten
+one at a time.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,22 @@ async def run_copies(
     """Write all outputs of a plan, one after the other.
 
     Args:
-        plan: what to do.
-        targets: the outputs' ids and keys, in the plan's order.
-        reader: brings blocks into the buffer.
-        uploads: takes parts out of it, and lets the store copy.
+        plan: the parts of each output.
+        targets: ids and keys of the outputs, in the plan's order.
+        reader: reads blocks into the buffer.
+        uploads: uploads parts from the buffer and starts server-side copies.
         memory: the buffer, at least `plan.held_bytes_max` long.
 
     Raises:
-        ObjectNotFoundError, ObjectCorruptError, ObjectAlreadyExistsError, ObjectStoreError: as `Compaction.run`.
+        ObjectNotFoundError, ObjectCorruptError, ObjectAlreadyExistsError, ObjectStoreError: as
+            `Compaction.run`.
     """
     for copy, target in zip(plan.copies, targets, strict=True):
         await _Copying(plan, target, reader, uploads, memory).write(copy)
 
 
 class _Copying:
-    """One output on its way."""
+    """Writer of one output."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class _Copying:
         )
 
     async def _rewrite_all(self, copy: PlannedCopy) -> None:
-        """The parts that pass through memory, and with or behind them index and footer."""
+        """Upload the rewritten parts, and index and footer with or after them."""
         last = copy.output.part_count
         for number, part in enumerate(copy.parts, 1):
             if isinstance(part, CopiedPart):

@@ -1,7 +1,8 @@
-"""Execution of a compaction plan: from planned iterations to objects in the store, within the planned memory.
+"""Execution of a compaction plan: writes the planned objects within the planned memory.
 
-Outputs are invisible until the worker commits them. Nothing is resumed: a crash leaves prepared ids and open multipart
-uploads, and garbage collection removes both (docs/design/compaction.md#plans).
+Outputs are invisible until the worker commits them. Execution is never resumed: a crash leaves
+prepared ids and open multipart uploads, and garbage collection removes both
+(docs/design/compaction.md#plans).
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from s3stream.objects.keys import object_key
 from s3stream.ports import PreparedObjects, UploadedObject
 
 READS_IN_FLIGHT_MAX: Final = 4
-"""Where the store does not read in place each holds its bytes twice for a moment, in the client and on the way into the buffer: with reads of 4 MiB this is the constant beside the budget."""
+"""Without reads in place, each concurrent read briefly holds its bytes twice: in the client and in
+the buffer. With reads of 4 MiB this adds a constant to the budget."""
 
 UPLOADS_IN_FLIGHT_MAX: Final = 4
-"""Uploads send from the buffer itself."""
+"""Concurrent uploads need no copies, because they send from the buffer itself."""
 
 Prepare: TypeAlias = Callable[[int], Awaitable[PreparedObjects]]
 Progress: TypeAlias = Callable[[int, int], None]
@@ -35,25 +37,25 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class CompactedObjects:
-    """What is to be committed in the place of the sources."""
+    """Objects to commit in place of the sources."""
 
     stream_set_object: UploadedObject | None
     stream_objects: tuple[UploadedObject, ...]
 
 
 class Compaction:
-    """Executes plans, one after the other or several at a time under one budget.
+    """Executes plans, one after the other or concurrently within one budget.
 
     Args:
-        store: where the objects are.
-        multipart: the same place, for parts.
+        store: store of the objects.
+        multipart: multipart interface of the same store.
         prepare: reserves ids under the lease.
         budget: bytes of blocks that this process may hold.
-        throttle: asked before every call.
-        memory: where blocks lie, within the budget; its own without.
-        on_progress: told the bytes of blocks that were moved so far, and how many there are.
-        reads_in_flight_max: reads of one plan at a time.
-        uploads_in_flight_max: puts, parts and copies of one plan at a time.
+        throttle: consulted before every call.
+        memory: memory for blocks, within the budget; created if not given.
+        on_progress: receives the bytes of blocks moved so far, and the total.
+        reads_in_flight_max: concurrent reads of one plan.
+        uploads_in_flight_max: concurrent puts, parts and copies of one plan.
     """
 
     def __init__(
@@ -80,14 +82,14 @@ class Compaction:
         self._uploads_in_flight_max = uploads_in_flight_max
 
     async def run(self, plan: CompactionPlan | CopyPlan) -> CompactedObjects:
-        """Write all outputs of a plan; durable on return, invisible before the commit.
+        """Write all outputs of a plan. On return they are durable, and invisible until the commit.
 
         Raises:
             ObjectNotFoundError: a source was deleted.
             ObjectCorruptError: a source is damaged; the message names the block.
-            ObjectAlreadyExistsError: the key of a prepared id is taken.
-            ObjectStoreError: the store failed for longer than it is worth waiting.
-            BudgetExceededError: too many wait for the budget.
+            ObjectAlreadyExistsError: the key of a prepared id exists.
+            ObjectStoreError: the store failed longer than retries allow.
+            BudgetExceededError: too many plans wait for the budget.
         """
         assert not plan.is_settled, "nothing to do"
         if not plan.outputs:
@@ -122,7 +124,7 @@ class Compaction:
                     await run_iterations(plan, targets, reader, uploads, memory)
                 else:
                     await run_copies(plan, targets, reader, uploads, memory)
-        except BaseException:  # also when cancelled: stopping a worker waits for this
+        except BaseException:  # also after cancellation: a stopping worker waits for this
             await uploads.abort()
             raise
 

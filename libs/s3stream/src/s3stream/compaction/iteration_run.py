@@ -1,4 +1,6 @@
-"""Execution of iterations: all reads of one, then all its parts, then the next one in the same buffer."""
+"""Execution of iterations: all reads of an iteration, then all its parts, then the next iteration
+in the same buffer.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ async def run_iterations(
 ) -> None:
     """Write all outputs of a plan; `targets` are in the plan's order.
 
-    `memory` has at least `plan.held_bytes_max` bytes. What an iteration carries over stays at the beginning of the
-    buffer, and the next iteration reads behind it.
+    `memory` has at least `plan.held_bytes_max` bytes. Carried bytes stay at the beginning of the
+    buffer, and the next iteration reads behind them.
 
     Raises:
-        ObjectNotFoundError, ObjectCorruptError, ObjectAlreadyExistsError, ObjectStoreError: as `Compaction.run`.
+        ObjectNotFoundError, ObjectCorruptError, ObjectAlreadyExistsError, ObjectStoreError: as
+            `Compaction.run`.
     """
     for iteration in plan.iterations:
         await reader.read(iteration.reads, memory)
@@ -37,7 +40,7 @@ async def run_iterations(
 async def _write(
     target: Target, parts: Sequence[PlannedPart], uploads: PartUploads, memory: memoryview
 ) -> None:
-    """The parts of one output that an iteration has."""
+    """Upload the parts of one output in one iteration."""
     if not target.planned.is_multipart:
         await uploads.put(target.key, _buffers(target, parts[0], memory))
         return

@@ -1,7 +1,9 @@
-"""Division of a compaction into iterations that fit into the budget, their memory layout, and their multipart uploads.
+"""Division of a compaction into iterations that fit into the budget, with their memory layout and
+multipart uploads.
 
-Pure. An iteration's buffer contains, in order: what was carried over of the stream set object, its further blocks, then
-one stream object after the other. Every part is therefore a slice of the buffer.
+An iteration's buffer contains, in order: bytes of the stream set object carried from the previous
+iteration, its next blocks, then one stream object after the other. Every part is therefore a slice
+of the buffer. The functions are pure.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ class _Open:
 
 
 class IterationCutter:
-    """Takes runs in (stream, offset) order."""
+    """Builds iterations from runs in (stream, offset) order."""
 
     def __init__(self, limits: PlanLimits, *, shared_blocks: int) -> None:
         self._limits = limits
         self._shared_missing = shared_blocks
-        """Blocks of the stream set object that are still to come: the last one ends the upload."""
+        """Remaining blocks of the stream set object; the last one completes its upload."""
         self._has_shared = shared_blocks > 0
         self._shared_entries: list[BlockEntry] = []
         self._shared_parts = 0
@@ -52,7 +54,7 @@ class IterationCutter:
         self._iterations: list[Iteration] = []
 
     def add_shared(self, blocks: Sequence[SourceBlock]) -> None:
-        """A run that is part of the stream set object."""
+        """Add a run that belongs to the stream set object."""
         for block in blocks:
             if not self._fits(block):
                 self._close()
@@ -62,7 +64,7 @@ class IterationCutter:
             self._shared_missing -= 1
 
     def add_stream_object(self, blocks: Sequence[SourceBlock]) -> None:
-        """A run that is a stream object, or several where an iteration ends in its middle."""
+        """Add a run that becomes a stream object, or several if iterations end within it."""
         gathered: list[SourceBlock] = []
         for block in blocks:
             if not self._fits(block):
@@ -74,10 +76,10 @@ class IterationCutter:
         self._end_stream_object(gathered)
 
     def finish(self) -> tuple[tuple[PlannedOutput, ...], tuple[Iteration, ...]]:
-        """All outputs and iterations.
+        """Return all outputs and iterations.
 
         Raises:
-            CompactionLimitError: an output would have more parts than a multipart upload takes.
+            CompactionLimitError: an output would exceed the number of parts of a multipart upload.
         """
         assert self._shared_missing == 0, "as many shared blocks as were announced"
         if self._open.shared or self._open.stream_objects:
@@ -113,7 +115,7 @@ class IterationCutter:
         self._open.stream_objects.append((number, blocks))
 
     def _close(self) -> None:
-        """End the iteration: everything in it has its place, and what can be uploaded is."""
+        """End the iteration: place its blocks and plan its parts."""
         ended = self._open
         wanted: list[WantedBlock] = []
         place = _lay_out(ended.shared, self._carried_bytes, wanted)
@@ -127,7 +129,9 @@ class IterationCutter:
         self._open = _Open(held_bytes=carried_bytes)
 
     def _shared_parts_of(self, pending_bytes: int) -> tuple[list[PlannedPart], int]:
-        """Parts of the stream set object at the beginning of the buffer, and how many bytes are too few for one and are carried over."""
+        """Plan the parts of the stream set object at the beginning of the buffer. Also return how
+        many remaining bytes are too few for a part and are carried over.
+        """
         is_complete = self._shared_missing == 0
         if not pending_bytes or (pending_bytes < self._limits.part_size_bytes_min and not is_complete):
             return [], pending_bytes
@@ -141,7 +145,9 @@ class IterationCutter:
         return parts, 0
 
     def _part_sizes(self, pending_bytes: int, *, is_complete: bool) -> list[int]:
-        """Parts of the wanted size. A rest is a part of its own only where it ends the object: elsewhere it makes the part before it larger."""
+        """Divide bytes into parts of the target size. A remainder is a separate part only at the
+        end of the object; elsewhere it enlarges the previous part.
+        """
         wanted = self._limits.part_size_bytes
         whole, rest = divmod(pending_bytes, wanted)
         sizes = [wanted] * whole
@@ -160,7 +166,7 @@ class IterationCutter:
 
 
 def _lay_out(blocks: Sequence[SourceBlock], place: int, wanted: list[WantedBlock]) -> int:
-    """Give blocks their places from `place` on; returns the place behind them."""
+    """Assign places to blocks from `place` on; return the place after the last one."""
     for block in blocks:
         wanted.append(WantedBlock(block.source, block.entry, place))
         place += block.entry.size_bytes

@@ -28,18 +28,20 @@ from s3stream.objects.reader import READ_TRIES_MAX
 from s3stream.stores.reads_in_place import get_into
 
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
-"""Checked before others get the event loop: a millisecond."""
+"""Bytes checked in one turn of the event loop, about a millisecond."""
 
 
 class Throttle(Protocol):
-    """Called before every call to the store; may delay it. A server-side copy is a write of no bytes."""
+    """Consulted before every call to the store; may delay the call. A server-side copy counts as a
+    write of 0 bytes.
+    """
 
     async def before_read(self, size_bytes: int) -> None:
-        """Return when one call may read this many bytes."""
+        """Return when a call may read this many bytes."""
         ...
 
     async def before_write(self, size_bytes: int) -> None:
-        """Return when one call may write this many bytes."""
+        """Return when a call may write this many bytes."""
         ...
 
 
@@ -47,14 +49,14 @@ class Unthrottled:
     """`Throttle` without limits."""
 
     async def before_read(self, size_bytes: int) -> None:
-        """Go on."""
+        """Return immediately."""
 
     async def before_write(self, size_bytes: int) -> None:
-        """Go on."""
+        """Return immediately."""
 
 
 class BlockReader:
-    """Carries out planned reads, some at a time."""
+    """Executes planned reads with bounded concurrency."""
 
     def __init__(
         self,
@@ -72,11 +74,11 @@ class BlockReader:
         self._on_moved = on_moved
 
     async def read(self, reads: Iterable[PlannedRead], memory: memoryview) -> None:
-        """Bring the blocks of all reads to their places.
+        """Read all blocks into their places.
 
         Raises:
             ObjectNotFoundError: a source was deleted.
-            ObjectCorruptError: a block does not match its index entry, however often it is read.
+            ObjectCorruptError: a block did not match its index entry in any attempt.
             ObjectStoreError: see the classes.
         """
         await all_of(self._read(read, memory) for read in reads)
@@ -105,7 +107,9 @@ class BlockReader:
 
 
 def _places(read: PlannedRead, memory: memoryview) -> list[memoryview]:
-    """Where its bytes go, as few pieces: blocks that lie side by side in both are one."""
+    """Return the target slices of a read. Blocks that are adjacent in both the source and the
+    buffer share one slice.
+    """
     ends: list[tuple[int, int]] = []
     for entry, place in read.blocks:
         start = ends.pop()[0] if ends and ends[-1][1] == place else place
@@ -127,7 +131,7 @@ def _checking(key: str, read: PlannedRead, memory: memoryview) -> Steps[None]:
 
 
 class PartUploads:
-    """The calls that write outputs, some at a time, and the multipart uploads that are open."""
+    """Writes outputs with bounded concurrency, and keeps track of open multipart uploads."""
 
     def __init__(
         self,
@@ -147,26 +151,26 @@ class PartUploads:
         self._parts: dict[str, list[UploadedPart]] = {}
 
     async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
-        """A whole object in one call."""
+        """Put a whole object in one call."""
         async with self._places:
             await self._throttle.before_write(sum(map(len, buffers)))
             await self._store.put(key, buffers)
 
     async def begin(self, key: str) -> None:
-        """Make sure that the object's multipart upload is open."""
+        """Create the object's multipart upload unless it is open."""
         if key not in self._open:
             await self._throttle.before_write(0)
             self._open[key] = await self._multipart.create_multipart(key)
             self._parts[key] = []
 
     async def upload(self, key: str, number: int, buffers: Sequence[Buffer]) -> None:
-        """A part from memory."""
+        """Upload a part from memory."""
         async with self._places:
             await self._throttle.before_write(sum(map(len, buffers)))
             self._parts[key].append(await self._multipart.upload_part(self._open[key], number, buffers))
 
     async def copy(self, key: str, number: int, source_key: str, start: int, size_bytes: int) -> None:
-        """A part that the store copies by itself."""
+        """Copy a part within the store."""
         async with self._places:
             await self._throttle.before_write(0)
             part = await self._multipart.upload_part_copy(
@@ -176,7 +180,7 @@ class PartUploads:
         self._on_moved(size_bytes)
 
     async def complete(self, key: str, size_bytes: int) -> None:
-        """Create the object of all its parts."""
+        """Complete the object from its parts."""
         parts = self._parts[key]
         assert sum(part.size_bytes for part in parts) == size_bytes, "the parts are the object"
         await self._throttle.before_write(0)
@@ -184,7 +188,7 @@ class PartUploads:
         del self._open[key], self._parts[key]
 
     async def abort(self) -> None:
-        """Abort open uploads as far as the store answers; garbage collection aborts the others."""
+        """Abort open uploads if the store answers; garbage collection aborts the others."""
         for upload in self._open.values():
             try:
                 await self._multipart.abort_multipart(upload)
@@ -194,7 +198,7 @@ class PartUploads:
 
 
 async def all_of(calls: Iterable[Awaitable[None]]) -> None:
-    """Run them at the same time; when one fails the others are cancelled, and its own error is raised."""
+    """Run coroutines concurrently. If one fails, cancel the others and raise its error."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         await asyncio.gather(*tasks)

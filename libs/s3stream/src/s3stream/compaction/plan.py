@@ -1,7 +1,7 @@
-"""Plan of a stream set object compaction: when each block is read, its place in memory, and what is written from there.
+"""Plan of a stream set object compaction: reads, memory layout, and outputs.
 
-Pure values: `planning.py` creates them, `executor.py` executes them. An iteration reads blocks into one buffer in the
-order of the outputs, so each upload is a slice of that buffer.
+`planning.py` creates plans, `executor.py` executes them. An iteration reads blocks into one buffer
+in the order of the outputs, so each upload is a slice of that buffer. The values are immutable.
 """
 
 from __future__ import annotations
@@ -21,39 +21,42 @@ from s3stream.ports import StreamRange, UploadedObject
 from s3stream.settings import COMMIT_OBJECTS_MAX
 
 PARTS_MAX: Final = 10_000
-"""Of one multipart upload; S3's bound, and no store that we know has a lower one."""
+"""Parts of one multipart upload: S3's limit. No supported store has a lower one."""
 
 MIB: Final = 1024 * 1024
 
 READ_BYTES_MAX: Final = 4 * MIB
-"""Of one read that takes memory of its own: 16 MiB cost three times the CPU, because each is fresh memory, page by page."""
+"""Bytes of a read that allocates memory. Reads of 16 MiB cost three times the CPU, because each
+faults in fresh memory."""
 
 IN_PLACE_READ_BYTES_MAX: Final = 16 * MIB
-"""Of one that does not, and is the cheaper the larger it is."""
+"""Bytes of a read in place, which allocates nothing and is cheaper per byte the larger it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """Bounds of a plan. Bytes held are those of blocks; indexes of sources and outputs come on top, bounded by `blocks_max`."""
+    """Limits of a plan. Byte limits count blocks only; `blocks_max` bounds the indexes of sources
+    and outputs.
+    """
 
     budget_bytes: int
-    """Most bytes of blocks in memory at a time."""
+    """Bytes of blocks in memory at a time."""
     split_size_bytes: int = 8 * MIB
-    """From this size on a run is a stream object."""
+    """A run of at least this size becomes a stream object."""
     part_size_bytes_min: int = 5 * MIB
-    """The store's minimum for every part but the last; S3's is 5 MiB."""
+    """The store's minimum size of every part except the last; 5 MiB on S3."""
     part_size_bytes: int = 16 * MIB
-    """Wanted size of a part; an object with no more data than this is one put."""
+    """Target size of a part. An object with no more data than this is a single put."""
     read_bytes_max: int = READ_BYTES_MAX
-    """Most bytes of one read, unless a single block is larger."""
+    """Bytes of one read, unless a single block is larger."""
     streams_max: int = 20_000
     """Streams of one plan."""
     objects_max: int = COMMIT_OBJECTS_MAX
-    """Outputs of one plan: one commit names them all."""
+    """Outputs of one plan, all of which one commit names."""
     blocks_max: int = 128 * 1024
-    """Blocks of one plan; each costs half a kilobyte of memory."""
+    """Blocks of one plan; each takes 512 bytes of memory."""
     block_bytes_max: int = BLOCK_BYTES_MAX
-    """Small blocks of a stream that come to lie side by side are joined up to this size."""
+    """Small adjacent blocks of a stream are joined up to this size."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.part_size_bytes_min <= self.part_size_bytes, "a wanted part is a legal one"
@@ -62,26 +65,28 @@ class PlanLimits:
 
     @property
     def joined_bytes_max(self) -> int:
-        """The same within the budget: the next plan has to hold a block beside a part that is too small to be uploaded."""
+        """`block_bytes_max`, reduced so that the budget can hold a joined block together with a
+        part that is still too small for upload.
+        """
         return min(self.block_bytes_max, self.budget_bytes - self.part_size_bytes_min + 1)
 
 
 class OutputKind(Enum):
-    """What an output is to the metadata; the format is the same."""
+    """Kind of an output in the metadata. Both kinds have the same format."""
 
     STREAM_SET_OBJECT = "sso"
     STREAM_OBJECT = "so"
 
 
 class PlacedBlock(NamedTuple):
-    """A block as its source has it, and its place in the iteration's buffer."""
+    """A block, given by its source, and its place in the iteration's buffer."""
 
     entry: BlockEntry
     place: int
 
 
 class PlannedRead(NamedTuple):
-    """One call: adjacent blocks of one source."""
+    """One GET: adjacent blocks of one source."""
 
     source: int
     position: int
@@ -90,9 +95,10 @@ class PlannedRead(NamedTuple):
 
 
 class PlannedPart(NamedTuple):
-    """Bytes [place, place + size_bytes) of the iteration's buffer, for one output. Index and footer follow the last part of it.
+    """Bytes [place, place + size_bytes) of the iteration's buffer, uploaded as a part of one
+    output. Index and footer follow the last part.
 
-    `number` counts from 1, as in S3. The only part of an output is one put.
+    `number` counts from 1, as in S3. If an output has a single part, it is one put.
     """
 
     output: int
@@ -104,7 +110,9 @@ class PlannedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What is in memory at a time. `carried_bytes` lie at the beginning of the buffer since the iteration before: too few for a part."""
+    """The content of the buffer at one time. `carried_bytes` at its beginning remain from the
+    previous iteration, because they were too few for a part.
+    """
 
     carried_bytes: int
     reads: tuple[PlannedRead, ...]
@@ -112,18 +120,18 @@ class Iteration:
 
     @property
     def read_bytes(self) -> int:
-        """What it reads."""
+        """Bytes that the iteration reads."""
         return sum(read.size_bytes for read in self.reads)
 
     @property
     def held_bytes(self) -> int:
-        """What it holds."""
+        """Bytes that the iteration holds."""
         return self.carried_bytes + self.read_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedOutput:
-    """An object to be written: its index is known before a byte of it was read."""
+    """An object to be written. Its index is computed before any data is read."""
 
     kind: OutputKind
     index: bytes
@@ -133,16 +141,16 @@ class PlannedOutput:
 
     @property
     def size_bytes(self) -> int:
-        """All of it."""
+        """Size including index and footer."""
         return self.data_bytes + len(self.index) + FOOTER_BYTES
 
     @property
     def is_multipart(self) -> bool:
-        """Whether it is more than one put."""
+        """Whether the output needs a multipart upload."""
         return self.part_count > 1
 
     def end(self, object_id: ObjectId) -> bytes:
-        """Index and footer under an object id."""
+        """Encode index and footer for an object id."""
         count = len(self.index) // ENTRY_BYTES
         return (
             self.index
@@ -152,10 +160,12 @@ class PlannedOutput:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """From sources to outputs: the stream set object first, if there is one, then stream objects by (stream, offset).
+    """Plan from sources to outputs: first the stream set object, if there is one, then stream
+    objects by (stream, offset).
 
-    `is_settled`: these sources are what this plan would write; nothing is to be done and nothing to be committed. A plan that is not settled and has no
-    outputs is a commit all the same: everything in the sources is expired.
+    If `is_settled`, the sources already equal the outputs, so there is nothing to write or commit.
+    A plan that is not settled may have no outputs, because everything in the sources is expired; it
+    still needs a commit.
     """
 
     sources: tuple[ObjectLocation, ...]
@@ -165,7 +175,7 @@ class CompactionPlan:
 
     @property
     def held_bytes_max(self) -> int:
-        """What the largest iteration holds."""
+        """Bytes held by the largest iteration."""
         return max((iteration.held_bytes for iteration in self.iterations), default=0)
 
     @property
@@ -175,17 +185,21 @@ class CompactionPlan:
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of all outputs, indexes included."""
+        """Bytes of all outputs, including indexes."""
         return sum(output.size_bytes for output in self.outputs)
 
 
 def encoded_index(entries: Iterable[BlockEntry], block_bytes_max: int = 1) -> bytes:
-    """Entries as they stand in an object that holds just these blocks, one after the other; small ones joined up to a size."""
+    """Return entries with the positions that they have in an object of just these blocks. Small
+    blocks are joined up to a size.
+    """
     return b"".join(entry.encode() for entry in joined_blocks(entries, block_bytes_max))
 
 
 def ranges_of(entries: Iterable[BlockEntry]) -> tuple[StreamRange, ...]:
-    """What entries in order cover. A range may reach over epochs; it is told under the last of them, as the stream's end was."""
+    """Return the ranges that sorted entries cover. A range may span epochs; it then has the last
+    epoch.
+    """
     ranges: list[StreamRange] = []
     for entry in entries:
         start = entry.start_offset
@@ -196,7 +210,7 @@ def ranges_of(entries: Iterable[BlockEntry]) -> tuple[StreamRange, ...]:
 
 
 class WantedBlock(NamedTuple):
-    """A block of a source, and where it is to lie in memory."""
+    """A block of a source, and its place in memory."""
 
     source: int
     entry: BlockEntry
@@ -204,11 +218,12 @@ class WantedBlock(NamedTuple):
 
 
 def plan_reads(blocks: Iterable[WantedBlock], read_bytes_max: int) -> tuple[PlannedRead, ...]:
-    """Reads by (source, position). Unwanted bytes are never read, because they would need memory.
+    """Group blocks into reads, by (source, position). Unwanted bytes between blocks are never read,
+    because they would need memory.
 
     Args:
         blocks: in any order.
-        read_bytes_max: of one read; a larger block is read alone.
+        read_bytes_max: limit of one read; a larger block is read alone.
     """
     reads: list[PlannedRead] = []
     gathered: list[WantedBlock] = []
@@ -242,16 +257,16 @@ def _source_and_position(block: WantedBlock) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an output goes."""
+    """Id and key of an output."""
 
     planned: PlannedOutput
     object_id: ObjectId
     key: str
 
     def end(self) -> bytes:
-        """Index and footer."""
+        """Return index and footer."""
         return self.planned.end(self.object_id)
 
     def uploaded(self) -> UploadedObject:
-        """What a commit says of it."""
+        """Return the output as a commit needs it."""
         return UploadedObject(self.object_id, self.planned.size_bytes, self.planned.ranges)

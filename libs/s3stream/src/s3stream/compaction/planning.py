@@ -1,8 +1,8 @@
-"""Planning of stream set object compactions: runs become stream objects or share one stream set object, in iterations
-that fit into memory.
+"""Planning of stream set object compactions: large runs become stream objects, the others share one
+stream set object.
 
-Pure. `test_compaction_planning.py` contains the worked example of the design. `iterations.py` lays out an iteration in
-memory and divides it into parts.
+`iterations.py` assigns blocks to iterations that fit into memory. `test_compaction_planning.py`
+contains the worked example of the design. The functions are pure.
 """
 
 from __future__ import annotations
@@ -25,22 +25,27 @@ def plan_set_objects(
     *,
     force_split: bool = False,
 ) -> CompactionPlan:
-    """Plan how these stream set objects of one node are replaced.
+    """Plan how to replace these stream set objects of one node.
 
-    A run (contiguous offsets of a stream) of at least the split size becomes a stream object; where it does not fit into the iteration any
-    more, one stream object ends and the next iteration begins another. All other runs become one stream set object that is written part by part over the
+    A run (contiguous offsets of a stream) of at least the split size becomes a stream object. If an
+    iteration ends within the run, one stream object ends there and the next iteration begins
+    another. All other runs go into one stream set object that is written part by part over the
     iterations.
 
     Args:
-        sources: what is to be replaced.
-        streams: those that are there; data of others is dropped, and so is what lies below a stream's start.
-        limits: bounds of memory, calls and sizes.
-        force_split: every run becomes a stream object, however small. Of more than one commit takes, the largest; the others are a narrower stream set object,
-            for the next forced split.
+        sources: objects to replace.
+        streams: existing streams with their start offsets. Data of other streams and data below a
+            start is dropped.
+        limits: limits of memory, calls and sizes.
+        force_split: every run becomes a stream object regardless of its size. If one commit cannot
+            take all, the largest are chosen; the others stay in a stream set object for the next
+            forced split.
 
     Raises:
-        SourcesDisagreeError: two sources hold the same offset, or a later one under an older epoch.
-        CompactionLimitError: the plan does not fit into a bound, which is named; fewer sources or a larger bound may.
+        SourcesDisagreeError: two sources contain the same offset, or a later offset has an older
+            epoch.
+        CompactionLimitError: the plan exceeds a limit, which the message names. Fewer sources or a
+            higher limit may help.
     """
     blocks = live_blocks(sources, streams)
     _check_bounds(blocks, limits)
@@ -58,19 +63,21 @@ def plan_set_objects(
             raise CompactionLimitError(
                 f"{len(outputs)} objects would come of this; one commit takes {limits.objects_max}: plan fewer sources"
             )
-        # A run that an iteration ends is several objects, and where iterations end depends on which runs stay together.
+        # A run that spans iterations becomes several objects, and the iteration boundaries depend
+        # on which runs stay together.
         del own[max(1, len(own) - excess) :]
 
 
 def _own_objects(runs: Sequence[Run], limits: PlanLimits, *, force_split: bool) -> list[int]:
-    """Numbers of the runs that become stream objects, the largest first, as many as one commit takes. The others wait in the stream set object for a later compaction:
-    with the largest among them they would be copied for longer.
+    """Return the numbers of the runs that become stream objects: the largest, as many as one commit
+    takes.
+
+    The others wait in the stream set object for a later compaction, which copies them again; the
+    smallest cost least.
     """
     size_bytes_min = 0 if force_split else limits.split_size_bytes
     wanted = [number for number, run in enumerate(runs) if run.size_bytes >= size_bytes_min]
-    wanted.sort(
-        key=lambda number: -runs[number].size_bytes
-    )  # stable: in the order of streams where sizes are equal
+    wanted.sort(key=lambda number: -runs[number].size_bytes)  # stable: equal sizes stay in stream order
     is_all = len(wanted) == len(runs) <= limits.objects_max
     return wanted if is_all else wanted[: max(1, limits.objects_max - 1)]
 
@@ -101,7 +108,8 @@ def _check_bounds(blocks: Sequence[SourceBlock], limits: PlanLimits) -> None:
     largest = max((block.entry.size_bytes for block in blocks), default=0)
     needed = limits.part_size_bytes_min - 1 + largest
     if needed > limits.budget_bytes:
-        # What is carried over is less than a part; the largest block must fit beside it, or the plan might stand still.
+        # The largest block must fit next to carried bytes, which are less than a part. Otherwise
+        # the plan could make no progress.
         raise CompactionLimitError(
             f"a block of {largest} bytes beside a part that is too small to be uploaded needs {needed} bytes;"
             f" the budget is {limits.budget_bytes}: raise it"

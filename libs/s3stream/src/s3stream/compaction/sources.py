@@ -1,6 +1,7 @@
 """Sources of a compaction: objects, their indexes, and the runs of live blocks in them.
 
-Pure, except for `read_sources`, which opens the indexes. Two objects that contain the same offsets are an error.
+Only `read_sources` does I/O: it opens the indexes. Two objects that contain the same offsets are an
+error.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from s3stream.objects.reader import READ_TRIES_MAX, read_index
 from s3stream.ports import StreamState
 
 OPENED_AT_ONCE_MAX: Final = 8
-"""Indexes that are fetched at a time: each may be a mebibyte in flight."""
+"""Indexes that are fetched at the same time; each may be a mebibyte."""
 
 
 class ObjectLocation(NamedTuple):
-    """An object as the metadata has it."""
+    """An object as recorded in the metadata."""
 
     object_id: ObjectId
     namespace: str
@@ -40,7 +41,7 @@ class ObjectLocation(NamedTuple):
 
 
 class Blocks(Protocol):
-    """Index entries in (stream id, start offset) order; an `ObjectIndex` or a list."""
+    """Index entries in (stream id, start offset) order: an `ObjectIndex` or a list."""
 
     def __len__(self) -> int: ...
 
@@ -49,32 +50,33 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceIndex:
-    """An object to be replaced, and what it holds."""
+    """An object to be replaced, and its index."""
 
     object: ObjectLocation
     blocks: Blocks
 
 
 class SourceBlock(NamedTuple):
-    """A block, and which of the sources it lies in (by number)."""
+    """A block, and the number of its source."""
 
     source: int
     entry: BlockEntry
 
 
 class Run(NamedTuple):
-    """Blocks of one stream that continue each other, from any sources."""
+    """Blocks of one stream with consecutive offsets, from any sources."""
 
     blocks: tuple[SourceBlock, ...]
     size_bytes: int
 
 
 async def read_sources(store: ObjectStore, objects: Sequence[ObjectLocation]) -> list[SourceIndex]:
-    """Open the indexes of objects, in their order; data is not read.
+    """Open the indexes of objects, in order, without reading data.
 
     Raises:
-        ObjectNotFoundError: one was deleted.
-        ObjectCorruptError: the end of one breaks the format, or its size is not the one in the metadata, however often it is read.
+        ObjectNotFoundError: an object was deleted.
+        ObjectCorruptError: the end of an object broke the format, or its size differed from the
+            metadata, in every attempt.
     """
     places = asyncio.Semaphore(OPENED_AT_ONCE_MAX)
 
@@ -86,7 +88,7 @@ async def read_sources(store: ObjectStore, objects: Sequence[ObjectLocation]) ->
 
 
 async def _read_index(store: ObjectStore, location: ObjectLocation) -> ObjectIndex:
-    """An answer that broke off is asked for again before the object is called corrupt."""
+    """Open an object. A truncated response is retried before the object counts as corrupt."""
     for _ in range(READ_TRIES_MAX - 1):
         try:
             return await read_index(store, location.key, location.size_bytes)
@@ -96,13 +98,14 @@ async def _read_index(store: ObjectStore, location: ObjectLocation) -> ObjectInd
 
 
 def live_blocks(sources: Sequence[SourceIndex], streams: Mapping[StreamId, StreamState]) -> list[SourceBlock]:
-    """The blocks that may still be read, sorted by (stream, offset).
+    """Return the live blocks, sorted by (stream, offset).
 
-    A block that ends at or below its stream's start is expired; one whose stream is not in `streams` was deleted with it. A block that spans
-    the start stays whole: cutting it would mean to decode it.
+    A block is dropped if it ends at or below the start of its stream, or if its stream is not in
+    `streams` because it was deleted. A block that spans the start is kept whole, because cutting it
+    would require decoding.
 
     Raises:
-        SourcesDisagreeError: two blocks hold the same offset, or a later one has an older epoch.
+        SourcesDisagreeError: two blocks contain the same offset, or a later one has an older epoch.
     """
     found = [
         SourceBlock(number, entry)
@@ -122,7 +125,7 @@ def live_blocks(sources: Sequence[SourceIndex], streams: Mapping[StreamId, Strea
 
 
 def _broken_order(a: BlockEntry, b: BlockEntry) -> str | None:
-    """What keeps two blocks from standing in one object in this order."""
+    """Return why two blocks cannot follow each other in one object."""
     if a.stream_id != b.stream_id:
         return None
     if b.start_offset < a.end_offset:
@@ -133,7 +136,7 @@ def _broken_order(a: BlockEntry, b: BlockEntry) -> str | None:
 
 
 def runs_of(blocks: Collection[SourceBlock]) -> list[Run]:
-    """Sorted blocks as runs without a hole."""
+    """Group sorted blocks into runs of consecutive offsets."""
     runs: list[Run] = []
     run: list[SourceBlock] = []
     for block in blocks:

@@ -1,7 +1,8 @@
-"""Hedged puts: a put without an answer is sent again with the same key and bytes. All copies are put if absent, so they are one put.
+"""Hedged puts: a put without an answer is sent again with the same key and bytes. All copies are
+create-only, so at most one takes effect.
 
-A lost answer would hold up everything behind it: the slots of a log, or the end of a recovery. If the key is taken, the
-caller reads it back, as always.
+A lost answer would otherwise block everything behind it: the slots of a log, or the end of a
+recovery. If the key exists, the caller reads the object back to find its writer.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ Copy: TypeAlias = "asyncio.Future[None]"
 
 
 class Hedge(NamedTuple):
-    """A moment at which one more copy may be sent.
+    """A time at which one more copy may be sent.
 
-    Attributes:
-        after_ms: since the first copy was sent.
-        granted: asked at that moment, once; True spends what it costs.
+    Attributes: after_ms: delay since the first copy. granted: called once at that time; returns
+    whether to send the copy, and takes its cost from the budget.
     """
 
     after_ms: float
@@ -36,19 +36,20 @@ async def put_hedged(
     hedges: Sequence[Hedge],
     leave: Callable[[list[Copy]], None],
 ) -> int:
-    """Put, and put again at each moment that is granted while there is no answer; which copy was answered first, from 0 on.
+    """Put, and repeat the put at each granted moment while there is no answer. Return which copy
+    was answered first, from 0 on.
 
-    A copy that fails says nothing about the others, so a failure counts when no copy is left.
+    A failed copy says nothing about the others, so the call fails only when no copy is left.
 
     Args:
-        store: retried and limited.
-        key: of the object.
-        buffers: its bytes.
-        hedges: moments, in order.
-        leave: receives the copies without an answer when the call ends.
+        store: with retries and limits.
+        key: key of the object.
+        buffers: content of the object.
+        hedges: moments in order.
+        leave: receives the unanswered copies when the call ends.
 
     Raises:
-        ObjectAlreadyExistsError: the key is taken, perhaps by another copy.
+        ObjectAlreadyExistsError: the key exists, perhaps because of another copy.
         ObjectStoreError: see the port.
     """
     assert all(hedge.after_ms >= 0 for hedge in hedges)
@@ -68,20 +69,22 @@ async def put_hedged(
 
 
 def break_off(copies: Sequence[Copy]) -> None:
-    """Cancel copies at once, with their connections; they may have been stored or not."""
+    """Cancel copies and close their connections. Each may have been stored or not."""
     for copy in copies:
         copy.cancel()
         copy.add_done_callback(ignore_outcome)
 
 
 def ignore_outcome(call: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of a call whose result is not needed, because asyncio reports unretrieved ones."""
+    """Retrieve the exception of a call whose result is not needed, because asyncio reports
+    unretrieved ones.
+    """
     if not call.cancelled():
         call.exception()
 
 
 async def _decided(copies: Sequence[Copy], *, until_s: float | None) -> bool:
-    """Return when the outcome is known, or at the loop's time `until_s`: whether it is known."""
+    """Wait for the outcome at most until the loop's time `until_s`; return whether it is known."""
     loop = asyncio.get_running_loop()
     while not _is_decided(copies):
         seconds = None if until_s is None else max(until_s - loop.time(), 0.0)

@@ -1,10 +1,11 @@
-"""Decides when a late put is sent again, and how often. No store and no tasks; one writer's log.
+"""Decides when a late put of a log is repeated, and how often.
 
-Slots are acknowledged in order, so one late put delays all behind it. A second request is worthwhile at two moments.
-*Early*, at a little more than twice the median latency: this cuts the tail of a store's latencies and is paid from the
-half of the request budget that pacing does not use. *Late*, at four times the usual latency and never soon: the answer
-is then probably lost, and nothing else would end the wait. Late copies have their own allowance, so that a store with
-a slow tail does not use it up.
+Slots are acknowledged in order, so one late put delays all later ones. There are two moments for a
+second request. *Early*, at a little more than twice the median latency: this shortens the tail of
+the store's latencies and uses the half of the request budget that pacing leaves free. *Late*, at
+four times the usual latency and not before `late_ms`: the answer is then probably lost, and nothing
+else would end the wait. Late copies have a separate allowance, so that a slow store cannot exhaust
+it with early copies.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from s3stream.object_wal.hedged_put import Hedge
 from s3stream.object_wal.pacing import Pacing
 
 EARLY_MEDIANS: Final = 2.25
-"""With lognormal latencies and a p99 of four times the median, one put in eleven takes longer (docs/design/object-wal.md#hedged-puts)."""
+"""With lognormal latencies and a p99 of four times the median, one put in eleven takes longer
+(docs/design/object-wal.md#hedged-puts)."""
 
 EARLY_MS_MIN: Final = 40
-"""Below it a put is late by a pause of this process or of the server's disk, which delays a second request as well. Stores that answer in a few milliseconds are not hedged early."""
+"""Below this age a put is not hedged early: such delays come from a pause of this process or of the
+server's disk, which would delay a second request too. Stores that answer in a few milliseconds are
+never hedged early."""
 
 ANSWERS_KEPT: Final = 64
 ANSWERS_MIN: Final = 16
@@ -33,11 +37,11 @@ ANSWERS_MIN: Final = 16
 LATE_LATENCIES: Final = 4
 LATE_SHARE: Final = 0.05
 SAVED_MAX: Final = 4.0
-"""What a share may add up to while nothing is late."""
+"""Limit of the unused allowance that accumulates."""
 
 
 class Allowance:
-    """A share of the puts: each puts it by, each second copy takes one."""
+    """Limits an action to a share of all puts: each put adds the share, each second copy takes 1."""
 
     def __init__(self, share: float) -> None:
         assert 0 <= share <= 1
@@ -45,31 +49,31 @@ class Allowance:
         self._saved = SAVED_MAX if share else 0.0
 
     def began(self) -> None:
-        """One more put."""
+        """Add the share of one put."""
         self._saved = min(self._saved + self._share, SAVED_MAX)
 
     @property
     def is_there(self) -> bool:
-        """Whether one may be taken."""
+        """Whether a copy is allowed."""
         return self._saved >= 1
 
     def take(self) -> None:
-        """One second copy."""
+        """Take the cost of one copy."""
         assert self.is_there
         self._saved -= 1
         assert self._saved >= 0
 
 
 class Hedging:
-    """The rule of one log.
+    """Hedging of one log.
 
     Args:
-        pacing: whose budget pays.
+        pacing: owner of the request budget.
         clock: of this process.
-        telemetry: where second copies are counted.
-        early_share: second copies that are sent early, of all puts; 0: none.
-        late_ms: the least time before the late moment.
-        early_bytes_max: larger slots are sent early never: they take longer because they are large.
+        telemetry: receives the counts of second copies.
+        early_share: share of puts that may be hedged early; 0: none.
+        late_ms: earliest late moment.
+        early_bytes_max: larger slots are not hedged early, because their size explains the delay.
     """
 
     def __init__(
@@ -94,9 +98,10 @@ class Hedging:
 
     @property
     def early_ms(self) -> float:
-        """The early moment of the next put, ms; 0 while there are too few answers.
+        """The early moment of the next put in ms; 0 while there are too few samples.
 
-        The median, not the mean: what was hedged is in it as well, and moves only what lies above.
+        Uses the median and not the mean, because the samples include hedged puts, which change only
+        the upper half.
         """
         if len(self._took_ms) < ANSWERS_MIN:
             return 0.0
@@ -104,21 +109,21 @@ class Hedging:
 
     @property
     def late_ms(self) -> float:
-        """The late moment of the next put, ms."""
+        """The late moment of the next put in ms."""
         return max(self._late_ms, LATE_LATENCIES * self._pacing.latency_ms)
 
     def began(self) -> None:
-        """One more slot is put."""
+        """Record the start of a slot's put."""
         self._early.began()
         self._late.began()
 
     def answered(self, took_ms: float) -> None:
-        """It is confirmed, by whichever copy."""
+        """Record its confirmation, by any copy."""
         assert took_ms >= 0
         self._took_ms.append(took_ms)
 
     def hedges(self, size_bytes: int) -> list[Hedge]:
-        """The moments of a put of so many bytes, in order."""
+        """Return the moments for a put of this many bytes, in order."""
         late = Hedge(self.late_ms, partial(self._granted, self._late, is_early=False))
         early_ms = self.early_ms
         if not 0 < early_ms < late.after_ms or size_bytes > self._early_bytes_max:

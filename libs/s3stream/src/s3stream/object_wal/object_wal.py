@@ -1,8 +1,9 @@
-"""Write-ahead log in the object store: one writer, one epoch, slots from 0, many puts in flight, acknowledged in order.
+"""Write-ahead log in the object store: one writer, one epoch, slots from 0, many puts in flight,
+acknowledged in order.
 
-A slot is acknowledged when it and all slots below it are confirmed (rule R2). With `verify`, the writer first asks the
-controller whether this process is still its node, for stores whose condition is not proven. Logs of earlier epochs are
-recovered by `s3stream.takeover`.
+A slot is acknowledged when it and all slots below it are confirmed (rule R2). With `verify`, the
+writer first asks the controller whether this process is still its node, for stores whose
+create-only put is not proven. `s3stream.takeover` recovers logs of earlier epochs.
 """
 
 from __future__ import annotations
@@ -44,15 +45,17 @@ from s3stream.settings import SLOT_RECORD_BYTES_MAX, StorageSettings
 LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512
 SLOT_RECORDS_MAX: Final = 8_192
-"""Records of a slot, unless a single entry has more: they are sorted in one turn of the loop, which takes 10 ms. A slot of 8 MiB could hold 70,000 small ones."""
+"""Records of a slot, unless one entry has more. They are sorted in one turn of the event loop,
+which takes 10 ms; a slot of 8 MiB could contain 70,000 small ones."""
 CLOSE_WAIT_S: Final = 5.0
-"""Longest time that a close waits for the store or the controller; what was acknowledged is recovered by the next process either way."""
+"""Longest wait of a close for the store or the controller. The next process recovers what was
+acknowledged in either case."""
 
 OnDurable = Callable[[BaseException | None], None]
 
 
 class _Slot:
-    """Entries that are put together."""
+    """Entries that share one put."""
 
     __slots__ = (
         "began_ns",
@@ -76,7 +79,9 @@ class _Slot:
 
 
 class ObjectWal:
-    """`WriteAheadLog` in the object store. Build it with `open`; the controller must list it as open before (`WalManager.open_wal`)."""
+    """`WriteAheadLog` in the object store. Create it with `open`, after the controller lists it as
+    open (`WalManager.open_wal`).
+    """
 
     gathers = True
     trim_is_recorded = True
@@ -122,11 +127,12 @@ class ObjectWal:
         )
         self._deletion = SlotDeletion(store, name, tasks, telemetry, clock)
         self._waiting: deque[_Slot] = deque()
-        """Not put yet: all but the last are full, the last one gathers."""
+        """Slots that were not put yet. The last one gathers; the others are full."""
         self._in_flight: deque[_Slot] = deque()
-        """Put and not acknowledged, in order; those at the front may be confirmed and wait for the controller."""
+        """Slots that were put and not acknowledged, in order. The first ones may be confirmed and
+        wait for the controller."""
         self._retained: deque[tuple[int, int]] = deque()
-        """Sequence and bytes of acknowledged slots from the trim point on."""
+        """Sequence and size of acknowledged slots from the trim point on."""
         self._retained_bytes = 0
         self._queued_bytes = 0
         self._next_sequence = 0
@@ -157,15 +163,16 @@ class ObjectWal:
         """Begin the log of this process's epoch. Nothing is put before the first append.
 
         Args:
-            store: retried and limited.
-            name: what `manager.open_wal` returned.
-            manager: for closing, and for verifying the epoch.
+            store: with retries and limits.
+            name: result of `manager.open_wal`.
+            manager: closes the log and verifies the epoch.
             settings: sizes and rates; `wal_verify`.
             clock: of this process.
-            randomness: of this process, for the nonce and for pauses.
-            telemetry: where puts are counted.
-            tasks: supervised.
-            condition_proven: a probe saw that the store refuses a put of a taken key. If not, the epoch is verified before every acknowledgement.
+            randomness: source of the nonce and of jitter.
+            telemetry: receives the metrics of puts.
+            tasks: supervises background tasks.
+            condition_proven: a probe confirmed that the store refuses a create-only put of an
+                existing key. If False, the epoch is verified before every acknowledgement.
         """
         wal = cls(
             store=store,
@@ -181,7 +188,7 @@ class ObjectWal:
         wal._watching = tasks.spawn(wal._watch(), "object wal")
         return wal
 
-    # --- what storage asks -------------------------------------------------------------------------------------------------------
+    # --- interface for storage
 
     @property
     def retained_bytes(self) -> int:
@@ -195,7 +202,7 @@ class ObjectWal:
     def room_bytes(self) -> int:
         window_room_bytes = self._settings.wal_bytes_max - self._retained_bytes - self._queued_bytes
         if self._queued_bytes == 0:
-            return window_room_bytes  # an entry larger than the queue may have it for itself
+            return window_room_bytes  # an entry larger than the queue is accepted when the queue is empty
         return min(window_room_bytes, self._settings.wal_queue_bytes_max - self._queued_bytes)
 
     @property
@@ -249,7 +256,7 @@ class ObjectWal:
             self._pump()
 
     async def recover(self) -> AsyncIterator[tuple[int, StreamRecord]]:
-        """Nothing: the log of a new epoch is empty."""
+        """Yield nothing: the log of a new epoch is empty."""
         nothing: list[tuple[int, StreamRecord]] = []
         for each in nothing:
             yield each
@@ -271,12 +278,12 @@ class ObjectWal:
             async with asyncio.timeout(CLOSE_WAIT_S):
                 await self._drain()
                 if needless and self._failure is None:
-                    await self._put.finish()  # else a copy could land behind the deletion
+                    await self._put.finish()  # otherwise a copy could arrive after the deletion
                     await self._manager.close_wal(self.name, self._next_sequence)
                     self._deletion.delete_below(self._next_sequence)
         except (TimeoutError, S3StreamError) as error:
             LOG.warning("%s stays open; it will be recovered: %s: %s", self.name, type(error).__name__, error)
-        with suppress(TimeoutError):  # the collector has them otherwise
+        with suppress(TimeoutError):  # otherwise the garbage collector deletes them
             async with asyncio.timeout(CLOSE_WAIT_S):
                 await self._deletion.finish()
         self._fail(StorageFailedError(f"{self.name}: the write-ahead log was closed"))
@@ -284,10 +291,10 @@ class ObjectWal:
             self._watching.cancel()
             await asyncio.wait([self._watching])
 
-    # --- from gathering to the acknowledgement -----------------------------------------------------------------------------------
+    # --- from gathering to the acknowledgement
 
     async def _watch(self) -> None:
-        """Puts whose time comes without news."""
+        """Put slots that become due as time passes."""
         while True:
             self._sleeps_until_ns = self._due_ns
             await self._alarm.wait(self._sleep_s())
@@ -297,7 +304,7 @@ class ObjectWal:
         return None if self._due_ns is None else max(self._due_ns - self._clock.monotonic_ns(), 0) / 1e9
 
     def _pump(self) -> None:
-        """Put slots whose time has come, and sleep until that of the next one."""
+        """Put all slots that are due, and sleep until the next one is."""
         self._due_ns = None
         while self._waiting and self._failure is None:
             slot = self._waiting[0]
@@ -312,7 +319,7 @@ class ObjectWal:
                 is_full=is_full,
             )
             if due_ns is None:
-                return  # an answer comes here again
+                return  # the next answer calls this method again
             if due_ns > now_ns:
                 self._due_ns = due_ns
                 if self._sleeps_until_ns is None or due_ns < self._sleeps_until_ns:
@@ -363,14 +370,14 @@ class ObjectWal:
         return label, [*encoded.buffers, label.encode()]
 
     def _confirmed_below(self) -> int:
-        """One past the last slot that is confirmed with all below it."""
+        """One past the last slot that is confirmed together with all below it."""
         for slot in self._in_flight:
             if not slot.confirmed:
                 return slot.sequence
         return self._in_flight[-1].sequence + 1 if self._in_flight else 0
 
     def _acknowledge(self, below: int) -> None:
-        """Acknowledge all slots below."""
+        """Acknowledge all slots below `end`."""
         entries = sum(len(slot.waiters) for slot in self._in_flight if slot.sequence < below)
         if entries:
             self._pacing.acknowledged(entries)
@@ -393,7 +400,9 @@ class ObjectWal:
             self._tasks.spawn(self._verify_all(), "verify epoch")
 
     async def _verify_all(self) -> None:
-        """Ask for everything that is confirmed by now; what is confirmed while the question is under way needs another one."""
+        """Verify the epoch for everything confirmed so far. Slots confirmed during the request need
+        another one.
+        """
         try:
             while self._failure is None and self._in_flight and self._in_flight[0].confirmed:
                 below = self._confirmed_below()
@@ -405,7 +414,7 @@ class ObjectWal:
             self._verifying = False
 
     def _fail(self, failure: StorageFailedError) -> None:
-        """Nothing is acknowledged any more."""
+        """Fail all pending entries; nothing more is acknowledged."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -417,10 +426,10 @@ class ObjectWal:
                 on_durable(StorageFailedError(str(failure)))
         self._drained.set()
 
-    # --- the end -----------------------------------------------------------------------------------------------------------------
+    # --- close
 
     async def _drain(self) -> None:
-        """Return when nothing is on its way."""
+        """Return when no slot is pending."""
         while self._failure is None and (self._waiting or self._in_flight):
             self._drained.clear()
             self.hurry()

@@ -1,12 +1,14 @@
-"""Decides when the gathering slot is put: a state machine without clock, tasks or store.
+"""Decides when the gathering slot is put. A state machine without clock, tasks or store.
 
-Three goals compete. A lone append must not wait, so an idle log puts at once. Each put costs the same, so puts do not
-exceed the declared budget, and near its end the slots grow wider instead. In between, a few puts share one store
-latency: more would save little time, cost money, and delay later slots, which are acknowledged in order.
+It balances three goals. A single append must not wait, so an idle log puts immediately. Every put
+costs the same, so puts stay within the declared budget, and slots grow when little of it is left.
+In between, a few puts overlap within one store latency: more would save little time, cost money,
+and delay later slots, which are acknowledged in order.
 
-Appends that were acknowledged together are followed by others together: a producer with five requests in flight sends
-five when a slot is confirmed. An idle log therefore waits for as many as came together before, while they keep coming,
-so that they share a slot again.
+Appends that were acknowledged together tend to be followed by others that arrive together: a
+producer with five requests in flight sends five more when a slot is confirmed. An idle log
+therefore waits until as many entries have arrived as were acknowledged together last, while they
+keep coming, so that they share a slot again.
 """
 
 from __future__ import annotations
@@ -16,26 +18,30 @@ from typing import Final
 from s3stream.settings import PacingBounds
 
 PUTS_PER_LATENCY: Final = 4
-"""Puts that are begun while one is under way: an append waits an eighth of the store's latency for its slot on average."""
+"""Puts that begin within one store latency. On average an append then waits an eighth of the
+latency for its slot."""
 
 GAP_MS_MIN: Final = 1
 GAP_MS_MAX: Final = 250
-"""What others wait always; here only a very slow store is treated so."""
+"""Longest gap. Only very slow stores reach it."""
 
 LATENCY_WEIGHT: Final = 0.125
-"""Of a new measurement, as TCP weighs round trips."""
+"""Weight of a new measurement in the moving average, as in TCP's round-trip estimate."""
 
 PAUSES_PER_LATENCY: Final = 8
 PAUSE_MS_MAX: Final = 5
-"""How long an idle log waits for the next of as many entries as it acknowledged together last: later ones are not waited for."""
+"""Longest pause between two entries that an idle log waits for."""
 
-COMPANIES_PER_LATENCY: Final = 2
-COMPANY_MS_MAX: Final = 50
-"""How long it waits for all of them, while they keep coming. Requests of one connection are read and checked one after the other, a millisecond or two each."""
+GATHERS_PER_LATENCY: Final = 2
+GATHER_MS_MAX: Final = 50
+"""Longest wait of an idle log for all expected entries. Requests of one connection are validated
+one after the other, a millisecond or two each."""
 
 
 class Pacing:
-    """Told of gathering, puts and answers; says when the next put is due. Times are monotonic nanoseconds."""
+    """Computes when the next put is due from the appends, puts and answers that the caller reports.
+    Times are monotonic nanoseconds.
+    """
 
     def __init__(self, bounds: PacingBounds, now_ns: int) -> None:
         assert bounds.requests_per_s_max > 0
@@ -48,23 +54,23 @@ class Pacing:
         self._last_put_ns = now_ns - GAP_MS_MAX * 1_000_000
         self._latency_ns = 0.0
         self._hurried = False
-        self._told_together = 1
-        """Entries that were acknowledged in one go, the last time."""
+        self._acknowledged_together = 1
+        """Number of entries that were last acknowledged together."""
         self.puts_in_flight = 0
         self.bytes_in_flight = 0
 
     @property
     def latency_ms(self) -> float:
-        """What a put takes, smoothed; 0 before the first answer."""
+        """Smoothed latency of a put; 0 before the first answer."""
         return self._latency_ns / 1e6
 
     def gap_ns(self) -> int:
-        """The least time between two puts while others are under way."""
+        """Minimum time between two puts while other puts are in flight."""
         wanted_ns = self._latency_ns / PUTS_PER_LATENCY
         return int(min(max(wanted_ns, GAP_MS_MIN * 1e6), GAP_MS_MAX * 1e6))
 
     def hurry(self) -> None:
-        """Somebody waits for the slot that gathers: it goes as soon as there is a place."""
+        """Put the gathering slot as soon as a place is free, because a caller waits for it."""
         self._hurried = True
 
     def due_ns(
@@ -77,17 +83,18 @@ class Pacing:
         came_ns: int,
         is_full: bool = False,
     ) -> int | None:
-        """When the oldest slot should be put: now or earlier, later, or None: not before an answer has come.
+        """Return when the oldest slot should be put (possibly in the past), or None while no place
+        is free.
 
-        The answer may change with every append, put and answer; ask again after each.
+        The result may change with every append, put and answer.
 
         Args:
-            now_ns: the present.
-            gathered_bytes: of its records.
-            entries: that it has.
-            began_ns: when the first of them came.
-            came_ns: when the last one did.
-            is_full: another slot gathers behind it already, so that waiting cannot make it wider.
+            now_ns: current time.
+            gathered_bytes: bytes of the slot's records.
+            entries: number of its entries.
+            began_ns: when the first entry arrived.
+            came_ns: when the last entry arrived.
+            is_full: another slot gathers behind it, so waiting cannot add entries.
         """
         bounds = self._bounds
         if self.puts_in_flight >= bounds.puts_in_flight_max:
@@ -103,14 +110,15 @@ class Pacing:
             return due_ns
         if self.puts_in_flight:
             return max(due_ns, self._last_put_ns + self.gap_ns())
-        if entries < self._told_together:
-            return max(due_ns, self._company_due_ns(began_ns, came_ns))
+        if entries < self._acknowledged_together:
+            return max(due_ns, self._gather_due_ns(began_ns, came_ns))
         return due_ns
 
     def put(self, now_ns: int, size_bytes: int) -> None:
-        """The slot was put."""
+        """Record a put."""
         self._count_tokens(now_ns)
-        # Below zero if full or hurried slots did not wait; later ones wait longer. The debt is one burst at most.
+        # Negative if full or hurried slots did not wait; later ones then wait longer. The debt is
+        # limited to one burst.
         self._tokens = max(self._tokens - 1, -self._burst)
         self._last_put_ns = now_ns
         self._hurried = False
@@ -118,7 +126,9 @@ class Pacing:
         self.bytes_in_flight += size_bytes
 
     def hedge(self, now_ns: int, *, only_spare: bool) -> bool:
-        """Take a second copy of a put from the budget; False if only what delays no slot is asked for and there is none."""
+        """Take the cost of a second copy from the budget. With `only_spare`, return False if this
+        would delay a slot.
+        """
         self._count_tokens(now_ns)
         if only_spare and self._tokens - 1 < self._burst / 2:
             return False
@@ -126,7 +136,7 @@ class Pacing:
         return True
 
     def answered(self, took_ns: int, size_bytes: int) -> None:
-        """A put is confirmed."""
+        """Record the confirmation of a put."""
         assert self.puts_in_flight > 0
         assert took_ns >= 0
         self.puts_in_flight -= 1
@@ -138,17 +148,19 @@ class Pacing:
             self._latency_ns = float(took_ns)
 
     def acknowledged(self, entries: int) -> None:
-        """So many entries were told in one go that they are durable."""
-        self._told_together = entries
+        """Record how many entries were acknowledged together."""
+        self._acknowledged_together = entries
 
-    def _company_due_ns(self, began_ns: int, came_ns: int) -> int:
-        """Until when to wait for more."""
+    def _gather_due_ns(self, began_ns: int, came_ns: int) -> int:
+        """Return the end of the wait for more entries."""
         pause_ns = min(self._latency_ns / PAUSES_PER_LATENCY, PAUSE_MS_MAX * 1e6)
-        company_ns = min(self._latency_ns / COMPANIES_PER_LATENCY, COMPANY_MS_MAX * 1e6)
-        return min(came_ns + int(pause_ns), began_ns + int(company_ns))
+        gather_ns = min(self._latency_ns / GATHERS_PER_LATENCY, GATHER_MS_MAX * 1e6)
+        return min(came_ns + int(pause_ns), began_ns + int(gather_ns))
 
     def _budget_due_ns(self, now_ns: int) -> int:
-        """While half of the budget's burst is there it asks for nothing; from there on puts spread, to its rate at the end."""
+        """Return when the budget allows a put. The first half of the burst needs no wait; after
+        that, the interval grows until puts match the budget's rate.
+        """
         self._count_tokens(now_ns)
         period_ns = 1e9 / self._bounds.requests_per_s_max
         used = min(max(1 - self._tokens / self._burst, 0.0), 1.0)

@@ -1,9 +1,9 @@
-"""One slot: records in object format v1 and a label behind them; a fence is a label alone. Bytes in, bytes out, no I/O.
+"""Encoding of one slot: records in object format v1, then a label; a fence is only a label.
 
     object format v1 (docs/formats/object.md) | label
 
-The label stands at the end because the last bytes are what a repeated put compares when it finds its key taken (`stores.retrying`), and what one GET of a few bytes
-shows: whose slot this is. Docs: docs/formats/object-wal.md.
+The label is at the end, because a repeated put that finds its key taken compares the last bytes
+(`stores.retrying`), and one small GET of them identifies the slot. Format: docs/formats/object-wal.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LABEL_CHECKED_BYTES: Final = LABEL_BYTES - 12
 MAGIC: Final = b"PONORWAL"
 LABEL_VERSION: Final = 1
 SLOT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What a store takes by one put: a multipart upload has no condition (`stores.s3`). A GET of so many bytes from the end brings all of a slot."""
+"""Largest single put: a multipart upload cannot be create-only (`stores.s3`). A suffix GET of this
+length returns a whole slot."""
 
 NONCE_BYTES: Final = 16
 
@@ -41,17 +42,18 @@ assert LABEL_BYTES == 132
 
 
 class SlotKind(IntEnum):
-    """What a slot is."""
+    """Kind of a slot."""
 
     DATA = 1
     FENCE = 2
 
 
 class Label(NamedTuple):
-    """Whose slot this is, and which.
+    """Identifies a slot and its writer.
 
-    `nonce` is the writing process's own: equal labels are equal slots. `acknowledged_sequence`: every slot below had been acknowledged when this one was
-    put, so that a hole below it is a lost object and not an unfinished put. `object_bytes` is the length of what stands before the label.
+    `nonce` identifies the writing process: equal labels are equal slots. `acknowledged_sequence`:
+    all slots below it were acknowledged when this slot was put, so a hole below it is a lost object
+    and not an unfinished put. `object_bytes` is the length of the data before the label.
     """
 
     kind: SlotKind
@@ -62,7 +64,7 @@ class Label(NamedTuple):
     object_bytes: int
 
     def encode(self) -> bytes:
-        """The 132 bytes."""
+        """Encode the 132 bytes."""
         namespace = self.name.namespace.encode("ascii")
         assert len(namespace) <= 64
         assert len(self.nonce) == NONCE_BYTES
@@ -73,10 +75,11 @@ class Label(NamedTuple):
 
 
 def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
-    """Read and prove the label at the end of `tail`, the last bytes of the slot under `key`.
+    """Decode and verify the label at the end of `tail`, which are the last bytes of the slot under
+    `key`.
 
     Raises:
-        ObjectCorruptError: it breaks the format, or belongs to another slot than the key says.
+        ObjectCorruptError: the label breaks the format, or its slot does not match the key.
     """
     if len(tail) < LABEL_BYTES:
         raise ObjectCorruptError(f"{key}: label: {len(tail)} bytes where {LABEL_BYTES} belong")
@@ -100,7 +103,8 @@ def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
 
 
 def slot_records(key: str, label: Label, data: bytes) -> Steps[list[StreamRecord]]:
-    """Prove a whole data slot and return its records, in (stream, offset) order; payloads are views.
+    """Verify a whole data slot and return its records in (stream, offset) order; payloads are
+    views.
 
     Raises:
         ObjectCorruptError: names the slot, the position and the rule.
@@ -124,7 +128,7 @@ def slot_records(key: str, label: Label, data: bytes) -> Steps[list[StreamRecord
 
 
 def records_in(buffers: list[Buffer]) -> Iterator[StreamRecord]:
-    """The records of an entry, whose buffers are header and payload in turns."""
+    """Return the records of an entry, whose buffers are alternating headers and payloads."""
     assert len(buffers) % 2 == 0
     for header, payload in zip(buffers[::2], buffers[1::2], strict=True):
         stream_id, epoch, base_offset, max_timestamp, count, payload_bytes = RECORD_HEADER.unpack(header)

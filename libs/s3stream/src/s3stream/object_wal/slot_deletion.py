@@ -1,9 +1,11 @@
-"""Deletion of slots below a committed trim point (rule R4): in the background, a few at a time, with pauses.
+"""Deletion of slots below a committed trim point (rule R4): in the background, in small batches,
+with pauses.
 
-Correctness does not depend on it: the next recovery and the collector delete what a process leaves. Most other requests
-at such a moment are urgent, because a trim point moves when an upload ends: the next step of a move, or the first
-appends after a failover. A store that deletes key by key delays them: against SeaweedFS, a put during a call that
-deletes 60 slots took four times as long (docs/design/object-wal.md#slot-deletion).
+Correctness does not depend on it: the next recovery and the garbage collector delete remaining
+slots. A trim point moves when an upload ends, which is when other requests are urgent: the next
+step of a move, or the first appends after a failover. Deletions slow them down in stores that
+delete key by key: in SeaweedFS, a put during a call that deletes 60 slots took four times as long
+(docs/design/object-wal.md#slot-deletion).
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from s3stream.ports import WalName
 
 LOG = logging.getLogger(__name__)
 LINGER_S: Final = 1.0
-"""After a trim point moved: most of what is waited for then is over."""
+"""Pause after the trim point moved. Most urgent requests end within it."""
 KEYS_PER_CALL_MIN: Final = 20
 KEYS_PER_CALL_MAX: Final = 1_000
 BACKLOG_CALLS: Final = 8
-"""A longer queue is deleted in so many calls: however slow the store is, as much goes as comes."""
+"""A longer queue is deleted in this many calls, so that deletion keeps up with any store."""
 REST: Final = 3
-"""For so many times as long as a call took there is none."""
+"""Pause after a call, as a multiple of the call's duration."""
 
 
 class SlotDeletion:
-    """Deletes the slots [deleted, wanted) of the writer's own log, in order, by one task at a time."""
+    """Deletes the slots [deleted, wanted) of the process's own log in order, in a single task."""
 
     def __init__(
         self, store: ObjectStore, name: WalName, tasks: BackgroundTasks, telemetry: Telemetry, clock: Clock
@@ -50,21 +52,25 @@ class SlotDeletion:
         self._count = telemetry.counter("ponor_wal_object_deleted_total")
 
     def delete_below(self, sequence: int) -> None:
-        """Delete the slots below, some time; they are committed and the controller has the trim point."""
+        """Request deletion of the slots below `end`. Their data is committed and the controller has
+        the trim point.
+        """
         assert sequence >= self._wanted, "a trim point never goes back"
         self._wanted = sequence
         if self._deleted < sequence and (self._running is None or self._running.done()):
             self._running = self._tasks.spawn(self._run(), "delete slots")
 
     async def finish(self) -> None:
-        """Return when all that was asked for is deleted, without any more rests, or a failure left it to others."""
+        """Delete everything requested without further pauses. After a failure, the collector or a
+        recovery deletes the rest.
+        """
         self._hurries = True
         self._wake.set()
         if self._running is not None:
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
-        """Delete all that is wanted. A failure leaves the rest for the next time."""
+        """Delete everything requested. After a failure, the rest waits for the next request."""
         await self._rest(LINGER_S)
         try:
             while self._deleted < self._wanted:
@@ -86,7 +92,9 @@ class SlotDeletion:
 
 
 async def delete_recovered(store: ObjectStore, name: WalName, sequences: Sequence[int], clock: Clock) -> None:
-    """Delete slots of a log that was recovered, in the same way. What fails is left to the collector."""
+    """Delete slots of a recovered log in the same way. The garbage collector deletes the rest after
+    a failure.
+    """
     left = list(sequences)
     try:
         while left:
@@ -101,6 +109,6 @@ async def delete_recovered(store: ObjectStore, name: WalName, sequences: Sequenc
 
 
 def keys_per_call(left: int) -> int:
-    """How many of those that are left one call deletes."""
+    """Return how many of the remaining slots one call deletes."""
     assert left > 0
     return min(left, max(KEYS_PER_CALL_MIN, left // BACKLOG_CALLS), KEYS_PER_CALL_MAX)

@@ -25,27 +25,27 @@ _KEY: Final = re.compile(
 
 
 def node_prefix(namespace: str, node_id: NodeId) -> str:
-    """What the keys of all logs of a node begin with."""
+    """Prefix of the keys of all logs of a node."""
     return f"{_hash_prefix(node_id)}/wal/{namespace}/{node_id}/"
 
 
 def wal_prefix(name: WalName) -> str:
-    """What the keys of all slots of a log begin with."""
+    """Prefix of the keys of all slots of a log."""
     assert 0 <= name.epoch <= EPOCH_MAX, name
     return f"{node_prefix(name.namespace, name.node_id)}{name.epoch:0{EPOCH_DIGITS}d}/"
 
 
 def slot_key(name: WalName, sequence: int) -> str:
-    """The key of a slot, data or fence."""
+    """The key of a slot."""
     assert 0 <= sequence <= SEQUENCE_MAX, sequence
     return f"{wal_prefix(name)}{sequence:0{SEQUENCE_DIGITS}d}"
 
 
 def parse_slot_key(key: str) -> tuple[WalName, int]:
-    """The log and the sequence in a key.
+    """Return the log and the sequence of a key.
 
     Raises:
-        ValueError: this is not the key of a slot, or its hash prefix is not that of its node.
+        ValueError: this is not the key of a slot, or its hash prefix does not match its node.
     """
     match = _KEY.fullmatch(key)
     if match is None:

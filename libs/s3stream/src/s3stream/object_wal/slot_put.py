@@ -1,7 +1,9 @@
-"""Put of one slot: repeated until the slot is in the store or its key belongs to another process (rule R2).
+"""Put of one slot: repeated until the slot is in the store or its key belongs to another process
+(rule R2).
 
-Timeouts, overload and conflicts are repeated with the same key and bytes, first by the store's retries and then here,
-because the records exist nowhere else. A slot whose key is taken is read back; only the own nonce in it means success.
+After timeouts, overload and conflicts the put is repeated with the same key and bytes, first by the
+store's retries and then here, because the records exist nowhere else. If the key exists, the slot
+is read back; only this process's nonce in it means success.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from s3stream.object_wal.slot_keys import slot_key
 LOG = logging.getLogger(__name__)
 _RETRY_MS_FIRST: Final = 50
 _COPY_S_MAX: Final = 1.0
-"""How long a copy that nobody waits for may still take. To end it at once would close its connection, and the next put would begin with a new one; to let it go on for ever would let it
-be repeated until its slot is trimmed."""
+"""How long an unneeded copy may continue. Ending it immediately would close its connection, so that
+the next put needs a new one. Without a limit, it would be repeated until its slot is trimmed."""
 
 
 class SlotPut:
@@ -63,10 +65,11 @@ class SlotPut:
         }
 
     async def put(self, label: Label, buffers: Sequence[Buffer]) -> None:
-        """Return when the slot is in the store, however long that takes.
+        """Return when the slot is in the store. Retries without limit.
 
         Raises:
-            StorageFailedError: the key belongs to another process: a fence, or a slot of a process with the same epoch.
+            StorageFailedError: the key belongs to another process: a fence, or a slot of a process
+                with the same epoch.
         """
         key = slot_key(label.name, label.sequence)
         began_ns = self._clock.monotonic_ns()
@@ -75,7 +78,7 @@ class SlotPut:
         self._hedging.answered((self._clock.monotonic_ns() - began_ns) / 1e6)
 
     async def finish(self) -> None:
-        """Return when no copy is under way that has a chance to land."""
+        """Return when no copy in flight can still be stored."""
         if self._left:
             await asyncio.wait(self._left)
 
@@ -95,10 +98,13 @@ class SlotPut:
             attempt += 1
 
     async def _is_own(self, key: str, label: Label) -> bool:
-        """Whether the slot under the key is ours. False: it could not be read, and the put is tried again.
+        """Return whether the slot under the key is this process's. False also if it could not be
+        read; the put is then repeated.
 
-        A key that was taken and is not there any more counts as one that could not be read. Copies of one put race each other, and not every store shows the winner as soon as it
-        refuses the loser. If a taker read the slot and deleted it, the records are committed, and the fence behind the slot ends this log (rules R2 and R3).
+        A key that existed and is absent now counts as unreadable. Copies of one put race each
+        other, and some stores refuse the loser before they show the winner. If a recoverer read the
+        slot and deleted it, the records are committed, and the fence behind the slot ends this log
+        (rules R2 and R3).
         """
         try:
             tail, _ = await self._store.get_tail(key, LABEL_BYTES)

@@ -1,10 +1,13 @@
-"""Reader of an abandoned log, from the trim point to its end, which it makes final (rules R2 and R3).
+"""Reads an abandoned log from the trim point to its end, and makes that end final (rules R2 and
+R3).
 
-Slots contain data up to the first hole. The walk puts a fence into the hole, if it is still absent. After that the old
-owner can get nothing acknowledged at or above the fence, because slots are acknowledged in order. The fence is the end,
-whichever process put it, and every recoverer finds the same one. A fence is never deleted.
+Slots contain data up to the first hole. The walk puts a fence into the hole if it is still empty.
+From then on nothing at or above the fence can be acknowledged to the old owner, because slots are
+acknowledged in order. The fence marks the end regardless of which process put it, so every
+recoverer finds the same end. A fence is never deleted.
 
-If a slot above a hole says that the hole was acknowledged, the hole is a lost object and not the end: recovery stops.
+If a slot above a hole proves that the hole was acknowledged, then an object was lost, and recovery
+stops.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from s3stream.records import StreamRecord
 
 FENCES_AHEAD_MAX: Final = 64
 _REMEDY: Final = "Nothing of this slot and behind it was recovered; restore the object and recover again"
-"""Fences that are put at once against an owner that goes on writing: as many as it may have under way, and more."""
+"""Fences put at once against an owner that continues to write: more than its puts in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ class ReadSlot:
 
 
 class WalWalk:
-    """One walk over one log. `end_sequence` is known when `slots` is exhausted; `listed` are the slots that a listing saw, at their sizes."""
+    """One walk over one log. `end_sequence` is set when `slots` is exhausted. `listed` contains the
+    slots found by listing, with their sizes.
+    """
 
     def __init__(
         self,
@@ -77,11 +82,12 @@ class WalWalk:
         self.end_sequence = wal.trim_sequence
 
     async def slots(self) -> AsyncGenerator[ReadSlot, None]:
-        """Every data slot from the trim point to the end, in order, proven. Whoever stops before the end closes the iterator.
+        """Yield every data slot from the trim point to the end, in order and verified. A caller
+        that stops early must close the iterator.
 
         Raises:
-            WalCorruptError: a slot that was acknowledged is missing, or one is damaged; names it.
-            ObjectStoreError: the store does not answer for longer than retries go on.
+            WalCorruptError: an acknowledged slot is missing, or a slot is damaged; names it.
+            ObjectStoreError: the store did not answer within the retries.
         """
         async for info in self._store.list(wal_prefix(self._name)):
             self.listed[parse_slot_key(info.key)[1]] = info.size_bytes
@@ -90,7 +96,7 @@ class WalWalk:
             likely_end += 1
         early_fence = asyncio.ensure_future(
             self._fence(likely_end, 1)
-        )  # beside the reads: it cannot be skipped
+        )  # concurrent with the reads; always required
         ahead = 2
         at = self._first
         try:
@@ -103,7 +109,7 @@ class WalWalk:
                     )
                     if await fencing:
                         break
-                    # It came while the fence did: the owner writes on.
+                    # The slot appeared before the fence, so the owner is still writing.
                     ahead = min(ahead * 2, FENCES_AHEAD_MAX)
                     self._expect(at)
                 elif slot.records is None:
@@ -122,7 +128,9 @@ class WalWalk:
         self.end_sequence = at
 
     def _read_ahead(self, at: int) -> None:
-        """Start reading what the listing saw. The listing is a hint: other slots are read or fenced one at a time."""
+        """Start reading the listed slots. The listing is only a hint: slots that it lacks are read
+        or fenced one at a time.
+        """
         bytes_in_flight = sum(self.listed[number] for number in self._reads if number in self.listed)
         self._next_read = max(self._next_read, at)
         while self._next_read in self.listed and len(self._reads) < self._reads_max:
@@ -138,11 +146,11 @@ class WalWalk:
         if read is not None:
             return await read
         if at not in self.listed and at not in self._fences:
-            return None  # most likely a hole; its fence, put if absent, finds out with one call
+            return None  # most likely a hole; a create-only put of its fence answers this in one call
         return await self._get(at)
 
     def _expect(self, at: int) -> None:
-        """The slot is there after all."""
+        """Read a slot that exists although it was not listed."""
         self.listed.setdefault(at, SLOT_BYTES_MAX)
         self._next_read = at
 
@@ -159,7 +167,7 @@ class WalWalk:
             except ObjectNotFoundError as error:
                 if (
                     self._fences.get(at) is False
-                ):  # taken a moment ago: another process has recovered the log and deletes it
+                ):  # existed a moment ago: another process has recovered the log and deletes it
                     raise WalNotHeldError(f"{key}: deleted while the log was read") from error
                 return None
             except ObjectCorruptError:
@@ -168,7 +176,9 @@ class WalWalk:
                     raise
 
     async def _fence(self, at: int, ahead: int) -> bool:
-        """Put a fence into a hole, and against an owner that writes on into the places above; whether the one in the hole is there by us."""
+        """Put a fence into a hole, and into the following positions if the owner continues to
+        write. Return whether the fence in the hole is ours.
+        """
         assert ahead > 0
         await self._check_nothing_acknowledged_above(at)
         places = [number for number in range(at, at + ahead) if number not in self._fences]
@@ -187,15 +197,18 @@ class WalWalk:
         return True
 
     async def _has_landed(self, at: int) -> bool:
-        """Whether a data slot that the listing did not show is there: a listing comes in pages, each of its own moment."""
+        """Return whether a data slot exists that the listing did not show. The pages of a listing
+        are not one consistent view.
+        """
         try:
             _, size_bytes = await self._store.get_tail(slot_key(self._name, at), LABEL_BYTES)
         except ObjectNotFoundError:
             return False
-        return size_bytes > LABEL_BYTES  # a fence is no slot that was acknowledged
+        return size_bytes > LABEL_BYTES  # a fence is not an acknowledged slot
 
     async def _check_nothing_acknowledged_above(self, hole: int) -> None:
-        """Check whether a slot above says that the one in the hole was acknowledged. The highest slot says most.
+        """Check whether a later slot proves that the missing one was acknowledged. The highest slot
+        has the newest information.
 
         Raises:
             WalCorruptError: the store lost the slot.
@@ -207,7 +220,7 @@ class WalWalk:
         try:
             tail, _ = await self._store.get_tail(key, LABEL_BYTES)
         except ObjectNotFoundError:
-            return  # deleted since: another taker is done
+            return  # deleted meanwhile: another recoverer finished
         known = decode_label(key, self._name, max(above), tail).acknowledged_sequence
         if known > hole and not await self._has_landed(hole):
             raise WalCorruptError(

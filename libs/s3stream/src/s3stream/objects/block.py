@@ -21,17 +21,17 @@ from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, TIMESTAMP_MIN, StreamRecord
 
 RECORDS_PER_STEP: Final = 256
-"""A quarter of a millisecond of the loop."""
+"""Records walked in one turn of the event loop, about a quarter of a millisecond."""
 
 RECORDS_PER_WALK: Final = 16_384
-"""Walked in less than half a millisecond."""
+"""Blocks up to this size are verified in one turn, in less than half a millisecond."""
 
 _BLOCK_OVERHEAD_BYTES: Final = 600
 _RECORD_OVERHEAD_BYTES: Final = 12
 
 
 class DataBlock:
-    """A block whose bytes match its index entry in every respect."""
+    """A block that matches its index entry."""
 
     def __init__(
         self, entry: BlockEntry, data: bytes, positions: array[int], base_offsets: array[int]
@@ -43,11 +43,11 @@ class DataBlock:
 
     @property
     def memory_bytes(self) -> int:
-        """What keeping this block costs."""
+        """Memory of the cached block."""
         return memory_bytes_of(self.entry)
 
     def records_from(self, offset: int) -> Iterator[StreamRecord]:
-        """Records from the one that contains `offset` on; payloads are views into the block."""
+        """Return records from the one that contains `offset` on; payloads are views into the block."""
         number = max(bisect_right(self._base_offsets, offset) - 1, 0)
         view, stream_id, epoch = memoryview(self._data), self.entry.stream_id, self.entry.epoch
         unpack_from = RECORD_HEADER.unpack_from
@@ -60,17 +60,18 @@ class DataBlock:
 
 
 def memory_bytes_of(entry: BlockEntry) -> int:
-    """What keeping the block of this entry will cost, known before it is fetched."""
+    """Memory that the block of this entry will take in a cache."""
     return entry.size_bytes + entry.record_count * _RECORD_OVERHEAD_BYTES + _BLOCK_OVERHEAD_BYTES
 
 
 def decode_block(key: str, entry: BlockEntry, data: bytes) -> DataBlock:
-    """`block_steps` at once."""
+    """Run `block_steps` without pauses."""
     return at_once(block_steps(key, entry, data))
 
 
 def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
-    """Check a block against its index entry: length, CRC32C, and each record's stream, epoch and place in the run of offsets.
+    """Verify a block against its index entry: length, CRC32C, and each record's stream, epoch and
+    offsets.
 
     Raises:
         ObjectCorruptError: names the object, the position and the rule.
@@ -110,7 +111,7 @@ def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
 
 
 def _misplaced(key: str, entry: BlockEntry, data: bytes, at: int, offset: int) -> ObjectCorruptError:
-    """What is wrong with the record that the walk stopped at."""
+    """Return the rule that the record at the walk's stop breaks."""
     if len(data) - at < RECORD_HEADER_BYTES:
         return _corrupt(key, entry.position + at, f"record: {len(data) - at} bytes remain")
     stream_id, epoch, base_offset, _, count, payload_bytes = RECORD_HEADER.unpack_from(data, at)

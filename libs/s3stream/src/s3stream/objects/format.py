@@ -22,14 +22,14 @@ MAGIC: Final = b"PONOROBJ"
 
 FORMAT_VERSION: Final = 1
 BLOCK_BYTES_MAX: Final = 512 * 1024
-"""A block is at most this long, or holds one larger record alone."""
+"""A block is at most this long, or contains a single larger record."""
 
 ENTRY: Final = struct.Struct(">qqqqqQIIII")
 """stream id, stream epoch, start offset, end offset, max timestamp, position, size, record count, CRC32C, spread."""
 
 ENTRY_BYTES: Final = ENTRY.size
 SPREAD_MAX: Final = (1 << 32) - 1
-"""Of an entry: timestamps that lie further apart than 49 days are not told."""
+"""Maximum distance of timestamps in an entry, 49 days; a larger one is stored as unknown."""
 
 FOOTER: Final = struct.Struct(">qQQIIHHI8s")
 """object id, index position, index length, entry count, index CRC32C, version, flags (0), footer CRC32C, magic."""
@@ -45,9 +45,10 @@ assert FOOTER_BYTES == 48
 class BlockEntry(NamedTuple):
     """One index entry: a data block of one stream at one stream epoch.
 
-    The block holds `record_count` records that cover [start_offset, end_offset) without a hole, at [position, position + size_bytes)
-    of the object. `max_timestamp_ms` is the largest of its records' (−1: none has one). `spread` tells how far below it their smallest lies: one more than the distance in milliseconds, or 0
-    where nobody knows.
+    The block contains `record_count` records that cover [start_offset, end_offset) without gaps, at
+    [position, position + size_bytes) of the object. `max_timestamp_ms` is the largest timestamp of
+    its records (−1: none). `spread` encodes the smallest: one more than its distance from the
+    largest in milliseconds, or 0 if it is unknown.
     """
 
     stream_id: StreamId
@@ -67,12 +68,14 @@ class BlockEntry(NamedTuple):
         return self.max_timestamp_ms - self.spread + 1 if self.spread else TIMESTAMP_MIN
 
     def encode(self) -> bytes:
-        """The 64 bytes of this entry."""
+        """Encode the 64 bytes of this entry."""
         return ENTRY.pack(*self)
 
 
 def spread_of(min_timestamp_ms: int, max_timestamp_ms: int) -> int:
-    """The `spread` of an entry whose timestamps are none below the one and none above the other; 0 where they lie too far apart, as they do where the smallest is not known."""
+    """Return the `spread` of an entry with these bounds of its timestamps: 0 if they are too far
+    apart, which includes an unknown minimum.
+    """
     spread = max(max_timestamp_ms - min_timestamp_ms, 0) + 1
     return spread if spread <= SPREAD_MAX else 0
 
@@ -89,6 +92,6 @@ class Footer(NamedTuple):
     flags: int = 0
 
     def encode(self) -> bytes:
-        """The 48 bytes, with CRC and magic."""
+        """Encode the 48 bytes, including CRC and magic."""
         checked = FOOTER.pack(*self, 0, MAGIC)[:FOOTER_CHECKED_BYTES]
         return FOOTER.pack(*self, crc32c(checked), MAGIC)

@@ -30,9 +30,10 @@ from s3stream.objects.format import (
 from s3stream.records import RECORD_HEADER_BYTES
 
 ENTRIES_PER_STEP: Final = 128
-"""A quarter of a millisecond of the loop; objects of many small streams have thousands."""
+"""Entries verified in one turn of the event loop, about a quarter of a millisecond."""
 _ORDER: Final = struct.Struct(">qqq")
-"""What an encoded entry begins with, and all that a search looks at: stream id, epoch, start offset."""
+"""First fields of an encoded entry, which are all that a search reads: stream id, epoch, start
+offset."""
 _INDEX_OVERHEAD_BYTES: Final = 400
 
 
@@ -59,11 +60,13 @@ class ObjectIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """What keeping this index costs."""
+        """Memory of the cached index."""
         return len(self._encoded) + _INDEX_OVERHEAD_BYTES
 
     def blocks_of(self, stream_id: StreamId, start_offset: int, end_offset: int) -> Sequence[BlockEntry]:
-        """The blocks of one stream that hold offsets of [start_offset, end_offset), in offset order; adjacent in the object."""
+        """Return the blocks of one stream that contain offsets of [start_offset, end_offset), in
+        offset order. They are adjacent in the object.
+        """
         number = bisect_right(range(self._count), (stream_id, start_offset), key=self._position_in_order)
         if number > 0:
             before = self[number - 1]
@@ -79,7 +82,7 @@ class ObjectIndex:
         return found
 
     def blocks_behind(self, position: int) -> Sequence[BlockEntry]:
-        """The blocks that begin at or behind a position of the object: adjacent, up to the index."""
+        """Return the blocks that begin at or after a position of the object."""
         number = bisect_left(range(self._count), position, key=lambda at: self[at].position)
         return [self[at] for at in range(number, self._count)]
 
@@ -89,7 +92,8 @@ class ObjectIndex:
 
 
 def decode_footer(key: str, object_id: ObjectId, tail: Buffer, size_bytes: int) -> Footer:
-    """Read and prove the footer at the end of `tail`, which are the last bytes of an object of `size_bytes`.
+    """Decode and verify the footer at the end of `tail`, the last bytes of an object of
+    `size_bytes`.
 
     Raises:
         ObjectCorruptError: names the object, the position and the rule.
@@ -128,14 +132,15 @@ def decode_footer(key: str, object_id: ObjectId, tail: Buffer, size_bytes: int) 
 
 
 def decode_index(key: str, footer: Footer, encoded: bytes) -> ObjectIndex:
-    """`index_steps` at once."""
+    """Run `index_steps` without pauses."""
     return at_once(index_steps(key, footer, encoded))
 
 
 def index_steps(key: str, footer: Footer, encoded: bytes) -> Steps[ObjectIndex]:
-    """Prove the index block and every entry in it.
+    """Decode and verify the index block and every entry in it.
 
-    The blocks must cover the object from position 0 to the index without a hole, in strict (stream, offset) order.
+    The blocks must cover the object from position 0 to the index without gaps, in strict (stream,
+    offset) order.
 
     Raises:
         ObjectCorruptError: names the object, the position and the rule.

@@ -1,6 +1,6 @@
-"""Looks into one object for people: `ponor object inspect` and `ponor object verify`.
+"""Inspection of one object for `ponor object inspect` and `ponor object verify`.
 
-Reads blocks one at a time, so that an object of any size costs one block of memory.
+Reads one block at a time, so an object of any size needs memory for one block only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from s3stream.objects.reader import read_index
 
 @dataclass(frozen=True, slots=True)
 class ObjectDescription:
-    """What an object says of itself; `data_bytes` is without index and footer."""
+    """Content of an object according to its index. `data_bytes` excludes index and footer."""
 
     key: str
     namespace: str
@@ -35,7 +35,7 @@ class ObjectDescription:
 
 
 async def describe(store: ObjectStore, key: str) -> ObjectDescription:
-    """Open an object and list its blocks; data is not read.
+    """Open an object and list its blocks without reading data.
 
     Raises:
         ObjectNotFoundError: no such object.
@@ -60,7 +60,8 @@ async def describe(store: ObjectStore, key: str) -> ObjectDescription:
 
 
 async def verify(store: ObjectStore, key: str) -> list[str]:
-    """Read all of an object and list everything that breaks the format, a sentence each; an empty list is a sound object.
+    """Read a whole object and return all violations of the format, one sentence each. An empty list
+    means that the object is valid.
 
     Raises:
         ObjectNotFoundError: no such object.

@@ -1,9 +1,10 @@
-"""Joins small adjacent blocks, so that the index of an object with many small streams stays small. Pure.
+"""Joins small adjacent blocks, so that the index of an object with many small streams stays small.
 
-Only the index changes: a block is a sequence of records, and its CRC32C follows from those of its pieces. A checksum is
-linear: behind `n` zero bytes it is a bit matrix times itself, and the checksum of the second piece is added. The
-matrices for 1, 2, 4 … bytes are kept as four tables of 256 values, so joining two blocks takes a few microseconds of
-interpreted code (zlib has `crc32_combine` for the other polynomial).
+Only the index changes: a block is a sequence of records, and its CRC32C can be computed from those
+of its pieces. A CRC is linear: appending `n` zero bytes multiplies the first checksum by a matrix
+over bits, and the second checksum is then XORed. The matrices for 1, 2, 4 … bytes are stored as
+four tables of 256 values, so joining two blocks takes a few microseconds of interpreted code (zlib
+has `crc32_combine` for another polynomial).
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from typing import Final, TypeAlias
 from s3stream.objects.format import BlockEntry, spread_of
 
 _POLYNOMIAL: Final = 0x82F63B78
-"""Castagnoli's, bits reversed (RFC 3720)."""
+"""The Castagnoli polynomial with reversed bits (RFC 3720)."""
 _BITS: Final = range(32)
 
 _Columns: TypeAlias = tuple[int, ...]
-"""What each of the 32 bits becomes."""
+"""Image of each of the 32 bits."""
 _Tables: TypeAlias = tuple[tuple[int, ...], ...]
-"""What each value of each of the four bytes becomes."""
+"""Image of each value of each of the four bytes."""
 
 
 def joined_crc(first: int, second: int, second_bytes: int) -> int:
-    """CRC32C of two pieces as one.
+    """CRC32C of two concatenated pieces.
 
     Args:
         first: CRC32C of the first piece.
-        second: CRC32C of the second.
-        second_bytes: length of the second; the first one's does not matter.
+        second: CRC32C of the second piece.
+        second_bytes: length of the second piece.
     """
     power = 0
     while second_bytes:
@@ -44,7 +45,9 @@ def joined_crc(first: int, second: int, second_bytes: int) -> int:
 
 @cache
 def _tables(power: int) -> _Tables:
-    """For 2^`power` zero bytes. Lengths have 32 bits in the format, so there are at most 32 of them, of 40 KiB each."""
+    """Return the tables for 2^`power` zero bytes. Lengths have 32 bits in the format, so there are
+    at most 32 tables of 40 KiB.
+    """
     columns = _columns(power)
     tables: list[tuple[int, ...]] = []
     for byte in range(4):
@@ -78,10 +81,10 @@ def _times(columns: _Columns, value: int) -> int:
 
 
 def joined_blocks(entries: Iterable[BlockEntry], block_bytes_max: int) -> Iterator[BlockEntry]:
-    """Blocks in the order in which they will lie in one object, as few as the format allows.
+    """Return the blocks of one object, joined as far as the format allows.
 
-    Blocks are joined that continue each other in one stream under one epoch, up to `block_bytes_max`; a larger one stays as it is. Positions are those in an object that holds
-    just these blocks from its beginning on.
+    Adjacent blocks of one stream and epoch are joined up to `block_bytes_max`; a larger block is
+    unchanged. The returned positions are those in an object that contains just these blocks.
     """
     position = 0
     open_block: BlockEntry | None = None

@@ -1,8 +1,9 @@
 """Object keys: `hash-prefix / origin namespace / object id`.
 
-The hash prefix spreads objects over a store's key space (stores split load by key range, and consecutive ids would all land in one),
-and a directory store's files over directories. The namespace is the one of the cluster that made the object: a key stays valid when
-another cluster takes over the object's row. Every object has exactly one spelling of its key.
+The hash prefix spreads objects over a store's key space, because stores split load by key range and
+consecutive ids would all be in one range. In a directory store, it spreads files over directories.
+The namespace is that of the cluster that created the object, so a key stays valid when another
+cluster takes over the object's row. Every object has exactly one valid key.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _OBJECT_ID_MAX: Final = (1 << 63) - 1
 
 
 def object_key(namespace: str, object_id: ObjectId) -> str:
-    """The key of an object.
+    """Return the key of an object.
 
     Raises:
-        ValueError: the namespace is not 1 to 63 characters of `A-Za-z0-9._-` (no leading dot), or the id is not within 63 bits.
+        ValueError: the namespace is not 1 to 63 characters of `A-Za-z0-9._-` (no leading dot), or
+            the id does not fit into 63 bits.
     """
     if _NAMESPACE.fullmatch(namespace) is None:
         raise ValueError(
@@ -36,10 +38,10 @@ def object_key(namespace: str, object_id: ObjectId) -> str:
 
 
 def parse_object_key(key: str) -> tuple[str, ObjectId]:
-    """The origin namespace and object id in a key.
+    """Return the origin namespace and object id of a key.
 
     Raises:
-        ValueError: this is not the key of an object, or its hash prefix is not that of its id.
+        ValueError: this is not the key of an object, or its hash prefix does not match its id.
     """
     match = _KEY.fullmatch(key)
     if match is None:
@@ -53,7 +55,8 @@ def parse_object_key(key: str) -> tuple[str, ObjectId]:
 
 
 def key_prefixes(namespace: str) -> Iterator[str]:
-    """What the keys of all objects of a namespace begin with, in ascending order; nothing but objects of this namespace is meant to stand there.
+    """Return the prefixes of all object keys of a namespace, in ascending order. Only objects of
+    this namespace belong under them.
 
     Raises:
         ValueError: as `object_key`.
@@ -63,5 +66,7 @@ def key_prefixes(namespace: str) -> Iterator[str]:
 
 
 def _hash_prefix(object_id: int) -> str:
-    """Two hexadecimal digits: 256 key ranges are more than stores need, and few enough directories to make them once."""
+    """Two hexadecimal digits: 256 key ranges are more than stores need, and few enough directories
+    to create them all at start.
+    """
     return blake2b(object_id.to_bytes(8, "big"), digest_size=1).hexdigest()

@@ -17,24 +17,28 @@ from s3stream.objects.index import ObjectIndex, decode_footer, index_steps
 from s3stream.objects.keys import parse_object_key
 
 TAIL_GUESS_BYTES_MIN: Final = 64 * 1024
-"""Room for a thousand blocks. Bytes of a request cost next to nothing, a second request costs as much as the first."""
+"""Enough for the entries of a thousand blocks. Fetching extra bytes costs almost nothing, while a
+second request costs as much as the first."""
 
 READ_TRIES_MAX: Final = 4
-"""How often bytes that do not match their checksum are fetched before the object is called corrupt: answers break off, and bits flip on the
-way. Without a pause, because the store did answer."""
+"""Attempts before bytes with a wrong checksum count as corrupt, because responses can be truncated
+or damaged in transit. There is no pause, because the store did answer."""
 
 _TAIL_SLACK_BYTES: Final = 4 * 1024
-"""Footer, and a few more blocks than foreseen."""
+"""Footer, and a few more blocks than expected."""
 _TAIL_GUESS_BYTES_PER_MIB: Final = 1536
 _TAIL_GUESS_BYTES_MAX: Final = 1536 * 1024
 
 
 def tail_guess_bytes(size_hint: int | None, range_count: int = 0) -> int:
-    """How much to fetch from the end of an object, so that index and footer are most likely in it.
+    """Return how many bytes to fetch from the end of an object so that they most likely include
+    index and footer.
 
-    Two neighbours among the blocks of a range are together larger than a full block, or they would be one: so an index has no more entries than the object has ranges and half
-    blocks. What makes more are changes of the epoch, smaller blocks by a setting, and compactions that did not join blocks; then a second request is needed. Without the number of ranges the guess
-    allows for 24 blocks a mebibyte.
+    Two adjacent blocks of a range are together larger than a full block, or they would have been
+    joined. An index therefore has no more entries than the object has ranges and half blocks,
+    unless epochs changed, blocks were made smaller by a setting, or a compaction did not join them;
+    then a second request is needed. Without the number of ranges, the estimate is 24 blocks per
+    mebibyte.
     """
     if size_hint is None:
         return TAIL_GUESS_BYTES_MIN
@@ -47,7 +51,9 @@ def tail_guess_bytes(size_hint: int | None, range_count: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OpenedObject:
-    """What opening an object brought: its index, and the bytes from `tail_position` on, which often hold blocks too."""
+    """Result of opening an object: its index, and the bytes from `tail_position` on, which often
+    contain blocks too.
+    """
 
     index: ObjectIndex
     tail_position: int
@@ -55,24 +61,25 @@ class OpenedObject:
 
 
 async def read_index(store: ObjectStore, key: str, size_hint: int | None = None) -> ObjectIndex:
-    """The index alone; see `open_object`."""
+    """Return only the index; see `open_object`."""
     return (await open_object(store, key, size_hint)).index
 
 
 async def open_object(
     store: ObjectStore, key: str, size_hint: int | None = None, range_count: int = 0
 ) -> OpenedObject:
-    """Open an object: one GET if the guess holds, two otherwise. A large index is proven in turns with other work of the loop.
+    """Open an object: usually one GET, two if the estimate was too small. A large index is verified
+    in several turns of the event loop.
 
     Args:
-        store: where the object lies.
-        key: its key, which also tells its id.
-        size_hint: its size in bytes as the metadata has it.
-        range_count: ranges of streams in it, likewise; 0: not known.
+        store: store of the object.
+        key: key of the object.
+        size_hint: its size in bytes according to the metadata.
+        range_count: its number of stream ranges according to the metadata; 0: unknown.
 
     Raises:
         ObjectNotFoundError: no such object.
-        ObjectCorruptError: its end breaks the format, or its size is not the one in the metadata.
+        ObjectCorruptError: its end breaks the format, or its size differs from the metadata.
         ValueError: this is not the key of an object.
     """
     _, object_id = parse_object_key(key)

@@ -1,4 +1,5 @@
-"""Writer of one object: takes records and returns buffers, without copying payloads and without I/O.
+"""Writer of one object: takes records and returns buffers, without I/O and without copying
+payloads.
 
 The upload decides which records go into which object.
 """
@@ -17,11 +18,12 @@ from s3stream.ports import StreamRange
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord
 
 KEEP_THE_LOCK: Final = 0
-"""Tells `crc32c` not to release the interpreter's lock: a payload takes microseconds, getting the lock back may take longer."""
+"""Makes `crc32c` keep the interpreter's lock: a payload takes microseconds, reacquiring the lock
+may take longer."""
 
 
 class EncodedObject(NamedTuple):
-    """A finished object: its bytes in order, their number, and what the commit has to tell the controller."""
+    """A finished object: its bytes in order, their number, and the ranges for the commit."""
 
     buffers: list[Buffer]
     size_bytes: int
@@ -29,7 +31,7 @@ class EncodedObject(NamedTuple):
 
 
 class ObjectWriter:
-    """Gathers records in (stream id, offset) order into blocks of one stream and one epoch each."""
+    """Groups records in (stream id, offset) order into blocks of one stream and one epoch each."""
 
     def __init__(self, object_id: ObjectId, *, block_bytes_max: int = BLOCK_BYTES_MAX) -> None:
         assert object_id >= 0
@@ -48,16 +50,17 @@ class ObjectWriter:
         self._block_max_timestamp = self._block_min_timestamp = -1
 
     def add(self, record: StreamRecord) -> None:
-        """`add_run` of one."""
+        """Add a single record; see `add_run`."""
         self.add_run((record,))
 
     def add_run(self, records: Iterable[StreamRecord]) -> None:
         """Append records in order. Their payloads must not change until the object is stored.
 
-        A record that starts behind the end of its stream's previous one is taken (the stream then has two ranges).
+        A record may start after the end of its stream's previous one; the stream then has two
+        ranges.
 
         Raises:
-            ValueError: a record's stream, epoch or offset lies before what was added last.
+            ValueError: a record's stream, epoch or offset precedes that of the last record.
         """
         assert not self._finished, "the object is finished"
         append = self._buffers.append
@@ -73,7 +76,7 @@ class ObjectWriter:
                 self._block_first = record
                 self._block_max_timestamp = record.max_timestamp
                 self._block_min_timestamp = record.min_timestamp
-            else:  # comparisons, because a call costs several times as much, for every record
+            else:  # inlined comparisons: a call per record would cost several times as much
                 if record.max_timestamp > self._block_max_timestamp:  # noqa: PLR1730
                     self._block_max_timestamp = record.max_timestamp
                 if record.min_timestamp < self._block_min_timestamp:  # noqa: PLR1730
@@ -157,7 +160,7 @@ class ObjectWriter:
 
 
 def _ranges(entries: list[BlockEntry]) -> list[StreamRange]:
-    """Blocks that continue each other in one stream and epoch, joined."""
+    """Return the entries, with adjacent blocks of one stream and epoch joined."""
     ranges: list[StreamRange] = []
     for entry in entries:
         start = entry.start_offset

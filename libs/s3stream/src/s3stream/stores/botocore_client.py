@@ -1,8 +1,8 @@
 """Access to one bucket by aiobotocore: creates the client and translates its errors.
 
-Every call is one attempt, as with obstore; `retrying.py` repeats calls. Payloads are not signed if the location says
-so. The first call creates the client, because that needs a running loop. Its service model takes about 30 MiB, so only
-processes that need it create one.
+Every call is one attempt, as with obstore; `retrying.py` repeats calls. Payloads are signed only if
+the location requires it. The first call creates the client, because that needs a running event
+loop. Its service model takes about 30 MiB, so only processes that need it create one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONNECTIONS_MAX: Final = 64
 
 
 class BotocoreBucket:
-    """A bucket, or a prefix of one. Shared by the store of whole objects and the store of parts."""
+    """A bucket, or a prefix of one. The store of whole objects and the multipart store share it."""
 
     def __init__(self, location: S3Location) -> None:
         self.location: Final = str(location)
@@ -37,14 +37,14 @@ class BotocoreBucket:
         self._client: Any = None
 
     async def client(self) -> Any:
-        """The S3 client, made once."""
+        """Return the S3 client, which is created once."""
         async with self._making:
             if self._client is None:
                 self._client = await self._open.enter_async_context(_client_of(self._settings))
             return self._client
 
     def full_key(self, key: str) -> str:
-        """The key as the server sees it.
+        """Return the key at the server.
 
         Raises:
             ValueError: the key breaks the rules.
@@ -52,23 +52,23 @@ class BotocoreBucket:
         return self._key_prefix + check_key(key)
 
     def full_prefix(self, prefix: str) -> str:
-        """A prefix of keys, likewise."""
+        """Return a key prefix at the server."""
         return self._key_prefix + prefix
 
     def own_key(self, full_key: str) -> str:
-        """Return the port's key of a listed one."""
+        """Return the port's key for a key at the server."""
         return full_key.removeprefix(self._key_prefix)
 
     @contextmanager
     def as_store_error(self, key: str) -> Iterator[None]:
-        """Name what failed in the errors of the port."""
+        """Translate errors of a call into errors of the port."""
         try:
             yield
         except BOTOCORE_ERRORS as error:
             raise as_store_error(self.location, key, error) from error
 
     async def close(self) -> None:
-        """Close connections; a later call would make new ones."""
+        """Close the connections; a later call would create new ones."""
         async with self._making:
             self._client = None
             await self._open.aclose()

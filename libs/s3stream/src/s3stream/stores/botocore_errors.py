@@ -20,7 +20,7 @@ from ponor_runtime.object_store import (
 from s3stream.stores.s3_errors import PASSING_STATUS, SLOW_DOWN_CODES, SLOW_DOWN_STATUS
 
 BOTOCORE_ERRORS: Final = (BotoCoreError, ClientError, ConnectionFailure, TimeoutError, ConnectionError)
-"""An answer that breaks off while its body is read comes as aiohttp's own error."""
+"""A response that is truncated while its body is read raises aiohttp's own error."""
 
 _CONFLICT: Final = 409
 _PRECONDITION_FAILED: Final = 412
@@ -34,7 +34,9 @@ def is_not_implemented(error: Exception) -> bool:
 
 
 def as_store_error(location: str, key: str, error: Exception) -> ObjectStoreError:
-    """The port's error for one of `BOTOCORE_ERRORS`, with a sentence that names object, cause and remedy."""
+    """Return the port's error for one of `BOTOCORE_ERRORS`, with a message that names object, cause
+    and remedy.
+    """
     status, code = _answer(error)
     summary = f"{location}: {key}: {error}"
     if isinstance(error, ClientError):
@@ -51,7 +53,7 @@ def as_store_error(location: str, key: str, error: Exception) -> ObjectStoreErro
 
 
 def _of_answer(thing: str, summary: str, status: int, code: str) -> ObjectStoreError:
-    """What the server said, read off its status and error code."""
+    """Interpret the response's status and error code."""
     if code == "NoSuchBucket":
         return ObjectStoreRefusedError(f"{summary}; create the bucket or correct its name")
     if code == "NoSuchUpload":
@@ -60,7 +62,7 @@ def _of_answer(thing: str, summary: str, status: int, code: str) -> ObjectStoreE
         return ObjectNotFoundError(f"{thing}: no such object")
     if (
         status == _CONFLICT
-    ):  # another conditional call on this key was in flight; only 412 says that it is taken
+    ):  # another conditional call on this key was in flight; only 412 means that the key exists
         return ObjectStoreUnavailableError(f"{summary}; repeat the call")
     if status == _PRECONDITION_FAILED:
         return ObjectAlreadyExistsError(f"{thing}: the key is taken")
@@ -76,7 +78,7 @@ def _of_answer(thing: str, summary: str, status: int, code: str) -> ObjectStoreE
 
 
 def _answer(error: Exception) -> tuple[int, str]:
-    """HTTP status and S3 error code; (0, "") where no server answered."""
+    """Return HTTP status and S3 error code; (0, "") without a response."""
     if not isinstance(error, ClientError):
         return 0, ""
     response = error.response

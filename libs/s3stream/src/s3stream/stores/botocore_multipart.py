@@ -1,8 +1,10 @@
-"""Multipart uploads in an S3 bucket, by aiobotocore. obstore has no parts over time, copies of parts, listing or abort.
+"""Multipart uploads in an S3 bucket by aiobotocore, because obstore cannot upload parts one by one,
+copy parts, or list and abort uploads.
 
-Measured with SeaweedFS 4.48 (verified by test_multipart_stores.py): completion accepts `If-None-Match: *` and answers
-412 when the key is taken, and the upload stays open; the abort of an absent upload is no error. If a store does not
-support the condition (501), every further completion sends a HEAD first, which is counted.
+Measured with SeaweedFS 4.48 (verified by test_multipart_stores.py): completion accepts
+`If-None-Match: *` and returns 412 when the key exists, and the upload stays open; the abort of an
+absent upload is no error. If a store does not support the condition (501), every further completion
+sends a HEAD first, which is counted.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from s3stream.stores.buffers import total_bytes
 from s3stream.stores.part_body import PartBody
 
 PART_BYTES_MIN: Final = 5 * 1024 * 1024
-"""S3's bound for every part but the last."""
+"""S3's minimum size of every part except the last."""
 
 LIST_PAGE_UPLOADS: Final = 1000
 
@@ -121,7 +123,7 @@ class BotocoreMultipartStore:
         await self._bucket.close()
 
     async def _complete_if_absent(self, upload: MultipartUpload, parts: Sequence[UploadedPart]) -> bool:
-        """Complete under the condition; return False if the store does not support it."""
+        """Complete the upload under the condition; return False if the store does not support it."""
         with self._bucket.as_store_error(upload.key):
             try:
                 await self._complete(upload, parts, IfNoneMatch="*")

@@ -17,12 +17,12 @@ _SMALL_BYTES_MAX: Final = 64 * 1024
 
 
 def total_bytes(buffers: Sequence[Buffer]) -> int:
-    """Length of all buffers together."""
+    """Total length of all buffers."""
     return sum(map(len, buffers))
 
 
 def joined(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in fewer buffers: runs of small ones become one of about 256 KiB."""
+    """Return the same bytes in fewer buffers: small adjacent ones are joined to about 256 KiB."""
     run: list[Buffer] = []
     run_bytes = 0
     for buffer in buffers:
@@ -42,7 +42,7 @@ def joined(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 def last_bytes(buffers: Sequence[Buffer], length: int) -> bytes:
-    """The last `length` bytes of all buffers together, fewer if there are not so many."""
+    """Return the last `length` bytes of all buffers together, or all bytes if there are fewer."""
     pieces: list[Buffer] = []
     missing = length
     for buffer in reversed(buffers):

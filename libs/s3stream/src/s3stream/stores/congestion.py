@@ -1,8 +1,9 @@
-"""Limits of the calls in flight to a store: lower when it asks to slow down, slowly higher again afterwards.
+"""Limits on concurrent calls to a store: halved when the store asks to slow down, raised slowly
+afterwards.
 
-Callers wait here instead of in sockets and threads. The rule is additive increase, multiplicative decrease, as
-in TCP: every full window of answers adds one call, "slow down" halves. Calls in flight at that moment usually
-get the same answer; they do not halve the limit again.
+Callers wait here instead of in sockets and threads. The rule is additive increase, multiplicative
+decrease, as in TCP: every full window of answers adds one call, a "slow down" halves the limit.
+Calls in flight at that time usually get the same answer; they do not halve the limit again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PARTS_IN_FLIGHT_MAX: Final = 16
 
 
 class CongestionWindow:
-    """Places for calls in flight, granted in the order of the calls. Never more than `in_flight_max`."""
+    """Admits concurrent calls in the order of their requests, never more than `in_flight_max`."""
 
     def __init__(self, in_flight_max: int) -> None:
         assert in_flight_max >= 1
@@ -36,11 +37,11 @@ class CongestionWindow:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._calls = 0
         self._shrunk_at = 0
-        """Calls up to this number were in flight at the last halving."""
+        """Calls numbered up to this one were in flight at the last halving."""
 
     @property
     def limit(self) -> int:
-        """Maximum calls in flight at present."""
+        """Current limit of concurrent calls."""
         return int(self._limit)
 
     @property
@@ -50,7 +51,7 @@ class CongestionWindow:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Hold a place for one call, and adapt the limit to its outcome."""
+        """Admit one call, and adapt the limit to its outcome."""
         await self._enter()
         self._calls += 1
         number = self._calls
@@ -94,9 +95,10 @@ class CongestionWindow:
 
 
 class ConcurrencyLimit(StorePolicy):
-    """Limits concurrent reads and concurrent writes. Listings are long and rare; they are not limited.
+    """Limits concurrent reads and concurrent writes. Listings are long and rare, so they are not
+    limited.
 
-    Its place is inside the retries: a caller that pauses before a repetition holds no place.
+    This policy belongs inside the retries: a caller that pauses before a retry then holds no place.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ from ponor_runtime.object_store import (
 )
 
 PROCESSES_MAX: Final = 256
-"""How many processes may have one directory store open at a time."""
+"""Processes that may have one directory store open at the same time."""
 
 _SUFFIX: Final = ".object"
 _KNOWN_DIRECTORIES_MAX: Final = 16 * 1024
@@ -50,10 +50,11 @@ class DirectoryObjectStore:
 
     @classmethod
     async def open(cls, disk: Disk, root: PurePath) -> DirectoryObjectStore:
-        """Make the directory if it is not there, and sweep temporary files that dead processes left.
+        """Create the directory if needed, and delete temporary files of exited processes.
 
         Raises:
-            ObjectStoreRefusedError: the directory cannot be made or written, or too many processes have it open.
+            ObjectStoreRefusedError: the directory cannot be created or written, or too many
+                processes have it open.
         """
         with as_store_error(f"object store {root}"):
             await disk.make_directories(root / "objects")
@@ -65,11 +66,13 @@ class DirectoryObjectStore:
         await self._publish(key, lambda temporary: self._write_temporary(temporary, buffers))
 
     async def put_pieces(self, key: str, pieces: AsyncIterator[Buffer]) -> None:
-        """`put` of an object that is not in memory as a whole (`directory_multipart.py`)."""
+        """Put an object that is not completely in memory (`directory_multipart.py`)."""
         await self._publish(key, lambda temporary: self._write_pieces(temporary, pieces))
 
     async def put_file(self, key: str, source: PurePath) -> None:
-        """`put` of a synced file of the same file system. It stays where it is, too: the caller removes that name."""
+        """Put a synced file of the same file system. The file keeps its old name too, which the
+        caller removes.
+        """
         path = self._path(key)
         with as_store_error(key):
             await self._make_directory(path.parent)
@@ -102,8 +105,9 @@ class DirectoryObjectStore:
             directories[path.parent] = None
             with as_store_error(key), suppress(FileNotFoundError):
                 await self._disk.remove(path)
-        # A deletion that a crash undid would leak the object, because the collector has confirmed it. Therefore the directory of a
-        # missing name is synced too: the process that removed it may have crashed before its sync.
+        # A deletion that a crash undid would leak the object, because the collector has confirmed
+        # it. The directory of a missing name is therefore synced too: the process that removed it
+        # may have crashed before its sync.
         for directory in directories:
             with as_store_error(str(directory)), suppress(FileNotFoundError):
                 await self._disk.sync_directory(directory)
@@ -164,7 +168,8 @@ class DirectoryObjectStore:
         try:
             await self._disk.link(temporary, path)
         except FileExistsError:
-            # The name may be another put's that did not get as far as this sync; who finds it taken may rely on it.
+            # The existing name may belong to a put that did not reach this sync. The caller may
+            # rely on its durability.
             await self._disk.sync_directory(path.parent)
             raise ObjectAlreadyExistsError(f"{key}: the key is taken") from None
         await self._disk.sync_directory(path.parent)
@@ -178,7 +183,7 @@ class DirectoryObjectStore:
                     async for info in self._walk(directory / key[len(key_prefix) : -1], key, prefix):
                         yield info
             elif key.startswith(prefix):
-                with suppress(ObjectNotFoundError):  # deleted while this listing went on
+                with suppress(ObjectNotFoundError):  # deleted during this listing
                     yield await self._info(key)
 
     async def _info(self, key: str) -> ObjectInfo:
@@ -191,7 +196,9 @@ class DirectoryObjectStore:
 
 
 async def _claim_uploads(disk: Disk, directory: PurePath) -> tuple[PurePath, DiskLock]:
-    """Lock the first free upload directory; empty it and every other one that no living process holds."""
+    """Lock the first free upload directory, and empty all upload directories without a running
+    process.
+    """
     present = set(await disk.list(directory))
     claimed: tuple[PurePath, DiskLock] | None = None
     for number in range(PROCESSES_MAX):
@@ -223,7 +230,7 @@ def _listed_name(name: str) -> str:
 
 @contextmanager
 def as_store_error(thing: str) -> Iterator[None]:
-    """Name what failed on a disk in the errors of the object-store port."""
+    """Translate disk errors into errors of the object-store port."""
     try:
         yield
     except FileNotFoundError as error:
@@ -235,5 +242,6 @@ def as_store_error(thing: str) -> Iterator[None]:
             ) from error
         if error.errno in _REFUSED:
             raise ObjectStoreRefusedError(f"{thing}: {error}; check the directory and its owner") from error
-        # EIO and similar: after a failed sync the content of the disk is unknown, so repeating the call proves nothing.
+        # EIO and similar: after a failed sync, the content of the disk is unknown, so a repeated
+        # call proves nothing.
         raise ObjectStoreError(f"{thing}: {error}; check the disk") from error

@@ -42,10 +42,11 @@ KEY_BYTES_MAX: Final = 160
 """Key, id and number are one file name; object keys are half of this."""
 
 PIECE_BYTES: Final = 1024 * 1024
-"""What is in memory at a time when files are put together or copied."""
+"""Bytes in memory while files are joined or copied."""
 
 UPLOADS_KNOWN_MAX: Final = 1024
-"""Open uploads whose places this process remembers; further parts of older ones are files."""
+"""Open uploads whose part positions this process remembers. Further parts of older uploads go into
+separate files."""
 
 _BEGUN: Final = "begun"
 _PART: Final = ".part"
@@ -77,7 +78,7 @@ class DirectoryMultipartStore:
     async def open(
         cls, disk: Disk, root: PurePath, *, clock: Clock, randomness: Randomness
     ) -> DirectoryMultipartStore:
-        """Open the store at `root` for parts.
+        """Open the multipart store at `root`.
 
         Raises:
             ObjectStoreRefusedError: as `DirectoryObjectStore.open`.
@@ -128,7 +129,7 @@ class DirectoryMultipartStore:
         self._places.pop(upload.upload_id, None)
         prefix = self._path(upload, "").name
         with as_store_error(upload.key):
-            # The mark goes last: an abort that breaks off is listed, and can be repeated.
+            # The mark is removed last, so that an interrupted abort is listed and can be repeated.
             names = [name for name in await self._disk.list(self._directory) if name.startswith(prefix)]
             for name in sorted(names, key=lambda name: name.endswith(_BEGUN)):
                 with suppress(FileNotFoundError):
@@ -172,7 +173,7 @@ class DirectoryMultipartStore:
     async def _write_to(
         self, key: str, path: PurePath, position: int, pieces: AsyncIterator[Buffer]
     ) -> tuple[int, int]:
-        """Write pieces one after the other; their CRC32C and bytes."""
+        """Write pieces one after the other; return their CRC32C and length."""
         size_bytes = crc = 0
         with as_store_error(key):
             file = await PlacedFile.open(self._disk, path)
@@ -186,7 +187,9 @@ class DirectoryMultipartStore:
         return crc, size_bytes
 
     async def _is_in_place(self, upload: MultipartUpload, parts: Sequence[UploadedPart]) -> bool:
-        """Bring what is not at its place there; False: something else is there."""
+        """Copy the part to its place unless it is there; return False if the place contains other
+        data.
+        """
         end = 0
         missing: list[tuple[int, UploadedPart]] = []
         for part in parts:

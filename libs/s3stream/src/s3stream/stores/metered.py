@@ -33,16 +33,18 @@ _WRITES = frozenset({"put", "multipart_part"})
 
 @runtime_checkable
 class CountsRequests(Protocol):
-    """A raw store whose operations are not always one request."""
+    """A raw store with operations of several requests."""
 
     def requests_of(self, operation: str, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
-        """Return requests by name (`REQUEST_CLASSES`) of one operation; `taken`: it found its key taken."""
+        """Return the requests of one operation by name (`REQUEST_CLASSES`). `taken`: the key
+        existed.
+        """
         ...
 
 
 @runtime_checkable
 class DescribesCalls(Protocol):
-    """A raw store whose calls have names and places in OpenTelemetry's conventions."""
+    """A raw store that describes its calls in OpenTelemetry's conventions."""
 
     def call_attributes(self, operation: str, key: str) -> Mapping[str, str]:
         """Return span attributes of one call: the RPC, the bucket, the key at the server."""
@@ -84,7 +86,7 @@ class Meter(StorePolicy):
             taken = True
             raise
         finally:
-            # A put in parts that failed half-way counts in full: the store does not report its progress.
+            # A failed multipart put counts in full, because the store does not report its progress.
             for name, number in self._requests_of(operation, taken=taken).items():
                 self._requests[name].add(number)
             self._read_bytes.add(operation.read_bytes)
@@ -140,7 +142,7 @@ _MILLION: Final = 1_000_000
 
 
 def cost_usd(telemetry: Telemetry, request_class: str, usd_per_million: float) -> float:
-    """List price of all requests of a class so far."""
+    """Return the list price of all requests of a class so far."""
     requests = sum(
         value
         for labels, value in telemetry.counters("ponor_object_store_requests_total")

@@ -1,13 +1,15 @@
 """Request body of an upload by aiobotocore: passes the buffers on in pieces, without joining them.
 
-Joined into one `bytes`, 16 MiB are copied twice into fresh memory, here and in the transport's buffer, which costs more
-than sending them. aiohttp iterates over this body and waits for the connection between the pieces. botocore needs the
-length, and reads and rewinds the body if payloads are signed.
+Joining 16 MiB into one `bytes` would copy them twice into fresh memory, here and in the transport's
+buffer, which costs more than sending them. aiohttp iterates over this body and waits for the
+connection between pieces. botocore needs the length, and reads and rewinds the body if payloads are
+signed.
 
-The owner may reuse the buffers as soon as the call has ended, also after a failure. A closed connection may still send
-what it accepted. A server accepts a body only after all of it was handed over. By then the connection holds nothing
-older than the last `COPIED_BYTES`, because aiohttp waits for it to drain after every piece. The end of a body is
-therefore passed on as a copy, so a server that accepts late stores the bytes of the call.
+The owner may reuse the buffers as soon as the call has ended, even after a failure, although a
+closed connection may still send what it accepted. A server accepts a body only after it received
+all of it. By then the connection holds only the last `COPIED_BYTES`, because aiohttp waits for it
+to drain after every piece. The end of a body is therefore passed as a copy, so a server that
+accepts late stores the bytes of the call.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ from ponor_runtime.disk import Buffer
 from s3stream.stores.buffers import joined, total_bytes
 
 PIECE_BYTES: Final = 1024 * 1024
-"""What a socket does not take at once waits by reference, without a copy; a quarter of this costs a tenth more CPU."""
+"""Unsent bytes stay queued by reference, without a copy. A quarter of this size costs a tenth more
+CPU."""
 
 COPIED_BYTES: Final = 2 * PIECE_BYTES
-"""More than the last piece and what a connection that has drained may hold of those before it (64 KiB). Of a part of 64 MiB it costs a thirtieth more copying."""
+"""Larger than the last piece plus what a drained connection may still hold of earlier ones (64
+KiB). For a part of 64 MiB, this adds a thirtieth of copying."""
 
 
 class PartBody:
-    """A file of buffers, for reading."""
+    """A readable file over buffers."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._buffers = [memoryview(buffer) for buffer in joined(buffers)]
@@ -48,24 +52,24 @@ class PartBody:
             yield memoryview(bytes(piece))
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Position of the next read."""
         return self._position
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """Move there."""
+        """Set the position."""
         assert whence in {0, 2}, "from the beginning or the end"
         self._position = position + (self._size_bytes if whence else 0)
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Bytes for a checksum; what is sent does not come through here."""
+        """Return bytes for a checksum. Sending does not use this method."""
         end = self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)
         data = b"".join(self._pieces(self._position, end))
         self._position = end
         return data
 
     def _pieces(self, start: int, end: int) -> Iterator[memoryview]:
-        """Bytes [start, end) in pieces of at most `PIECE_BYTES`."""
+        """Yield bytes [start, end) in pieces of at most `PIECE_BYTES`."""
         first = 0
         for buffer in self._buffers:
             begin, stop = max(start - first, 0), min(end - first, len(buffer))

@@ -12,33 +12,38 @@ from typing import Final, Self
 from ponor_runtime.disk import Buffer, Disk, DiskFile
 
 PAGE_BYTES: Final = 4096
-"""Of the page cache. No page is ever written both with it and without: who writes it back might undo what went past it."""
+"""Page size of the page cache. A page is written either through the cache or around it, never both,
+because write-back could overwrite direct writes."""
 
 DIRECT_BYTES_MIN: Final = 64 * 1024
-"""Less is written with the cache."""
+"""Shorter writes use the page cache."""
 
 
 def etag_of(crc: int, place: int | None) -> str:
-    """Return the etag of a part with this CRC32C at this place of the object, or in a separate file."""
+    """Return the etag of a part with this CRC32C, at this position of the object or in a separate
+    file.
+    """
     return f"{crc:08x}" if place is None else f"{crc:08x}@{place}"
 
 
 def place_of(etag: str) -> int | None:
-    """Return the place in an etag."""
+    """Return the position in an etag."""
     _, separator, place = etag.partition("@")
     return int(place) if separator else None
 
 
 class PartPlaces:
-    """Lengths of the parts of one upload, as they began."""
+    """Lengths of the parts of one upload, recorded when they began."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
         self._ends = [0]
-        """Ends of parts 0, 1, … as far as none is missing; part 0 is nothing."""
+        """Ends of parts 0, 1, … up to the first missing part; part 0 is empty."""
 
     def place(self, number: int, size_bytes: int) -> int | None:
-        """Where a part of this length begins; None while one before it did not begin, or if it had another length before."""
+        """Return the position of a part with this length; None if an earlier part has not begun, or
+        if this part had another length before.
+        """
         if self._sizes.setdefault(number, size_bytes) != size_bytes:
             return None
         while len(self._ends) in self._sizes:
@@ -47,7 +52,9 @@ class PartPlaces:
 
 
 class PlacedFile:
-    """A file of which several writers fill different places: whole pages past the cache, pages that neighbours share with it."""
+    """A file that several writers fill at different positions. Whole pages bypass the page cache;
+    pages shared with adjacent parts do not.
+    """
 
     def __init__(self, cached: DiskFile, uncached: DiskFile) -> None:
         self._cached = cached
@@ -55,7 +62,7 @@ class PlacedFile:
 
     @classmethod
     async def open(cls, disk: Disk, path: PurePath) -> Self:
-        """Open a file that is there."""
+        """Open an existing file."""
         cached = await disk.open(path)
         try:
             return cls(cached, await disk.open(path, uncached=True))
@@ -64,7 +71,7 @@ class PlacedFile:
             raise
 
     async def write(self, position: int, piece: Buffer) -> None:
-        """Not durable yet."""
+        """Write pieces at a position. They are not durable yet."""
         view = memoryview(piece)
         if len(view) < DIRECT_BYTES_MIN:
             await self._write_cached(position, view)
@@ -76,7 +83,7 @@ class PlacedFile:
         await self._write_cached(position + end, view[end:])
 
     async def close(self) -> None:
-        """Release both descriptors; does not sync."""
+        """Close both descriptors without a sync."""
         try:
             await self._uncached.close()
         finally:

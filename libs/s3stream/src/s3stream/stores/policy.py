@@ -45,8 +45,8 @@ REQUEST_CLASSES: Final[Mapping[str, str]] = {
     "delete": "delete",
     "multipart_abort": "delete",
 }
-"""Operations and the classes of price lists: PUT, POST, LIST and every call of a multipart upload are "put",
-except its abort, which is a DELETE."""
+"""Operations by price class: PUT, POST, LIST and multipart calls are "put", except the abort, which
+is a DELETE."""
 OBJECT_OPERATIONS: Final = ("put", "get", "list", "delete")
 PART_OPERATIONS: Final = tuple(name for name in REQUEST_CLASSES if name.startswith("multipart_"))
 
@@ -59,17 +59,14 @@ with equal lengths and tails are equal."""
 
 @dataclass(slots=True)
 class Operation:
-    """One call to a store, as the policies see it.
+    """One call to a store, as seen by policies.
 
-    Attributes:
-        name: a key of `REQUEST_CLASSES`.
-        key: key of the object, first key of a deletion, or prefix of a listing.
-        start: first byte of a read; negative: counted from the end of the object.
-        size_bytes: bytes to write, or to read at most.
-        keys: number of keys of a deletion.
-        was_applied: after a repeated create-only call found its key taken: whether an earlier attempt of
-            this operation created the object and only its answer was lost.
-        read_bytes: bytes that the last attempt read.
+    Attributes: name: a key of `REQUEST_CLASSES`. key: key of the object, first key of a deletion,
+    or prefix of a listing. start: first byte of a read; negative: counted from the end of the
+    object. size_bytes: bytes to write, or maximum bytes to read. keys: number of keys of a
+    deletion. was_applied: called when a repeated create-only call found its key taken; returns
+    whether an earlier attempt of this operation created the object and only its answer was lost.
+    read_bytes: bytes that the last attempt read.
     """
 
     name: str
@@ -91,10 +88,10 @@ class StorePolicy(ABC):
 
     @abstractmethod
     async def call(self, operation: Operation, attempt: Attempt[_T]) -> _T:
-        """Carry out an operation by running the attempt."""
+        """Execute an operation by running the attempt."""
 
     def listing(self, operation: Operation, attempt: Listing[_T]) -> AsyncIterator[_T]:
-        """Carry out a listing; by default the policy does not affect listings."""
+        """Execute a listing; by default the policy does not affect listings."""
         del operation
         return attempt()
 
@@ -161,7 +158,8 @@ class PolicyObjectStore:
         async def attempt() -> tuple[bytes, int]:
             tail, size_bytes = await self._raw.get_tail(key, length)
             if len(tail) != min(length, size_bytes):
-                # Of other reads the length is unknown here; readers of blocks check it and read again.
+                # The expected length of other reads is unknown here; readers of blocks check it and
+                # retry.
                 raise ObjectStoreUnavailableError(f"{key}: the answer broke off after {len(tail)} bytes")
             operation.read_bytes = len(tail)
             return tail, size_bytes
@@ -220,7 +218,7 @@ class PolicyMultipartStore:
     async def upload_part_copy(
         self, upload: MultipartUpload, number: int, source_key: str, start: int, length: int
     ) -> UploadedPart:
-        # The store copies by itself: no byte is read or written by this process.
+        # The store copies the data; this process reads and writes nothing.
         operation = Operation("multipart_copy", upload.key)
         attempt = partial(self._raw.upload_part_copy, upload, number, source_key, start, length)
         return await self._pipeline.call(operation, attempt)

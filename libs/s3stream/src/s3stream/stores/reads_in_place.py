@@ -1,7 +1,7 @@
-"""Reads into the caller's memory: an ability of some stores, which policies pass on.
+"""Reads into the caller's memory: an optional capability of stores, which policies pass on.
 
-Bytes that are only moved need no memory of their own, and copying gigabytes costs CPU. For a store without the ability,
-the result of `get` is copied into place here.
+A compaction only moves bytes, so it needs no separate memory for them, and copying gigabytes costs
+CPU. For a store without the capability, this module copies the result of `get` into place.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ class ReadsInPlace(Protocol):
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether a read uses only the caller's memory; otherwise it costs as much as `get`."""
+        """Whether a read uses only the caller's memory. Otherwise it costs as much as `get`."""
         ...
 
     async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:
-        """Fill the places, one after the other, with the bytes from `start` on; returns how many there were, fewer at the end of the object only.
+        """Fill the places in order with the bytes from `start` on; return the number of bytes,
+        which is smaller only at the end of the object.
 
-        Nothing is written to the places any more when this has returned, raised, or been cancelled; what they hold after a failure is undefined.
+        After this call has returned, raised or been cancelled, nothing is written to the places
+        anymore. Their content after a failure is undefined.
 
         Raises:
             ObjectNotFoundError: no such object.
@@ -33,12 +35,12 @@ class ReadsInPlace(Protocol):
 
 
 def reads_in_place(store: ObjectStore) -> bool:
-    """Whether a store has the ability now."""
+    """Whether a store has the capability now."""
     return _is_told_where(store) and store.reads_in_place
 
 
 async def get_into(store: ObjectStore, key: str, start: int, places: Sequence[memoryview]) -> int:
-    """`ReadsInPlace.get_into` of any store."""
+    """`ReadsInPlace.get_into` for any store."""
     if _is_told_where(store):
         return await store.get_into(key, start, places)
     return put_in_place(await store.get(key, start, sum(map(len, places))), places)
@@ -50,7 +52,7 @@ def _is_told_where(store: ObjectStore) -> TypeGuard[ReadsInPlace]:
 
 
 def put_in_place(data: bytes, places: Sequence[memoryview]) -> int:
-    """Copy bytes to their places; returns how many."""
+    """Copy bytes to their places; return their number."""
     view = memoryview(data)
     at = 0
     for place in places:

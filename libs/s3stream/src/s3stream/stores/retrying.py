@@ -1,4 +1,4 @@
-"""Retries of calls that failed in a way that may pass: bounded, with exponential backoff and jitter."""
+"""Retries of calls after temporary failures: bounded, with exponential backoff and jitter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """Bounds of the attempts of one call, and of the pauses between them."""
+    """Limits of the attempts of one call, and of the pauses between them."""
 
     attempts_max: int = 30
     deadline_ms: int = 60_000
@@ -27,10 +27,11 @@ class RetrySettings:
 
 
 class Retries(StorePolicy):
-    """Repeats retriable failures; raises the last error when time or attempts run out.
+    """Repeats retriable failures; raises the last error when time or attempts are used up.
 
-    The first attempt of a repeated create-only call may have been applied although its answer was lost. The
-    second attempt then finds the key taken, and `Operation.was_applied` decides whether that is success.
+    The first attempt of a create-only call may have been applied although its answer was lost. The
+    second attempt then finds the key taken, and `Operation.was_applied` decides whether that is a
+    success.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class Retries(StorePolicy):
                 await retry.wait_after(error)
 
     async def listing(self, operation: Operation, attempt: Listing[_T]) -> AsyncIterator[_T]:
-        """Restart a listing that broke off, and skip what was yielded before.
+        """Restart an interrupted listing, and skip the items that were already yielded.
 
-        This requires the same order every time, which need not be that of the keys (SeaweedFS lists `ns/1` before
-        `ns-b/1`). If the last yielded item was deleted meanwhile, the failure is raised; the caller lists again.
+        This requires the same order every time, which need not be that of the keys (SeaweedFS lists
+        `ns/1` before `ns-b/1`). If the last yielded item was deleted meanwhile, the failure is
+        raised; the caller lists again.
         """
         retry = self._new_retry(operation)
         last: _T | None = None
@@ -86,7 +88,7 @@ class Retries(StorePolicy):
                     raise failure
                 return
             if last != last_before:
-                # The bounds apply to one obstacle, not to a long listing.
+                # The limits apply to one failure and not to the whole listing.
                 retry = self._new_retry(operation)
             await retry.wait_after(failure)
 
@@ -95,7 +97,7 @@ class Retries(StorePolicy):
 
 
 class _Retry:
-    """The repetitions of one call."""
+    """The attempts of one call."""
 
     def __init__(
         self, clock: Clock, randomness: Randomness, settings: RetrySettings, count: Callable[[int], None]

@@ -30,7 +30,7 @@ from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error, is_range_b
 from s3stream.stores.s3_location import S3Location
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, S3Config  # in its stubs only
+    from obstore.store import ClientConfig, S3Config  # only in its stubs
 
     from s3stream.stores.s3_in_place import InPlaceReader
 
@@ -44,7 +44,7 @@ _RPC_METHODS: Final = {"put": "S3/PutObject", "get": "S3/GetObject"}
 
 
 class S3ObjectStore:
-    """`ObjectStore` in a bucket, or under a prefix of one. Listings come in the server's order."""
+    """`ObjectStore` in a bucket, or under a prefix of one. Listings are in the server's order."""
 
     def __init__(self, location: S3Location) -> None:
         self._location: Final = str(location)
@@ -55,7 +55,9 @@ class S3ObjectStore:
         self._reads_in_place = True
 
     def requests_of(self, operation: str, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
-        """Return the requests of one operation: a large put is several (`metered.CountsRequests`)."""
+        """Return the requests of one operation: a large put needs several
+        (`metered.CountsRequests`).
+        """
         if operation != "put" or size_bytes <= MULTIPART_BYTES_MIN:
             return {operation: 1}
         if taken:
@@ -98,7 +100,9 @@ class S3ObjectStore:
 
     @property
     def reads_in_place(self) -> bool:
-        """`ReadsInPlace`; not any more once the short way was refused where `get` was not."""
+        """`ReadsInPlace`: True until a read in place was refused and `get` of the same bytes
+        succeeded.
+        """
         return self._reads_in_place
 
     async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:
@@ -108,7 +112,8 @@ class S3ObjectStore:
             return 0
         if not self._reads_in_place:
             return put_in_place(await self.get(key, start, total_bytes(places)), places)
-        # Imported here: an HTTP client and TLS, which only processes that move much need.
+        # Imported here, because an HTTP client with TLS is needed only by processes that move much
+        # data.
         from s3stream.stores.s3_in_place import InPlaceReader, InPlaceUnusableError
 
         if self._in_place is None:
@@ -129,7 +134,7 @@ class S3ObjectStore:
                 )
                 return bytes(await result.bytes_async()), result.meta["size"]
             except OBSTORE_ERRORS as error:
-                if is_range_beyond_end(error):  # no suffix of an empty object satisfies S3
+                if is_range_beyond_end(error):  # S3 rejects a suffix read of an empty object
                     return b"", 0
                 raise
 
@@ -150,13 +155,15 @@ class S3ObjectStore:
                         yield ObjectInfo(meta["path"], meta["size"], modified_at_ms)
 
     async def close(self) -> None:
-        """Threads and connections of reads in place; obstore closes its own when the store is collected."""
+        """Close threads and connections of reads in place; obstore closes its own when the store is
+        collected.
+        """
         if self._in_place is not None:
             self._in_place.close()
             self._in_place = None
 
     def _end_in_place(self, reason: str) -> None:
-        """What the short way refused, `get` answered: so it is the way, and there is no use in trying it again."""
+        """Disable reads in place after `get` succeeded where a read in place was refused."""
         if self._reads_in_place:
             logger.warning("%s: large reads go the longer way from now on: %s", self._location, reason)
             self._reads_in_place = False
@@ -191,7 +198,9 @@ class S3ObjectStore:
 
 
 def connect(location: S3Location) -> S3Store:
-    """A client of a bucket, every call one attempt; for those too who read without an event loop. Nothing is contacted."""
+    """Create a client of a bucket with one attempt per call, also for readers without an event
+    loop. Contacts no server.
+    """
     config: S3Config = {
         "region": location.region,
         "unsigned_payload": location.unsigned_payload,
@@ -199,7 +208,8 @@ def connect(location: S3Location) -> S3Store:
         "conditional_put": "etag",
     }
     if location.endpoint:
-        # The second name outranks the first and may stand in the process's environment: the URL has to win.
+        # The second name outranks the first and may be set in the process's environment, but the
+        # URL must win.
         config["endpoint"] = location.endpoint
         config["aws_endpoint_url_s3"] = location.endpoint
     if location.access_key_id:

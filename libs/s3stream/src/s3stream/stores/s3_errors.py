@@ -1,6 +1,7 @@
-"""What an S3 server or the way to it said, as errors of the object-store port.
+"""Translates failures of S3 requests into errors of the object-store port.
 
-obstore tells most failures apart by nothing but its message, which quotes the HTTP status and S3's error document.
+obstore distinguishes most failures only by its message, which quotes the HTTP status and S3's error
+document.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ SLOW_DOWN_CODES: Final = frozenset(
 
 
 def is_range_beyond_end(error: Exception) -> bool:
-    """Whether a ranged GET asked for nothing but bytes after the end of the object."""
+    """Whether a ranged GET requested only bytes after the end of the object."""
     return _status_of(str(error)) == _RANGE_NOT_SATISFIABLE
 
 
 def as_store_error(location: str, key: str, error: Exception) -> ObjectStoreError:
-    """The port's error for one of `OBSTORE_ERRORS`, with a sentence that names object, cause and remedy."""
+    """Return the port's error for one of `OBSTORE_ERRORS`, with a message that names object, cause
+    and remedy.
+    """
     text = str(error)
     code = _CODE.search(text)
     s3_code = code[1] if code is not None else ""
@@ -47,7 +50,8 @@ def as_store_error(location: str, key: str, error: Exception) -> ObjectStoreErro
         return ObjectNotFoundError(f"{location}: {key}: no such object")
     if isinstance(error, AlreadyExistsError):
         if s3_code in {"ConditionalRequestConflict", "OperationAborted"}:
-            # 409: another conditional put of this key was in flight. S3 asks to repeat; only 412 says that the key is taken.
+            # 409: another conditional put of this key was in flight. S3 asks for a retry; only 412
+            # means that the key exists.
             return ObjectStoreUnavailableError(f"{summary}; repeat the call")
         return ObjectAlreadyExistsError(f"{location}: {key}: the key is taken")
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)) or status in {

@@ -1,11 +1,13 @@
-"""Reads from an S3 bucket straight into the caller's memory: the kernel's copy is the only one.
+"""Reads from an S3 bucket directly into the caller's memory: the kernel makes the only copy.
 
-obstore collects an answer in fresh memory and returns another copy, which the caller copies again. Here obstore only
-signs a URL, which needs no request. The standard library's HTTP client reads the answer into place, in a few threads,
-without the interpreter's lock. Measurements: docs/design/compaction.md#plans.
+obstore collects a response in fresh memory and returns another copy, which the caller copies again.
+Here obstore only signs a URL, which needs no request. The standard library's HTTP client reads the
+response into place, in a few threads, without the interpreter's lock. Measurements:
+docs/design/compaction.md#plans.
 
-Meant for few, large reads. `InPlaceUnusableError` leaves to `get` what this cannot do: proxies, certificates that the
-system does not trust, stores or policies that refuse signed URLs.
+Intended for few, large reads. `InPlaceUnusableError` makes the caller use `get` for cases that this
+module does not support: proxies, certificates that the system does not trust, stores or policies
+that refuse signed URLs.
 """
 
 from __future__ import annotations
@@ -31,16 +33,17 @@ from ponor_runtime.object_store import ObjectStoreUnavailableError
 from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error
 
 READS_MAX: Final = 8
-"""Threads, and connections: more reads wait."""
+"""Threads and connections; further reads wait."""
 URL_LIFE: Final = timedelta(minutes=5)
-"""Of a signed URL; what is left of it is for clocks that differ."""
+"""Lifetime of a signed URL. It exceeds the time of use to allow for clock differences."""
 URL_USE_S: Final = 60.0
-"""Ranges of one object are asked for with one URL for so long: to sign takes a tenth of a millisecond and a thread's turn."""
+"""How long one signed URL is used for the ranges of an object. Signing takes a tenth of a
+millisecond and a turn of the thread."""
 URLS_MAX: Final = 1024
-"""That are kept; then all are forgotten."""
+"""Signed URLs that are cached. At the limit, all are dropped."""
 CONNECT_TIMEOUT_S: Final = 5.0
 SILENCE_TIMEOUT_S: Final = 30.0
-"""Without a byte."""
+"""Longest wait for the next byte."""
 _ERROR_BYTES_MAX: Final = 64 * 1024
 _OK: Final = frozenset({200, 206})
 _UNAUTHORISED: Final = frozenset({401, 403})
@@ -52,11 +55,11 @@ _NEVER_SIGNED: Final = -math.inf, urlsplit("")
 
 
 class InPlaceUnusableError(Exception):
-    """This read cannot be made in place; `get` decides."""
+    """This read cannot be made in place; use `get`."""
 
 
 class InPlaceReader:
-    """Reads of one bucket. Nothing is contacted, and no thread begun, before the first."""
+    """Reads of one bucket. The first read contacts the server and starts threads."""
 
     def __init__(self, store: S3Store, location: str) -> None:
         self._store = store
@@ -64,14 +67,14 @@ class InPlaceReader:
         self._threads: ThreadPoolExecutor | None = None
         self._idle: deque[HTTPConnection] = deque()
         self._urls: dict[str, tuple[float, SplitResult]] = {}
-        """With the moment of signing, in seconds of the loop."""
+        """With the time of signing in seconds of the event loop."""
 
     async def read(self, key: str, start: int, places: Sequence[memoryview]) -> int:
         """As `ReadsInPlace.get_into`.
 
         Raises:
-            InPlaceUnusableError: the store may well answer `get`.
-            ObjectNotFoundError, ObjectStoreError: as the port has them.
+            InPlaceUnusableError: `get` may succeed.
+            ObjectNotFoundError, ObjectStoreError: as in the port.
         """
         url = await self._url(key)
         if self._threads is None:
@@ -86,7 +89,7 @@ class InPlaceReader:
             raise
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Close threads and connections."""
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
@@ -108,7 +111,7 @@ class InPlaceReader:
         return url
 
     def _carry_out(self, key: str, attempt: _Attempt) -> int:
-        """In a thread."""
+        """Read in a thread."""
         try:
             response = self._answer(attempt)
             if response.status not in _OK:
@@ -127,7 +130,9 @@ class InPlaceReader:
         return found
 
     def _answer(self, attempt: _Attempt) -> HTTPResponse:
-        """Return status and headers. An idle connection may be closed by now, which only its use shows; a new one then repeats the request."""
+        """Return status and headers. If an idle connection turns out to be closed, repeat the
+        request on a new one.
+        """
         with suppress(IndexError):
             while True:
                 attempt.connection = self._idle.pop()
@@ -139,7 +144,7 @@ class InPlaceReader:
         return attempt.ask()
 
     def _rest(self, attempt: _Attempt) -> None:
-        """Keep the connection for others."""
+        """Keep the connection for later reads."""
         assert attempt.connection is not None
         self._idle.append(attempt.connection)
 
@@ -156,7 +161,7 @@ class InPlaceReader:
 
 
 class _Attempt:
-    """One read on its way; the connection is the present thread's, but for `give_up`."""
+    """One read in progress. Only its thread uses the connection, except for `give_up`."""
 
     def __init__(self, url: SplitResult, start: int, places: Sequence[memoryview]) -> None:
         self.connection: HTTPConnection | None = None
@@ -167,7 +172,7 @@ class _Attempt:
         self._is_given_up = False
 
     def ask(self) -> HTTPResponse:
-        """Send the request and read the head of the answer."""
+        """Send the request and read the response's headers."""
         connection = self.connection
         assert connection is not None
         if connection.sock is None:
@@ -183,8 +188,8 @@ class _Attempt:
         """Read the body into the places.
 
         Raises:
-            InPlaceUnusableError: the answer does not say that it is this range.
-            OSError: it breaks off.
+            InPlaceUnusableError: the response is not for the requested range.
+            OSError: the response is truncated.
         """
         told = response.headers.get("Content-Range", "")
         expected = response.length
@@ -203,26 +208,29 @@ class _Attempt:
         return found
 
     def give_up(self) -> None:
-        """From another thread: end it soon."""
+        """End the read soon; called from another thread."""
         self._is_given_up = True
         sock = self.connection.sock if self.connection is not None else None
         if sock is not None:
-            with suppress(OSError):  # closed a moment ago
+            with suppress(OSError):  # just closed
                 sock.shutdown(_BOTH_WAYS)
 
     def end(self) -> None:
-        """Close what it has."""
+        """Close the connection."""
         if self.connection is not None:
             self.connection.close()
 
     def _require_wanted(self) -> None:
-        # Checked after every connect: `give_up` either finds the socket or is noticed here.
+        # Checked after every connect: either `give_up` finds the socket, or this check notices the
+        # flag.
         if self._is_given_up:
             raise TimeoutError("given up")
 
 
 async def _ended(work: asyncio.Future[int]) -> None:
-    """Wait for a thread that ends, even if the caller is cancelled again: until then it may write to the caller's memory."""
+    """Wait for a thread to end, even if the caller is cancelled again, because until then it may
+    write to the caller's memory.
+    """
     while not work.done():
         try:
             await asyncio.wait([work])
@@ -239,7 +247,7 @@ def _open(connection: HTTPConnection) -> None:
 
 
 def _connect(url: SplitResult) -> HTTPConnection:
-    """A connection that is not open yet."""
+    """Return a new, unopened connection."""
     host = url.hostname or ""
     if {url.scheme, "all"} & getproxies().keys() and not proxy_bypass(host):
         raise InPlaceUnusableError("a proxy is between")

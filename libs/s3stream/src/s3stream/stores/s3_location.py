@@ -1,4 +1,4 @@
-"""What an `s3://` URL and the AWS environment say about a bucket. Pure; nothing is contacted.
+"""Parsing of `s3://` URLs and the AWS environment.
 
     s3://BUCKET/PREFIX?endpoint=URL&region=NAME&allow_http=BOOL&unsigned_payload=BOOL&virtual_hosted=BOOL
 
@@ -18,7 +18,9 @@ _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class S3Location:
-    """A bucket, or a prefix of one, and how to reach it. Empty texts: obstore's own defaults and credential chain."""
+    """A bucket or a prefix of one, and how to reach it. Empty strings select obstore's defaults and
+    credential chain.
+    """
 
     bucket: str
     prefix: str
@@ -37,10 +39,11 @@ class S3Location:
 
 
 def parse_s3_location(url: str, environment: Mapping[str, str]) -> S3Location:
-    """Read an `s3://` URL.
+    """Parse an `s3://` URL.
 
     Raises:
-        ValueError: no bucket, an unknown parameter, a value that is no boolean, or an http endpoint with allow_http=false.
+        ValueError: no bucket, an unknown parameter, an invalid boolean, or an http endpoint with
+            allow_http=false.
     """
     parts = urlsplit(url)
     if (

@@ -29,34 +29,35 @@ class BalanceSettings:
         minimum=5,
         maximum=1_000,
         unit="%",
-        doc="Distance of a broker from the mean at which the balancer begins to move partitions. It stops when all brokers are within half of this.",
+        doc="The balancer starts to move partitions when a broker differs from the mean by this "
+        "much. It stops when all brokers are within half of it.",
     )
     balance_in_bytes_per_s_min: int = setting(
         256 * KIB,
         minimum=1,
         maximum=1024 * MIB,
         unit="bytes/s",
-        doc="Distance from the mean, in bytes produced, below which nothing is uneven.",
+        doc="Differences from the mean below this rate of produced bytes are ignored.",
     )
     balance_out_bytes_per_s_min: int = setting(
         512 * KIB,
         minimum=1,
         maximum=1024 * MIB,
         unit="bytes/s",
-        doc="Distance from the mean, in bytes fetched, below which nothing is uneven.",
+        doc="Differences from the mean below this rate of fetched bytes are ignored.",
     )
     balance_partitions_min: int = setting(
         1,
         minimum=1,
         maximum=10_000,
         unit="partitions",
-        doc="Distance from the mean, in partitions led, below which nothing is uneven.",
+        doc="Differences from the mean below this number of led partitions are ignored.",
     )
     balance_capacity_in_bytes_per_s: int = setting(
-        100 * MIB, minimum=1, unit="bytes/s", doc="What one broker can take from producers."
+        100 * MIB, minimum=1, unit="bytes/s", doc="Rate of produced bytes that one broker can handle."
     )
     balance_capacity_out_bytes_per_s: int = setting(
-        400 * MIB, minimum=1, unit="bytes/s", doc="What one broker can give to consumers."
+        400 * MIB, minimum=1, unit="bytes/s", doc="Rate of fetched bytes that one broker can handle."
     )
     balance_capacity_partitions: int = setting(
         4_000, minimum=1, unit="partitions", doc="Partitions that one broker can lead."
@@ -66,42 +67,47 @@ class BalanceSettings:
         minimum=1,
         maximum=10_000,
         unit="moves",
-        doc="Moves of the balancer in progress in the whole cluster.",
+        doc="Moves of the balancer in progress, in the whole cluster.",
     )
     balance_partition_cool_down_ms: int = setting(
         30_000,
         minimum=0,
         maximum=86_400_000,
         unit="ms",
-        doc="Cool-down of a partition after a move. A change of the set of brokers ends it if the balancer began the move.",
+        doc="After a move, the balancer leaves the partition where it is for this time. A change "
+        "of the set of brokers ends the cool-down of moves that the balancer started.",
     )
     balance_broker_cool_down_ms: int = setting(
         5_000,
         minimum=0,
         maximum=3_600_000,
         unit="ms",
-        doc="Time after a move of the balancer for which the traffic of its two brokers is ignored, until new reports show the effect.",
+        doc="After a move, the balancer ignores the traffic of both brokers for this time, until "
+        "new reports show the effect.",
     )
     balance_smoothing_ms: int = setting(
         5_000,
         minimum=0,
         maximum=600_000,
         unit="ms",
-        doc="Time constant of the smoothing of reported traffic: a change has 63 % of its effect after this time; 0 disables smoothing.",
+        doc="Time constant of the smoothing of reported traffic. A change has 63 % of its effect "
+        "after this time. 0: no smoothing.",
     )
     balance_report_age_ms_max: int = setting(
         15_000,
         minimum=1_000,
         maximum=600_000,
         unit="ms",
-        doc="If a broker with traffic does not report for this time, the balancer moves no traffic until it reports again.",
+        doc="If a broker with traffic sends no report for this time, the balancer moves no "
+        "traffic until the next report.",
     )
     balance_reported_partitions_max: int = setting(
         2_000,
         minimum=1,
         maximum=50_000,
         unit="partitions",
-        doc="Busiest partitions of one report that are read individually; the others count in its totals.",
+        doc="Partitions of one load report that are read individually, the busiest first. The "
+        "others count only in the totals.",
     )
     balance_recent_moves_max: int = setting(
         200, minimum=1, maximum=10_000, unit="moves", doc="Recent moves kept for explanations."

@@ -28,14 +28,14 @@ class CompactionSettings:
         minimum=1,
         maximum=1_000,
         unit="leases",
-        doc="Workers that lease a task, one after another, before it is dropped for a while.",
+        doc="Failed attempts after which a compaction task is set aside for a while.",
     )
     compaction_source_bytes_max: int = setting(
         4 * GIB,
         minimum=1,
         maximum=1024 * GIB,
         unit="bytes",
-        doc="Sources of one compaction task; a worker may request fewer.",
+        doc="Total size of the source objects of one compaction task. A worker may request less.",
     )
     compaction_sources_max: int = setting(
         500, minimum=2, maximum=500, unit="objects", doc="Source objects of one compaction task."
@@ -45,32 +45,34 @@ class CompactionSettings:
         minimum=1,
         maximum=2_000,
         unit="streams",
-        doc="Streams in the sources of one compaction task; its commit is one turn of the leader's event loop. Above set_object_streams_max of the brokers,"
-        " or objects whose streams differ a little are never joined.",
+        doc="Streams in the sources of one compaction task. Keep it above set_object_streams_max "
+        "of the brokers; otherwise objects with different streams are never joined.",
     )
     compaction_split_streams_max: int = setting(
         1_500,
         minimum=1,
         maximum=2_000,
         unit="streams",
-        doc="The same for a task that gives every stream an object of its own, some 250 at a time. A wider object (up to `compaction_streams_max`) is split alone.",
+        doc="The same for a task that writes a separate object for every stream, about 250 at a "
+        "time. An object with more streams (up to compaction_streams_max) is split alone.",
     )
     compaction_ranges_max: int = setting(
         12_000,
         minimum=1,
         maximum=20_000,
         unit="ranges",
-        doc="Ranges in the stream set objects of one compaction task. The offer and the commit read all of them in one turn of the event loop.",
+        doc="Ranges in the stream set objects of one compaction task.",
     )
     compaction_object_bytes_max: int = setting(
-        GIB, minimum=1, maximum=1024 * GIB, unit="bytes", doc="Size up to which stream objects are joined."
+        GIB, minimum=1, maximum=1024 * GIB, unit="bytes", doc="Stream objects are joined up to this size."
     )
     compaction_settle_ms: int = setting(
         60_000,
         minimum=0,
         maximum=86_400_000,
         unit="ms",
-        doc="Age below which an object is not compacted: it is read most often, and may be trimmed soon.",
+        doc="Minimum age of an object before compaction. Younger objects are read most often and "
+        "may be trimmed soon.",
     )
     compaction_patience_ms: int = setting(
         300_000,

@@ -52,10 +52,16 @@ class ControllerSettings:
         minimum=0,
         maximum=7 * 86_400_000,
         unit="ms",
-        doc="Age of a destroyed object, or of a lease that ran out, before GC may delete; keep it above twice the longest read timeout, and above the time for which a put may be under way.",
+        doc="Time between the destruction of an object (or the expiry of its prepared id) and its "
+        "deletion from the store. Keep it above twice the longest read timeout and above the "
+        "longest put.",
     )
     prepared_ttl_ms_max: int = setting(
-        86_400_000, minimum=1, maximum=7 * 86_400_000, unit="ms", doc="Longest lease of prepared object ids."
+        86_400_000,
+        minimum=1,
+        maximum=7 * 86_400_000,
+        unit="ms",
+        doc="Longest time before prepared object ids expire.",
     )
     prepared_count_max: int = setting(
         1_000,
@@ -65,7 +71,7 @@ class ControllerSettings:
         doc="Object ids that one operation may reserve. Brokers reserve at most 500 at once.",
     )
     claim_ttl_ms_max: int = setting(
-        600_000, minimum=1, maximum=86_400_000, unit="ms", doc="Longest claim of a GC node."
+        600_000, minimum=1, maximum=86_400_000, unit="ms", doc="Longest claim of a garbage collector."
     )
     claim_count_max: int = setting(
         1_000, minimum=1, maximum=10_000, unit="objects", doc="Objects in one claim or confirmation."
@@ -84,42 +90,43 @@ class ControllerSettings:
         minimum=1,
         maximum=2_000,
         unit="ranges",
-        doc="Ranges of streams in one commit of an upload or a compaction, those of stream objects included.",
+        doc="Stream ranges in one commit of an upload or a compaction, including those of stream objects.",
     )
     commit_objects_max: int = setting(
         250,
         minimum=1,
         maximum=250,
         unit="objects",
-        doc="Stream objects in one commit of an upload or a compaction. Brokers and compactors send up to 250: do not lower it.",
+        doc="Stream objects in one commit of an upload or a compaction. Do not lower it: brokers "
+        "and compactors send up to 250.",
     )
     key_bytes_max: int = setting(1_024, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest key.")
     value_bytes_max: int = setting(
         4_096, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest value of a key."
     )
     keys_per_operation_max: int = setting(
-        1_000, minimum=1, maximum=10_000, unit="keys", doc="Keys that one operation may put."
+        1_000, minimum=1, maximum=10_000, unit="keys", doc="Keys in one put operation."
     )
     default_partitions: int = setting(
         1,
         minimum=1,
         maximum=1_000,
         unit="partitions",
-        doc="Partitions of a topic whose creator asked for -1.",
+        doc="Partitions of a topic that is created with -1 partitions.",
     )
     partitions_per_topic_max: int = setting(
         1_000,
         minimum=1,
         maximum=1_000,
         unit="partitions",
-        doc="Partitions of one topic, all of which are made and deleted in one turn of the event loop.",
+        doc="Partitions of one topic. They are created and deleted in one turn of the event loop.",
     )
     partitions_max: int = setting(
         50_000,
         minimum=1,
         maximum=60_000,
         unit="partitions",
-        doc="Partitions in the cluster. A broker that registers again raises the epoch of all it leads in one batch.",
+        doc="Partitions in the cluster.",
     )
     producer_ids_max: int = setting(
         10_000, minimum=1, maximum=1_000_000, unit="ids", doc="Producer ids in one block."
@@ -127,22 +134,27 @@ class ControllerSettings:
 
     # Sessions
     session_timeout_ms: int = setting(
-        9_000, minimum=100, maximum=600_000, unit="ms", doc="Silence after which a node is suspected."
+        9_000,
+        minimum=100,
+        maximum=600_000,
+        unit="ms",
+        doc="A node that has been silent for this time is suspected.",
     )
     session_reset_grace_ms: int = setting(
         300,
         minimum=1,
         maximum=600_000,
         unit="ms",
-        doc="Time in which a node whose session broke must reconnect before it is suspected, at most session_timeout_ms. A live node reconnects after 25 to 50 ms"
-        " and five round trips: raise this if the latency between controllers and brokers exceeds 20 ms.",
+        doc="A node whose session broke is suspected if it does not reconnect within this time "
+        "(at most session_timeout_ms). Reconnecting takes 25 to 50 ms plus five round trips: "
+        "raise this if the latency between controllers and brokers exceeds 20 ms.",
     )
     leader_wait_ms: int = setting(
         1_000,
         minimum=0,
         maximum=60_000,
         unit="ms",
-        doc="How long a controller delays the answer to a node that connects during an election, until a leader is known.",
+        doc="How long a controller without a known leader delays its answer to a connecting node.",
     )
     sessions_max: int = setting(4_096, minimum=1, maximum=100_000, unit="sessions", doc="Open sessions.")
     session_operations_max: int = setting(
@@ -150,14 +162,14 @@ class ControllerSettings:
         minimum=1,
         maximum=65_536,
         unit="operations",
-        doc="Operations of one session that are not answered yet.",
+        doc="Operations of one session without an answer.",
     )
     session_bytes_max: int = setting(
         MIB,
         minimum=KIB,
         maximum=64 * MIB,
         unit="bytes",
-        doc="Bytes of one session's operations that are not answered yet.",
+        doc="Bytes of one session's operations without an answer.",
     )
 
     # Moves of partitions
@@ -193,7 +205,8 @@ class ControllerSettings:
         minimum=200,
         maximum=60_000,
         unit="ms",
-        doc="Silence of the leader after which another controller starts an election; each draws a random timeout between this and twice this.",
+        doc="A controller starts an election after the leader was silent for a random time "
+        "between this and twice this.",
     )
     heartbeat_interval_ms: int = setting(
         100,
@@ -212,14 +225,14 @@ class ControllerSettings:
         doc="Largest record batch; it must fit into one frame.",
     )
     proposals_max: int = setting(
-        4_096, minimum=1, maximum=65_536, unit="batches", doc="Batches that are proposed and not committed."
+        4_096, minimum=1, maximum=65_536, unit="batches", doc="Proposed batches that are not committed yet."
     )
     proposals_bytes_max: int = setting(
         16 * MIB,
         minimum=4 * MIB,
         maximum=256 * MIB,
         unit="bytes",
-        doc="Bytes that are proposed and not committed.",
+        doc="Bytes of proposed batches that are not committed yet.",
     )
     log_segment_bytes: int = setting(
         16 * MIB,
@@ -233,14 +246,15 @@ class ControllerSettings:
         minimum=0,
         maximum=1_000_000,
         unit="batches",
-        doc="Batches kept before a snapshot, on disk and in memory, so that a briefly absent controller needs no snapshot.",
+        doc="Batches kept before a snapshot, on disk and in memory, so that a controller that was "
+        "briefly absent needs no snapshot.",
     )
     log_trailing_bytes_max: int = setting(
         16 * MIB,
         minimum=4 * KIB,
         maximum=1024 * MIB,
         unit="bytes",
-        doc="The same in bytes; whichever is reached first.",
+        doc="The same limit in bytes; the first limit reached applies.",
     )
     snapshot_batches: int = setting(
         100_000,
@@ -273,33 +287,35 @@ class ControllerSettings:
         minimum=1,
         maximum=10_000_000,
         unit="batches",
-        doc="Number of committed batches kept in memory for subscribers.",
+        doc="The same limit as a number of batches.",
     )
     progress_interval_ms: int = setting(
         500,
         minimum=10,
         maximum=60_000,
         unit="ms",
-        doc="How often a subscriber receives the commit index when nothing changes.",
+        doc="Interval at which an idle subscription receives the commit index.",
     )
     subscriber_window_bytes: int = setting(
         16 * MIB,
         minimum=4 * MIB,
         maximum=1024 * MIB,
         unit="bytes",
-        doc="Bytes sent to one subscriber and not acknowledged.",
+        doc="Bytes sent to one subscriber that it has not acknowledged.",
     )
     subscription_frames_per_second_max: int = setting(
         2_000,
         minimum=20,
         maximum=1_000_000,
         unit="frames",
-        doc="Frames per second to all subscribers together; with many subscribers, batches wait up to 50 ms to share a frame.",
+        doc="Frames per second to all subscribers together. With many subscribers, a batch waits "
+        "up to 50 ms so that several share a frame.",
     )
     resume_wait_ms_max: int = setting(
         2_000,
         minimum=0,
         maximum=60_000,
         unit="ms",
-        doc="How long a controller delays a subscriber that has seen a newer index, before it refers the subscriber to another one.",
+        doc="How long a controller lets a subscriber with a newer index wait before it redirects "
+        "the subscriber.",
     )

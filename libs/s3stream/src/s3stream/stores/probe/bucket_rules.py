@@ -1,6 +1,7 @@
-"""What the bucket's owner configured: rules that would delete, hide or hold Ponor's objects.
+"""Checks of the bucket's configuration for rules that delete, archive or lock Ponor's objects.
 
-Ponor's own garbage collector deletes objects, after the metadata let go of them. Whatever else deletes takes data that is still read.
+Only Ponor's garbage collector may delete objects, after the metadata released them. A rule that
+deletes objects destroys live data.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from s3stream.stores.probe.report import Grade
 from s3stream.stores.probe.s3_requests import S3Answer, S3Requests
 
 _UNREADABLE_CLASSES: Final = ("GLACIER", "DEEP_ARCHIVE")
-"""Reads fail until the object is restored. GLACIER_IR is read at once."""
+"""Storage classes whose objects must be restored before they can be read. GLACIER_IR needs no
+restore."""
 
 
 def lifecycle(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
-    """Expiry and transitions of current objects (GetBucketLifecycleConfiguration)."""
+    """Check expiry and transitions of current objects (GetBucketLifecycleConfiguration)."""
     answer = requests.send("GET", query={"lifecycle": ""})
     if answer.status == 404:
         return (
@@ -36,7 +38,7 @@ def lifecycle(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
 
 
 def versioning(requests: S3Requests, prefix: str) -> tuple[Grade, str]:  # noqa: ARG001 - a check's signature
-    """Kept versions are billed although Ponor deleted them."""
+    """Check versioning: retained versions cost money after Ponor deleted the objects."""
     answer = requests.send("GET", query={"versioning": ""})
     if not answer.is_success:
         return Grade.SKIPPED, _not_told("versioning", answer, "s3:GetBucketVersioning")
@@ -50,7 +52,7 @@ def versioning(requests: S3Requests, prefix: str) -> tuple[Grade, str]:  # noqa:
 
 
 def object_lock(requests: S3Requests, prefix: str) -> tuple[Grade, str]:  # noqa: ARG001
-    """A default retention holds what Ponor wants to delete."""
+    """Check object lock: a default retention blocks Ponor's deletions."""
     answer = requests.send("GET", query={"object-lock": ""})
     if answer.status in (404, 400, 501):
         return Grade.OK, "no object lock"
@@ -74,7 +76,9 @@ BUCKET_RULES: Final[tuple[tuple[str, Callable[[S3Requests, str], tuple[Grade, st
 
 
 def _rule(rule: ET.Element, ours: str) -> list[tuple[Grade, str]]:
-    """What one rule would do to objects below `ours`. Ponor sets no tags: a rule for tagged objects touches none."""
+    """Return what one rule does to objects below `ours`. Ponor sets no tags, so rules for tagged
+    objects do not apply.
+    """
     if _text(rule, "Status") != "Enabled" or _find(rule, "Tag") is not None:
         return []
     theirs = _text(rule, "Prefix")
@@ -139,5 +143,5 @@ def _text(element: ET.Element, name: str) -> str:
 
 
 def _local(element: ET.Element) -> str:
-    """The tag without its namespace, which servers write or leave out."""
+    """Return an XML tag without its namespace, which some servers omit."""
     return element.tag.rpartition("}")[2]

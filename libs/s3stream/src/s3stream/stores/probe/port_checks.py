@@ -1,8 +1,8 @@
-"""Checks of what every store must do, through the object-store port that the services use.
+"""Checks that every store must pass, made through the object-store port that the services use.
 
-Every check uses its own keys below a random prefix, which the caller removes. The stores are raw: no retries hide an
-answer. There are two of them, so that two connection pools race; this reveals a store that is atomic only within one
-connection.
+Every check uses its own keys below a random prefix, which the caller removes. The stores are raw,
+so that no retries hide an answer. There are two of them, so that two connection pools race; this
+reveals a store that is atomic only within one connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from s3stream.stores.probe.report import Finding, Grade
 
 MIB: Final = 1 << 20
 LARGE_BYTES: Final = 33 * MIB
-"""Above 32 MiB the S3 store goes by multipart upload."""
+"""Above 32 MiB, the S3 store uses multipart upload."""
 LISTED_KEYS: Final = 1_005
 """More than one page of S3's listings."""
 PUTS_AT_A_TIME: Final = 32
@@ -34,7 +34,7 @@ ATTEMPTS_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What checks are given. `prefix` ends without a slash."""
+    """Arguments of a check. `prefix` has no trailing slash."""
 
     stores: Sequence[ObjectStore]
     prefix: str
@@ -43,11 +43,11 @@ class Probe:
 
     @property
     def store(self) -> ObjectStore:
-        """The first one: for checks without a race."""
+        """The first store, for checks without a race."""
         return self.stores[0]
 
     def key(self, name: str) -> str:
-        """A key of this run."""
+        """Return a key of this run."""
         return f"{self.prefix}/{name}"
 
 
@@ -55,7 +55,9 @@ PortCheck: TypeAlias = Callable[[Probe], Awaitable[tuple[Grade, str]]]
 
 
 async def conditional_puts_race(probe: Probe) -> tuple[Grade, str]:
-    """Many writers, one key, different bytes: exactly one wins, and its bytes are there."""
+    """Many writers put different bytes under one key: exactly one must succeed, and its bytes must
+    stay.
+    """
     for number in range(probe.rounds):
         key = probe.key(f"race/{number}")
         contents = [f"writer {racer} of round {number} ".encode() * 40 for racer in range(probe.racers)]
@@ -78,7 +80,7 @@ async def conditional_puts_race(probe: Probe) -> tuple[Grade, str]:
 
 
 async def a_taken_key_stays(probe: Probe) -> tuple[Grade, str]:
-    """One put after the other: the second is refused, the first one's bytes stay."""
+    """Two puts of one key: the second must be refused, and the first one's bytes must stay."""
     key = probe.key("taken")
     await probe.store.put(key, [b"first"])
     try:
@@ -93,7 +95,7 @@ async def a_taken_key_stays(probe: Probe) -> tuple[Grade, str]:
 
 
 async def reads_follow_writes(probe: Probe) -> tuple[Grade, str]:
-    """What was written is read at once, by another connection too."""
+    """A put must be readable immediately, also on another connection."""
     for number in range(8):
         key, content = probe.key(f"read/{number}"), f"content {number}".encode() * 500
         await probe.store.put(key, [content])
@@ -104,7 +106,7 @@ async def reads_follow_writes(probe: Probe) -> tuple[Grade, str]:
 
 
 async def ranges_are_exact(probe: Probe) -> tuple[Grade, str]:
-    """Blocks are read by range, indexes by suffix."""
+    """Range reads (for blocks) and suffix reads (for indexes) must return the right bytes."""
     key, content = probe.key("ranges"), bytes(range(256)) * 16
     await probe.store.put(key, [content])
     wanted = {
@@ -122,7 +124,7 @@ async def ranges_are_exact(probe: Probe) -> tuple[Grade, str]:
 
 
 async def large_objects_are_whole(probe: Probe) -> tuple[Grade, str]:
-    """An object above the multipart threshold comes back byte by byte."""
+    """An object above the multipart threshold must be returned unchanged."""
     key = probe.key("large")
     pieces = [bytes([number]) * MIB for number in range(LARGE_BYTES // MIB)]
     await probe.store.put(key, pieces)
@@ -139,7 +141,7 @@ async def large_objects_are_whole(probe: Probe) -> tuple[Grade, str]:
 
 
 async def listings_are_complete(probe: Probe) -> tuple[Grade, str]:
-    """Everything that was put is listed at once, over several pages, and nothing else."""
+    """A listing must show exactly the objects that were put, immediately and over several pages."""
     places = asyncio.Semaphore(PUTS_AT_A_TIME)
 
     async def put(number: int) -> str:
@@ -159,7 +161,7 @@ async def listings_are_complete(probe: Probe) -> tuple[Grade, str]:
 
 
 async def deletions_repeat(probe: Probe) -> tuple[Grade, str]:
-    """A deletion may be repeated, absent keys count as deleted, and what is deleted is gone."""
+    """Deletions must be repeatable, accept absent keys, and remove the objects."""
     present, absent = probe.key("delete/present"), probe.key("delete/absent")
     await probe.store.put(present, [b"x"])
     for _ in range(2):
@@ -192,14 +194,16 @@ PORT_CHECKS: Final[tuple[tuple[str, PortCheck], ...]] = (
 async def run_port_checks(
     probe: Probe, done: Callable[[Finding], None], checks: Sequence[tuple[str, PortCheck]] = PORT_CHECKS
 ) -> None:
-    """Every check in turn; what a store refuses outright is a finding too."""
+    """Run all checks; an error of the store is a finding too."""
     for name, check in checks:
         grade, detail = await _answer(probe, check)
         done(Finding(name, grade, detail))
 
 
 async def _answer(probe: Probe, check: PortCheck) -> tuple[Grade, str]:
-    """A check's answer. A store that was busy or away is asked again, on fresh keys: that alone is no proof against it."""
+    """Run one check. If the store was busy or unreachable, repeat it with new keys, because that
+    alone does not make it unsafe.
+    """
     for attempt in range(ATTEMPTS_MAX):
         try:
             return await check(replace(probe, prefix=f"{probe.prefix}/{attempt}"))
@@ -211,7 +215,7 @@ async def _answer(probe: Probe, check: PortCheck) -> tuple[Grade, str]:
 
 
 async def remove_everything(store: ObjectStore, prefix: str) -> int:
-    """Delete what the checks left below the prefix; how many objects."""
+    """Delete all objects below the prefix; return their number."""
     keys = [info.key async for info in store.list(f"{prefix}/")]
     if keys:
         await store.delete(keys)
@@ -219,7 +223,7 @@ async def remove_everything(store: ObjectStore, prefix: str) -> int:
 
 
 async def _create(store: ObjectStore, key: str, content: bytes) -> bool:
-    """A create-only put; repeated where S3 asks for it (409: another one was in flight)."""
+    """Make a create-only put; repeat it after 409 (another one was in flight), as S3 requires."""
     for _ in range(CONFLICT_TRIES_MAX):
         try:
             await store.put(key, [content])
@@ -227,7 +231,7 @@ async def _create(store: ObjectStore, key: str, content: bytes) -> bool:
             return False
         except ObjectStoreUnavailableError:
             if await _holds(store, key, content):
-                return True  # an answer was lost; the bytes tell whose put it was
+                return True  # the answer was lost; the bytes show whose put succeeded
             continue
         return True
     raise ObjectStoreUnavailableError(f"{key}: no clear answer to {CONFLICT_TRIES_MAX} create-only puts")

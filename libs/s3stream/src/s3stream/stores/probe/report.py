@@ -1,4 +1,4 @@
-"""What the probe found, and the verdict. Pure."""
+"""Findings of the probe, and the verdict."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 
 class Grade(enum.StrEnum):
-    """What one answer means for data."""
+    """Severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing is at risk."""
+    """Information; nothing is at risk."""
     WARNING = "warning"
-    """Costs money, space or a second line of defence."""
+    """Costs money or space, or weakens a secondary protection."""
     UNSAFE = "unsafe"
     """Acknowledged data can be lost, overwritten or become unreadable."""
     SKIPPED = "skipped"
@@ -30,12 +30,12 @@ class Finding:
 
 
 def is_safe(findings: Sequence[Finding]) -> bool:
-    """Whether Ponor may keep data there."""
+    """Whether the store is safe for Ponor."""
     return not any(finding.grade is Grade.UNSAFE for finding in findings)
 
 
 def verdict(url: str, findings: Sequence[Finding]) -> str:
-    """One sentence, with the reasons."""
+    """Return the verdict and its reasons in one sentence."""
     unsafe = [finding for finding in findings if finding.grade is Grade.UNSAFE]
     if unsafe:
         reasons = "; ".join(f"{finding.check}: {finding.detail}" for finding in unsafe)

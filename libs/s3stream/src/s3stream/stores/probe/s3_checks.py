@@ -1,4 +1,6 @@
-"""What an S3 server does beyond the port: lost answers, overwrites, multipart uploads, checksums, its clock."""
+"""Checks of S3 behaviour beyond the port: lost answers, overwrites, multipart uploads, checksums,
+clock.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ S3Check: TypeAlias = Callable[[S3Requests, str], tuple[Grade, str]]
 
 
 def lost_answers(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
-    """A writer hangs up before the answer, another one comes, the first repeats: one object, and a repeat never replaces it."""
+    """One writer disconnects before the answer, another writes the key, the first repeats its put.
+    One object must remain, and no repeat may replace it.
+    """
     key = f"{prefix}/lost-answer"
     ours, theirs = b"first writer " * 100, b"second writer " * 100
     requests.send_and_leave("PUT", key, headers=_CREATE, body=ours)
@@ -52,7 +56,9 @@ def lost_answers(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
 
 
 def overwrites(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
-    """Ponor never overwrites; a store that serves the old bytes afterwards has a stale cache in its path."""
+    """A read must return the new bytes after an overwrite. Ponor never overwrites, but old bytes
+    show a stale cache in the path.
+    """
     key = f"{prefix}/overwrite"
     for number in range(5):
         content = f"version {number}".encode()
@@ -67,7 +73,9 @@ def overwrites(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
 
 
 def checksums(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
-    """Does the server refuse a body that was damaged on its way? Ponor's objects carry their own CRC32C; this is a second net."""
+    """The server should refuse a body that was damaged in transit. Ponor's objects carry their own
+    CRC32C as well.
+    """
     content = b"the body that arrived"
     good = base64.b64encode(crc32c(content).to_bytes(4, "big")).decode()
     bad = base64.b64encode((crc32c(content) ^ 1).to_bytes(4, "big")).decode()
@@ -93,7 +101,9 @@ def checksums(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
 
 
 def multipart_uploads(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
-    """Begin, two parts, complete; a part that is too small; an abort that leaves nothing."""
+    """A multipart upload of two parts, a part that is too small, and an abort that removes all
+    parts.
+    """
     key = f"{prefix}/multipart"
     parts = [b"a" * PART_BYTES_MIN, b"b" * 100]
     completed = _upload(requests, key, parts)
@@ -117,7 +127,7 @@ def multipart_uploads(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
 
 
 def clock_skew(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
-    """Signatures are refused 15 minutes apart; less is a sign of a clock that runs away."""
+    """Compare clocks: at a difference of 15 minutes signatures are refused; a smaller one may grow."""
     before = datetime.now(UTC)  # noqa: TID251 - the machine's clock is what is compared
     answer = requests.send("HEAD", f"{prefix}/no-such-key")
     text = answer.headers.get("date")
@@ -147,7 +157,7 @@ def run_s3_checks(
     checks: tuple[tuple[str, S3Check], ...],
     done: Callable[[Finding], None],
 ) -> None:
-    """Every check in turn; a server that does not answer is a finding too."""
+    """Run all checks; a server that does not answer is a finding too."""
     for name, check in checks:
         try:
             grade, detail = check(requests, prefix)

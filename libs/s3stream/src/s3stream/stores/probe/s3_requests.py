@@ -23,7 +23,7 @@ _SAFE: Final = "-_.~"
 
 
 class S3RequestError(Exception):
-    """The server cannot be reached, or breaks HTTP."""
+    """The server is unreachable, or its response is not valid HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class S3Answer:
 
     @property
     def is_success(self) -> bool:
-        """2xx."""
+        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
 
 class S3Requests:
-    """Requests below one bucket, with the credentials of the environment."""
+    """Sends requests below one bucket, with the credentials of the environment."""
 
     def __init__(self, location: S3Location) -> None:
         assert location.access_key_id, "the caller checks for credentials"
@@ -55,7 +55,7 @@ class S3Requests:
             self._host = f"{location.bucket}.{parts.netloc}"
 
     def key(self, name: str) -> str:
-        """A key as the server sees it."""
+        """Return a key as the server has it."""
         return f"{self._location.prefix}/{name}" if self._location.prefix else name
 
     def send(
@@ -67,10 +67,10 @@ class S3Requests:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> S3Answer:
-        """One request; the key is the server's own.
+        """Send one request; the key is the server's.
 
         Raises:
-            S3RequestError: no answer.
+            S3RequestError: no response.
         """
         connection = self._connection()
         try:
@@ -85,7 +85,7 @@ class S3Requests:
             connection.close()
 
     def send_and_leave(self, method: str, key: str, *, headers: Mapping[str, str], body: bytes) -> None:
-        """Send a request whole and hang up: whether it was carried out, only the store knows."""
+        """Send a complete request and disconnect. Only the store can tell whether it was executed."""
         connection = self._connection()
         try:
             connection.request(*self._signed(method, key, {}, headers, body))

@@ -1,6 +1,6 @@
-"""Checks of a store by a broker at its start: a short race for the create-only put, and the bucket's expiry rules.
+"""Checks by a starting broker: a short race of create-only puts, and the bucket's expiry rules.
 
-`ponor doctor storage` runs the long examination.
+`ponor doctor storage` runs the complete checks.
 """
 
 from __future__ import annotations
@@ -27,33 +27,36 @@ from s3stream.stores.s3_location import S3Location
 PROBE_PREFIX: Final = "ponor-doctor"
 RACERS: Final = 8
 ROUNDS: Final = 2
-"""Together about 20 puts: a store that does not know the condition fails the first, one that is not atomic nearly always one of these."""
+"""About 20 puts. A store that ignores the condition fails the first check; a store that is not
+atomic nearly always fails one of these."""
 PROBE_SECONDS_MAX: Final = 20.0
 ATTEMPTS_MAX: Final = 3
-"""A store that was busy for a moment is asked again, on fresh keys; each acknowledgement of this process's life would pay for it otherwise."""
+"""Attempts with new keys if a store was busy. Without a clear result, each later acknowledgement of
+this process needs a request to the controller."""
 _CHECKS: Final = (a_taken_key_stays, conditional_puts_race)
 
 
 class Condition(Enum):
-    """What is known of a store's create-only put."""
+    """Result of the check of create-only puts."""
 
     PROVEN = "proven"
     UNPROVEN = "unproven"
-    """The store gave no clear answer in time; callers work without the condition."""
+    """The store gave no clear answer in time; the process must not rely on create-only puts."""
 
 
 class UnsafeStoreError(Exception):
-    """The store loses what was acknowledged; the message says how that shows, and the remedy."""
+    """The store loses acknowledged data; the message names the symptom and the remedy."""
 
 
 async def prove_condition(stores: Sequence[ObjectStore], token: str) -> tuple[Condition, str]:
     """Race create-only puts; return the result, and the reason if it is not proven.
 
-    `stores` is one raw store, opened once per racing connection. `token` is new at this store and part of the keys.
+    `stores` contains one raw store, opened once per racing connection. `token` is unique in this
+    store and part of the keys.
 
     Raises:
-        UnsafeStoreError: two writers won the same key, or a taken key was replaced.
-        ObjectStoreError: the store cannot be used at all.
+        UnsafeStoreError: two writers of one key succeeded, or an existing key was replaced.
+        ObjectStoreError: the store cannot be used.
     """
     prefix, why = f"{PROBE_PREFIX}/{token}", ""
     try:
@@ -83,13 +86,14 @@ async def _race(probe: Probe) -> None:
 
 
 def refuse_expiry_rules(location: S3Location) -> str:
-    """Make sure that no rule of the bucket deletes or freezes objects under the location's prefix. Blocks for one request.
+    """Check that no rule of the bucket deletes or archives objects under the location's prefix.
+    Blocks for one request.
 
     Returns:
-        Why the rules are not known; empty when they are, and harmless.
+        Why the rules could not be read; empty if they are harmless.
 
     Raises:
-        UnsafeStoreError: a rule does; it is named.
+        UnsafeStoreError: a rule is harmful; it is named.
         ObjectStoreUnavailableError: no server answers.
     """
     if not location.access_key_id:
