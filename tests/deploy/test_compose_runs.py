@@ -90,7 +90,7 @@ def test_what_the_file_describes_serves_drains_and_ends(tmp_path: Path) -> None:
             for name, each in running.items():
                 if name.startswith(role) and each.process.poll() is None:
                     assert each.end() == 0, each.log()
-        assert "the whole cluster stops" in brokers[0].log()
+        assert "the whole cluster is stopping" in brokers[0].log()
 
 
 def _one_broker_drains(brokers: list[Running], bootstrap: str) -> None:

@@ -176,12 +176,12 @@ def test_what_cannot_be_is_refused_with_kafkas_code_and_changes_nothing() -> Non
         leader = await broker.rig.until_led()
         before = leader.driver.node.last_index
         refused = [
-            (FeatureUpdateKey("metadata.version", 20), "is not known"),
-            (FeatureUpdateKey(FEATURE, 0), "levels only rise"),
-            (FeatureUpdateKey(FEATURE, 1, upgrade_type=2), "levels only rise"),
-            (FeatureUpdateKey(FEATURE, 1, allow_downgrade=True, upgrade_type=3), "levels only rise"),
+            (FeatureUpdateKey("metadata.version", 20), "is unknown"),
+            (FeatureUpdateKey(FEATURE, 0), "can only be raised"),
+            (FeatureUpdateKey(FEATURE, 1, upgrade_type=2), "can only be raised"),
+            (FeatureUpdateKey(FEATURE, 1, allow_downgrade=True, upgrade_type=3), "can only be raised"),
             (FeatureUpdateKey(FEATURE, LATEST_LEVEL + 1), "upgrade it first"),
-            (FeatureUpdateKey(f"{FEATURE_PREFIX}colour", 1), "is not known"),
+            (FeatureUpdateKey(f"{FEATURE_PREFIX}colour", 1), "is unknown"),
         ]
         for update, words in refused:
             answer = await broker.update(update, version=1)

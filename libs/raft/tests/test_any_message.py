@@ -198,12 +198,12 @@ def test_an_answer_to_a_former_life_is_not_an_answer() -> None:
     assert [(read.context, read.index) for read in ready.reads] == [(1, 3)]
 
 
-def test_followers_say_who_leads() -> None:
+def test_a_follower_names_the_leader() -> None:
     node = a_node()
-    with pytest.raises(NotLeaderError, match="nobody is known"):
+    with pytest.raises(NotLeaderError, match="no known leader"):
         node.propose(b"x")
     node.step(HeartbeatRequest(replica_id(3), OWN, 2, 0, 1))
-    with pytest.raises(NotLeaderError, match="node 3 does"):
+    with pytest.raises(NotLeaderError, match="node 3 leads"):
         node.propose(b"x")
 
 

@@ -434,8 +434,8 @@ class RaftNode:
     def _lead(self, what: str) -> Leading:
         if self._leading is None:
             leader = self._replica.leader
-            where = f"node {leader.node_id} does" if leader is not None else "the leader is unknown"
-            raise NotLeaderError(f"cannot {what}: this replica does not lead, {where}; ask the leader")
+            remedy = f"node {leader.node_id} leads" if leader is not None else "no known leader; try again"
+            raise NotLeaderError(f"cannot {what}: this replica does not lead; {remedy}")
         return self._leading
 
     # --- handlers ---

@@ -52,10 +52,10 @@ def test_a_rising_level_is_one_record_and_a_finalized_one_none() -> None:
         ([], "give 1 to"),
         ([update(LATEST_LEVEL)] * (features.UPDATES_MAX + 1), "give 1 to"),
         ([update(LATEST_LEVEL), update(LATEST_LEVEL)], "updated twice"),
-        ([update(1, "metadata.colour")], "known are metadata.level"),
+        ([update(1, "metadata.colour")], "known features are metadata.level"),
         ([update(LATEST_LEVEL + 1)], "upgrade it first"),
         ([update(0)], "this version runs levels 1 to 1"),
-        ([update(LATEST_LEVEL), update(1, "metadata.colour")], "is not known"),
+        ([update(LATEST_LEVEL), update(1, "metadata.colour")], "is unknown"),
     ],
 )
 def test_updates_that_cannot_be_are_refused_as_a_whole(updates: list[wire.FeatureUpdate], words: str) -> None:

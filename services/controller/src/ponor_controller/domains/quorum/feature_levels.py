@@ -71,7 +71,7 @@ def check_updates(view: View, updates: Sequence[wire.FeatureUpdate]) -> list[rec
 def _rises(view: View, update: wire.FeatureUpdate) -> bool:
     supported = SUPPORTED.get(update.name)
     if supported is None:
-        raise invalid(f"the feature {update.name} is not known; known are {', '.join(SUPPORTED)}")
+        raise invalid(f"feature {update.name} is unknown; known features are {', '.join(SUPPORTED)}")
     if not supported.lowest <= update.level <= supported.highest:
         raise invalid(
             f"{update.name} {update.level}: this version runs levels {supported.lowest} to {supported.highest}; upgrade it first"
