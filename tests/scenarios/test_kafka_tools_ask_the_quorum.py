@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ponor_broker.handlers.cluster.api_versions import FEATURE_PREFIX
 from ponor_broker.handlers.cluster.describe_quorum import METADATA_TOPIC, DescribeQuorumHandler
-from ponor_broker.handlers.cluster.update_features import UpdateFeaturesHandler
+from ponor_broker.handlers.cluster.update_features import update_features
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.codec import encode
@@ -49,7 +49,7 @@ class Broker:
         quorum = QuorumClient(runtime.network, runtime.clock, ADDRESSES)
         self.clock = runtime.clock
         self._describe = DescribeQuorumHandler(quorum, runtime.clock, timeout_ms=TIMEOUT_MS)
-        self._update = UpdateFeaturesHandler(quorum)
+        self._quorum = quorum
 
     async def describe(self, version: int = 2) -> DescribeQuorumResponse:
         """Answered, and encodable in that version."""
@@ -65,7 +65,7 @@ class Broker:
         timeout_ms: int = 10_000,
     ) -> UpdateFeaturesResponse:
         request = UpdateFeaturesRequest(timeout_ms, updates, validate_only)
-        answer = await self._update.handle(request, _context(version))
+        answer = await update_features(self._quorum, request, _context(version))
         assert encode(answer, version)
         return answer
 

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 from ponor.metadata.v1.records_pb2 import PartitionChanged, Record, RecordBatch, StreamClosed
 from ponor_broker.handlers.cluster.api_versions import ApiVersionsHandler
-from ponor_broker.handlers.cluster.describe_cluster import DescribeClusterHandler
-from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, AlterReplicaLogDirsHandler
-from ponor_broker.handlers.configs.config_resources import ListConfigResourcesHandler
+from ponor_broker.handlers.cluster.describe_cluster import describe_cluster
+from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, alter_replica_log_dirs
+from ponor_broker.handlers.configs.config_resources import list_config_resources
 from ponor_broker.handlers.metadata.metadata import MetadataHandler
-from ponor_broker.handlers.topics.elect_leaders import ElectLeadersHandler
+from ponor_broker.handlers.topics.elect_leaders import elect_leaders
 from ponor_broker.handlers.topics.partition_reassignments import PartitionReassignmentsHandler
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.handoff.move_operations import MoveOperations
@@ -269,15 +269,14 @@ async def test_who_the_client_takes_this_broker_for(
 async def test_elections_and_moves_where_there_is_one_replica() -> None:
     kit = ImageKit()
     kit.put_topic("t", 2)
-    elections = ElectLeadersHandler(kit.topics)
     asked = ElectLeadersRequest(0, [TopicPartitions("t", [0, 9]), TopicPartitions("none", [0])])
-    results = (await elections.handle(asked, context(2))).replica_election_results
+    results = (await elect_leaders(kit.topics, asked, context(2))).replica_election_results
     assert [[each.error_code for each in result.partition_result] for result in results] == [
         [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
         [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
     ]
     assert (
-        await elections.handle(ElectLeadersRequest(9, [TopicPartitions("t", [0])]), context(2))
+        await elect_leaders(kit.topics, ElectLeadersRequest(9, [TopicPartitions("t", [0])]), context(2))
     ).error_code == (ErrorCode.INVALID_REQUEST)
     moves = PartitionReassignmentsHandler(kit.topics, cast("MoveOperations", None))
 
@@ -330,9 +329,8 @@ async def test_a_move_under_way_as_clients_see_it() -> None:
     answer = at_once(metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION))
     one = answer.topics[0].partitions[1]
     assert (one.leader_id, one.leader_epoch, one.replica_nodes, one.isr_nodes) == (NODE, 3, [NODE], [NODE])
-    elections = ElectLeadersHandler(kit.topics)
     asked = ElectLeadersRequest(0, [TopicPartitions("t", [1])])
-    (result,) = (await elections.handle(asked, context(2))).replica_election_results
+    (result,) = (await elect_leaders(kit.topics, asked, context(2))).replica_election_results
     assert result.partition_result[0].error_code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
@@ -350,10 +348,11 @@ async def test_a_fenced_leader_is_none() -> None:
 async def test_fenced_brokers_are_told_when_asked_for() -> None:
     kit = ImageKit()
     kit.put_broker(OTHER_NODE, fenced=True)
-    handler = DescribeClusterHandler(kit.topics, node_id=NODE)
-    alive = await handler.handle(DescribeClusterRequest(), context(2))
+    alive = await describe_cluster(kit.topics, NODE, DescribeClusterRequest(), context(2))
     assert [(broker.broker_id, broker.is_fenced) for broker in alive.brokers] == [(NODE, False)]
-    everyone = await handler.handle(DescribeClusterRequest(include_fenced_brokers=True), context(2))
+    everyone = await describe_cluster(
+        kit.topics, NODE, DescribeClusterRequest(include_fenced_brokers=True), context(2)
+    )
     assert [(broker.broker_id, broker.is_fenced) for broker in everyone.brokers] == [
         (NODE, False),
         (OTHER_NODE, True),
@@ -362,24 +361,25 @@ async def test_fenced_brokers_are_told_when_asked_for() -> None:
         (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
         (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
     ):
-        refused = await handler.handle(DescribeClusterRequest(endpoint_type=kind), context(2))
+        refused = await describe_cluster(
+            kit.topics, NODE, DescribeClusterRequest(endpoint_type=kind), context(2)
+        )
         assert (refused.error_code, refused.controller_id, list(refused.brokers)) == (code, -1, [])
 
 
 async def test_what_has_settings() -> None:
     kit = ImageKit()
     kit.put_topic("t")
-    handler = ListConfigResourcesHandler(kit.topics)
 
     async def listed(*kinds: int, version: int = 1) -> list[tuple[str, int]]:
-        answer = await handler.handle(ListConfigResourcesRequest(kinds), context(version))
+        answer = await list_config_resources(kit.topics, ListConfigResourcesRequest(kinds), context(version))
         return [(each.resource_name, each.resource_type) for each in answer.config_resources]
 
     assert await listed() == [("7", 4), ("8", 4), ("t", 2)]
     assert await listed(2) == [("t", 2)]
     assert await listed(16, 32) == []
     assert await listed(version=0) == []
-    answer = await handler.handle(ListConfigResourcesRequest((99,)), context(1))
+    answer = await list_config_resources(kit.topics, ListConfigResourcesRequest((99,)), context(1))
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -390,8 +390,7 @@ async def test_there_is_one_log_directory() -> None:
         AlterReplicaLogDir(path, [AlterReplicaLogDirTopic(name, [0])])
         for path, name in ((LOG_DIR, "t"), ("/elsewhere", "u"), (LOG_DIR, "none"))
     ]
-    handler = AlterReplicaLogDirsHandler(kit.topics)
-    answer = await handler.handle(AlterReplicaLogDirsRequest(moved), context(2))
+    answer = await alter_replica_log_dirs(kit.topics, AlterReplicaLogDirsRequest(moved), context(2))
     assert {each.topic_name: each.partitions[0].error_code for each in answer.results} == {
         "t": ErrorCode.NONE,
         "u": ErrorCode.LOG_DIR_NOT_FOUND,

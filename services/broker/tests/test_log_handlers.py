@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, DescribeLogDirsHandler
-from ponor_broker.handlers.offsets.delete_records import DeleteRecordsHandler
+from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, describe_log_dirs
+from ponor_broker.handlers.offsets.delete_records import delete_records
 from ponor_broker.handlers.offsets.list_offsets import ListOffsetsHandler
 from ponor_broker.handlers.produce.describe_producers import DescribeProducersHandler
 from ponor_broker.partitions.errors import PartitionError
@@ -140,23 +140,23 @@ async def test_a_search_goes_on_where_the_log_begins_by_then(
     ],
 )
 async def test_delete_records(topic: str, offset: int, low_watermark: int, code: ErrorCode) -> None:
-    handler = DeleteRecordsHandler(await manager())
+    partitions = await manager()
     wanted = DeleteRecordsTopic(topic, [DeleteRecordsPartition(0, offset)])
-    (answer,) = (await handler.handle(DeleteRecordsRequest([wanted], 1_000), context(2))).topics
+    request = DeleteRecordsRequest([wanted], 1_000)
+    (answer,) = (await delete_records(partitions, request, context(2))).topics
     (row,) = answer.partitions
     assert (row.low_watermark, row.error_code) == (low_watermark, code)
 
 
 async def test_log_dirs_of_all_and_of_some() -> None:
     partitions = await manager()
-    handler = DescribeLogDirsHandler(partitions)
-    (every,) = (await handler.handle(DescribeLogDirsRequest(None), context(5))).results
+    (every,) = (await describe_log_dirs(partitions, DescribeLogDirsRequest(None), context(5))).results
     assert (every.error_code, every.log_dir, every.total_bytes) == (0, LOG_DIR, -1)
     (row,) = every.topics[0].partitions
     assert row.partition_size == partitions.find("t", 0).log.size_bytes > 3 * 61
     assert (row.offset_lag, row.is_future_key) == (0, False)
     some = DescribeLogDirsRequest([DescribableLogDirTopic("t", [0, 1]), DescribableLogDirTopic("u", [0])])
-    (found,) = (await handler.handle(some, context(1))).results
+    (found,) = (await describe_log_dirs(partitions, some, context(1))).results
     assert [(topic.name, len(topic.partitions)) for topic in found.topics] == [("t", 1)]
 
 

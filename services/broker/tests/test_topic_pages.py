@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor_broker.handlers.metadata.describe_topic_partitions import (
     PARTITIONS_MAX,
-    DescribeTopicPartitionsHandler,
+    describe_topic_partitions,
 )
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.describe_topic_partitions import (
@@ -27,7 +27,7 @@ async def ask(
         limit,
         None if cursor is None else DescribeTopicPartitionsRequestCursor(*cursor),
     )
-    return await DescribeTopicPartitionsHandler(kit.topics).handle(request, context(0))
+    return await describe_topic_partitions(kit.topics, request, context(0))
 
 
 @given(

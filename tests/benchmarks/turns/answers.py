@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from ponor_broker.__main__ import GC_THRESHOLDS
 from ponor_broker.handlers.metadata.describe_topic_partitions import (
     PARTITIONS_MAX,
-    DescribeTopicPartitionsHandler,
+    describe_topic_partitions,
 )
 from ponor_broker.requests.api_handler import ApiHandler
 from ponor_broker.requests.connection import ClientConnection, ConnectionContext
@@ -84,7 +85,10 @@ async def metadata(recorder: TurnRecorder) -> None:
     for number in range(TOPICS):
         kit.put_topic(f"t{number}", PARTITIONS_PER_TOPIC)
     handler = metadata_handler(kit)
-    desk = Desk([DescribeTopicPartitionsHandler(kit.topics).api], {ApiKey.METADATA: handler})
+    desk = Desk(
+        [ApiHandler(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partial(describe_topic_partitions, kit.topics))],
+        {ApiKey.METADATA: handler},
+    )
     every_topic, page = MetadataRequest(topics=None), DescribeTopicPartitionsRequest((), PARTITIONS_MAX)
     for at in range(1 + ROUNDS):
         if at == 1:

@@ -10,9 +10,7 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
-from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
-from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
-from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
+from ponor_broker.handlers.groups.groups import group_handlers
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import Message
@@ -64,7 +62,7 @@ async def group_fetch(recorder: TurnRecorder) -> None:
     """What an administrator's tool asks."""
     world, coordinator = await _world()
     await _commit_all(coordinator)
-    desk = Desk(GroupOffsetsHandlers(coordinator, world, world.clock).apis, {})
+    desk = Desk(group_handlers(coordinator, world, world.clock), {})
     new: Message = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
     old: Message = OffsetFetchRequest("g", topics=None)
     few: Message = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("nobody", topics=None)])
@@ -120,8 +118,8 @@ async def _many_groups() -> tuple[BrokerWorld, GroupCoordinator]:
 @scenario("groups-found", f"FindCoordinator of {KEYS:,} groups")
 async def groups_found(recorder: TurnRecorder) -> None:
     """What an administrator's tool asks first of all groups."""
-    _, coordinator = await _world()
-    desk = Desk([FindCoordinatorHandler(coordinator).api], {})
+    world, coordinator = await _world()
+    desk = Desk(group_handlers(coordinator, world, world.clock), {})
     await desk.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]))
     request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(KEYS)])
     recorder.start_recording()
@@ -133,8 +131,8 @@ async def groups_found(recorder: TurnRecorder) -> None:
 @scenario("groups-listed", f"ListGroups and DescribeGroups of {GROUPS:,} groups")
 async def groups_listed(recorder: TurnRecorder) -> None:
     """What monitoring asks every few seconds."""
-    _, coordinator = await _many_groups()
-    desk = Desk(GroupAdminHandlers(coordinator).apis, {})
+    world, coordinator = await _many_groups()
+    desk = Desk(group_handlers(coordinator, world, world.clock), {})
     await desk.ask(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=["g0"]))
     await desk.ask(ApiKey.LIST_GROUPS, 4, ListGroupsRequest(states_filter=["none"]))
     every = DescribeGroupsRequest(groups=[f"g{number}" for number in range(GROUPS)])
@@ -148,8 +146,8 @@ async def groups_listed(recorder: TurnRecorder) -> None:
 @scenario("groups-deleted", f"DeleteGroups of {GROUPS:,} groups in one request")
 async def groups_deleted(recorder: TurnRecorder) -> None:
     """By an administrator."""
-    _, coordinator = await _many_groups()
-    desk = Desk(GroupAdminHandlers(coordinator).apis, {})
+    world, coordinator = await _many_groups()
+    desk = Desk(group_handlers(coordinator, world, world.clock), {})
     await desk.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["nobody"]))
     every = DeleteGroupsRequest([f"g{number}" for number in range(GROUPS)])
     recorder.start_recording()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
@@ -32,33 +33,33 @@ from ponor_broker.configs.description import ConfigDescriptions
 from ponor_broker.configs.sources import ConfigSources
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.ports import OffsetsPartitions
-from ponor_broker.handlers.authorization import acl_handlers
-from ponor_broker.handlers.cluster.api_versions import ApiVersionsHandler
-from ponor_broker.handlers.cluster.describe_cluster import DescribeClusterHandler
+from ponor_broker.handlers.authorization import create_acls, delete_acls, describe_acls
+from ponor_broker.handlers.cluster.api_versions import VERSION_MAX, VERSION_MIN, ApiVersionsHandler
+from ponor_broker.handlers.cluster.describe_cluster import describe_cluster
 from ponor_broker.handlers.cluster.describe_quorum import DescribeQuorumHandler
-from ponor_broker.handlers.cluster.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
-from ponor_broker.handlers.cluster.update_features import UpdateFeaturesHandler
+from ponor_broker.handlers.cluster.log_dirs import alter_replica_log_dirs, describe_log_dirs
+from ponor_broker.handlers.cluster.update_features import update_features
 from ponor_broker.handlers.configs.alter_configs import AlterConfigsHandler
-from ponor_broker.handlers.configs.config_resources import ListConfigResourcesHandler
+from ponor_broker.handlers.configs.config_resources import list_config_resources
 from ponor_broker.handlers.configs.describe_configs import DescribeConfigsHandler
 from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.handlers.fetch.fetch_parking import FetchParking
 from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache, SessionLimits
 from ponor_broker.handlers.groups.groups import group_handlers
-from ponor_broker.handlers.metadata.describe_topic_partitions import DescribeTopicPartitionsHandler
+from ponor_broker.handlers.metadata.describe_topic_partitions import describe_topic_partitions
 from ponor_broker.handlers.metadata.metadata import MetadataHandler
-from ponor_broker.handlers.offsets.delete_records import DeleteRecordsHandler
+from ponor_broker.handlers.offsets.delete_records import delete_records
 from ponor_broker.handlers.offsets.list_offsets import ListOffsetsHandler
-from ponor_broker.handlers.offsets.offset_for_leader_epoch import LeaderEpochsHandler
+from ponor_broker.handlers.offsets.offset_for_leader_epoch import offsets_for_leader_epochs
 from ponor_broker.handlers.produce.describe_producers import DescribeProducersHandler
-from ponor_broker.handlers.produce.init_producer_id import InitProducerIdHandler, ProducerIds
+from ponor_broker.handlers.produce.init_producer_id import ProducerIds, init_producer_id
 from ponor_broker.handlers.produce.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce.produce import ProduceHandler
-from ponor_broker.handlers.topics.create_partitions import CreatePartitionsHandler
+from ponor_broker.handlers.topics.create_partitions import create_partitions
 from ponor_broker.handlers.topics.create_topics import CreateTopicsHandler
 from ponor_broker.handlers.topics.delete_topics import DeleteTopicsHandler
-from ponor_broker.handlers.topics.elect_leaders import ElectLeadersHandler
+from ponor_broker.handlers.topics.elect_leaders import elect_leaders
 from ponor_broker.handlers.topics.partition_reassignments import PartitionReassignmentsHandler
 from ponor_broker.load_report import LoadReporter
 from ponor_broker.partitions.batch_validation import BatchValidator
@@ -81,7 +82,7 @@ from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topic_config import TopicConfigs
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler
+from ponor_broker.requests.api_handler import ApiHandler, WhenFenced
 from ponor_broker.requests.dispatch import Dispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.serving import Serving, fence_after_ms
@@ -314,38 +315,50 @@ class BrokerServices:
         )
 
     def _handlers(self) -> list[ApiHandler]:
+        """Return the APIs whose requests are decoded for them, with their versions."""
+        topics, admin, partitions, node_id = self.topics, self.admin, self.partitions, self._node_id
+        timeout_ms = self._settings.controller_timeout_ms
+        configs = AlterConfigsHandler(topics, admin, node_id=node_id)
+        descriptions = DescribeConfigsHandler(topics, self._descriptions, node_id=node_id)
+        creation = CreateTopicsHandler(
+            topics, admin, self._descriptions, num_partitions=self._settings.num_partitions
+        )
+        deletion = DeleteTopicsHandler(topics, admin)
+        moves = PartitionReassignmentsHandler(topics, self.moves)
+        quorum = DescribeQuorumHandler(self._quorum, self._runtime.clock, timeout_ms=timeout_ms)
+        versions = ApiVersionsHandler(
+            lambda: self.dispatcher.advertised, topics, self.serving, node_id=node_id
+        )
+        offsets, producers = ListOffsetsHandler(partitions), DescribeProducersHandler(partitions)
+        epochs = partial(offsets_for_leader_epochs, partitions)
+        refuses = WhenFenced.REFUSES
         return [
-            AlterReplicaLogDirsHandler(self.topics).api,
-            *AlterConfigsHandler(self.topics, self.admin, node_id=self._node_id).apis,
-            ApiVersionsHandler(
-                lambda: self.dispatcher.advertised, self.topics, self.serving, node_id=self._node_id
-            ).api,
-            CreatePartitionsHandler(self.topics, self.admin).api,
-            CreateTopicsHandler(
-                self.topics,
-                self.admin,
-                self._descriptions,
-                num_partitions=self._settings.num_partitions,
-            ).api,
-            DeleteTopicsHandler(self.topics, self.admin).api,
-            DescribeClusterHandler(self.topics, node_id=self._node_id).api,
-            DescribeConfigsHandler(self.topics, self._descriptions, node_id=self._node_id).api,
-            DescribeQuorumHandler(
-                self._quorum, self._runtime.clock, timeout_ms=self._settings.controller_timeout_ms
-            ).api,
-            DescribeTopicPartitionsHandler(self.topics).api,
-            ElectLeadersHandler(self.topics).api,
-            DeleteRecordsHandler(self.partitions).api,
-            DescribeLogDirsHandler(self.partitions).api,
-            DescribeProducersHandler(self.partitions).api,
-            InitProducerIdHandler(self._producer_ids).api,
-            LeaderEpochsHandler(self.partitions).api,
-            ListConfigResourcesHandler(self.topics).api,
-            ListOffsetsHandler(self.partitions).api,
-            *PartitionReassignmentsHandler(self.topics, self.moves).apis,
-            UpdateFeaturesHandler(self._quorum).api,
-            *acl_handlers(),
-            *group_handlers(self.coordinator, self.topics, self._runtime.clock),
+            ApiHandler(ApiKey.LIST_OFFSETS, 1, 11, offsets.handle, refuses),
+            ApiHandler(ApiKey.API_VERSIONS, VERSION_MIN, VERSION_MAX, versions.handle, refuses),
+            ApiHandler(ApiKey.CREATE_TOPICS, 2, 7, creation.handle),
+            ApiHandler(ApiKey.DELETE_TOPICS, 1, 6, deletion.handle),
+            ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, partial(delete_records, partitions), refuses),
+            ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, partial(init_producer_id, self._producer_ids)),
+            ApiHandler(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, epochs, refuses),
+            ApiHandler(ApiKey.DESCRIBE_ACLS, 1, 3, describe_acls),
+            ApiHandler(ApiKey.CREATE_ACLS, 1, 3, create_acls),
+            ApiHandler(ApiKey.DELETE_ACLS, 1, 3, delete_acls),
+            ApiHandler(ApiKey.DESCRIBE_CONFIGS, 1, 4, descriptions.handle),
+            ApiHandler(ApiKey.ALTER_CONFIGS, 0, 2, configs.replace),
+            ApiHandler(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, partial(alter_replica_log_dirs, topics)),
+            ApiHandler(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, partial(describe_log_dirs, partitions)),
+            ApiHandler(ApiKey.CREATE_PARTITIONS, 0, 3, partial(create_partitions, topics, admin)),
+            ApiHandler(ApiKey.ELECT_LEADERS, 0, 2, partial(elect_leaders, topics)),
+            ApiHandler(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, configs.change),
+            ApiHandler(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, moves.alter),
+            ApiHandler(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, moves.ongoing),
+            ApiHandler(ApiKey.DESCRIBE_QUORUM, 0, 2, quorum.handle),
+            ApiHandler(ApiKey.UPDATE_FEATURES, 0, 2, partial(update_features, self._quorum)),
+            ApiHandler(ApiKey.DESCRIBE_CLUSTER, 0, 2, partial(describe_cluster, topics, node_id)),
+            ApiHandler(ApiKey.DESCRIBE_PRODUCERS, 0, 0, producers.handle, refuses),
+            ApiHandler(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, partial(list_config_resources, topics)),
+            ApiHandler(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partial(describe_topic_partitions, topics)),
+            *group_handlers(self.coordinator, topics, self._runtime.clock),
         ]
 
     def start(self) -> None:

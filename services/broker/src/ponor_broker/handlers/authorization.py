@@ -7,48 +7,38 @@ every attempt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from ponor_kafka.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 from ponor_kafka.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
 """The request did not ask for them."""
 TOPIC_OPERATIONS: Final = 3576
 CLUSTER_OPERATIONS: Final = 8096
-
-
 DISABLED: Final = ErrorCode.SECURITY_DISABLED
 MESSAGE: Final = "No Authorizer is configured."
 """Kafka's message."""
 
 
-def acl_handlers() -> Sequence[ApiHandler]:
-    """Return the handlers for the dispatcher."""
-    return (
-        ApiHandler(ApiKey.DESCRIBE_ACLS, 1, 3, _describe),
-        ApiHandler(ApiKey.CREATE_ACLS, 1, 3, _create),
-        ApiHandler(ApiKey.DELETE_ACLS, 1, 3, _delete),
-    )
-
-
-async def _describe(_: DescribeAclsRequest, __: RequestContext) -> DescribeAclsResponse:
+async def describe_acls(_: DescribeAclsRequest, __: RequestContext) -> DescribeAclsResponse:
+    """Refuse the request."""
     return DescribeAclsResponse(error_code=DISABLED, error_message=MESSAGE)
 
 
-async def _create(request: CreateAclsRequest, _: RequestContext) -> CreateAclsResponse:
+async def create_acls(request: CreateAclsRequest, _: RequestContext) -> CreateAclsResponse:
+    """Refuse every creation."""
     return CreateAclsResponse(
         results=[AclCreationResult(error_code=DISABLED, error_message=MESSAGE) for _ in request.creations]
     )
 
 
-async def _delete(request: DeleteAclsRequest, _: RequestContext) -> DeleteAclsResponse:
+async def delete_acls(request: DeleteAclsRequest, _: RequestContext) -> DeleteAclsResponse:
+    """Refuse every filter."""
     return DeleteAclsResponse(
         filter_results=[
             DeleteAclsFilterResult(error_code=DISABLED, error_message=MESSAGE) for _ in request.filters

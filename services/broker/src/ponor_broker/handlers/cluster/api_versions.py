@@ -23,7 +23,7 @@ from ponor_kafka.messages.api_versions import (
 from ponor_metadata.nouns.cluster import FEATURES
 
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.dispatch import AdvertisedApi
 from ponor_broker.serving import Serving
 
@@ -52,11 +52,6 @@ class ApiVersionsHandler:
         self._serving = serving
         self._node_id = node_id
         self._answered: tuple[int, ApiVersionsResponse] | None = None
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.API_VERSIONS, VERSION_MIN, VERSION_MAX, self.handle, WhenFenced.REFUSES)
 
     async def handle(
         self, request: ApiVersionsRequest | None, context: RequestContext

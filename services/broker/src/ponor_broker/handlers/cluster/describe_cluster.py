@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -14,51 +13,37 @@ from ponor_kafka.messages.describe_cluster import (
 
 from ponor_broker.handlers.authorization import CLUSTER_OPERATIONS, OPERATIONS_UNKNOWN
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 """The other endpoint type; Kafka clients cannot connect to the controllers."""
 
 
-class DescribeClusterHandler:
-    """Answers from the image."""
-
-    def __init__(self, topics: Topics, *, node_id: int) -> None:
-        self._topics = topics
-        self._node_id = node_id
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.DESCRIBE_CLUSTER, 0, 2, self.handle)
-
-    async def handle(
-        self, request: DescribeClusterRequest, context: RequestContext
-    ) -> DescribeClusterResponse:
-        """Return brokers, including fenced ones if requested."""
-        del context
-        if request.endpoint_type == CONTROLLERS:
-            return _refused(
-                ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
-            )
-        if request.endpoint_type != BROKERS:
-            return _refused(
-                ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
-            )
-        brokers = [DescribeClusterBroker(*broker) for broker in self._topics.brokers()]
-        if request.include_fenced_brokers:
-            fenced = self._topics.fenced_brokers()
-            brokers += [DescribeClusterBroker(*broker, is_fenced=True) for broker in fenced]
-        return DescribeClusterResponse(
-            cluster_id=self._topics.cluster_id or "",
-            controller_id=self._node_id,
-            brokers=brokers,
-            cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_UNKNOWN
-            ),
+async def describe_cluster(
+    topics: Topics, node_id: int, request: DescribeClusterRequest, _: RequestContext
+) -> DescribeClusterResponse:
+    """Return brokers, including fenced ones if requested."""
+    if request.endpoint_type == CONTROLLERS:
+        return _refused(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
         )
+    if request.endpoint_type != BROKERS:
+        return _refused(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
+        )
+    brokers = [DescribeClusterBroker(*broker) for broker in topics.brokers()]
+    if request.include_fenced_brokers:
+        brokers += [DescribeClusterBroker(*broker, is_fenced=True) for broker in topics.fenced_brokers()]
+    return DescribeClusterResponse(
+        cluster_id=topics.cluster_id or "",
+        controller_id=node_id,
+        brokers=brokers,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_UNKNOWN
+        ),
+    )
 
 
 def _refused(code: ErrorCode, message: str) -> DescribeClusterResponse:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 from ponor.controller.v1 import quorum_service_pb2 as wire
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import ZERO_UUID
 from ponor_kafka.messages.describe_quorum import (
@@ -27,7 +26,7 @@ from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_runtime.clock import Clock
 from ponor_runtime.host_port import split_host_port
 
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_PARTITION: Final = 0
@@ -43,11 +42,6 @@ class DescribeQuorumHandler:
         self._quorum = quorum
         self._clock = clock
         self._timeout_ms = timeout_ms
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.DESCRIBE_QUORUM, 0, 2, self.handle)
 
     async def handle(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
         """Answer for Kafka's metadata partition; any other partition is unknown."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -28,84 +27,58 @@ from ponor_kafka.messages.describe_log_dirs import (
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
-
-
-class AlterReplicaLogDirsHandler:
-    """Accepts moves to the only log directory and refuses others; answers from the image."""
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, self.handle)
-
-    async def handle(
-        self, request: AlterReplicaLogDirsRequest, context: RequestContext
-    ) -> AlterReplicaLogDirsResponse:
-        """Return a result per partition. Of a partition named for two directories, the last entry
-        counts.
-        """
-        del context
-        results: dict[str, dict[int, ErrorCode]] = {}
-        for directory in request.dirs:
-            for topic in directory.topics:
-                for index in topic.partitions:
-                    code = self._move(directory.path, topic.name, index)
-                    results.setdefault(topic.name, {})[index] = code
-        return AlterReplicaLogDirsResponse(
-            results=[
-                AlterReplicaLogDirTopicResult(
-                    name, [AlterReplicaLogDirPartitionResult(index, code) for index, code in codes.items()]
-                )
-                for name, codes in results.items()
-            ]
-        )
-
-    def _move(self, path: str, topic: str, index: int) -> ErrorCode:
-        if path != LOG_DIR:
-            return ErrorCode.LOG_DIR_NOT_FOUND
-        row = self._topics.by_name(topic)
-        if row is None or self._topics.partition(row.topic_id, index) is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.NONE
-
+from ponor_broker.requests.api_handler import RequestContext
 
 LOG_DIR: Final = "object-store"
 
 
-class DescribeLogDirsHandler:
-    """Answers from memory, about the partitions that this broker leads."""
-
-    def __init__(self, partitions: PartitionManager) -> None:
-        self._partitions = partitions
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, self.handle)
-
-    async def handle(
-        self, request: DescribeLogDirsRequest, context: RequestContext
-    ) -> DescribeLogDirsResponse:
-        """Describe the requested partitions, or all for null. Partitions of other brokers are
-        omitted, as in Kafka.
-        """
-        del context
-        if request.topics is None:
-            wanted: Iterable[Partition] = self._partitions.all()
-        else:
-            found = (
-                self._partitions.get(topic.topic, index)
-                for topic in request.topics
-                for index in topic.partitions
+async def alter_replica_log_dirs(
+    topics: Topics, request: AlterReplicaLogDirsRequest, _: RequestContext
+) -> AlterReplicaLogDirsResponse:
+    """Accept moves to the only log directory and refuse others; return a result per partition. Of a
+    partition named for two directories, the last entry counts.
+    """
+    results: dict[str, dict[int, ErrorCode]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                code = _move(topics, directory.path, topic.name, index)
+                results.setdefault(topic.name, {})[index] = code
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                name, [AlterReplicaLogDirPartitionResult(index, code) for index, code in codes.items()]
             )
-            wanted = [partition for partition in found if partition is not None]
-        topics: dict[str, list[DescribeLogDirsPartition]] = {}
-        for partition in wanted:
+            for name, codes in results.items()
+        ]
+    )
+
+
+def _move(topics: Topics, path: str, topic: str, index: int) -> ErrorCode:
+    if path != LOG_DIR:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    row = topics.by_name(topic)
+    if row is None or topics.partition(row.topic_id, index) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
+
+
+async def describe_log_dirs(
+    partitions: PartitionManager, request: DescribeLogDirsRequest, _: RequestContext
+) -> DescribeLogDirsResponse:
+    """Describe the requested partitions, or all for null, from memory. Partitions of other brokers are
+    omitted, as in Kafka.
+    """
+    if request.topics is None:
+        wanted: Iterable[Partition | None] = partitions.all()
+    else:
+        wanted = (
+            partitions.get(topic.topic, index) for topic in request.topics for index in topic.partitions
+        )
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for partition in wanted:
+        if partition is not None:
             row = DescribeLogDirsPartition(partition.index, partition.log.size_bytes)
             topics.setdefault(partition.identity.topic, []).append(row)
-        listed = [DescribeLogDirsTopic(name, rows) for name, rows in topics.items()]
-        return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir=LOG_DIR, topics=listed)])
+    listed = [DescribeLogDirsTopic(name, rows) for name, rows in topics.items()]
+    return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir=LOG_DIR, topics=listed)])

@@ -11,7 +11,6 @@ from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.update_features import (
     FeatureUpdateKey,
@@ -24,56 +23,42 @@ from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_rpc.errors import OperationError
 
 from ponor_broker.handlers.cluster.api_versions import FEATURE_PREFIX
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 
 UPGRADE: Final = 1
 LAST_VERSION_WITH_RESULTS: Final = 1
 TIMEOUT_MS_MAX: Final = 60_000
-
-
-class UpdateFeaturesHandler:
-    """Translates requests for the leading controller. All updates of a request are applied, or
-    none, as in Kafka since version 2.
-    """
-
-    def __init__(self, quorum: QuorumClient) -> None:
-        self._quorum = quorum
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.UPDATE_FEATURES, 0, 2, self.handle)
-
-    async def handle(self, request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
-        """Refuse for the first reason found. An empty request succeeds, as in Kafka."""
-        if not request.feature_updates:
-            return _answer(request, context, ErrorCode.NONE, None)
-        for update in request.feature_updates:
-            refusal = _refusal(update)
-            if refusal is not None:
-                return _answer(request, context, ErrorCode.INVALID_UPDATE_VERSION, refusal)
-        updates = [
-            wire.FeatureUpdate(
-                name=update.feature.removeprefix(FEATURE_PREFIX), level=update.max_version_level
-            )
-            for update in request.feature_updates
-        ]
-        body = wire.UpdateFeatures(updates=updates, validate_only=request.validate_only)
-        timeout_s = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
-        try:
-            await self._quorum.ask(wire.QuorumRequest(update_features=body), timeout_s=timeout_s)
-        except NoControllerError as error:
-            return _answer(request, context, ErrorCode.REQUEST_TIMED_OUT, str(error))
-        except OperationError as error:
-            return _answer(
-                request, context, _CODES.get(error.code, ErrorCode.FEATURE_UPDATE_FAILED), error.message
-            )
-        return _answer(request, context, ErrorCode.NONE, None)
-
-
 _CODES: Final[Mapping[int, ErrorCode]] = {
     error_pb2.ERROR_CODE_INVALID_REQUEST: ErrorCode.INVALID_UPDATE_VERSION,
 }
+
+
+async def update_features(
+    quorum: QuorumClient, request: UpdateFeaturesRequest, context: RequestContext
+) -> UpdateFeaturesResponse:
+    """Send the updates to the leading controller, or refuse for the first reason found. All updates of a
+    request are applied, or none, as in Kafka since version 2. An empty request succeeds, as in Kafka.
+    """
+    if not request.feature_updates:
+        return _answer(request, context, ErrorCode.NONE, None)
+    for update in request.feature_updates:
+        refusal = _refusal(update)
+        if refusal is not None:
+            return _answer(request, context, ErrorCode.INVALID_UPDATE_VERSION, refusal)
+    updates = [
+        wire.FeatureUpdate(name=update.feature.removeprefix(FEATURE_PREFIX), level=update.max_version_level)
+        for update in request.feature_updates
+    ]
+    body = wire.UpdateFeatures(updates=updates, validate_only=request.validate_only)
+    timeout_s = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
+    try:
+        await quorum.ask(wire.QuorumRequest(update_features=body), timeout_s=timeout_s)
+    except NoControllerError as error:
+        return _answer(request, context, ErrorCode.REQUEST_TIMED_OUT, str(error))
+    except OperationError as error:
+        code = _CODES.get(error.code, ErrorCode.FEATURE_UPDATE_FAILED)
+        return _answer(request, context, code, error.message)
+    return _answer(request, context, ErrorCode.NONE, None)
 
 
 def _refusal(update: FeatureUpdateKey) -> str | None:

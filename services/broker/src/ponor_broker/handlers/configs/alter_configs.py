@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.configs.changes import ChangeKind, ConfigChange
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages import alter_configs, incremental_alter_configs
@@ -21,7 +20,7 @@ from ponor_broker.handlers.configs.config_resources import ResourceType, require
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 
 CHANGE_KINDS: Final = frozenset(int(kind) for kind in ChangeKind)
@@ -40,19 +39,10 @@ class AlterConfigsHandler:
         self._admin = admin
         self._node_id = node_id
 
-    @property
-    def apis(self) -> list[ApiHandler]:
-        """For the dispatcher."""
-        return [
-            ApiHandler(ApiKey.ALTER_CONFIGS, 0, 2, self.replace),
-            ApiHandler(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, self.change),
-        ]
-
     async def replace(
-        self, request: alter_configs.AlterConfigsRequest, context: RequestContext
+        self, request: alter_configs.AlterConfigsRequest, _: RequestContext
     ) -> alter_configs.AlterConfigsResponse:
         """Replace all configs of a resource; those not named return to their defaults."""
-        del context
         rows = [(resource.resource_type, resource.resource_name) for resource in request.resources]
         sets = [
             [(config.name, ChangeKind.SET, config.value) for config in resource.configs]
@@ -67,10 +57,9 @@ class AlterConfigsHandler:
         )
 
     async def change(
-        self, request: incremental_alter_configs.IncrementalAlterConfigsRequest, context: RequestContext
+        self, request: incremental_alter_configs.IncrementalAlterConfigsRequest, _: RequestContext
     ) -> incremental_alter_configs.IncrementalAlterConfigsResponse:
         """Change named configs; the others stay."""
-        del context
         rows = [(resource.resource_type, resource.resource_name) for resource in request.resources]
         changes = [
             [(config.name, config.config_operation, config.value) for config in resource.configs]

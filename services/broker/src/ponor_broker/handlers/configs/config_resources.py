@@ -7,7 +7,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.list_config_resources import (
     ConfigResource,
@@ -17,7 +16,7 @@ from ponor_kafka.messages.list_config_resources import (
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topics import Topics, name_problem
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 
 
 class ResourceType(IntEnum):
@@ -59,31 +58,20 @@ def require_broker(name: str, node_id: int, *, or_what: str = "") -> None:
 KNOWN: Final = frozenset(int(kind) for kind in ResourceType)
 
 
-class ListConfigResourcesHandler:
-    """Answers from the image: topics and brokers have configs; the other types have none."""
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, self.handle)
-
-    async def handle(
-        self, request: ListConfigResourcesRequest, context: RequestContext
-    ) -> ListConfigResourcesResponse:
-        """List resources of the requested types, or of all. Version 0 lists client metrics only."""
-        if context.api_version == 0:
-            return ListConfigResourcesResponse()
-        wanted = list(request.resource_types) or list(ResourceType)
-        if not KNOWN.issuperset(wanted):
-            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        resources: list[ConfigResource] = []
-        if ResourceType.BROKER in wanted:
-            resources += [
-                ConfigResource(str(broker.node_id), ResourceType.BROKER) for broker in self._topics.brokers()
-            ]
-        if ResourceType.TOPIC in wanted:
-            resources += [ConfigResource(topic.name, ResourceType.TOPIC) for topic in self._topics.all()]
-        return ListConfigResourcesResponse(config_resources=resources)
+async def list_config_resources(
+    topics: Topics, request: ListConfigResourcesRequest, context: RequestContext
+) -> ListConfigResourcesResponse:
+    """List resources of the requested types, or of all. Topics and brokers have configs; the other types
+    have none. Version 0 lists client metrics only.
+    """
+    if context.api_version == 0:
+        return ListConfigResourcesResponse()
+    wanted = list(request.resource_types) or list(ResourceType)
+    if not KNOWN.issuperset(wanted):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    resources: list[ConfigResource] = []
+    if ResourceType.BROKER in wanted:
+        resources += [ConfigResource(str(broker.node_id), ResourceType.BROKER) for broker in topics.brokers()]
+    if ResourceType.TOPIC in wanted:
+        resources += [ConfigResource(topic.name, ResourceType.TOPIC) for topic in topics.all()]
+    return ListConfigResourcesResponse(config_resources=resources)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -26,7 +25,7 @@ from ponor_broker.configs.description import ConfigDescription, ConfigDescriptio
 from ponor_broker.handlers.configs.config_resources import ResourceType, require_broker, require_topic_name
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 
 ROWS_PER_STEP: Final = 500
 """Settings that one step describes; the settings of one resource more may exceed it."""
@@ -41,16 +40,8 @@ class DescribeConfigsHandler:
         self._node_id = node_id
         self._turns = Turns()
 
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.DESCRIBE_CONFIGS, 1, 4, self.handle)
-
-    async def handle(
-        self, request: DescribeConfigsRequest, context: RequestContext
-    ) -> DescribeConfigsResponse:
+    async def handle(self, request: DescribeConfigsRequest, _: RequestContext) -> DescribeConfigsResponse:
         """Return one result per resource."""
-        del context
         # Each resource once: a request may name the broker, with its hundreds of settings, a million times.
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
         return DescribeConfigsResponse(

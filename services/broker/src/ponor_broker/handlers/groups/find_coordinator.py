@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.groups.coordinator import ROWS_PER_STEP, GroupCoordinator
 from ponor_broker.groups.ports import BrokerAddress
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.api_handler import RequestContext
 
 BATCHED_FROM: Final = 4
 GROUP: Final = 0
@@ -41,11 +40,6 @@ class FindCoordinatorHandler:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
         self._turns = Turns()
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, self.handle, WhenFenced.REFUSES)
 
     async def handle(
         self, request: FindCoordinatorRequest, context: RequestContext

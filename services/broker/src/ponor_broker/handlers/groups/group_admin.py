@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.delete_groups import (
     DeletableGroupResult,
@@ -25,7 +23,7 @@ from ponor_broker.groups.coordinator import ROWS_PER_STEP, GroupCoordinator
 from ponor_broker.groups.group import GroupDescription
 from ponor_broker.groups.member import Member
 from ponor_broker.groups.rebalance import GroupState
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 
 DESCRIBED_PER_STEP: Final = 500
@@ -51,15 +49,6 @@ class GroupAdminHandlers:
         self._coordinator = coordinator
         self._turns = Turns()
 
-    @property
-    def apis(self) -> Sequence[ApiHandler]:
-        """For the dispatcher."""
-        return (
-            ApiHandler(ApiKey.DESCRIBE_GROUPS, 0, 6, self.describe, WhenFenced.REFUSES),
-            ApiHandler(ApiKey.LIST_GROUPS, 0, 5, self.list_groups, WhenFenced.REFUSES),
-            ApiHandler(ApiKey.DELETE_GROUPS, 0, 3, self.delete, WhenFenced.REFUSES),
-        )
-
     async def describe(
         self, request: DescribeGroupsRequest, context: RequestContext
     ) -> DescribeGroupsResponse:
@@ -81,9 +70,8 @@ class GroupAdminHandlers:
 
         return DescribeGroupsResponse(groups=await self._turns.run_short(described()))
 
-    async def list_groups(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    async def list_groups(self, request: ListGroupsRequest, _: RequestContext) -> ListGroupsResponse:
         """ListGroups; an empty filter matches everything, and case is ignored."""
-        del context
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         error, groups = await self._turns.run_short(self._coordinator.list_groups())
@@ -101,9 +89,8 @@ class GroupAdminHandlers:
 
         return ListGroupsResponse(error_code=error, groups=await self._turns.run_short(listed()))
 
-    async def delete(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+    async def delete(self, request: DeleteGroupsRequest, _: RequestContext) -> DeleteGroupsResponse:
         """DeleteGroups."""
-        del context
         names = list(dict.fromkeys(request.groups_names))
         errors = await bounded_gather(
             map(self._coordinator.delete_group, names), together_max=DELETED_TOGETHER_MAX

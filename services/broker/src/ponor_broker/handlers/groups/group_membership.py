@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ponor_kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
@@ -16,7 +14,7 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import JoinAnswer
 from ponor_broker.groups.member import JoinProtocol
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.api_handler import RequestContext
 
 REBALANCE_TIMEOUT_FROM: Final = 1
 KNOWN_MEMBER_ID_FROM: Final = 4
@@ -35,16 +33,6 @@ class GroupMembershipHandlers:
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
-
-    @property
-    def apis(self) -> Sequence[ApiHandler]:
-        """For the dispatcher."""
-        return (
-            ApiHandler(ApiKey.JOIN_GROUP, 0, 9, self.join, WhenFenced.REFUSES),
-            ApiHandler(ApiKey.SYNC_GROUP, 0, 5, self.sync, WhenFenced.REFUSES),
-            ApiHandler(ApiKey.HEARTBEAT, 0, 4, self.heartbeat, WhenFenced.REFUSES),
-            ApiHandler(ApiKey.LEAVE_GROUP, 0, 5, self.leave, WhenFenced.REFUSES),
-        )
 
     async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
         """JoinGroup."""
@@ -90,9 +78,8 @@ class GroupMembershipHandlers:
             assignment=answer.assignment,
         )
 
-    async def heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+    async def heartbeat(self, request: HeartbeatRequest, _: RequestContext) -> HeartbeatResponse:
         """Heartbeat."""
-        del context
         claim = MemberClaim(request.member_id, request.group_instance_id, request.generation_id)
         return HeartbeatResponse(error_code=await self._coordinator.heartbeat(request.group_id, claim))
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import ZERO_UUID
 from ponor_kafka.messages.offset_commit import (
@@ -44,52 +43,7 @@ from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.ports import TopicDirectory
 from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
-
-
-class OffsetDeleteHandler:
-    """Removes a group's offsets of a topic (KIP-496); answered when the removal is durable.
-
-    The coordinator refuses to remove offsets of a topic that a live member reads.
-    """
-
-    def __init__(self, coordinator: GroupCoordinator, topics: TopicDirectory) -> None:
-        self._coordinator = coordinator
-        self._topics = topics
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.OFFSET_DELETE, 0, 0, self.handle, WhenFenced.REFUSES)
-
-    async def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
-        """Return one result per partition, or one error for the group."""
-        del context
-        known = [
-            (topic.name, partition.partition_index)
-            for topic in request.topics
-            for partition in topic.partitions
-            if 0 <= partition.partition_index < (self._topics.partition_count(topic.name) or 0)
-        ]
-        answers = await self._coordinator.delete_offsets(request.group_id, known)
-        if isinstance(answers, ErrorCode):
-            return OffsetDeleteResponse(error_code=answers)
-        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return OffsetDeleteResponse(
-            topics=[
-                OffsetDeleteResponseTopic(
-                    topic.name,
-                    [
-                        OffsetDeleteResponsePartition(index, answers.get((topic.name, index), missing))
-                        for index in dict.fromkeys(
-                            partition.partition_index for partition in topic.partitions
-                        )
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-
+from ponor_broker.requests.api_handler import RequestContext
 
 TOPIC_IDS_FROM: Final = 10
 GROUPS_FROM: Final = 8
@@ -115,14 +69,6 @@ class GroupOffsetsHandlers:
         self._topics = topics
         self._clock = clock
         self._turns = Turns()
-
-    @property
-    def apis(self) -> Sequence[ApiHandler]:
-        """For the dispatcher."""
-        return (
-            ApiHandler(ApiKey.OFFSET_COMMIT, 2, 10, self.commit, WhenFenced.REFUSES),
-            ApiHandler(ApiKey.OFFSET_FETCH, 1, 10, self.fetch, WhenFenced.REFUSES),
-        )
 
     # --- OffsetCommit
 
@@ -287,6 +233,35 @@ class GroupOffsetsHandlers:
     def _id_of(self, name: str) -> bytes:
         topic_id = self._topics.topic_id(name)
         return ZERO_UUID if topic_id is None else topic_id.bytes
+
+    # --- OffsetDelete
+
+    async def delete(self, request: OffsetDeleteRequest, _: RequestContext) -> OffsetDeleteResponse:
+        """OffsetDelete (KIP-496): one result per partition when the removal is durable, or one error for
+        the group. The coordinator refuses to remove offsets of a topic that a live member reads.
+        """
+        known = [
+            (topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+            if 0 <= partition.partition_index < (self._topics.partition_count(topic.name) or 0)
+        ]
+        answers = await self._coordinator.delete_offsets(request.group_id, known)
+        if isinstance(answers, ErrorCode):
+            return OffsetDeleteResponse(error_code=answers)
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return OffsetDeleteResponse(
+            topics=[
+                OffsetDeleteResponseTopic(
+                    topic.name,
+                    [
+                        OffsetDeleteResponsePartition(index, answers.get((topic.name, index), missing))
+                        for index in dict.fromkeys(each.partition_index for each in topic.partitions)
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
 
 
 def _utf16_units(text: str) -> int:

@@ -1,7 +1,10 @@
-"""The handlers of consumer group APIs. They translate between the wire and `ponor_broker.groups`."""
+"""The APIs of consumer groups: versions and handlers. They translate between the wire and
+`ponor_broker.groups`.
+"""
 
 from __future__ import annotations
 
+from ponor_kafka.api import ApiKey
 from ponor_runtime.clock import Clock
 
 from ponor_broker.groups.coordinator import GroupCoordinator
@@ -9,16 +12,26 @@ from ponor_broker.groups.ports import TopicDirectory
 from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_membership import GroupMembershipHandlers
-from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers, OffsetDeleteHandler
-from ponor_broker.requests.api_handler import ApiHandler
+from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
+from ponor_broker.requests.api_handler import ApiHandler, Handle, WhenFenced
 
 
 def group_handlers(coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> list[ApiHandler]:
     """Return the handlers of the eleven APIs of classic groups."""
-    return [
-        FindCoordinatorHandler(coordinator).api,
-        *GroupMembershipHandlers(coordinator).apis,
-        *GroupOffsetsHandlers(coordinator, topics, clock).apis,
-        *GroupAdminHandlers(coordinator).apis,
-        OffsetDeleteHandler(coordinator, topics).api,
-    ]
+    members = GroupMembershipHandlers(coordinator)
+    offsets = GroupOffsetsHandlers(coordinator, topics, clock)
+    admin = GroupAdminHandlers(coordinator)
+    rows: tuple[tuple[ApiKey, int, int, Handle], ...] = (
+        (ApiKey.FIND_COORDINATOR, 0, 6, FindCoordinatorHandler(coordinator).handle),
+        (ApiKey.JOIN_GROUP, 0, 9, members.join),
+        (ApiKey.SYNC_GROUP, 0, 5, members.sync),
+        (ApiKey.HEARTBEAT, 0, 4, members.heartbeat),
+        (ApiKey.LEAVE_GROUP, 0, 5, members.leave),
+        (ApiKey.OFFSET_COMMIT, 2, 10, offsets.commit),
+        (ApiKey.OFFSET_FETCH, 1, 10, offsets.fetch),
+        (ApiKey.OFFSET_DELETE, 0, 0, offsets.delete),
+        (ApiKey.DESCRIBE_GROUPS, 0, 6, admin.describe),
+        (ApiKey.LIST_GROUPS, 0, 5, admin.list_groups),
+        (ApiKey.DELETE_GROUPS, 0, 3, admin.delete),
+    )
+    return [ApiHandler(*row, when_fenced=WhenFenced.REFUSES) for row in rows]

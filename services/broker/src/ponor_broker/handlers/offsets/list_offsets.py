@@ -11,7 +11,6 @@ import asyncio
 from collections import Counter
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.messages.list_offsets import (
     ListOffsetsPartition,
@@ -28,7 +27,7 @@ from ponor_broker.handlers.offsets.offset_lookup import TimestampOffset
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 
 LATEST: Final = -1
@@ -55,11 +54,6 @@ class ListOffsetsHandler:
     def __init__(self, partitions: PartitionManager) -> None:
         self._partitions = partitions
         self._searches = asyncio.Semaphore(SEARCHES_IN_FLIGHT_MAX)
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.LIST_OFFSETS, 1, 11, self.handle, WhenFenced.REFUSES)
 
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         """Return one result per partition."""

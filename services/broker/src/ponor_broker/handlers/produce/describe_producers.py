@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -19,7 +18,7 @@ from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.api_handler import RequestContext
 
 NO_COORDINATOR: Final = -1
 ROWS_PER_STEP: Final = 1_000
@@ -33,16 +32,8 @@ class DescribeProducersHandler:
         self._partitions = partitions
         self._turns = Turns()
 
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.DESCRIBE_PRODUCERS, 0, 0, self.handle, WhenFenced.REFUSES)
-
-    async def handle(
-        self, request: DescribeProducersRequest, context: RequestContext
-    ) -> DescribeProducersResponse:
+    async def handle(self, request: DescribeProducersRequest, _: RequestContext) -> DescribeProducersResponse:
         """Return one result per partition."""
-        del context
         # Each partition once: it may have thousands of producers.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:

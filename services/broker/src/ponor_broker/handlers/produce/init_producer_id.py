@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 
 from ponor.controller.v1.session_service_pb2 import AllocateProducerIds, Operation
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ponor_kafka.record_batch import NO_PRODUCER_ID
@@ -21,7 +20,10 @@ from ponor_runtime.identity import ProducerId
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import Session
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
+
+FIRST_EPOCH = 0
+NO_EPOCH = -1
 
 
 class ProducerIds:
@@ -65,33 +67,19 @@ class ProducerIds:
         self._end = granted.first_producer_id + granted.count
 
 
-FIRST_EPOCH = 0
-NO_EPOCH = -1
-
-
-class InitProducerIdHandler:
-    """Assigns a new producer id to every request without a transactional id, as Kafka does."""
-
-    def __init__(self, producer_ids: ProducerIds) -> None:
-        self._producer_ids = producer_ids
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, self.handle)
-
-    async def handle(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
-        """Return a new id with epoch 0. An id without an epoch, or an epoch without an id, is
-        refused.
-        """
-        del context
-        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
-            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
-        if request.transactional_id is not None:
-            code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
-            return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
-        try:
-            producer_id = await self._producer_ids.take()
-        except PartitionError as error:
-            return InitProducerIdResponse(error_code=error.code, producer_epoch=NO_EPOCH)
-        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
+async def init_producer_id(
+    producer_ids: ProducerIds, request: InitProducerIdRequest, _: RequestContext
+) -> InitProducerIdResponse:
+    """Return a new id with epoch 0 for every request without a transactional id, as Kafka does. An id
+    without an epoch, or an epoch without an id, is refused.
+    """
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
+    if request.transactional_id is not None:
+        code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
+        return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
+    try:
+        producer_id = await producer_ids.take()
+    except PartitionError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_epoch=NO_EPOCH)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)

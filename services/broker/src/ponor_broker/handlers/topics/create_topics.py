@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.configs.changes import checked_topic_configs
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.create_topics import (
@@ -25,7 +24,7 @@ from ponor_broker.handlers.topics.manual_assignment import check_replicas
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 
 UNSET: Final = -1
@@ -46,14 +45,8 @@ class CreateTopicsHandler:
         self._admin = admin
         self._descriptions = descriptions
 
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.CREATE_TOPICS, 2, 7, self.handle)
-
-    async def handle(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+    async def handle(self, request: CreateTopicsRequest, _: RequestContext) -> CreateTopicsResponse:
         """Return one result per topic; a topic that is named twice is refused."""
-        del context
         times = Counter(topic.name for topic in request.topics)
         results = await bounded_gather(
             self._create(topic, request) for topic in request.topics if times[topic.name] == 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import ZERO_UUID
 from ponor_kafka.messages.delete_topics import (
@@ -21,7 +20,7 @@ from ponor_kafka.messages.delete_topics import (
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 
 STATES_VERSION_MIN = 6
@@ -33,11 +32,6 @@ class DeleteTopicsHandler:
     def __init__(self, topics: Topics, admin: TopicAdmin) -> None:
         self._topics = topics
         self._admin = admin
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.DELETE_TOPICS, 1, 6, self.handle)
 
     async def handle(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
         """Return one result per topic; a topic that is named twice is not deleted."""

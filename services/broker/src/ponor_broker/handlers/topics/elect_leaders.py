@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -20,72 +19,63 @@ from ponor_kafka.messages.elect_leaders import (
 from ponor_metadata.nouns.topics import MOVES
 
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 
 ELECTION_TYPES: Final = (0, 1)
 """Preferred, unclean."""
 
 
-class ElectLeadersHandler:
-    """Answers from the image."""
-
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-
-    @property
-    def api(self) -> ApiHandler:
-        """For the dispatcher."""
-        return ApiHandler(ApiKey.ELECT_LEADERS, 0, 2, self.handle)
-
-    async def handle(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-        """Return a result per requested partition; for null, the empty result of all topics."""
-        del context
-        if request.topic_partitions is None:
-            return ElectLeadersResponse(
-                replica_election_results=[ReplicaElectionResult(row.name) for row in self._topics.all()]
-            )
-        is_known = request.election_type in ELECTION_TYPES
-        results = [
+async def elect_leaders(
+    topics: Topics, request: ElectLeadersRequest, _: RequestContext
+) -> ElectLeadersResponse:
+    """Return a result per requested partition; for null, the empty result of all topics."""
+    if request.topic_partitions is None:
+        return ElectLeadersResponse(
+            replica_election_results=[ReplicaElectionResult(row.name) for row in topics.all()]
+        )
+    if request.election_type in ELECTION_TYPES:
+        error_code, refusal = ErrorCode.NONE, None
+    else:
+        error_code, refusal = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
+    return ElectLeadersResponse(
+        error_code=error_code,
+        replica_election_results=[
             ReplicaElectionResult(
                 wanted.topic,
                 [
-                    self._elect(wanted.topic, index)
-                    if is_known
-                    else PartitionResult(
-                        index, ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
-                    )
+                    _elect(topics, wanted.topic, index)
+                    if refusal is None
+                    else PartitionResult(index, error_code, refusal)
                     for index in wanted.partitions
                 ],
             )
             for wanted in request.topic_partitions
-        ]
-        return ElectLeadersResponse(
-            error_code=ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST,
-            replica_election_results=results,
-        )
+        ],
+    )
 
-    def _elect(self, topic: str, index: int) -> PartitionResult:
-        row = self._topics.by_name(topic)
-        if row is None:
-            return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic}")
-        partition = self._topics.partition(row.topic_id, index)
-        if partition is None:
-            return PartitionResult(
-                index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}"
-            )
-        move = self._topics.image[MOVES].get((row.topic_id, index))
-        if move is not None:
-            return PartitionResult(
-                index,
-                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                f"{topic}-{index} moves to broker {move.target_id}, which is elected when broker {move.source_id} has closed the streams.",
-            )
-        if self._topics.broker(partition.leader_id) is None:
-            return PartitionResult(
-                index,
-                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                f"Broker {partition.leader_id} leads {topic}-{index} and is unavailable.",
-            )
+
+def _elect(topics: Topics, topic: str, index: int) -> PartitionResult:
+    row = topics.by_name(topic)
+    if row is None:
+        return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic}")
+    partition = topics.partition(row.topic_id, index)
+    if partition is None:
         return PartitionResult(
-            index, ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+            index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}"
         )
+    move = topics.image[MOVES].get((row.topic_id, index))
+    if move is not None:
+        return PartitionResult(
+            index,
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"{topic}-{index} moves to broker {move.target_id}, which is elected when broker {move.source_id} has closed the streams.",
+        )
+    if topics.broker(partition.leader_id) is None:
+        return PartitionResult(
+            index,
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"Broker {partition.leader_id} leads {topic}-{index} and is unavailable.",
+        )
+    return PartitionResult(
+        index, ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+    )

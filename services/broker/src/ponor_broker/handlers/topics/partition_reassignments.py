@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from ponor.common.v1 import error_pb2
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -43,7 +42,7 @@ from ponor_broker.partitions.handoff.move_operations import (
 )
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import RequestContext
 
 REASON: Final = "requested by a Kafka client"
 TIMEOUT_MS_MIN: Final = 1
@@ -66,21 +65,12 @@ class PartitionReassignmentsHandler:
         self._topics = topics
         self._moves = moves
 
-    @property
-    def apis(self) -> list[ApiHandler]:
-        """For the dispatcher."""
-        return [
-            ApiHandler(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, self.alter),
-            ApiHandler(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, self.ongoing),
-        ]
-
     # Alter
 
     async def alter(
-        self, request: AlterPartitionReassignmentsRequest, context: RequestContext
+        self, request: AlterPartitionReassignmentsRequest, _: RequestContext
     ) -> AlterPartitionReassignmentsResponse:
         """Return a result per partition. A refused partition does not affect the others."""
-        del context
         moves: dict[PartitionKey, NodeId] = {}
         cancels: dict[PartitionKey, None] = {}
         refusals: dict[tuple[str, int], PartitionError] = {}
@@ -188,10 +178,9 @@ class PartitionReassignmentsHandler:
     # List
 
     async def ongoing(
-        self, request: ListPartitionReassignmentsRequest, context: RequestContext
+        self, request: ListPartitionReassignmentsRequest, _: RequestContext
     ) -> ListPartitionReassignmentsResponse:
         """List the moves, of all topics or of the requested ones."""
-        del context
         topics = [
             OngoingTopicReassignment(name, [_ongoing(move) for move in moves])
             for name, moves in self._moves_of(request.topics).items()
