@@ -61,7 +61,7 @@ def test_brokers_find_the_controllers_and_clients_find_the_brokers(tmp_path: Pat
         assert broker.options.wal.name == "OBJECT"
         assert broker.settings.connections_max == 123
         assert broker.settings.drain_ms_max == (600 - 5 - 15) * 1000
-        assert broker.object_store == SMALLEST["objectStore"]["url"]
+        assert broker.options.object_store == SMALLEST["objectStore"]["url"]
         _probes_ask_where_the_service_answers(workload, broker.metrics)
 
 

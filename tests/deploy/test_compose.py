@@ -63,7 +63,7 @@ def test_everybody_uses_the_store_that_is_there_with_a_key_that_it_knows(tmp_pat
     keys = (COMPOSE.parent / "s3.json").read_text()
     for each in [*containers("broker"), *containers("gc"), *containers("compactor")]:
         endpoint = urlsplit(
-            ROLES[each.command[0]](each.environment, tmp_path).object_store.partition("endpoint=")[2]
+            ROLES[each.command[0]](each.environment, tmp_path).options.object_store.partition("endpoint=")[2]
         )
         assert endpoint.hostname == store.name
         assert f"-s3.port={endpoint.port}" in store.command

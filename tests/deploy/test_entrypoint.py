@@ -34,7 +34,7 @@ def test_a_broker_is_who_its_pods_ordinal_says(tmp_path: Path) -> None:
     assert broker.options.controllers == ("c-0.c:9090", "c-1.c:9090", "c-2.c:9090")
     assert broker.ready_file == Path("/run/ponor/ready.json")
     assert broker.metrics == "0.0.0.0:9404"
-    assert broker.object_store == "s3://bucket/prefix"
+    assert broker.options.object_store == "s3://bucket/prefix"
 
 
 def test_a_broker_listens_where_clients_are_told_that_it_is(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_the_service_replaces_the_entrypoint_and_refuses_in_its_own_words(tmp_pa
 
 def test_controllers_speak_tls_with_each_other_where_files_are_given(tmp_path: Path) -> None:
     pod = {**CLUSTER, "PONOR_POD": "demo-controller-0"}
-    assert controller_of(pod, tmp_path).peer_tls is None
-    files = controller_of({**pod, "PONOR_PEER_TLS": "/etc/ponor/peer-tls"}, tmp_path).peer_tls
+    assert controller_of(pod, tmp_path).options.peer_tls is None
+    files = controller_of({**pod, "PONOR_PEER_TLS": "/etc/ponor/peer-tls"}, tmp_path).options.peer_tls
     assert files is not None
     named = (files.certificate, files.key, files.authorities)
     assert named == tuple(Path("/etc/ponor/peer-tls", name) for name in ("tls.crt", "tls.key", "ca.crt"))

@@ -13,11 +13,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from ponor_cli.clients.image_reader import read_image
 from ponor_cli.commands.object_map import MapTotals, draw, map_topic, totals_of
-from ponor_compactor.app import CompactorOptions
 from ponor_compactor.app import run as run_compactor
 from ponor_compactor.pace import Pace
 from ponor_compactor.settings import CompactorSettings
 from ponor_controller.settings import CompactionSettings, ControllerSettings
+from ponor_metadata.client.node_process import NodeOptions
 from ponor_metadata.nouns.compactions import COMPACTIONS
 from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_rpc.grpc_network import GrpcNetwork
@@ -124,7 +124,7 @@ async def compacting(
     pace = Pace(runtime.clock, SETTINGS, telemetry)
     objects, multipart = wrap_stores(store, parts, runtime=runtime, policy=pace)
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    options = CompactorOptions(compose_node_id(ORDINAL, number), (cluster.controller,))
+    options = NodeOptions(compose_node_id(ORDINAL, number), (cluster.controller,))
     task = asyncio.create_task(
         run_compactor(
             runtime,

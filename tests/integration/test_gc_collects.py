@@ -15,13 +15,13 @@ from ponor_cli.commands.object_reconcile import one_round, shown
 from ponor_controller.app import run as run_controller
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
-from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict
 from ponor_metadata.client.errors import NodeFencedError
 from ponor_metadata.client.joining import ANY_CLUSTER, join
 from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.node_process import NodeOptions
 from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.store_marker import PREFIX
 from ponor_metadata.client.subscription import SubscriptionClient
@@ -159,7 +159,7 @@ async def collecting(
         each.runtime.clock, each.runtime.randomness, each.runtime.disk, each.runtime.network, telemetry
     )
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    options = GcOptions(compose_node_id(ORDINAL, number), (each.address,))
+    options = NodeOptions(compose_node_id(ORDINAL, number), (each.address,))
     task = asyncio.create_task(
         run_gc(
             runtime,
@@ -345,7 +345,7 @@ async def test_a_store_that_fails_only_delays_collection(
             each.runtime.clock, each.runtime.randomness, each.runtime.disk, each.runtime.network, telemetry
         )
         stop = asyncio.Event()
-        options = GcOptions(compose_node_id(ORDINAL, 1_000), (each.address,))
+        options = NodeOptions(compose_node_id(ORDINAL, 1_000), (each.address,))
         task = asyncio.create_task(
             run_gc(runtime, controller_claim_ttl, options, store=store, stop=stop, ready=lambda _: None)
         )
@@ -370,7 +370,7 @@ async def test_a_collector_whose_id_was_taken_stops_by_itself(tmp_path: Path) ->
 
 async def test_a_node_id_of_another_cluster_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
-        options = GcOptions(compose_node_id(ClusterOrdinal(9), 1_000), (each.address,))
+        options = NodeOptions(compose_node_id(ClusterOrdinal(9), 1_000), (each.address,))
         with pytest.raises((OperationError, ExceptionGroup)) as refused:
             await run_gc(
                 each.runtime,

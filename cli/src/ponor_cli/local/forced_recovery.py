@@ -95,7 +95,7 @@ def _recovered(file: Path, data: Path | None = None) -> ForcedRecovery:
 
 
 async def _force(configuration: ControllerConfiguration) -> ForcedRecovery:
-    disk, network = SystemDisk(), GrpcNetwork(tls=configuration.peer_tls)
+    disk, network = SystemDisk(), GrpcNetwork(tls=configuration.options.peer_tls)
     try:
         runtime = Runtime(SystemClock(), SystemRandomness(), disk, network, Telemetry(), _fail_stop)
         return await force_recovery(runtime, configuration.settings, configuration.options)

@@ -48,7 +48,9 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
     gc.set_threshold(*GC_THRESHOLDS)
     metrics = start_metrics(runtime, configuration.metrics)
     try:
-        store = await open_object_store(configuration.object_store, runtime=runtime, environment=os.environ)
+        store = await open_object_store(
+            configuration.options.object_store, runtime=runtime, environment=os.environ
+        )
     except ValueError as error:
         raise StartRefusedError(str(error)) from error
 
@@ -59,7 +61,7 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
 
     try:
         condition = await prove_store(
-            configuration.object_store, runtime, os.environ, configuration.options.wal
+            configuration.options.object_store, runtime, os.environ, configuration.options.wal
         )
         await run(
             runtime,

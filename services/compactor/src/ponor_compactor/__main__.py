@@ -36,7 +36,7 @@ async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: a
     pace = Pace(runtime.clock, configuration.settings, runtime.telemetry)
     try:
         store, multipart = await open_stores(
-            configuration.object_store, runtime=runtime, environment=os.environ, policy=pace
+            configuration.options.object_store, runtime=runtime, environment=os.environ, policy=pace
         )
     except ValueError as error:
         raise StartRefusedError(str(error)) from error

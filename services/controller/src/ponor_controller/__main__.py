@@ -39,9 +39,9 @@ async def serve(configuration: ControllerConfiguration, runtime: Runtime, stop: 
         announce(runtime, configuration.ready_file, {**addresses, **metrics})
 
     peer_network = None
-    if configuration.peer_tls is not None:
+    if configuration.options.peer_tls is not None:
         peer_network = GrpcNetwork(
-            fail_stop=runtime.fail_stop, tls=configuration.peer_tls, health=runtime.health
+            fail_stop=runtime.fail_stop, tls=configuration.options.peer_tls, health=runtime.health
         )
     try:
         await run(

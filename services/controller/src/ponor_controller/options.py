@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
+from ponor_rpc.tls import TlsFiles
 from ponor_runtime.identity import UNKNOWN_ORDINAL, ClusterOrdinal, NodeId, compose_node_id, number_of_node
 
 from ponor_controller.consensus.members import Member
@@ -25,6 +26,7 @@ class ControllerOptions:
         cluster_id: empty, or the id that the directory must have.
         node_id: None: the first controller's. An id below 2^16 is a number within the cluster's ordinal.
         peer_listen: HOST:PORT for other controllers; empty: no controller can join this one.
+        peer_tls: files of mutual TLS between controllers; None: no TLS.
         voters: node ids and addresses of controllers, which take precedence over those in the log. With `format`
             also the voters of a new cluster. Directory ids are ignored: every directory draws its own.
         format: whether an empty directory may become a voter of a new cluster. Otherwise it waits until a
@@ -37,6 +39,7 @@ class ControllerOptions:
     cluster_id: str = ""
     node_id: NodeId | None = None
     peer_listen: str = ""
+    peer_tls: TlsFiles | None = None
     voters: tuple[Member, ...] = ()
     format: bool = False
 

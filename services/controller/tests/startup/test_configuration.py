@@ -82,7 +82,7 @@ def test_voters_are_read(tmp_path: Path) -> None:
     assert (options.node_id, options.peer_listen, options.format) == (592_825, "h1:1", True)
     assert [voter.node_id for voter in options.voters] == [592_824, 592_825, 592_826]
     assert options.voters[1].directory_id == b"", "every directory draws its own"
-    assert configuration.peer_tls == TlsFiles(Path("c"), Path("k"), Path("a"))
+    assert options.peer_tls == TlsFiles(Path("c"), Path("k"), Path("a"))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.
     pace = DeletionPace(runtime.clock, configuration.settings, runtime.telemetry)
     try:
         store, multipart = await open_stores(
-            configuration.object_store, runtime=runtime, environment=os.environ, policy=pace
+            configuration.options.object_store, runtime=runtime, environment=os.environ, policy=pace
         )
     except ValueError as error:
         raise StartRefusedError(str(error)) from error

@@ -12,7 +12,6 @@ from typing import Final
 from ponor_broker.app import run as run_broker
 from ponor_broker.options import BrokerOptions
 from ponor_broker.settings import BrokerSettings
-from ponor_compactor.app import CompactorOptions
 from ponor_compactor.app import run as run_compactor
 from ponor_compactor.pace import Pace
 from ponor_compactor.settings import CompactorSettings
@@ -20,9 +19,9 @@ from ponor_controller.app import run as run_controller
 from ponor_controller.consensus.members import Member
 from ponor_controller.options import FIRST_CONTROLLER_NUMBER, ControllerOptions
 from ponor_controller.settings import ControllerSettings
-from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc
 from ponor_gc.settings import GcSettings
+from ponor_metadata.client.node_process import NodeOptions
 from ponor_metadata.client.store_marker import PREFIX
 from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
@@ -274,7 +273,7 @@ class SimCluster:
             await store.close()
 
     async def _gc(self, runtime: Runtime, stop: asyncio.Event) -> None:
-        options = GcOptions(compose_node_id(ORDINAL, FIRST_GC), self.addresses)
+        options = NodeOptions(compose_node_id(ORDINAL, FIRST_GC), self.addresses)
         store = await self._open_store(runtime)
         try:
             await run_gc(
@@ -298,7 +297,7 @@ class SimCluster:
         await run_compactor(
             runtime,
             settings,
-            CompactorOptions(self.node_of(name), self.addresses),
+            NodeOptions(self.node_of(name), self.addresses),
             store=store,
             multipart=multipart,
             stop=self._new_stop(name),
