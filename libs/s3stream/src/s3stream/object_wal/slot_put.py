@@ -24,6 +24,7 @@ from ponor_runtime.randomness import Randomness
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 
+from s3stream.backoff import CallBackoff, SharedBackoff
 from s3stream.errors import ObjectCorruptError, StorageFailedError
 from s3stream.object_wal.hedged_put import Copy, break_off, put_hedged
 from s3stream.object_wal.hedging import Hedging
@@ -53,6 +54,7 @@ class SlotPut:
     ) -> None:
         self._store = store
         self._clock = clock
+        self._backoff = SharedBackoff(clock)
         self._randomness = randomness
         self._retry_ms_max = retry_ms_max
         self._tasks = tasks
@@ -75,6 +77,7 @@ class SlotPut:
         began_ns = self._clock.monotonic_ns()
         self._hedging.began()
         await self._put_until_known(key, label, buffers)
+        self._backoff.answered()
         self._hedging.answered((self._clock.monotonic_ns() - began_ns) / 1e6)
 
     async def finish(self) -> None:
@@ -84,6 +87,7 @@ class SlotPut:
 
     async def _put_until_known(self, key: str, label: Label, buffers: Sequence[Buffer]) -> None:
         hedges = self._hedging.hedges(label.object_bytes)
+        backoff = self._backoff.call()
         attempt = 0
         while True:
             try:
@@ -94,7 +98,7 @@ class SlotPut:
                 if await self._is_own(key, label):
                     return
             except ObjectStoreError as error:
-                await self._wait(key, attempt, error)
+                await self._wait(key, attempt, error, backoff)
             attempt += 1
 
     async def _is_own(self, key: str, label: Label) -> bool:
@@ -112,7 +116,7 @@ class SlotPut:
         except ObjectCorruptError as error:
             raise StorageFailedError(f"{key}: taken, and not by a slot: {error}") from error
         except ObjectStoreError as error:
-            await self._wait(key, 0, error)
+            await self._wait(key, 0, error, self._backoff.call())
             return False
         if (found.kind, found.nonce, found.object_bytes) == (label.kind, label.nonce, label.object_bytes):
             self._read_backs["own"].add(1)
@@ -135,11 +139,11 @@ class SlotPut:
         self._left.add(left)
         left.add_done_callback(self._left.discard)
 
-    async def _wait(self, key: str, attempt: int, error: ObjectStoreError) -> None:
+    async def _wait(self, key: str, attempt: int, error: ObjectStoreError, backoff: CallBackoff) -> None:
         ceiling_ms = min(_RETRY_MS_FIRST << min(attempt, 20), self._retry_ms_max)
         delay_s = (ceiling_ms / 2 + self._randomness.uniform(0, ceiling_ms / 2)) / 1000
         LOG.warning("slot %s is tried again in %.1f s: %s: %s", key, delay_s, type(error).__name__, error)
-        await self._clock.sleep(delay_s)
+        await backoff.wait(delay_s)
 
 
 async def _let_end(copies: list[Copy]) -> None:

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from ponor_runtime.clock import Clock
-from ponor_runtime.object_store import MultipartNotFoundError, ObjectAlreadyExistsError, ObjectStoreError
+from ponor_runtime.object_store import (
+    MultipartNotFoundError,
+    ObjectAlreadyExistsError,
+    ObjectNotFoundError,
+    ObjectStoreError,
+)
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
 
+from s3stream.backoff import CallBackoff, SharedBackoff
 from s3stream.stores.policy import OBJECT_OPERATIONS, Attempt, Listing, Operation, StorePolicy
 
 _T = TypeVar("_T")
@@ -29,6 +35,8 @@ class RetrySettings:
 class Retries(StorePolicy):
     """Repeats retriable failures; raises the last error when time or attempts are used up.
 
+    After an outage, the first answer to a call ends the pauses of the others (`SharedBackoff`).
+
     The first attempt of a create-only call may have been applied although its answer was lost. The
     second attempt then finds the key taken, and `Operation.was_applied` decides whether that is a
     success.
@@ -44,6 +52,7 @@ class Retries(StorePolicy):
         operations: Sequence[str] = OBJECT_OPERATIONS,
     ) -> None:
         self._clock = clock
+        self._backoff = SharedBackoff(clock)
         self._randomness = randomness
         self._settings: Final = settings if settings is not None else RetrySettings()
         self._retries = {
@@ -54,13 +63,20 @@ class Retries(StorePolicy):
         retry = self._new_retry(operation)
         while True:
             try:
-                return await attempt()
+                result = await attempt()
             except (ObjectAlreadyExistsError, MultipartNotFoundError):
+                self._backoff.answered()
                 if not retry.failures or operation.was_applied is None or not await operation.was_applied():
                     raise
                 return cast("_T", None)  # operations with `was_applied` return nothing
+            except ObjectNotFoundError:
+                self._backoff.answered()
+                raise
             except ObjectStoreError as error:
                 await retry.wait_after(error)
+            else:
+                self._backoff.answered()
+                return result
 
     async def listing(self, operation: Operation, attempt: Listing[_T]) -> AsyncIterator[_T]:
         """Restart an interrupted listing, and skip the items that were already yielded.
@@ -84,6 +100,7 @@ class Retries(StorePolicy):
             except ObjectStoreError as error:
                 failure = error
             else:
+                self._backoff.answered()
                 if skipping:
                     raise failure
                 return
@@ -93,16 +110,23 @@ class Retries(StorePolicy):
             await retry.wait_after(failure)
 
     def _new_retry(self, operation: Operation) -> _Retry:
-        return _Retry(self._clock, self._randomness, self._settings, self._retries[operation.name].add)
+        count = self._retries[operation.name].add
+        return _Retry(self._clock, self._backoff.call(), self._randomness, self._settings, count)
 
 
 class _Retry:
     """The attempts of one call."""
 
     def __init__(
-        self, clock: Clock, randomness: Randomness, settings: RetrySettings, count: Callable[[int], None]
+        self,
+        clock: Clock,
+        backoff: CallBackoff,
+        randomness: Randomness,
+        settings: RetrySettings,
+        count: Callable[[int], None],
     ) -> None:
         self._clock = clock
+        self._backoff = backoff
         self._randomness = randomness
         self._settings = settings
         self._count = count
@@ -118,7 +142,7 @@ class _Retry:
         if self._clock.monotonic_ns() + delay_ms * 1_000_000 >= self._deadline_ns:
             raise error
         self._count(1)
-        await self._clock.sleep(delay_ms / 1000)
+        await self._backoff.wait(delay_ms / 1000)
 
     def _delay_ms(self) -> float:
         # "Equal jitter": the fixed half relieves a store in trouble, the random half spreads the callers.

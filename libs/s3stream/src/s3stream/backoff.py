@@ -1,0 +1,62 @@
+"""Waits before repeated calls to a store. After an outage, the first answer ends the long waits of all calls."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.tasks import Wake
+
+ENDED_S_MIN: Final = 0.5
+"""Shorter waits run to their end: ending them would gain little, and they spread the calls."""
+
+
+class SharedBackoff:
+    """What the waiting calls to one store share."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: dict[Wake, None] = {}
+        self.answers = 0
+
+    def answered(self) -> None:
+        """Count an answer of the store, and end the waits."""
+        self.answers += 1
+        if self._waiting:
+            for wake in self._waiting:
+                wake.set()
+            self._waiting.clear()
+
+    def call(self) -> CallBackoff:
+        """Return the waits of one call."""
+        return CallBackoff(self)
+
+    async def sleep(self, delay_s: float, *, ends_early: bool) -> None:
+        """Wait, or until the next answer with `ends_early`."""
+        if not ends_early or delay_s < ENDED_S_MIN:
+            await self._clock.sleep(delay_s)
+            return
+        wake = Wake(self._clock)
+        self._waiting[wake] = None
+        try:
+            await wake.wait(delay_s)
+        finally:
+            self._waiting.pop(wake, None)
+
+
+class CallBackoff:
+    """The waits of one call.
+
+    An answer to another call ends a wait only if no call was answered since the wait before, or since the call began.
+    A store that refuses some calls and answers others therefore gets the full backoff.
+    """
+
+    def __init__(self, shared: SharedBackoff) -> None:
+        self._shared = shared
+        self._answers = shared.answers
+
+    async def wait(self, delay_s: float) -> None:
+        """Wait before the next attempt."""
+        is_outage = self._answers == self._shared.answers
+        self._answers = self._shared.answers
+        await self._shared.sleep(delay_s, ends_early=is_outage)
