@@ -37,7 +37,6 @@ PENDING: Final = (
     "docs/compatibility",
     "libs/metadata/",
     "libs/raft/tests/",
-    "libs/s3stream/",
     "libs/simulation/",
     "simulation/",
     "services/broker/",

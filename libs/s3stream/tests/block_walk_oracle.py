@@ -1,4 +1,6 @@
-"""The walk over the record headers of a block in Python: the oracle of the compiled `s3stream.objects.block_walk`."""
+"""Pure Python walk over the record headers of a block: the oracle of the compiled
+`s3stream.objects.block_walk`.
+"""
 
 from __future__ import annotations
 

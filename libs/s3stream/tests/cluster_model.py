@@ -1,6 +1,7 @@
-"""A reference model of the controller, as far as s3stream sees it: the semantics of the three ports, checked strictly, in memory.
+"""Strict in-memory model of the controller that implements the three ports of s3stream.
 
-For tests of s3stream alone; the real controller has its own. The model outlives the processes of its nodes: `register` is what a process does at its start.
+Only for tests of s3stream. The model outlives the processes of its nodes; each process calls
+`register` at its start.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from s3stream.settings import PREPARED_IDS_MAX
 
 NAMESPACE = "model"
 NODE = NodeId(1)
-"""The node of tests that have only one."""
+"""Id of the only node, in tests with a single node."""
 
 
 @dataclass
@@ -43,7 +44,7 @@ class StreamRow:
     end_offset: int = 0
     open: bool = False
     owner: tuple[NodeId, int] = (NodeId(-1), -1)
-    """Node and its epoch, of the process that opened it last."""
+    """Node and epoch of the process that opened the stream last."""
     pieces: list[ObjectPiece] = field(default_factory=list)
 
 
@@ -62,7 +63,7 @@ class WalRow:
 
 
 class ClusterModel:
-    """The cluster's state, and the log of what was committed."""
+    """State of the cluster, and the log of its commits."""
 
     def __init__(self, clock: Clock, *, prepared_ttl_ms: int = 3_600_000) -> None:
         self.clock = clock
@@ -72,22 +73,23 @@ class ClusterModel:
         self.streams: dict[StreamId, StreamRow] = {}
         self.wals: dict[WalName, WalRow] = {}
         self.closed_wals: dict[WalName, int] = {}
-        """End sequences."""
+        """End sequences of closed logs."""
         self.prepared: dict[ObjectId, int] = {}
         self.committed: dict[ObjectId, UploadedObject] = {}
         self.commits: list[CommitRow] = []
         self.hidden_streams: set[StreamId] = set()
-        """Streams that the node's image does not show yet."""
+        """Streams that the node's image does not contain yet."""
         self.incarnation_unconfirmed = False
         """Whether a forced recovery of the controllers waits for confirmation."""
         self.on_step: Callable[[str], None] = lambda _: None
-        """Called before and after each change, such as "commit:before"; may raise to play a crash."""
+        """Called before and after each change, for example with "commit:before". May raise to
+        simulate a crash."""
         self._next_stream = 1
         self._next_object = 1
 
     @property
     def node_epoch(self) -> int:
-        """Of the node of tests that have only one."""
+        """Trim point of the only node, in tests with a single node."""
         return self.node_epochs.get(NODE, 0)
 
     @node_epoch.setter
@@ -95,17 +97,19 @@ class ClusterModel:
         self.node_epochs[NODE] = self._newest_epoch = epoch
 
     def register(self, node_id: NodeId = NODE) -> ClusterNode:
-        """A new process of the node: the older ones are fenced."""
+        """Register a new process of the node, which fences the older ones."""
         self.fence(node_id)
         return ClusterNode(self, self.node_epochs[node_id], node_id)
 
     def fence(self, node_id: NodeId) -> None:
-        """Processes of the node change nothing any more."""
+        """Refuse all further changes by processes of the node."""
         self._newest_epoch += 1
         self.node_epochs[node_id] = self._newest_epoch
 
     def assign_wals(self, node_id: NodeId, recoverer: ClusterNode) -> list[OpenWal]:
-        """Let a process recover every open log of a node's older epochs; they and their trim points, as the controller has them now."""
+        """Assign every open log of a node's older epochs to a process; return the logs with their
+        current trim points.
+        """
         assigned: list[OpenWal] = []
         for name, row in self.wals.items():
             if name.node_id == node_id and name.epoch < self.node_epochs[node_id]:
@@ -136,7 +140,7 @@ class ClusterNode:
         self.epoch = epoch
         self.node_id = node_id
 
-    # --- streams -----------------------------------------------------------------------------------------------------------------
+    # --- streams
 
     async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
         self._check_node()
@@ -196,7 +200,7 @@ class ClusterNode:
     def exists(self, stream_id: StreamId) -> bool:
         return stream_id in self.cluster.streams and stream_id not in self.cluster.hidden_streams
 
-    # --- objects -----------------------------------------------------------------------------------------------------------------
+    # --- objects
 
     async def prepare_objects(self, count: int) -> PreparedObjects:
         self._step("prepare:before")
@@ -251,7 +255,7 @@ class ClusterNode:
             piece for piece in pieces if piece.end_offset > start_offset and piece.start_offset < end_offset
         ][:pieces_max]
 
-    # --- logs in the object store ------------------------------------------------------------------------------------------------
+    # --- logs in the object store
 
     async def open_wal(self) -> WalName:
         if self.epoch != self.cluster.node_epochs[self.node_id]:
@@ -301,7 +305,7 @@ class ClusterNode:
         row = self.cluster.wals[name]
         row.trim_sequence = max(row.trim_sequence, trim_sequence)
 
-    # --- rules -------------------------------------------------------------------------------------------------------------------
+    # --- rules
 
     def _check_range(self, part: StreamRange, owner: tuple[NodeId, int]) -> None:
         assert part.start_offset < part.end_offset

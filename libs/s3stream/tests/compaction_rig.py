@@ -1,4 +1,4 @@
-"""What tests of compaction stand on: real objects in a memory store, and everything that can be read from a set of them."""
+"""Rig for compaction tests: real objects in a memory store, and a reader of all their records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Ranges = Sequence[tuple[int, int, int]]
 """Stream, start offset, end offset."""
 
 Record = tuple[int, int, int, int, bytes]
-"""Stream, base offset, count, epoch, payload: what a fetch returns of a record."""
+"""Stream, base offset, count, epoch, payload: what a fetch returns."""
 
 
 def states(starts: Mapping[int, int]) -> dict[StreamId, StreamState]:
@@ -39,7 +39,7 @@ def states(starts: Mapping[int, int]) -> dict[StreamId, StreamState]:
 
 
 class CountingThrottle(Unthrottled):
-    """Lets everything pass and remembers it."""
+    """A throttle without limits that records its calls."""
 
     def __init__(self) -> None:
         self.reads: list[int] = []
@@ -54,7 +54,7 @@ class CountingThrottle(Unthrottled):
 
 @dataclass
 class World:
-    """A store with objects in it, and a compaction that writes more."""
+    """A store with objects, and a compaction of them."""
 
     part_size_bytes_min: int = 1
     budget_bytes: int = 1 << 20
@@ -91,7 +91,9 @@ class World:
         epoch: int = 0,
         known_streams: Collection[int] = (),
     ) -> ObjectLocation:
-        """An object of records with one offset each, which is their time too; of some streams their smallest timestamps are known."""
+        """Create an object of records that span one offset each, with the offset as timestamp. Some
+        streams have known smallest timestamps.
+        """
         object_id = ObjectId(self.next_id)
         self.next_id += 1
         writer = ObjectWriter(object_id, block_bytes_max=block_bytes_max)
@@ -107,7 +109,7 @@ class World:
         return ObjectLocation(object_id, NAMESPACE, 0, encoded.size_bytes)
 
     async def run(self, plan: CompactionPlan | CopyPlan) -> list[ObjectLocation]:
-        """Execute; what a commit would put in the place of the sources."""
+        """Execute a plan; return the objects to commit in place of the sources."""
         done: CompactedObjects = await self.compaction.run(plan)
         uploaded = [*([done.stream_set_object] if done.stream_set_object else []), *done.stream_objects]
         locations = [ObjectLocation(each.object_id, NAMESPACE, 0, each.size_bytes) for each in uploaded]
@@ -121,7 +123,7 @@ class World:
     async def records(
         self, locations: Sequence[ObjectLocation], streams: Mapping[StreamId, StreamState]
     ) -> list[Record]:
-        """Everything that is readable in these objects, by stream and offset."""
+        """Return all records of these objects, by stream and offset."""
         found: list[Record] = []
         for location in locations:
             for entry in await read_index(self.store, location.key, location.size_bytes):

@@ -1,6 +1,8 @@
-"""Brokers without disks that come and go: real client, log and takeover over a bucket in memory; the controller is `cluster_model`.
+"""Brokers without disks over a bucket in memory: real client, log and takeover, with
+`cluster_model` as the controller.
 
-What lives here: processes that die without a word, puts that land late, and the comparison of what was acknowledged with what is committed.
+Processes can be killed, puts can arrive late, and acknowledged records are compared with committed
+ones.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from libs.s3stream.tests.wal_rigs import system_runtime
 
 
 class SlowWayStore(MemoryObjectStore):
-    """Puts of slots of one node can be held on their way: they land when the test says so, or when their process has long been given up."""
+    """A store that can hold back puts of a node's slots until the test releases them, even after
+    their process ended.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +51,7 @@ class SlowWayStore(MemoryObjectStore):
         await super().put(key, buffers)
 
     def let_go(self) -> None:
-        """Everything that was held lands, in the order it was sent."""
+        """Apply all held puts in the order in which they were sent."""
         self.holds = lambda _: False
         for _, _, landed in self.held:
             if not landed.done():
@@ -102,7 +106,7 @@ class Broker:
         return opened
 
     def append(self, stream: Stream, payload: bytes) -> asyncio.Future[None]:
-        """Append; whatever is acknowledged is remembered for the cluster."""
+        """Append a record, and note it in the cluster when it is acknowledged."""
         future = stream.append(payload, count=1, max_timestamp=1)
 
         def told(done: asyncio.Future[None]) -> None:
@@ -113,12 +117,12 @@ class Broker:
         return future
 
     async def stop(self) -> None:
-        """The process is gone without a word."""
+        """Kill the process without a shutdown."""
         await self.tasks.close()
 
 
 class DisklessCluster:
-    """A bucket, a controller, and brokers that come and go."""
+    """A bucket, a controller, and brokers."""
 
     def __init__(self) -> None:
         self.runtime = system_runtime()
@@ -144,7 +148,7 @@ class DisklessCluster:
         return broker
 
     def fail_over(self, node_id: NodeId, recoverer: Broker) -> list[OpenWal]:
-        """The controller fences a node and assigns its logs."""
+        """Fence a node and assign its logs to another one."""
         self.model.fence(node_id)
         return self.model.assign_wals(node_id, recoverer.node)
 
@@ -160,7 +164,7 @@ class DisklessCluster:
         )
 
     async def committed(self, stream: StreamId) -> list[bytes]:
-        """The stream as its objects have it."""
+        """Return the stream's committed records."""
         found: list[bytes] = []
         offset = 0
         for piece in self.model.streams[stream].pieces:
@@ -175,7 +179,7 @@ class DisklessCluster:
         return found
 
     async def check(self) -> None:
-        """Everything acknowledged is committed, in order, once."""
+        """Check that every acknowledged record is committed exactly once and in order."""
         for stream, acknowledged in self.acknowledged.items():
             found = await self.committed(stream)
             assert len(found) == len(set(found)), "nothing twice"

@@ -1,6 +1,8 @@
-"""Brokers without disks, in virtual time, on an unreliable store: they are paused, fenced, taken over, resumed, killed and started again.
+"""Brokers without disks, in virtual time, on an unreliable store. They are paused, fenced,
+recovered, resumed, killed and restarted.
 
-The controller is `cluster_model` behind a slow line; the scenario plays its driver: it decides who is fenced, who recovers and who gets which stream.
+The controller is `cluster_model` behind a slow connection. The scenario decides which broker is
+fenced, which one recovers its log, and which one owns a stream.
 """
 
 from __future__ import annotations
@@ -60,27 +62,31 @@ SETTINGS: Final = StorageSettings(
 RETRY: Final = RetrySettings(attempts_max=4, deadline_ms=2_000, backoff_ms_first=5, backoff_ms_max=100)
 NODES: Final = (NodeId(1), NodeId(2), NodeId(3))
 EXPECTED_ENDS: Final = (StorageFailedError, CommitRefusedError)
-"""What ends a process that was fenced."""
+"""Errors that end a fenced process."""
 
 
 @dataclass
 class History:
-    """What clients know of one stream. Two owners may append at a time, one of them wrongly, so order is by owner."""
+    """Appends to one stream and tsuccessor acknowledgements. Two owners may append at the same time, one
+    of them fenced, so the order is checked by owner.
+    """
 
     appended: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """Owner's stream epoch and number, by payload."""
     acknowledged: dict[bytes, None] = field(default_factory=dict)
 
     def check(self, found: Sequence[bytes]) -> None:
-        """Acknowledged ones are all there; what is there is there once, in order, epoch after epoch, and was appended."""
+        """Check that all acknowledged records are committed, and that committed records were
+        appended, are in order and appear once.
+        """
         missing = [payload for payload in self.acknowledged if payload not in set(found)]
         assert not missing, f"lost: {[payload[:30] for payload in missing]}"
         order = [self.appended[payload] for payload in found]
-        assert order == sorted(set(order)), "reordered, doubled, or come back"
+        assert order == sorted(set(order)), "reordered, duplicated, or restored"
 
 
 class SlowManager(ClusterNode):
-    """The cluster model behind a slow line."""
+    """The cluster model behind a slow connection."""
 
     def __init__(self, node: ClusterNode, runtime: Runtime) -> None:
         super().__init__(node.cluster, node.epoch, node.node_id)
@@ -138,7 +144,7 @@ class SlowManager(ClusterNode):
 
 
 class DisklessWorld:
-    """What outlives the processes: the cluster, the bucket, and the clients' memory."""
+    """State that outlives the processes: the cluster, the bucket, and the appends of clients."""
 
     def __init__(self, seed: int, *, verify: bool = False) -> None:
         self.verify = verify
@@ -158,7 +164,7 @@ class DisklessWorld:
         self.stop = False
 
     async def live(self, node_id: NodeId, runtime: Runtime) -> None:
-        """One process: register, take over what was assigned, own what was placed here, append."""
+        """One process: register, recover assigned logs, open assigned streams, append."""
         node = SlowManager(self.model.register(node_id), runtime)
         self.takeovers[node_id] = self.model.assign_wals(node_id, node)
         store = wrap_object_store(self.store, runtime=runtime, retry=RETRY)
@@ -194,7 +200,7 @@ class DisklessWorld:
         await tasks.close()
 
     async def take_over(self, runtime: Runtime, node: SlowManager) -> None:
-        """Recover what the controller assigned, until nothing is left; a store that fails is asked again."""
+        """Recover the assigned logs until none is left. Retry while the store fails."""
         store = wrap_object_store(self.store, runtime=runtime, retry=RETRY)
         while True:
             waiting = self.takeovers[node.node_id]
@@ -234,7 +240,7 @@ class DisklessWorld:
             await runtime.clock.sleep(self.chance.uniform(0, 0.03))
 
     def append(self, stream: Stream, number: int) -> None:
-        """One append of a client that remembers its acknowledgement."""
+        """Append once and record the acknowledgement."""
         history = self.histories[stream.stream_id]
         payload = f"{stream.stream_id}/{stream.epoch}/{number}/".encode()
         payload = payload.ljust(self.chance.choice((20, 200, 3_000)), b".")
@@ -245,10 +251,12 @@ class DisklessWorld:
         history.appended[payload] = (stream.epoch, number)
         future.add_done_callback(partial(_remember, history, payload))
 
-    # --- the driver --------------------------------------------------------------------------------------------------------------
+    # --- the driver
 
     async def scenario(self) -> None:
-        """A while of everything; then a quiet end, in which everything is looked at."""
+        """Run all faults for a while, then without faults until the cluster is quiescent, and check
+        everything.
+        """
         for process in self.processes.values():
             process.start()
             await asyncio.sleep(0.05)
@@ -273,36 +281,36 @@ class DisklessWorld:
         await self.read_everything()
 
     def look(self) -> None:
-        """Whatever ended a process, a damaged or missing record is none of it."""
+        """Check that no process ended because of a damaged or missing record."""
         for process in self.processes.values():
             assert process.failure is None or isinstance(process.failure, EXPECTED_ENDS), repr(
                 process.failure
             )
 
     async def fail_over(self) -> None:
-        """One broker stands still or dies, is fenced, and another one takes over."""
+        """Pause or kill one broker, fence it, and let another one recover its log."""
         alive = [node_id for node_id in NODES if self.serves(node_id)]
         if len(alive) < 2:
             return
-        lost, heir = self.chance.sample(alive, 2)
+        lost, successor = self.chance.sample(alive, 2)
         if self.chance.random() < 0.6:
             self.processes[lost].pause()
         else:
             self.processes[lost].crash()
         self.model.fence(lost)
         self.takeovers[lost] = []
-        self.takeovers[heir] += self.model.assign_wals(lost, self.node_of(heir))
+        self.takeovers[successor] += self.model.assign_wals(lost, self.node_of(successor))
         for stream_id, placed in self.placed.items():
             if placed == lost:
-                self.placed[stream_id] = heir
+                self.placed[stream_id] = successor
 
     async def move(self) -> None:
-        """A stream is to go to another broker."""
+        """Move a stream to another broker."""
         alive = [node_id for node_id in NODES if self.serves(node_id)]
         self.placed[self.chance.choice(list(self.placed))] = self.chance.choice(alive)
 
     async def wake(self) -> None:
-        """A broker that was fenced goes on, or comes back."""
+        """Resume or restart a fenced broker."""
         await self.come_back(self.chance.choice(NODES))
 
     async def come_back(self, node_id: NodeId) -> None:
@@ -310,7 +318,7 @@ class DisklessWorld:
         if process.running and process.paused:
             process.resume()
             await asyncio.sleep(self.chance.choice((0.05, 0.5, 2)))
-            if process.running:  # it had nothing to do that anybody refused; a session would have told it
+            if process.running:  # no operation of it was refused; a session would have reported the fence
                 process.crash()
         if not process.running:
             process.start()

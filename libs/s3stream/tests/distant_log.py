@@ -1,6 +1,7 @@
-"""The object write-ahead log against a store that is far away, in virtual time: what producers of several kinds get of it, and what it asks of the store.
+"""Latency, throughput and request rate of the object WAL with a distant store, in virtual time, for
+several kinds of load.
 
-What lives here: the store's latencies, the loads, and their figures. No processor is modelled but one: what each request costs whoever reads it, one after the other.
+CPU time is modelled only for reading requests, which takes a fixed time each, one after the other.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from libs.s3stream.tests.cluster_model import ClusterModel
 
 _T = TypeVar("_T")
 P99_SIGMAS: Final = 2.3263
-"""A normal variable is below its mean plus this many deviations in 99 of 100 cases."""
+"""For a standard normal distribution, 99 % of values are below this."""
 
 
 class DistantStore(SimObjectStore):
-    """Lognormal latencies; a call is applied after the part `there` of its own."""
+    """A store with lognormal latencies. A call is applied after the share `there` of its latency."""
 
     p50_s = 0.030
     p99_s = 0.120
@@ -66,12 +67,11 @@ class DistantStore(SimObjectStore):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is appended.
+    """A load of appends.
 
-    Attributes:
-        record_bytes: of each append.
-        in_flight: appends of a producer that sends one more for each acknowledgement; 0: `per_s` of them at random, or evenly.
-        reading_s: between two requests of that producer: they are read and checked one after the other.
+    Attributes: record_bytes: size of each append. in_flight: appends of a producer that sends one
+    more for each acknowledgement; 0: `per_s` of them at random times, or evenly. reading_s: time to
+    read and validate each request of that producer, one after the other.
     """
 
     record_bytes: int
@@ -83,7 +83,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What came of a load. Times in milliseconds from append to acknowledgement."""
+    """Results of a load. Times are milliseconds from append to acknowledgement."""
 
     bytes_per_s: float
     p50_ms: float
@@ -91,17 +91,19 @@ class Figures:
     puts_per_s: float
     requests_per_s: float
     hedges: float
-    """For each put."""
+    """Hedged puts per put."""
     gets: int
 
     def share_of_window(self, load: Load, p50_s: float = DistantStore.p50_s) -> float:
-        """Of what the window allows when a round trip takes the store's median and the reading."""
+        """Throughput as a share of the limit set by the window, when a round trip takes the store's
+        median and the reading.
+        """
         round_trip_s = p50_s + load.in_flight * load.reading_s
         return self.bytes_per_s * round_trip_s / (load.in_flight * load.record_bytes)
 
 
 class _Producer:
-    """Appends to one stream, and notes when each was acknowledged."""
+    """Append to one stream, and record the time of each acknowledgement."""
 
     def __init__(self, wal: ObjectWal, load: Load, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -144,7 +146,7 @@ def run_load(
     store: type[DistantStore] = DistantStore,
     seed: int = 1,
 ) -> Figures:
-    """The figures of one producer that has a log and a store for itself for so long."""
+    """Run one producer alone on a log for this long; return the results."""
     simulation = Simulation(seed)
     distant = store(simulation.loop, str(seed), simulation.trace)
     figures: list[Figures] = []

@@ -1,4 +1,6 @@
-"""One call among many that fails, or in which its caller is cancelled: what a systematic test of every such call stands on."""
+"""Interrupts one call of many by a failure or a cancellation, so that tests can interrupt every
+call in turn.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 from ponor_runtime.object_store import ObjectStoreUnavailableError
 
 CALLS_MAX = 400
-"""More than any story here makes."""
+"""More calls than any story makes."""
 
 
 class Kind(Enum):
@@ -24,7 +26,7 @@ class Kind(Enum):
 
 
 class Interruption:
-    """Counts calls of everything that is wrapped, and interrupts the one numbered `at`."""
+    """Counts calls of all wrapped objects, and interrupts call number `at`."""
 
     def __init__(self, kind: Kind, at: int, error: Callable[[], Exception] | None = None) -> None:
         self.kind = kind
@@ -36,11 +38,11 @@ class Interruption:
         self._over = asyncio.Event()
 
     def wrap(self, inner: Any) -> Any:
-        """The same object, whose coroutine methods count."""
+        """Wrap an object so that its coroutine methods count."""
         return _Wrapped(inner, self)
 
     async def run(self, story: Callable[[], Awaitable[object]]) -> bool:
-        """Run a story to its end or to the interruption; whether it was interrupted."""
+        """Run a story until its end or the interruption; return whether it was interrupted."""
         running = asyncio.ensure_future(story())
         waiting = asyncio.ensure_future(self._cancelling.wait())
         await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -54,7 +56,7 @@ class Interruption:
         return bool(self.interrupted)
 
     async def call(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        """One counted call."""
+        """Make one counted call."""
         number, self.calls = self.calls, self.calls + 1
         if number != self.at:
             return await call()
@@ -63,7 +65,7 @@ class Interruption:
             await call()
         if self.kind in (Kind.CANCELLED, Kind.CANCELLED_LATE):
             self._cancelling.set()
-            await self._over.wait()  # a call of a task that is not the caller's own fails then
+            await self._over.wait()  # a call in another task fails instead
         raise self._error()
 
 

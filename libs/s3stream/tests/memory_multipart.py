@@ -1,4 +1,6 @@
-"""Parts beside `store_rig.MemoryObjectStore`: a whole store of parts (it passes the conformance suite) that can be told to fail, one call at a time."""
+"""Multipart store for `store_rig.MemoryObjectStore`. It passes the conformance suite, and tests can
+make single calls fail.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from libs.s3stream.tests.store_rig import Failure, MemoryObjectStore
 
 
 class MemoryMultipartStore:
-    """`MultipartStore` over the objects of a memory store. Refuses parts below the minimum, as S3 does."""
+    """`MultipartStore` over the objects of a memory store. Refuses parts below the minimum, as S3
+    does.
+    """
 
     def __init__(self, objects: MemoryObjectStore, *, part_size_bytes_min: int = 1) -> None:
         self.objects = objects

@@ -1,4 +1,4 @@
-"""What every store of parts must do, whatever is below it: `CHECKS` holds functions of (rig, prefix).
+"""Conformance checks for every multipart store: `CHECKS` contains functions of (rig, prefix).
 
 A plain module, like `object_store_conformance.py`.
 """
@@ -22,7 +22,7 @@ from ponor_runtime.object_store import (
 
 @dataclass
 class Rig:
-    """A place, as a store of whole objects and as a store of parts."""
+    """One place as a store of whole objects and as a multipart store."""
 
     objects: ObjectStore
     parts: MultipartStore

@@ -1,7 +1,7 @@
-"""What every object store must do, whatever is below it: the checks that run against each implementation.
+"""Conformance checks for every object store: `CHECKS` contains functions of (store, prefix).
 
-A plain module: `CHECKS` holds functions of (store, prefix). A check uses keys below its prefix only, so that stores may be shared. No key is the
-"directory" of another (`a` beside `a/1`): S3 servers on file systems refuse that, and object keys are never so.
+A check uses only keys below its prefix, so that tests may share stores. No key is a "directory" of
+another (`a` and `a/1`), because S3 servers on file systems refuse that; object keys never are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A storage node for scenarios: real log, real directory store, real disk; the controller is `cluster_model`.
+"""A storage node for scenarios: real log, real directory store, real disk, with `cluster_model` as
+the controller.
 
-`crash` drops everything that the process has in memory. What the disk may lose is the simulator's business (tests/simulation).
+`crash` drops the process's memory. Tests in tests/simulation cover the loss of disk writes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ IDENTITY = bytes(range(16))
 
 
 def small_settings(**changes: Any) -> StorageSettings:
-    """Sizes at which a test moves kilobytes where a broker moves megabytes. Age never triggers unless asked for."""
+    """Small sizes: a test moves kilobytes where a broker moves megabytes. Age never triggers an
+    upload by default.
+    """
     values: dict[str, Any] = {
         "log_cache_bytes_max": 8 * MIB,
         "append_waiting_bytes_max": 256 * KIB,
@@ -51,7 +54,7 @@ def small_settings(**changes: Any) -> StorageSettings:
 
 
 class WatchedStore:
-    """Counts calls, can be down, can hold puts back."""
+    """Counts calls, can fail, can hold puts back."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -113,7 +116,9 @@ class WatchedStore:
 
 
 class StorageNode:
-    """The storage of one node over its processes. `failures` are what would have ended a process."""
+    """The storage of one node across its processes. `failures` collects errors that would end a
+    process.
+    """
 
     def __init__(
         self, disk: Disk, clock: Clock, store: WatchedStore, path: Path, settings: StorageSettings
@@ -139,7 +144,7 @@ class StorageNode:
         return cls(disk, SystemClock(), store, path, settings or small_settings())
 
     async def start(self) -> StreamClient:
-        """A new process of the node: register, open the log, recover."""
+        """Start a new process of the node: register, open the log, recover."""
         self.failed.clear()
         self.telemetry = Telemetry()
         runtime = Runtime(self.clock, SystemRandomness(), self.disk, cast(Network, None), self.telemetry)
@@ -164,8 +169,8 @@ class StorageNode:
         return self.client
 
     async def crash(self) -> None:
-        """The process is gone, in the middle of whatever it did."""
-        self.cluster.node_epoch += 1  # whatever still runs may not change anything
+        """Kill the process without a shutdown."""
+        self.cluster.node_epoch += 1  # tasks that still run may change nothing
         await self.tasks.close()
         await self.wal.close()
 
@@ -175,18 +180,18 @@ class StorageNode:
         return await self.start()
 
     async def open_new(self, count: int) -> list[Stream]:
-        """Make streams and open them."""
+        """Create streams and open them."""
         return await self.open(await self.client.create_streams([{}] * count))
 
     async def open(self, stream_ids: Sequence[StreamId]) -> list[Stream]:
-        """Open streams at a fresh epoch."""
+        """Open streams at a new epoch."""
         self._epoch += 1
         return await self.client.open_streams(
             [(stream_id, StreamEpoch(self._epoch)) for stream_id in stream_ids]
         )
 
     async def close(self) -> None:
-        """End of the test."""
+        """Close everything at the end of the test."""
         await self.tasks.close()
         await self.wal.close()
         await self.store.close()
@@ -199,14 +204,14 @@ class StorageNode:
 
 
 async def append_all(stream: Stream, payloads: Sequence[bytes]) -> None:
-    """Append one record of one offset each, and wait for all."""
+    """Append one record per payload, with one offset each, and wait for all."""
     await asyncio.gather(
         *[stream.append(payload, count=1, max_timestamp=number) for number, payload in enumerate(payloads)]
     )
 
 
 async def read_all(stream: Stream) -> list[StreamRecord]:
-    """Everything from start to confirmed end, in several fetches."""
+    """Fetch everything from start to confirmed end, in several calls."""
     records: list[StreamRecord] = []
     offset = stream.start_offset
     while offset < stream.confirmed_offset:
@@ -220,5 +225,5 @@ async def read_all(stream: Stream) -> list[StreamRecord]:
 
 
 def payloads_of(records: Sequence[StreamRecord]) -> list[bytes]:
-    """What was appended."""
+    """Return the appended payloads."""
     return [bytes(record.payload) for record in records]

@@ -1,6 +1,7 @@
-"""What tests of stores and readers stand on: a store in memory that can be told to fail, and a clock that costs no time.
+"""Rig for store and reader tests: a store in memory whose calls can be made to fail, and a clock
+whose sleeps take no time.
 
-The memory store is a whole store (it passes the conformance suite); failures are put in front of it one call at a time.
+The memory store passes the conformance suite; failures apply to one call at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ponor_runtime.object_store import (
 
 
 class InstantClock:
-    """Time passes only by sleeping, and sleeping takes none."""
+    """A clock that advances only when a caller sleeps, without waiting."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -39,7 +40,7 @@ class InstantClock:
 
 
 class MiddleRandomness:
-    """Chance that always lands in the middle."""
+    """Randomness that always returns the middle of the range."""
 
     def uniform(self, low: float, high: float) -> float:
         return (low + high) / 2
@@ -56,7 +57,9 @@ class MiddleRandomness:
 
 @dataclass
 class Failure:
-    """What happens to the next call of an operation: nothing reaches the store, or only the answer is lost."""
+    """Failure of the next call of an operation: the call does not reach the store, or only its
+    answer is lost.
+    """
 
     error: Exception = field(default_factory=lambda: ObjectStoreUnavailableError("503 Slow Down"))
     applied: bool = False

@@ -1,4 +1,4 @@
-"""Appends that tell a callback instead of a future: when, in which order, and what a callback may do."""
+"""Appends with callbacks: time and order of the callbacks, and what a callback may do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from libs.s3stream.tests.storage_node import StorageNode, payloads_of, read_all,
 
 
 class Told:
-    """What callbacks were told, in order."""
+    """Records the results that callbacks received, in order."""
 
     def __init__(self) -> None:
         self.all: list[tuple[int, BaseException | None]] = []
@@ -27,7 +27,7 @@ class Told:
     def append(self, stream: Stream, payload: bytes, number: int) -> None:
         def told(error: BaseException | None) -> None:
             if error is None:
-                assert stream.confirmed_offset > number, "readable before it is told"
+                assert stream.confirmed_offset > number, "readable before the callback"
             self.all.append((number, error))
             self.changed.set()
 
@@ -46,7 +46,7 @@ async def started(path: Path, **changes: int) -> tuple[StorageNode, Stream]:
     return node, stream
 
 
-async def test_told_in_order_when_durable_and_cached(tmp_path: Path) -> None:
+async def test_callbacks_run_in_order_when_records_are_durable_and_cached(tmp_path: Path) -> None:
     node, stream = await started(tmp_path)
     told = Told()
     for number in range(500):
@@ -80,7 +80,7 @@ async def test_a_callback_may_append(tmp_path: Path) -> None:
     await node.close()
 
 
-async def test_a_callback_that_raises_keeps_nobody_from_his_answer(tmp_path: Path) -> None:
+async def test_an_exception_in_one_callback_does_not_affect_the_others(tmp_path: Path) -> None:
     node, stream = await started(tmp_path)
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
@@ -98,7 +98,9 @@ async def test_a_callback_that_raises_keeps_nobody_from_his_answer(tmp_path: Pat
     await node.close()
 
 
-async def test_a_failed_log_tells_everybody_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_log_fails_every_callback_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, stream = await started(tmp_path, wal_queue_bytes_max=1 * MIB)
     waiting = Told()
 
@@ -107,7 +109,8 @@ async def test_a_failed_log_tells_everybody_in_order(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("os.pwritev", fail)
     with pytest.raises(AppendBackpressureError):
-        # More than the log's queue takes in one turn: the rest waits for room, and then there is none.
+        # More than the log's queue takes in one turn: the rest waits for room, and then the log
+        # fails.
         for number in range(1_000_000):
             waiting.append(stream, bytes(64 * KIB), number)
     taken = stream.next_offset
@@ -123,7 +126,7 @@ async def test_a_failed_log_tells_everybody_in_order(tmp_path: Path, monkeypatch
     await node.crash()
 
 
-async def test_a_closed_stream_takes_nothing(tmp_path: Path) -> None:
+async def test_a_closed_stream_refuses_appends(tmp_path: Path) -> None:
     node, stream = await started(tmp_path)
     await stream.close()
     with pytest.raises(StreamClosedError):

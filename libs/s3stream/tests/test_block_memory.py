@@ -1,11 +1,11 @@
-"""Memory that is lent to one compaction after the other."""
+"""Reuse of memory by consecutive compactions."""
 
 from __future__ import annotations
 
 from s3stream.compaction.block_memory import BlockMemory
 
 
-def test_what_was_touched_once_is_lent_again() -> None:
+def test_released_memory_is_lent_again() -> None:
     memory = BlockMemory(100)
     with memory.lent(50) as first:
         assert len(first) == 50
@@ -15,7 +15,7 @@ def test_what_was_touched_once_is_lent_again() -> None:
         assert bytes(second[:4]) == b"here"
 
 
-def test_more_than_there_is_is_mapped_anew_and_kept() -> None:
+def test_a_larger_request_replaces_the_mapping() -> None:
     memory = BlockMemory(100)
     with memory.lent(10), memory.lent(5_000) as larger:
         larger[:4] = b"here"
@@ -23,7 +23,7 @@ def test_more_than_there_is_is_mapped_anew_and_kept() -> None:
         assert len(again) == 5_000
 
 
-def test_two_at_a_time_do_not_share() -> None:
+def test_concurrent_borrowers_get_separate_memory() -> None:
     memory = BlockMemory()
     with memory.lent(10) as one, memory.lent(10) as other:
         one[:] = b"o" * 10
@@ -31,7 +31,7 @@ def test_two_at_a_time_do_not_share() -> None:
         assert bytes(one) == b"o" * 10
 
 
-def test_a_failure_gives_it_back() -> None:
+def test_a_failed_borrower_releases_the_memory() -> None:
     memory = BlockMemory()
     try:
         with memory.lent(4) as lent:

@@ -42,7 +42,7 @@ def told(
     st.none() | st.tuples(st.integers(0), st.integers(0, 255)),
     st.integers(0, 45),
 )
-def test_both_walks_say_the_same(
+def test_both_walks_return_the_same(
     parts: list[tuple[int, int, bytes]],
     records_max: int,
     first_offset: int,
@@ -61,7 +61,7 @@ def test_both_walks_say_the_same(
 
 
 @given(RECORDS)
-def test_a_sound_block_is_walked_to_its_end(parts: list[tuple[int, int, bytes]]) -> None:
+def test_a_valid_block_is_walked_to_its_end(parts: list[tuple[int, int, bytes]]) -> None:
     data = encoded(parts, FIRST_OFFSET)
     found, positions, _ = told(block_walk_oracle.walk, data, 100, FIRST_OFFSET)
     newest = max((timestamp for _, timestamp, _ in parts), default=TIMESTAMP_MIN)

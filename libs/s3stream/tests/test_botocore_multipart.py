@@ -1,4 +1,4 @@
-"""The stores that aiobotocore makes against a real S3 server process: conformance of whole objects and of parts, and what only they have."""
+"""The aiobotocore stores against a real S3 server: conformance, and their own behaviour."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_session() -> Iterator[None]:
-    """A session reads the description of S3 anew, which costs more than what a test does with it; clients are each test's own."""
+    """Share a session, because loading S3's service model takes longer than a test. Each test has
+    its own clients.
+    """
     session = get_session()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(botocore_client, "get_session", lambda: session)
@@ -51,10 +53,10 @@ async def bucket(server: SeaweedServer, request: pytest.FixtureRequest) -> Async
 
 
 @pytest.mark.parametrize("check", multipart_conformance.CHECKS, ids=lambda check: check.__name__)
-async def test_conformance_of_parts(
+async def test_multipart_conformance(
     check: multipart_conformance.Check, bucket: BotocoreBucket, server: SeaweedServer
 ) -> None:
-    """Whole objects come from the other client: what one writes, the other reads."""
+    """Use the obstore store for whole objects, so that each client reads what the other one writes."""
     objects = S3ObjectStore(parse_s3_location(bucket_url(server, bucket), server.environment))
     await check(multipart_conformance.Rig(objects, BotocoreMultipartStore(bucket)), "p")
 
@@ -63,7 +65,7 @@ def bucket_url(server: SeaweedServer, bucket: BotocoreBucket) -> str:
     return server.url(bucket.full_prefix("").rstrip("/"))
 
 
-async def test_bodies_may_be_signed(server: SeaweedServer) -> None:
+async def test_signed_payloads_work(server: SeaweedServer) -> None:
     location = parse_s3_location(server.url("signed") + "&unsigned_payload=false", server.environment)
     bucket = BotocoreBucket(location)
     store, parts = S3ObjectStore(location), BotocoreMultipartStore(bucket)
@@ -85,7 +87,7 @@ async def test_completions_are_counted(bucket: BotocoreBucket) -> None:
         ("multipart_create", "put"): 1,
         ("multipart_part", "put"): 1,
         ("multipart_complete", "put"): 1,
-    }, "the condition stands at the completion: no HEAD"
+    }, "the completion carries the condition, so no HEAD is sent"
 
 
 class TestErrors:
@@ -103,7 +105,7 @@ class TestErrors:
             await BotocoreMultipartStore(bucket).create_multipart("1")
         await bucket.close()
 
-    async def test_a_server_that_is_not_there_may_come_back(self) -> None:
+    async def test_calls_succeed_after_an_outage_of_the_server(self) -> None:
         location = parse_s3_location(
             "s3://b/?endpoint=http://127.0.0.1:1", {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
         )

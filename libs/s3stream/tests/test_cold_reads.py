@@ -1,6 +1,7 @@
-"""What a cold reader of one small stream among many pays before and after compaction: the shape of 8 GB of a thousand partitions, of which only a few streams are here.
+"""Requests of a cold reader of one small stream among many, before and after compaction.
 
-`tests/acceptance/test_cold_reads_after_compaction.py` measures the same with real processes and all of them.
+The layout is that of 8 GB in a thousand partitions, with only a few of the streams.
+`tests/acceptance/test_cold_reads_after_compaction.py` measures all of them with real processes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from libs.s3stream.tests.test_read_ahead import Metadata
 
 STREAMS = 4
 UPLOADS = 119
-"""Of 64 MiB."""
+"""Uploads of 64 MiB."""
 UPLOADS_PER_TASK = 15
-"""As many as one compaction of 1 GiB takes."""
+"""Uploads in one compaction of 1 GiB."""
 RECORD_BYTES = 16 * 1024
 RECORDS_PER_UPLOAD = 4
 FETCH_BYTES = 1 << 20
@@ -33,7 +34,7 @@ FEWER_MIN = 10
 
 
 async def uploaded(world: World) -> list[ObjectLocation]:
-    """Every upload has a little of every stream."""
+    """Create uploads that each contain a little of every stream."""
     return [
         await world.put(
             [(stream, at * RECORDS_PER_UPLOAD, (at + 1) * RECORDS_PER_UPLOAD) for stream in range(STREAMS)],
@@ -45,7 +46,7 @@ async def uploaded(world: World) -> list[ObjectLocation]:
 
 
 async def compacted(world: World, sources: list[ObjectLocation]) -> list[ObjectLocation]:
-    """Task by task."""
+    """Compact task by task."""
     limits = PlanLimits(world.budget_bytes)
     outputs: list[ObjectLocation] = []
     for at in range(0, UPLOADS, UPLOADS_PER_TASK):
@@ -56,7 +57,9 @@ async def compacted(world: World, sources: list[ObjectLocation]) -> list[ObjectL
 
 
 async def cold_read(world: World, objects: list[ObjectLocation], *, opens: bool) -> tuple[int, int]:
-    """GETs and their bytes; without those that open objects if their indexes are in the cache already (not `opens`)."""
+    """Return number and bytes of GETs. With `opens` False, indexes are cached, so that opening an
+    object needs no GET.
+    """
     metadata = Metadata()
     metadata.pieces[READ] = []
     for each in objects:
@@ -96,13 +99,13 @@ async def cold_read(world: World, objects: list[ObjectLocation], *, opens: bool)
 
 
 @pytest.mark.parametrize("opens", [True, False])
-async def test_a_compacted_stream_is_read_with_a_tenth_of_the_requests(opens: bool) -> None:
+async def test_compaction_reduces_cold_read_requests_to_a_tenth(opens: bool) -> None:
     world = World(part_size_bytes_min=5 << 20, budget_bytes=64 << 20)
     before = await uploaded(world)
     gets_before, _ = await cold_read(world, before, opens=opens)
     gets_after, bytes_after = await cold_read(world, await compacted(world, before), opens=opens)
     print(f"{gets_before} GETs before, {gets_after} after")
-    assert gets_before == UPLOADS * (1 + opens), "one for each upload's blocks, and one to open it"
+    assert gets_before == UPLOADS * (1 + opens), "one GET for each upload's blocks, and one to open it"
     assert gets_before >= FEWER_MIN * gets_after
     if not opens:
         data_bytes = UPLOADS * RECORDS_PER_UPLOAD * (RECORD_BYTES + 40)

@@ -1,4 +1,4 @@
-"""Compaction of stream set objects, carried out: real objects before and after, failures on the way, and memory."""
+"""Execution of stream set object compactions: objects before and after, failures, and memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from libs.s3stream.tests.compaction_rig import World, states
 from libs.s3stream.tests.store_rig import Failure
 
 RECORD_BYTES = 50
-"""Of a record in the rig: its header and ten bytes of payload."""
+"""Size of a record in the rig: header and ten bytes of payload."""
 
 
 async def three_objects(world: World) -> list[ObjectLocation]:
-    """The ranges of the worked example, each offset a record of its own."""
+    """The ranges of the worked example, with one record per offset."""
     return [
         await world.put([(0, 0, 20), (1, 30, 60), (3, 210, 230)]),
         await world.put([(0, 20, 25), (1, 60, 120)]),
@@ -39,7 +39,7 @@ LIMITS = PlanLimits(
 )
 
 
-async def test_the_worked_example_with_real_records() -> None:
+async def test_worked_example_with_real_records() -> None:
     world = World()
     sources = await three_objects(world)
     before = await world.records(sources, ALL)
@@ -57,8 +57,8 @@ async def test_the_worked_example_with_real_records() -> None:
     assert world.prepared[-1].count == 4
 
 
-async def test_an_index_whose_answer_broke_off_is_read_again() -> None:
-    """A short answer is no damage: the end of an object is asked for as often as its blocks are."""
+async def test_a_truncated_index_response_is_retried() -> None:
+    """A short response is not damage: the end of an object is read as many times as its blocks."""
     world = World()
     sources = await three_objects(world)
     whole = await read_sources(world.store, sources)
@@ -81,7 +81,7 @@ async def test_sources_stay_and_outputs_are_create_only() -> None:
     assert {key: world.store.objects[key] for key in kept} == kept
 
 
-async def test_everything_expired_needs_no_call() -> None:
+async def test_fully_expired_sources_need_no_call() -> None:
     world = World()
     sources = [await world.put([(0, 0, 20)])]
     plan = plan_set_objects(await read_sources(world.store, sources), states({0: 20}), LIMITS)
@@ -102,7 +102,7 @@ class TestDamage:
         assert world.parts.uploads == {}
         assert world.budget.held_bytes == 0
 
-    async def test_a_bit_that_flipped_on_the_way_is_read_again(self) -> None:
+    async def test_a_bit_flipped_in_transit_is_read_again(self) -> None:
         world = World()
         sources = await three_objects(world)
         before = await world.records(sources, ALL)
@@ -122,7 +122,7 @@ class TestDamage:
 
 
 class TestFailure:
-    async def test_a_source_that_is_gone_is_told_and_nothing_stays_open(self) -> None:
+    async def test_a_deleted_source_fails_and_leaves_no_open_upload(self) -> None:
         world = World()
         sources = await three_objects(world)
         plan = plan_set_objects(await read_sources(world.store, sources), ALL, LIMITS)
@@ -131,7 +131,7 @@ class TestFailure:
             await world.compaction.run(plan)
         assert world.budget.held_bytes == 0
 
-    async def test_a_part_that_cannot_be_uploaded_ends_it_and_aborts_the_uploads(self) -> None:
+    async def test_a_failed_part_aborts_all_uploads(self) -> None:
         world = World()
         sources = await three_objects(world)
         plan = plan_set_objects(await read_sources(world.store, sources), ALL, LIMITS)
@@ -141,7 +141,7 @@ class TestFailure:
         assert world.parts.uploads == {}
         assert world.budget.held_bytes == 0
 
-    async def test_a_cancelled_one_gives_its_budget_back(self) -> None:
+    async def test_a_cancelled_compaction_releases_its_budget(self) -> None:
         world = World()
         sources = await three_objects(world)
         plan = plan_set_objects(await read_sources(world.store, sources), ALL, LIMITS)
@@ -155,7 +155,7 @@ class TestFailure:
         assert world.budget.held_bytes == 0
 
 
-async def test_two_at_a_time_share_one_budget() -> None:
+async def test_concurrent_compactions_share_one_budget() -> None:
     world = World(budget_bytes=200 * RECORD_BYTES)
     sources = [await three_objects(world), await three_objects(world)]
     plans = [plan_set_objects(await read_sources(world.store, each), ALL, LIMITS) for each in sources]
@@ -177,7 +177,7 @@ async def watched(world: World, plan: object, held: list[int]) -> None:
 
 @st.composite
 def dealt(draw: st.DrawFn) -> tuple[list[list[tuple[int, int, int]]], dict[int, int]]:
-    """Ranges of each source, and the starts of the streams that are there."""
+    """Ranges of each source, and the start offsets of existing streams."""
     count = draw(st.integers(1, 4))
     sources: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
     starts: dict[int, int] = {}

@@ -1,4 +1,6 @@
-"""Compaction of stream set objects, planned: the worked example of the design, and what holds whatever the sources."""
+"""Plans of stream set object compactions: the worked example of the design, and properties of any
+plan.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from s3stream.ports import StreamState
 
 
 def source(number: int, *ranges: tuple[int, int, int], block_offsets: int = 5) -> SourceIndex:
-    """An object of ranges (stream, start, end), one byte an offset, in blocks of some offsets."""
+    """Describe an object of ranges (stream, start, end), with one byte per offset, in blocks of
+    some offsets.
+    """
     blocks: list[BlockEntry] = []
     position = 0
     for stream, start, end in sorted(ranges):
@@ -44,7 +48,7 @@ def entries_of(output: PlannedOutput) -> list[BlockEntry]:
 
 
 def offsets(entries: Sequence[BlockEntry]) -> str:
-    """Blocks as the design writes them: `S0 0–25 + S1 30–120`."""
+    """Format blocks as the design does: `S0 0–25 + S1 30–120`."""
     joined: list[tuple[int, int, int]] = []
     for entry in entries:
         start = entry.start_offset
@@ -55,7 +59,9 @@ def offsets(entries: Sequence[BlockEntry]) -> str:
 
 
 class Told:
-    """A plan in the words of the design. Sources are SSO-0, SSO-1 …; the new SSO is the next one, stream objects are SO-0, SO-1 …"""
+    """Format a plan as the design does. Sources are SSO-0, SSO-1 …; the new SSO gets the next
+    number; stream objects are SO-0, SO-1 …
+    """
 
     def __init__(self, plan: CompactionPlan) -> None:
         self.plan = plan
@@ -111,7 +117,7 @@ def test_worked_example() -> None:
         part_size_bytes_min=1,
         part_size_bytes=80,
         read_bytes_max=1000,
-        block_bytes_max=1,  # told block by block: none are joined
+        block_bytes_max=1,  # listed block by block: none are joined
     )
 
     plan = plan_set_objects(sources, streams({0: 0, 1: 30, 2: 400, 3: 210}), limits)
@@ -134,7 +140,7 @@ def test_worked_example() -> None:
     # Iteration 2
     assert told.reads(1) == ["SSO-0 [S3 210–230]", "SSO-2 [S2 435–500 + S3 230–270]"]
     assert told.writes(1) == ["SSO-3 part 2, the last (S3 210–270)", "SO-2 one put (S2 435–500)"]
-    # Five reads in all, and then one commit
+    # Five reads in total, then one commit
     assert sum(len(iteration.reads) for iteration in plan.iterations) == 5
     assert [(output.kind.value, offsets(entries_of(output))) for output in plan.outputs] == [
         ("sso", "S0 0–25 + S3 210–270"),
@@ -145,7 +151,7 @@ def test_worked_example() -> None:
 
 
 @pytest.mark.parametrize("split_size_bytes", [61, 70, 90])
-def test_the_worked_example_is_the_same_for_every_threshold_that_the_design_allows(
+def test_worked_example_is_the_same_for_every_allowed_threshold(
     split_size_bytes: int,
 ) -> None:
     sources = [
@@ -164,7 +170,7 @@ def test_the_worked_example_is_the_same_for_every_threshold_that_the_design_allo
 
 
 class TestWhatIsDropped:
-    def test_blocks_below_the_start_and_streams_that_are_gone(self) -> None:
+    def test_blocks_below_the_start_and_deleted_streams_are_dropped(self) -> None:
         plan = plan_set_objects(
             [source(0, (0, 0, 20), (1, 0, 20)), source(1, (0, 20, 30))], streams({0: 10}), LIMITS
         )
@@ -174,14 +180,14 @@ class TestWhatIsDropped:
         plan = plan_set_objects([source(0, (0, 0, 20)), source(1, (0, 20, 30))], streams({0: 7}), LIMITS)
         assert [offsets(entries_of(output)) for output in plan.outputs] == ["S0 5–30"]
 
-    def test_when_all_is_expired_nothing_is_written_and_the_sources_go(self) -> None:
+    def test_fully_expired_sources_are_replaced_by_nothing(self) -> None:
         plan = plan_set_objects([source(0, (0, 0, 20))], streams({0: 20}), LIMITS)
         assert (plan.outputs, plan.iterations, plan.is_settled) == ((), (), False)
 
 
 class TestParts:
-    def test_what_is_too_small_for_a_part_is_carried_into_the_next_budget(self) -> None:
-        """The stream set object gets 10 bytes a stream; parts have 25 at least."""
+    def test_bytes_too_few_for_a_part_are_carried_over(self) -> None:
+        """The stream set object gets 10 bytes per stream; parts have at least 25."""
         shared = [(stream, 0, 10) for stream in range(0, 20, 2)]
         own = [(stream, 0, 60) for stream in range(1, 20, 2)]
         limits = PlanLimits(100, 50, part_size_bytes_min=25, part_size_bytes=30, read_bytes_max=1000)
@@ -207,7 +213,7 @@ class TestParts:
             ("so", "S2 5–10"),
         ]
 
-    def test_a_forced_split_of_more_than_a_commit_takes_leaves_a_narrower_set_object(self) -> None:
+    def test_a_forced_split_beyond_one_commit_leaves_a_narrower_set_object(self) -> None:
         wide = source(0, *((stream, 0, 10) for stream in range(6)))
         limits = PlanLimits(1000, 80, 1, objects_max=4)
         first = plan_set_objects([wide], streams(dict.fromkeys(range(6), 0)), limits, force_split=True)
@@ -221,7 +227,7 @@ class TestParts:
         second = plan_set_objects([rest], streams(dict.fromkeys(range(6), 0)), limits, force_split=True)
         assert [output.kind.value for output in second.outputs] == ["so", "so", "so"]
 
-    def test_of_more_than_a_commit_takes_the_largest_leave(self) -> None:
+    def test_a_forced_split_beyond_one_commit_takes_the_largest_runs(self) -> None:
         sizes = {0: 10, 1: 30, 2: 20, 3: 40, 4: 5}
         wide = source(0, *((stream, 0, size) for stream, size in sizes.items()))
         limits = PlanLimits(1000, 10, 1, objects_max=3)
@@ -233,7 +239,7 @@ class TestParts:
                 ("so", "S3 0–40"),
             ]
 
-    def test_a_run_that_an_iteration_cuts_counts_as_the_objects_that_it_becomes(self) -> None:
+    def test_a_run_split_by_iterations_counts_as_several_objects(self) -> None:
         wide = source(0, (0, 0, 25), (1, 0, 25), (2, 0, 5), (3, 0, 5))
         limits = PlanLimits(20, 80, 1, objects_max=5)
         plan = plan_set_objects([wide], streams(dict.fromkeys(range(4), 0)), limits, force_split=True)
@@ -247,18 +253,18 @@ class TestParts:
 
 
 class TestRefusals:
-    def test_a_forced_split_of_which_the_first_run_alone_is_too_many_objects(self) -> None:
+    def test_a_forced_split_whose_first_run_exceeds_one_commit(self) -> None:
         limits = PlanLimits(10, 80, 1, objects_max=2)
         with pytest.raises(CompactionLimitError, match="4 objects would come of this; one commit takes 2"):
             plan_set_objects(
                 [source(0, (0, 0, 30), (1, 0, 5))], streams({0: 0, 1: 0}), limits, force_split=True
             )
 
-    def test_the_same_offset_twice(self) -> None:
+    def test_sources_with_the_same_offset_are_refused(self) -> None:
         with pytest.raises(SourcesDisagreeError, match="objects 3 and 4 both hold offset 15"):
             plan_set_objects([source(3, (0, 0, 20)), source(4, (0, 15, 30))], streams({0: 0}), LIMITS)
 
-    def test_a_block_that_does_not_fit_beside_a_part(self) -> None:
+    def test_a_block_too_large_beside_a_part_is_refused(self) -> None:
         limits = PlanLimits(50, 20, part_size_bytes_min=30, part_size_bytes=30)
         with pytest.raises(CompactionLimitError, match="needs 54 bytes; the budget is 50"):
             plan_set_objects([source(0, (0, 0, 25), block_offsets=25)], streams({0: 0}), limits)
@@ -270,7 +276,7 @@ class TestRefusals:
             ({"blocks_max": 5}, "6 blocks; a plan takes 5"),
         ],
     )
-    def test_a_bound_is_named(self, bounds: dict[str, int], words: str) -> None:
+    def test_an_exceeded_limit_is_named(self, bounds: dict[str, int], words: str) -> None:
         limits = PlanLimits(1000, 10, 1, **bounds)
         with pytest.raises(CompactionLimitError, match=words):
             plan_set_objects(
@@ -287,7 +293,9 @@ LIMITS = PlanLimits(
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[SourceIndex], dict[StreamId, StreamState], PlanLimits]:
-    """Sources that share streams, each stream's ranges dealt out to them with holes; trims and deletions; bounds of any shape."""
+    """Generate sources that share streams, with gaps between ranges; trims and deletions; limits of
+    any size.
+    """
     source_count = draw(st.integers(1, 5))
     dealt: list[list[tuple[int, int, int]]] = [[] for _ in range(source_count)]
     starts: dict[int, int] = {}
@@ -314,7 +322,7 @@ def cases(draw: st.DrawFn) -> tuple[list[SourceIndex], dict[StreamId, StreamStat
         part_size_bytes=part_min + draw(st.integers(0, 60)),
         read_bytes_max=draw(st.integers(1, 200)),
         block_bytes_max=draw(st.sampled_from([1, 30, 512 * 1024])),
-        # A budget of one byte makes an object of every byte.
+        # A budget of one byte creates an object for every byte.
         objects_max=2_000,
     )
     return sources, streams(starts), limits
@@ -322,7 +330,7 @@ def cases(draw: st.DrawFn) -> tuple[list[SourceIndex], dict[StreamId, StreamStat
 
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.booleans())
-def test_whatever_the_sources_trims_and_budgets(
+def test_properties_of_any_plan(
     case: tuple[list[SourceIndex], dict[StreamId, StreamState], PlanLimits], force_split: bool
 ) -> None:
     sources, alive, limits = case
@@ -342,7 +350,7 @@ def test_whatever_the_sources_trims_and_budgets(
 
 @settings(max_examples=200, deadline=None)
 @given(cases(), st.integers(2, 12))
-def test_forced_splits_leave_less_each_time_and_in_the_end_nothing(
+def test_repeated_forced_splits_end_without_a_set_object(
     case: tuple[list[SourceIndex], dict[StreamId, StreamState], PlanLimits], objects_max: int
 ) -> None:
     sources, alive, limits = case
@@ -351,7 +359,7 @@ def test_forced_splits_leave_less_each_time_and_in_the_end_nothing(
         try:
             plan = plan_set_objects(sources, alive, limits, force_split=True)
         except CompactionLimitError:
-            return  # the budget cuts the first run into more objects than one commit takes
+            return  # the budget splits the first run into more objects than one commit takes
         check_coverage(plan, wanted_blocks(sources, alive))
         check_parts(plan, limits)
         check_memory(plan, limits, sources)
@@ -367,7 +375,7 @@ def test_forced_splits_leave_less_each_time_and_in_the_end_nothing(
 def wanted_blocks(
     sources: Sequence[SourceIndex], alive: dict[StreamId, StreamState]
 ) -> set[tuple[StreamId, int, int]]:
-    """What somebody may still read."""
+    """Return the blocks that may still be read."""
     return {
         (entry.stream_id, entry.start_offset, entry.end_offset)
         for each in sources
@@ -377,7 +385,9 @@ def wanted_blocks(
 
 
 def check_coverage(plan: CompactionPlan, wanted: set[tuple[StreamId, int, int]]) -> None:
-    """Every live block is in one output, once, alone or within a joined one; outputs are in order and say what they hold."""
+    """Check that every live block is in exactly one output, alone or joined, and that outputs are
+    in order and describe their content.
+    """
     read = [
         (block.entry.stream_id, block.entry.start_offset, block.entry.end_offset)
         for iteration in plan.iterations
@@ -405,7 +415,9 @@ def check_coverage(plan: CompactionPlan, wanted: set[tuple[StreamId, int, int]])
 
 
 def check_kinds(plan: CompactionPlan, limits: PlanLimits, force_split: bool) -> None:
-    """At most one stream set object, and it comes first; what is large enough is not in it; a stream object has one range."""
+    """Check that at most one stream set object exists, comes first, and contains no large run, and
+    that each stream object has one range.
+    """
     for number, output in enumerate(plan.outputs):
         if output.kind is OutputKind.STREAM_OBJECT:
             assert len(output.ranges) == 1
@@ -424,7 +436,7 @@ def check_kinds(plan: CompactionPlan, limits: PlanLimits, force_split: bool) -> 
 
 
 def check_parts(plan: CompactionPlan, limits: PlanLimits) -> None:
-    """Parts of an output are numbered in order, are large enough but for the last, and are all of it."""
+    """Check that the parts of an output are numbered in order, cover it, and have legal sizes."""
     for number, output in enumerate(plan.outputs):
         parts = [part for iteration in plan.iterations for part in iteration.parts if part.output == number]
         assert [part.number for part in parts] == list(range(1, output.part_count + 1))
@@ -434,9 +446,9 @@ def check_parts(plan: CompactionPlan, limits: PlanLimits) -> None:
 
 
 def check_memory(plan: CompactionPlan, limits: PlanLimits, sources: Sequence[SourceIndex]) -> None:
-    """No iteration holds more than the budget, and moving the bytes as the plan says makes the outputs.
+    """Check that no iteration exceeds the budget, and that the planned moves produce the outputs.
 
-    The bytes of a block are its own name here.
+    A block's bytes are its name.
     """
     memory = [(-1, -1)] * limits.budget_bytes
     uploaded: dict[int, list[tuple[int, int]]] = {}
@@ -460,7 +472,7 @@ def check_memory(plan: CompactionPlan, limits: PlanLimits, sources: Sequence[Sou
 
 
 def check_read(read: PlannedRead, limits: PlanLimits, sources: Sequence[SourceIndex]) -> None:
-    """One call, one stretch of one source."""
+    """Check that each read is one contiguous piece of one source."""
     assert read.size_bytes <= limits.read_bytes_max or len(read.blocks) == 1
     position = read.position
     held = set(sources[read.source].blocks)
@@ -474,7 +486,7 @@ def check_read(read: PlannedRead, limits: PlanLimits, sources: Sequence[SourceIn
 def check_convergence(
     plan: CompactionPlan, alive: dict[StreamId, StreamState], limits: PlanLimits, force_split: bool
 ) -> None:
-    """Compacting the stream set object that came of it finds nothing to do."""
+    """Check that compacting the resulting stream set object again would do nothing."""
     for output in plan.outputs:
         if output.kind is OutputKind.STREAM_SET_OBJECT:
             location = ObjectLocation(ObjectId(99), "ns", 0, output.size_bytes)

@@ -1,4 +1,4 @@
-"""A store that asks to slow down is asked for less, and for more again when it has recovered."""
+"""Limits of concurrent calls: reduced when a store asks to slow down, raised when it recovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from libs.s3stream.tests.store_rig import MemoryObjectStore
 
 
 class RefusingStore(MemoryObjectStore):
-    """Everybody is told to slow down, all at the same time."""
+    """Let all concurrent calls fail with "slow down"."""
 
     async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
         await asyncio.sleep(0.001)
@@ -37,7 +37,7 @@ async def slowed(window: CongestionWindow) -> None:
         await call(window, ObjectStoreSlowDownError("503"))
 
 
-async def test_slow_down_halves_down_to_one_and_answers_add_one_a_window() -> None:
+async def test_slow_down_halves_the_limit_and_a_window_of_answers_adds_one() -> None:
     window = CongestionWindow(32)
     limits = []
     for _ in range(7):
@@ -49,7 +49,7 @@ async def test_slow_down_halves_down_to_one_and_answers_add_one_a_window() -> No
     assert window.limit == 32
 
 
-async def test_other_failures_say_nothing_about_the_load() -> None:
+async def test_other_failures_do_not_change_the_limit() -> None:
     window = CongestionWindow(8)
     for error in (ObjectStoreUnavailableError("timeout"), ObjectAlreadyExistsError("taken")):
         with pytest.raises(type(error)):
@@ -57,7 +57,7 @@ async def test_other_failures_say_nothing_about_the_load() -> None:
     assert window.limit == 8
 
 
-async def test_calls_that_were_in_flight_together_halve_it_once() -> None:
+async def test_concurrent_slow_downs_halve_the_limit_once() -> None:
     limit = ConcurrencyLimit(writes_in_flight_max=8)
     limited, window = PolicyObjectStore(RefusingStore(), [limit]), limit.writes
     puts = [limited.put(str(number), [b"x"]) for number in range(8)]
@@ -68,7 +68,7 @@ async def test_calls_that_were_in_flight_together_halve_it_once() -> None:
     assert window.limit == 2
 
 
-async def test_places_are_given_in_order_and_a_cancelled_call_keeps_none() -> None:
+async def test_places_are_granted_in_order_and_a_cancelled_call_keeps_none() -> None:
     window = CongestionWindow(1)
     order: list[int] = []
     release = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The file write-ahead log: what it keeps, what it refuses."""
+"""The file write-ahead log: recovery, space, and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def append(wal: FileWal, *records: StreamRecord) -> tuple[int, asyncio.Future[No
     return wal.append(parts, settle), durable
 
 
-async def test_records_come_back_in_order_with_their_entry(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_records_are_recovered_in_order_with_their_entry(disk: SystemDisk, tmp_path: Path) -> None:
     wal = await opened(disk, tmp_path)
     assert wal.created
     append(wal, record(0, b"a"), record(1, b""))
@@ -63,7 +63,7 @@ async def test_records_come_back_in_order_with_their_entry(disk: SystemDisk, tmp
     await again.close()
 
 
-async def test_room_shrinks_with_what_is_retained_and_grows_by_trimming(
+async def test_room_shrinks_with_retained_bytes_and_grows_by_trimming(
     disk: SystemDisk, tmp_path: Path
 ) -> None:
     wal = await opened(disk, tmp_path)
@@ -100,7 +100,7 @@ async def test_a_damaged_byte_is_named_and_nothing_is_changed(disk: SystemDisk, 
     await again.close()
 
 
-async def test_the_log_of_another_node_and_a_second_user_are_refused(
+async def test_the_log_of_another_node_and_a_second_process_are_refused(
     disk: SystemDisk, tmp_path: Path
 ) -> None:
     wal = await opened(disk, tmp_path)
@@ -111,7 +111,7 @@ async def test_the_log_of_another_node_and_a_second_user_are_refused(
         await opened(disk, tmp_path, bytes([1]) * 16)
 
 
-async def test_a_closed_log_takes_nothing(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_a_closed_log_refuses_appends(disk: SystemDisk, tmp_path: Path) -> None:
     wal = await opened(disk, tmp_path)
     await wal.close()
     with pytest.raises(StorageFailedError):

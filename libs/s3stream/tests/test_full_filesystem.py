@@ -1,4 +1,4 @@
-"""The write-ahead log on a real file system that is full: a small one of its own, mounted for the test."""
+"""The write-ahead log on a real, full file system, which the test mounts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_SYSTEM_BYTES = 24 * MIB
 
 @pytest.fixture
 def small_wal(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose `wal` is a file system of 24 MiB; needs the right to mount one."""
+    """Mount a file system of 24 MiB as `wal` in a new directory; needs the right to mount."""
     wal = tmp_path / "wal"
     wal.mkdir()
     options = f"size={FILE_SYSTEM_BYTES}"
@@ -28,19 +28,20 @@ def small_wal(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"mounting is not permitted here ({mounted.stderr.decode().strip()})")
     yield tmp_path
-    # Lazily: a test that failed has files open there still, and its own error is the one to read.
+    # Lazy unmount: after a failed test, files are still open there, and its own error must be the
+    # one reported.
     subprocess.run(["umount", "--lazy", str(wal)], check=True)
 
 
 def fill(path: Path) -> None:
-    """Take all the space that is left."""
+    """Fill the remaining space."""
     with pytest.raises(OSError, match="No space left"), path.open("wb", buffering=0) as ballast:
         while True:
             ballast.write(bytes(4 * KIB))
 
 
 async def acknowledged_or_waiting(node: StorageNode, durable: asyncio.Future[None]) -> bool:
-    """Whether an append was acknowledged; False: it waits for space."""
+    """Return whether an append was acknowledged; False: it waits for space."""
     while not durable.done() and not node.wal.waits_for_space:
         await asyncio.sleep(0.001)
     return durable.done()
@@ -55,7 +56,7 @@ async def test_appends_wait_for_space_and_nothing_is_lost(small_wal: Path) -> No
     await append_all(stream, [b"before" * 100])
     ballast = small_wal / "wal" / "ballast"
     fill(ballast)
-    node.store.open_gate.clear()  # nothing can be trimmed meanwhile
+    node.store.open_gate.clear()  # prevents trims meanwhile
     payloads: list[bytes] = []
     pending: list[asyncio.Future[None]] = []
     acknowledged = 0
@@ -64,15 +65,16 @@ async def test_appends_wait_for_space_and_nothing_is_lost(small_wal: Path) -> No
             payload = b"%06d" % len(payloads) * 10_000
             pending.append(stream.append(payload, count=1, max_timestamp=-1))
             payloads.append(payload)
-            # One after another for as long as they are acknowledged; from the first that waits on, as fast as they come.
+            # Sequentially while appends are acknowledged; without waiting from the first one that
+            # waits for space.
             if acknowledged == len(pending) - 1:
                 acknowledged += await acknowledged_or_waiting(node, pending[-1])
     assert 0 < acknowledged < len(pending), (
-        "what fits into the segment at hand is acknowledged, the rest waits"
+        "appends that fit into the current segment are acknowledged, the others wait"
     )
     await asyncio.sleep(0.6)
     assert sum(future.done() for future in pending) == acknowledged
-    assert not node.failed.is_set(), "a full disk is no failure"
+    assert not node.failed.is_set(), "a full disk is not a failure of the log"
     ballast.unlink()
     node.store.open_gate.set()
     await asyncio.gather(*pending)
@@ -84,7 +86,7 @@ async def test_appends_wait_for_space_and_nothing_is_lost(small_wal: Path) -> No
     assert node.failures == []
 
 
-async def test_a_node_that_dies_on_a_full_disk_starts_when_there_is_space(small_wal: Path) -> None:
+async def test_a_node_that_crashes_on_a_full_disk_starts_when_there_is_space(small_wal: Path) -> None:
     node = await StorageNode.create(small_wal, small_settings(wal_bytes_max=64 * MIB))
     await node.start()
     (stream,) = await node.open_new(1)

@@ -1,4 +1,6 @@
-"""Group commit over a log that has no room, or fails, at any entry: everybody is told once, in order, and nothing is left behind."""
+"""Group commit over a log that is full or fails at any entry: every caller gets one result, in
+order, and nothing stays pending.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ OnDone = Callable[[BaseException | None], None]
 
 
 class FaultyLog:
-    """Takes `queue_max` entries at a time; the entry number `fails_at` and all behind it fail, when they are handed over or when they are synced."""
+    """Accepts `queue_max` entries at a time. Entry number `fails_at` and all later ones fail, at
+    their append or at their sync.
+    """
 
     def __init__(self, *, gathers: bool, queue_max: int, fails_at: int | None, at_sync: bool) -> None:
         self.gathers = gathers
@@ -52,7 +56,7 @@ class FaultyLog:
 
 
 class Told:
-    """Who was told what, in order."""
+    """Record the results of callers in order."""
 
     def __init__(self) -> None:
         self.durable: list[int] = []
@@ -69,7 +73,7 @@ class Told:
 @pytest.mark.parametrize("queue_max", [1, 2, 100])
 @pytest.mark.parametrize("at_sync", [False, True])
 @pytest.mark.parametrize("fails_at", [None, *range(APPENDS)])
-async def test_everybody_is_told_once_and_in_order(
+async def test_every_callback_runs_once_and_in_order(
     fails_at: int | None, *, gathers: bool, queue_max: int, at_sync: bool
 ) -> None:
     log = FaultyLog(gathers=gathers, queue_max=queue_max, fails_at=fails_at, at_sync=at_sync)

@@ -1,4 +1,4 @@
-"""When a late put is sent once more, who pays for it, and which of its copies counts."""
+"""Hedged puts: when a late put is repeated, which budget pays, and which copy wins."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LATE_MS = 500
 
 
 class Rule:
-    """A log's rule over made-up time."""
+    """Hedging of a log with simulated time."""
 
     def __init__(self, early_share: float = 0.1, rate: float = 50.0) -> None:
         self.clock = InstantClock()
@@ -55,7 +55,7 @@ class Rule:
         )
 
     def seen(self, *took_ms: float) -> None:
-        """Puts that took so long."""
+        """Record puts that took this long."""
         for each in took_ms:
             self.hedging.began()
             self.pacing.put(self.clock.now_ns, 100)
@@ -66,7 +66,7 @@ class Rule:
         return [hedge.after_ms for hedge in self.hedging.hedges(size_bytes)]
 
 
-def test_before_the_first_answers_only_lost_ones_are_late() -> None:
+def test_without_samples_only_the_late_moment_exists() -> None:
     rule = Rule()
     rule.seen(*[30.0] * (ANSWERS_MIN - 1))
     assert rule.moments_ms() == [LATE_MS]
@@ -74,31 +74,31 @@ def test_before_the_first_answers_only_lost_ones_are_late() -> None:
     assert rule.moments_ms() == [EARLY_MEDIANS * 30, LATE_MS]
 
 
-def test_the_middle_counts_not_the_tail() -> None:
+def test_the_early_moment_follows_the_median_and_not_the_tail() -> None:
     rule = Rule()
     rule.seen(*[30.0] * 20, *[300.0] * 10)
     assert rule.moments_ms()[0] == EARLY_MEDIANS * 30
 
 
-def test_a_store_that_answers_at_once_is_not_asked_twice_for_a_pause() -> None:
+def test_puts_to_a_fast_store_are_not_hedged_early() -> None:
     rule = Rule()
     rule.seen(*[2.0] * 40)
     assert rule.moments_ms() == [EARLY_MS_MIN, LATE_MS]
 
 
-def test_a_slow_store_is_late_later() -> None:
+def test_a_slow_store_delays_both_moments() -> None:
     rule = Rule()
     rule.seen(*[400.0] * 40)
     assert rule.moments_ms() == [EARLY_MEDIANS * 400, 1_600]
 
 
-def test_a_large_slot_takes_long_because_it_is_large() -> None:
+def test_a_large_slot_is_not_hedged_early() -> None:
     rule = Rule()
     rule.seen(*[30.0] * 40)
     assert rule.moments_ms(2 * MIB) == [LATE_MS]
 
 
-def test_without_a_share_nothing_is_sent_early_and_what_is_lost_still_is() -> None:
+def test_without_a_share_only_lost_puts_are_hedged() -> None:
     rule = Rule(early_share=0)
     rule.seen(*[30.0] * 40)
     early, late = rule.hedging.hedges(100)
@@ -112,10 +112,10 @@ def test_without_a_share_nothing_is_sent_early_and_what_is_lost_still_is() -> No
     st.sampled_from([0.0, 0.05, 0.1, 0.5]),
     st.sampled_from([2.0, 10.0, 50.0]),
 )
-def test_second_copies_stay_within_their_shares_and_early_ones_leave_half_of_the_budget(
+def test_hedges_stay_within_their_shares_and_leave_half_of_the_budget(
     puts: list[tuple[float, bool, bool]], early_share: float, rate: float
 ) -> None:
-    """Whatever is late: time before each put, and which of its moments come."""
+    """Generate late puts: the time before each put, and which of its moments are reached."""
     rule = Rule(early_share, rate)
     rule.seen(*[30.0] * ANSWERS_MIN)
     early_sent = late_sent = 0
@@ -134,11 +134,13 @@ def test_second_copies_stay_within_their_shares_and_early_ones_leave_half_of_the
     assert late_sent <= SAVED_MAX + LATE_SHARE * count
 
 
-# --- which copy counts -----------------------------------------------------------------------------------------------------------
+# --- which copy wins
 
 
 class Scripted(MemoryObjectStore):
-    """Each put ends as its turn says: after so many seconds, with that failure or none. A failure leaves the key as it is."""
+    """Each put ends as its turn prescribes: after this many seconds, with this failure or none. A
+    failure does not change the key.
+    """
 
     def __init__(self, *turns: tuple[float, Exception | None]) -> None:
         super().__init__()
@@ -159,7 +161,7 @@ TAKEN = ObjectAlreadyExistsError("taken")
 
 
 async def put(store: Scripted, *granted: bool) -> tuple[int, list[Copy]]:
-    """Which copy won, and what was left."""
+    """Return which copy won, and the unanswered ones."""
     left: list[Copy] = []
     hedges = [Hedge(5.0 * (1 + number), lambda each=each: each) for number, each in enumerate(granted)]  # type: ignore[misc]
     try:
@@ -168,14 +170,14 @@ async def put(store: Scripted, *granted: bool) -> tuple[int, list[Copy]]:
         break_off(left)
 
 
-async def test_whichever_is_answered_first_counts() -> None:
+async def test_the_first_answer_wins() -> None:
     won, left = await put(Scripted((NEVER_S, None), (0, None)), True)
     assert (won, len(left)) == (1, 1)
     won, left = await put(Scripted((0.02, None), (NEVER_S, None)), True)
     assert (won, len(left)) == (0, 1)
 
 
-async def test_a_moment_that_is_not_granted_passes_and_the_next_one_comes() -> None:
+async def test_a_moment_that_is_not_granted_is_skipped() -> None:
     store = Scripted((NEVER_S, None), (0, None))
     assert (await put(store, False, True))[0] == 1
     assert store.begun == 2
@@ -187,28 +189,28 @@ async def test_both_moments_may_send_a_copy() -> None:
     assert (won, len(left), store.begun) == (2, 2, 3)
 
 
-async def test_a_copy_that_fails_says_nothing_about_the_others() -> None:
+async def test_a_failed_copy_does_not_end_the_others() -> None:
     assert (await put(Scripted((0.02, BROKEN), (0.05, None)), True))[0] == 1
     assert (await put(Scripted((0.05, None), (0, BROKEN)), True))[0] == 0
     with pytest.raises(ObjectStoreUnavailableError):
         await put(Scripted((0.02, BROKEN), (0.03, BROKEN)), True)
 
 
-async def test_a_failure_before_the_moment_is_told_at_once() -> None:
+async def test_a_failure_before_the_first_moment_is_raised_immediately() -> None:
     store = Scripted((0, BROKEN))
     with pytest.raises(ObjectStoreUnavailableError):
         await put(store, True)
     assert store.begun == 1
 
 
-async def test_a_taken_key_is_told_at_once_whoever_took_it() -> None:
+async def test_a_taken_key_is_raised_immediately() -> None:
     with pytest.raises(ObjectAlreadyExistsError):
         await put(Scripted((NEVER_S, None), (0, TAKEN)), True)
     with pytest.raises(ObjectAlreadyExistsError):
         await put(Scripted((0.02, TAKEN), (NEVER_S, None)), True)
 
 
-# --- in a log --------------------------------------------------------------------------------------------------------------------
+# --- in a log
 
 
 @pytest.fixture
@@ -223,7 +225,7 @@ def counted(rig: ObjectWalRig, name: str) -> float:
 
 
 async def test_a_copy_that_finds_the_key_taken_by_the_other_reads_it_back(rig: ObjectWalRig) -> None:
-    """The first landed, and its answer is lost."""
+    """The first put was applied, and its answer is lost."""
     store = HeldStore()
     store.holds = False
     rig.store = store
@@ -237,7 +239,7 @@ async def test_a_copy_that_finds_the_key_taken_by_the_other_reads_it_back(rig: O
 
 
 class SlowFirst(MemoryObjectStore):
-    """The first put of a key is applied when it is let go."""
+    """Apply the first put of a key only when the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,8 +259,8 @@ class SlowFirst(MemoryObjectStore):
             await super().put(key, buffers)
 
 
-async def test_a_copy_that_nobody_waits_for_goes_on_to_its_end(rig: ObjectWalRig) -> None:
-    """To end it would close its connection."""
+async def test_an_unneeded_copy_continues_to_its_end(rig: ObjectWalRig) -> None:
+    """Ending it would close its connection."""
     store = SlowFirst()
     rig.store = store
     wal = await rig.opened()
@@ -271,10 +273,10 @@ async def test_a_copy_that_nobody_waits_for_goes_on_to_its_end(rig: ObjectWalRig
     assert counted(rig, "ponor_wal_object_read_backs_total") == 0
 
 
-async def test_a_log_that_is_closed_for_good_waits_for_its_copies_before_it_deletes(
+async def test_a_log_closed_without_further_need_waits_for_its_copies_before_it_deletes(
     rig: ObjectWalRig,
 ) -> None:
-    """A copy that lands behind the deletion would be there for ever."""
+    """A copy that arrives after the deletion would never be deleted."""
     store = SlowFirst()
     rig.store = store
     wal = await rig.opened()
@@ -288,7 +290,7 @@ async def test_a_log_that_is_closed_for_good_waits_for_its_copies_before_it_dele
     assert not store.objects
 
 
-async def test_a_copy_that_is_let_be_does_not_hold_up_the_end_of_the_process(rig: ObjectWalRig) -> None:
+async def test_an_unneeded_copy_does_not_delay_the_end_of_the_process(rig: ObjectWalRig) -> None:
     store = SlowFirst()
     rig.store = store
     wal = await rig.opened()

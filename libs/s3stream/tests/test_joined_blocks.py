@@ -1,4 +1,4 @@
-"""Small blocks that a compaction brings side by side become one: what it saves, what keeps two apart, and that the checksum of the whole follows from its parts."""
+"""Joining of small adjacent blocks by a compaction: savings, conditions, and the combined checksum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from s3stream.objects.reader import read_index
 from libs.s3stream.tests.compaction_rig import World, states
 
 RECORD_BYTES = 50
-"""Header and payload."""
+"""Size of a record: header and payload."""
 
 
 @given(st.binary(max_size=3000), st.binary(max_size=3000))
@@ -31,7 +31,9 @@ def test_a_checksum_of_a_large_piece() -> None:
 
 
 async def compacted(*objects: tuple[int, int, int, int], block_bytes_max: int) -> list[BlockEntry]:
-    """The index of what comes of objects (stream, start, end, epoch), whose blocks hold two records each; it holds the same records as they did."""
+    """Compact objects (stream, start, end, epoch), whose blocks have two records each; check that
+    the records are unchanged, and return the index.
+    """
     world = World()
     streams = states({stream: 0 for stream, *_ in objects})
     sources = [
@@ -51,18 +53,18 @@ async def compacted(*objects: tuple[int, int, int, int], block_bytes_max: int) -
     return list(await read_index(world.store, output.key, output.size_bytes))
 
 
-async def test_what_many_uploads_brought_of_a_stream_is_one_block() -> None:
+async def test_blocks_of_one_stream_from_many_uploads_become_one() -> None:
     entries = await compacted(*((1, at, at + 4, 0) for at in range(0, 40, 4)), block_bytes_max=1 << 16)
     assert [(entry.start_offset, entry.end_offset, entry.record_count) for entry in entries] == [(0, 40, 40)]
     assert entries[0].max_timestamp_ms == 39
 
 
-async def test_a_block_is_no_larger_than_it_may_be() -> None:
+async def test_a_joined_block_respects_the_size_limit() -> None:
     entries = await compacted((1, 0, 10, 0), (1, 10, 20, 0), block_bytes_max=7 * RECORD_BYTES)
     assert [entry.record_count for entry in entries] == [6, 6, 6, 2], "whole blocks of two"
 
 
-async def test_streams_epochs_and_holes_keep_blocks_apart() -> None:
+async def test_blocks_of_other_streams_or_epochs_or_across_gaps_stay_separate() -> None:
     entries = await compacted(
         (1, 0, 4, 0), (1, 4, 8, 1), (1, 9, 12, 1), (2, 12, 14, 1), block_bytes_max=1 << 16
     )
@@ -75,7 +77,7 @@ async def test_streams_epochs_and_holes_keep_blocks_apart() -> None:
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=30), st.integers(1, 20))
-def test_no_two_neighbours_could_be_one(sizes: list[int], block_bytes_max: int) -> None:
+def test_no_two_adjacent_blocks_could_be_joined_further(sizes: list[int], block_bytes_max: int) -> None:
     entries = [BlockEntry(1, 0, number, number + 1, -1, 0, size, 1, 0) for number, size in enumerate(sizes)]  # type: ignore[arg-type]
     joined = list(joined_blocks(entries, block_bytes_max))
     assert sum(entry.size_bytes for entry in joined) == sum(sizes)

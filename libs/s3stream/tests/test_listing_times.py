@@ -1,4 +1,4 @@
-"""A listing tells when an object was put, by the store's clock."""
+"""Listings contain the time of each object's put, by the store's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from s3stream.objects.keys import HASH_PREFIXES, key_prefixes, object_key
 from s3stream.stores.directory import DirectoryObjectStore
 
 
-async def test_a_directory_tells_the_time_of_its_files(tmp_path: Path) -> None:
+async def test_a_directory_lists_the_times_of_its_files(tmp_path: Path) -> None:
     disk = SystemDisk()
     store = await DirectoryObjectStore.open(disk, tmp_path)
     await store.put("84/ns/1", [b"x"])
@@ -24,7 +24,7 @@ async def test_a_directory_tells_the_time_of_its_files(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_simulated_stores_tell_the_simulated_time() -> None:
+def test_simulated_stores_list_simulated_times() -> None:
     simulation = Simulation(1)
     seen: list[tuple[int | None, int, int]] = []
 

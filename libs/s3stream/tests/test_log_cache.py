@@ -1,4 +1,4 @@
-"""The log cache against a model: plain lists of records per stream and of blocks."""
+"""The log cache against a model of plain lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BYTES_MAX = 40_000
 
 
 class LogCacheMachine(RuleBasedStateMachine):
-    """Appends, seals, carries and frees at random; every read answer is compared with what was appended."""
+    """Append, seal, carry and free at random; compare every read with the appended records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,11 +121,11 @@ TestLogCache = LogCacheMachine.TestCase
 TestLogCache.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 
 
-def test_a_record_keeps_no_more_than_four_times_its_bytes() -> None:
+def test_a_record_keeps_at_most_four_times_its_bytes_in_memory() -> None:
     frame = memoryview(bytearray(100_000))
     whole, quarter, small = frame[10:], frame[:25_000], frame[5_000:5_100]
     assert unpinned(whole) is whole
     assert unpinned(quarter) is quarter
     assert unpinned(small) == bytes(100)
-    assert isinstance(unpinned(small), bytes), "a copy, so that the frame can go"
+    assert isinstance(unpinned(small), bytes), "a copy, so that the frame can be freed"
     assert unpinned(b"own") == b"own"

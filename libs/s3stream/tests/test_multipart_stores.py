@@ -1,4 +1,4 @@
-"""Stores of parts: conformance of each, and what retries, metering and limits around them do."""
+"""Multipart stores: conformance, and their retries, metering and limits."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TestDirectory:
     uploads=st.lists(st.tuples(st.integers(1, 5), st.sampled_from([1, 5_000, 70_000, 140_000])), min_size=1),
     left_out=st.sets(st.integers(1, 5)),
 )
-async def test_parts_of_a_directory_are_in_order_wherever_they_lay(
+async def test_parts_of_a_directory_are_in_order_wherever_they_were_written(
     uploads: list[tuple[int, int]], left_out: set[int], tmp_path: Path
 ) -> None:
     disk = SystemDisk()
@@ -115,7 +115,7 @@ async def test_parts_of_a_directory_are_in_order_wherever_they_lay(
     disk.close()
 
 
-async def test_a_url_makes_both_stores_of_one_place(tmp_path: Path) -> None:
+async def test_a_url_opens_both_stores_of_one_place(tmp_path: Path) -> None:
     telemetry = Telemetry()
     runtime = runtime_of(telemetry)
     url = f"file://{tmp_path}/store"
@@ -129,7 +129,7 @@ async def test_a_url_makes_both_stores_of_one_place(tmp_path: Path) -> None:
 
 
 class TestRetries:
-    async def test_every_call_is_repeated(self) -> None:
+    async def test_every_call_is_retried(self) -> None:
         objects = MemoryObjectStore()
         raw = MemoryMultipartStore(objects)
         telemetry = Telemetry()
@@ -148,7 +148,7 @@ class TestRetries:
         retries = dict(telemetry.counters("ponor_object_store_retries_total"))
         assert {number for (name,), number in retries.items() if name != "multipart_list"} == {2}
 
-    async def test_a_completion_whose_answer_was_lost_is_known_by_its_size(self) -> None:
+    async def test_a_completion_with_a_lost_answer_is_recognised_by_the_size(self) -> None:
         objects = MemoryObjectStore()
         raw = MemoryMultipartStore(objects)
         parts = wrap_multipart_store(raw, objects, runtime=runtime_of(Telemetry()))
@@ -158,7 +158,7 @@ class TestRetries:
         await parts.complete_multipart(upload, [part])
         assert objects.objects["1"] == b"abc"
 
-    async def test_a_key_that_somebody_else_took_is_told(self) -> None:
+    async def test_a_key_taken_by_another_writer_is_an_error(self) -> None:
         objects = MemoryObjectStore()
         raw = MemoryMultipartStore(objects)
         parts = wrap_multipart_store(raw, objects, runtime=runtime_of(Telemetry()))
@@ -169,7 +169,7 @@ class TestRetries:
         with pytest.raises(ObjectAlreadyExistsError):
             await parts.complete_multipart(upload, [part])
 
-    async def test_it_gives_up(self) -> None:
+    async def test_retries_are_bounded(self) -> None:
         objects = MemoryObjectStore()
         raw = MemoryMultipartStore(objects)
         parts = wrap_multipart_store(raw, objects, runtime=runtime_of(Telemetry()))

@@ -1,4 +1,6 @@
-"""Whatever is opened is closed or owned: every call to store, disk and controller fails or is cancelled once, and at rest nothing is left unexplained."""
+"""Resources after an interruption: every call to store, disk and controller fails or is cancelled
+once, and nothing may stay open without an owner.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ async def test_an_interrupted_compaction_leaves_no_upload_and_no_memory(kind: Ki
         was_interrupted = await interruption.run(partial(compaction.run, plan))
         assert world.budget.held_bytes == 0, interruption.interrupted
         no_task_is_left()
-        # Nobody was told the name of an upload whose creation was not answered: the collector finds it by listing.
+        # The creation of an upload was not answered, so its id is unknown; the collector finds it
+        # by listing.
         is_unknown = interruption.interrupted == "create_multipart" and kind in (
             Kind.APPLIED,
             Kind.CANCELLED_LATE,
@@ -104,7 +107,7 @@ async def test_an_interrupted_takeover_is_repeated_and_leaves_nothing(kind: Kind
         no_task_is_left()
         slots = [key for key in cluster.store.objects if key.startswith(wal_prefix(wal.name))]
         sizes = [len(cluster.store.objects[key]) for key in slots]
-        # The collector has the slots of a closed log whose deletion was interrupted.
+        # The collector deletes the slots of a closed log whose deletion was interrupted.
         assert (was_closed and was_interrupted) or sizes == [LABEL_BYTES] * max(len(slots), 1), "fences alone"
         known = {object_key(NAMESPACE, each) for each in (*cluster.model.committed, *cluster.model.prepared)}
         assert set(cluster.store.objects) - set(slots) <= known
@@ -114,7 +117,7 @@ async def test_an_interrupted_takeover_is_repeated_and_leaves_nothing(kind: Kind
 
 
 class CountedDisk:
-    """A disk that knows which files are open."""
+    """A disk that records its open files."""
 
     def __init__(self, disk: SystemDisk, interruption: Interruption) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""The object format: what is written is read, what is damaged is named, and docs/formats/object.md tells the truth."""
+"""The object format: round trips, detection of damage, and agreement with docs/formats/object.md."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def all_records(data: bytes) -> list[StreamRecord]:
 
 
 def with_footer(data: bytes, **changes: int) -> bytes:
-    """The object with a footer that says something else and has a right CRC."""
+    """Return the object with a modified footer and a correct CRC."""
     footer = decode_footer(KEY, OBJECT_ID, data, len(data))._replace(**changes)  # type: ignore[arg-type]
     return data[:-FOOTER_BYTES] + footer.encode()
 
@@ -82,7 +82,7 @@ def streams_of_records(draw: st.DrawFn) -> list[StreamRecord]:
 
 class TestRoundTrip:
     @given(streams_of_records(), st.integers(1, 1000))
-    def test_any_records_come_back_whatever_the_block_size(
+    def test_records_survive_a_round_trip_for_any_block_size(
         self, records: list[StreamRecord], block_bytes_max: int
     ) -> None:
         encoded = written(records, block_bytes_max)
@@ -91,7 +91,7 @@ class TestRoundTrip:
         assert all_records(data) == records
 
     @given(streams_of_records(), st.integers(1, 1000))
-    def test_blocks_have_one_stream_one_epoch_and_are_small_or_hold_one_record(
+    def test_blocks_have_one_stream_one_epoch_and_a_bounded_size(
         self, records: list[StreamRecord], block_bytes_max: int
     ) -> None:
         data = b"".join(written(records, block_bytes_max).buffers)
@@ -122,7 +122,7 @@ class TestRoundTrip:
         assert found == [each for each in mine if each.end_offset > start and each.base_offset < end]
 
     @given(streams_of_records(), st.integers(1, 1000))
-    def test_ranges_tell_what_the_object_holds(
+    def test_ranges_describe_the_content_of_the_object(
         self, records: list[StreamRecord], block_bytes_max: int
     ) -> None:
         expected: list[StreamRange] = []
@@ -140,18 +140,18 @@ class TestRoundTrip:
 
 
 class TestWriter:
-    def test_payloads_are_passed_on_and_not_copied(self) -> None:
+    def test_payloads_are_not_copied(self) -> None:
         payload = bytearray(b"x" * 1000)
         view = memoryview(payload)[10:500]
         encoded = written([StreamRecord(StreamId(1), StreamEpoch(0), 0, 1, -1, view)])
         assert any(buffer is view for buffer in encoded.buffers)
 
-    def test_a_block_closes_before_it_would_grow_too_large(self) -> None:
+    def test_a_block_is_closed_before_it_exceeds_the_limit(self) -> None:
         records = [record(1, 0, offset, 1, -1, b"x" * 60) for offset in range(5)]
         index = opened(b"".join(written(records, 200).buffers))
         assert [entry.size_bytes for entry in index] == [200, 200, 100]
 
-    def test_a_large_record_is_alone(self) -> None:
+    def test_a_large_record_gets_its_own_block(self) -> None:
         records = [
             record(1, 0, 0, 1, -1, b"a"),
             record(1, 0, 1, 1, -1, b"x" * 999),
@@ -169,7 +169,7 @@ class TestWriter:
         ],
         ids=["stream goes back", "offsets overlap", "epoch goes back"],
     )
-    def test_disorder_is_refused(self, second: StreamRecord, words: str) -> None:
+    def test_records_out_of_order_are_refused(self, second: StreamRecord, words: str) -> None:
         writer = ObjectWriter(OBJECT_ID)
         writer.add(example()[0])
         with pytest.raises(ValueError, match=words):
@@ -181,7 +181,7 @@ class TestWriter:
 
 
 class TestDamage:
-    def test_every_flipped_bit_of_every_byte_is_found_and_placed(self) -> None:
+    def test_every_flipped_bit_is_detected_and_located(self) -> None:
         data = b"".join(written(example()).buffers)
         for position in range(len(data)):
             for bit in range(8):
@@ -190,7 +190,7 @@ class TestDamage:
                 with pytest.raises(ObjectCorruptError, match=rf"^{KEY}, position \d+: "):
                     all_records(bytes(broken))
 
-    def test_every_truncation_is_found(self) -> None:
+    def test_every_truncation_is_detected(self) -> None:
         data = b"".join(written(example()).buffers)
         for length in range(len(data)):
             with pytest.raises(ObjectCorruptError):
@@ -198,7 +198,7 @@ class TestDamage:
 
     @settings(max_examples=200)
     @given(st.binary(max_size=400))
-    def test_arbitrary_bytes_are_refused_by_the_named_error(self, data: bytes) -> None:
+    def test_arbitrary_bytes_raise_the_documented_error(self, data: bytes) -> None:
         with pytest.raises(ObjectCorruptError):
             all_records(data)
 
@@ -214,7 +214,7 @@ class TestDamage:
             ({"index_crc": 0}, "index CRC32C"),
         ],
     )
-    def test_a_footer_that_lies_with_a_right_checksum_is_refused(
+    def test_a_false_footer_with_a_right_checksum_is_refused(
         self, changes: dict[str, int], rule: str
     ) -> None:
         data = b"".join(written(example()).buffers)
@@ -237,7 +237,7 @@ class TestDamage:
             (0, {"epoch": 2}, "block record"),
         ],
     )
-    def test_an_index_that_lies_with_right_checksums_is_refused(
+    def test_a_false_index_with_right_checksums_is_refused(
         self, number: int, changes: dict[str, int], rule: str
     ) -> None:
         data = b"".join(written(example()).buffers)
@@ -252,7 +252,7 @@ class TestDamage:
 
 
 class TestRecordsInABlock:
-    """Blocks whose checksum is right and whose records are wrong: only a broken writer makes them."""
+    """Blocks with a right checksum and wrong records, as only a faulty writer produces."""
 
     @pytest.mark.parametrize(
         "records",
@@ -310,7 +310,7 @@ class TestRecords:
 
 class TestKeys:
     @given(st.integers(0, (1 << 63) - 1), st.from_regex(r"\A[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,62}\Z"))
-    def test_a_key_tells_namespace_and_id(self, object_id: int, namespace: str) -> None:
+    def test_a_key_contains_namespace_and_id(self, object_id: int, namespace: str) -> None:
         assert parse_object_key(object_key(namespace, ObjectId(object_id))) == (namespace, object_id)
 
     @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ class TestKeys:
 
 
 class TestDocument:
-    def test_the_worked_example_is_what_the_writer_writes(self) -> None:
+    def test_the_worked_example_matches_the_writer(self) -> None:
         block = re.search(r"```hex\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
         assert block is not None
         documented = bytes.fromhex("".join(line[4:] for line in block[1].splitlines()))
@@ -351,7 +351,7 @@ class TestDocument:
         assert KEY in DOCUMENT.read_text(encoding="utf-8")
         assert [entry.min_timestamp_ms for entry in opened(documented)] == [TIMESTAMP_MIN] * 2
 
-    def test_the_worked_example_with_smallest_timestamps_is_what_the_writer_writes(self) -> None:
+    def test_the_worked_example_with_smallest_timestamps_matches_the_writer(self) -> None:
         _, ends = re.findall(r"```hex\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
         oldest = (1_700_000_000_000, 1_699_999_999_000, -1)
         known = [replace(one, min_timestamp=each) for one, each in zip(example(), oldest, strict=True)]
@@ -360,7 +360,7 @@ class TestDocument:
         assert [entry.min_timestamp_ms for entry in opened(data)] == [1_699_999_999_000, -1]
         assert all_records(data) == example()
 
-    def test_the_documented_reader_reads(self) -> None:
+    def test_the_documented_reader_works(self) -> None:
         code = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
         assert code is not None
         names: dict[str, object] = {}
@@ -368,7 +368,7 @@ class TestDocument:
         read = names["records"](b"".join(written(example()).buffers))  # type: ignore[operator]
         assert list(read) == [(7, 100, 2, b"ab"), (7, 102, 1, b"cde"), (9, 0, 4, b"")]
 
-    def test_the_documented_numbers_are_the_real_ones(self) -> None:
+    def test_the_documented_constants_match_the_code(self) -> None:
         assert (RECORD_HEADER.size, ENTRY_BYTES, FOOTER_BYTES) == (40, 64, 48)
         assert crc32c(b"123456789") == 0xE3069283
         encoded = Footer(OBJECT_ID, 1, 2, 3, 4).encode()

@@ -1,4 +1,4 @@
-"""Reading a stream from objects: pieces, offsets in the middle, metadata that lags, objects that vanish."""
+"""Reading a stream from objects: pieces, offsets within records, lagging metadata, deleted objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ MINE, OTHER = StreamId(5), StreamId(9)
 
 
 class Metadata:
-    """A read index: pieces of stream `MINE` by offset. `lag` answers stay empty first; `answers` counts the questions."""
+    """A read index with the pieces of stream `MINE` by offset. The first `lag` answers are empty;
+    `answers` counts the queries.
+    """
 
     def __init__(self) -> None:
         self.pieces: list[ObjectPiece] = []
@@ -82,7 +84,9 @@ class World:
         )
 
     async def put(self, object_id: int, records: Sequence[StreamRecord]) -> ObjectPiece:
-        """Store an object that also holds records of another stream before and after; the piece of `MINE`."""
+        """Store an object that also contains records of other streams before and after; return the
+        piece of `MINE`.
+        """
         writer = ObjectWriter(ObjectId(object_id), block_bytes_max=self.block_bytes_max)
         writer.add(record(0, 3, b"before", stream=StreamId(1)))
         for each in records:
@@ -118,7 +122,7 @@ def run(
 
 @st.composite
 def chopped_streams(draw: st.DrawFn) -> list[list[StreamRecord]]:
-    """A stream's records, cut into the objects that hold them; epochs may rise anywhere."""
+    """Divide a stream's records over objects; epochs may rise at any record."""
     offset = draw(st.integers(0, 1 << 40))
     epoch = 0
     objects: list[list[StreamRecord]] = []
@@ -135,7 +139,7 @@ def chopped_streams(draw: st.DrawFn) -> list[list[StreamRecord]]:
 
 class TestRanges:
     @given(chopped_streams(), st.integers(1, 500), st.data())
-    async def test_any_range_gives_the_same_records(
+    async def test_any_range_returns_the_same_records(
         self, objects: list[list[StreamRecord]], block_bytes_max: int, data: st.DataObject
     ) -> None:
         world = World(block_bytes_max=block_bytes_max)
@@ -153,31 +157,31 @@ class TestRanges:
         if len(found) < len(expected):
             assert sum(len(each.payload) for each in expected[: len(found) + 1]) >= max_bytes
 
-    async def test_the_first_record_may_contain_the_offset_in_its_middle(self) -> None:
+    async def test_the_first_record_may_contain_the_start_offset(self) -> None:
         world = World()
         await world.add(1, run(100, 20))
         found = await world.read(157, 165)
         assert [(each.base_offset, each.end_offset) for each in found] == [(150, 160), (160, 170)]
 
-    async def test_one_record_comes_however_big(self) -> None:
+    async def test_the_first_record_is_returned_regardless_of_its_size(self) -> None:
         world = World()
         await world.add(1, [record(0, 1, b"x" * 100_000), record(1, 1, b"y")])
         assert [len(each.payload) for each in await world.read(0, 2, 10)] == [100_000]
 
-    async def test_no_more_than_the_bytes_asked_for(self) -> None:
+    async def test_a_read_respects_its_byte_limit(self) -> None:
         world = World()
         await world.add(1, run(0, 20))
         assert len(await world.read(0, 200, 5 * 50)) == 5
         assert len(await world.read(0, 200, 5 * 50 - 1)) == 4
 
-    async def test_an_answer_that_ends_short_is_returned_short(self) -> None:
+    async def test_a_short_answer_of_the_read_index_gives_a_short_read(self) -> None:
         world = World()
         await world.add(1, run(0, 5))
         assert (await world.read(0, 1000))[-1].end_offset == 50
 
 
 class TestRequests:
-    async def test_a_read_costs_one_get_to_open_and_one_for_adjacent_blocks(self) -> None:
+    async def test_a_read_needs_one_get_to_open_and_one_for_adjacent_blocks(self) -> None:
         world = World(cache_bytes_max=8 << 20)
         await world.add(1, run(0, 100, payload_bytes=5000))
         await world.read(0, 500)
@@ -185,21 +189,21 @@ class TestRequests:
         await world.read(0, 500)
         assert len(world.store.calls) == 3, "the second read is answered from memory"
 
-    async def test_a_small_object_is_read_by_opening_it(self) -> None:
+    async def test_opening_a_small_object_reads_it(self) -> None:
         world = World()
         await world.add(1, run(0, 100))
         await world.read(0, 1000)
         await world.read(500, 1000)
         assert [call[0] for call in world.store.calls if call[0] != "put"] == ["get_tail"]
 
-    async def test_damage_in_what_came_with_the_opening_is_fetched_again(self) -> None:
+    async def test_damage_in_the_opened_tail_is_fetched_again(self) -> None:
         world = World()
         await world.add(1, run(0, 5))
         answers = iter([True])
         world.store.change = lambda _key, data: b"!" + data[1:] if next(answers, False) else data
         assert len(await world.read(0, 50)) == 5
 
-    async def test_pieces_of_one_read_are_fetched_at_the_same_time(self) -> None:
+    async def test_pieces_of_one_read_are_fetched_concurrently(self) -> None:
         world = World()
         for number in range(6):
             await world.add(number, run(number * 100, 10, payload_bytes=20_000))
@@ -225,14 +229,14 @@ class TestRequests:
 
 
 class TestLaggingMetadata:
-    async def test_an_empty_answer_is_asked_again(self) -> None:
+    async def test_an_empty_answer_of_the_read_index_is_retried(self) -> None:
         world = World()
         await world.add(1, run(0, 5))
         world.metadata.lag = 7
         assert len(await world.read(0, 50)) == 5
         assert world.metadata.answers == 8
 
-    async def test_until_the_deadline(self) -> None:
+    async def test_retries_end_at_the_deadline(self) -> None:
         world = World()
         world.metadata.lag = 1 << 30
         reader = ObjectStreamReader(
@@ -247,8 +251,8 @@ class TestLaggingMetadata:
 
 
 class TestVanishedObjects:
-    async def test_the_read_index_is_asked_again(self) -> None:
-        """Compaction has replaced the object and GC has deleted it since the first answer."""
+    async def test_a_missing_object_repeats_the_read_index_query(self) -> None:
+        """Compaction replaced the object and GC deleted it after the first answer."""
         world = World()
         old = await world.put(1, run(0, 5))
         new = await world.put(2, run(0, 5))
@@ -256,7 +260,7 @@ class TestVanishedObjects:
         del world.store.objects[object_key("ns", ObjectId(1))]
         assert len(await world.read(0, 50)) == 5
 
-    async def test_a_cached_index_of_a_vanished_object_is_forgotten(self) -> None:
+    async def test_a_cached_index_of_a_deleted_object_is_dropped(self) -> None:
         world = World(cache_bytes_max=1)
         await world.add(1, run(0, 5))
         await world.read(0, 50)
@@ -265,14 +269,14 @@ class TestVanishedObjects:
         del world.store.objects[object_key("ns", ObjectId(1))]
         assert len(await world.read(0, 50)) == 5
 
-    async def test_what_was_read_before_is_returned(self) -> None:
+    async def test_records_before_a_missing_object_are_returned(self) -> None:
         world = World()
         await world.add(1, run(0, 5))
         await world.add(2, run(50, 5))
         del world.store.objects[object_key("ns", ObjectId(2))]
         assert (await world.read(0, 100))[-1].end_offset == 50
 
-    async def test_an_object_that_is_lost_is_named_after_bounded_tries(self) -> None:
+    async def test_a_lost_object_is_named_after_bounded_retries(self) -> None:
         world = World()
         await world.add(1, run(0, 5))
         del world.store.objects[object_key("ns", ObjectId(1))]
@@ -282,7 +286,7 @@ class TestVanishedObjects:
 
 
 class TestFailures:
-    async def test_an_object_that_lacks_what_the_metadata_says_is_corrupt(self) -> None:
+    async def test_an_object_without_the_listed_data_is_corrupt(self) -> None:
         world = World()
         piece = await world.put(1, run(0, 5))
         world.metadata.pieces = [ObjectPiece(piece.object_id, "ns", 0, piece.size_bytes, 0, 60)]
@@ -290,7 +294,7 @@ class TestFailures:
         with pytest.raises(ObjectCorruptError, match="ends stream 5 at offset 50; the metadata says 60"):
             await world.read(50, 60)
 
-    async def test_a_hole_between_pieces_is_never_passed_over(self) -> None:
+    async def test_a_gap_between_pieces_ends_the_read(self) -> None:
         world = World()
         await world.add(1, run(0, 5))
         await world.add(2, run(60, 5))
@@ -300,7 +304,7 @@ class TestFailures:
         ):
             await world.read(50, 110)
 
-    async def test_a_damaged_block_never_reaches_a_reader(self) -> None:
+    async def test_a_damaged_block_is_never_returned(self) -> None:
         world = World()
         await world.add(1, run(0, 20))
         key = object_key("ns", ObjectId(1))
@@ -310,7 +314,7 @@ class TestFailures:
         with pytest.raises(ObjectCorruptError, match=rf"{key}, position \d+: block CRC32C"):
             await world.read(0, 200)
 
-    async def test_a_store_that_fails_is_told(self) -> None:
+    async def test_a_failing_store_raises_its_error(self) -> None:
         world = World()
         await world.add(1, run(0, 5, payload_bytes=50_000))
         world.store.fail("get", Failure())
@@ -321,7 +325,7 @@ class TestFailures:
 
 
 class TestInspection:
-    async def test_an_object_is_described_from_its_index_alone(self) -> None:
+    async def test_an_object_is_described_by_its_index_alone(self) -> None:
         world = World()
         await world.put(1, [*run(0, 3), record(30, 1, b"later", epoch=2, timestamp=77)])
         key = object_key("ns", ObjectId(1))
@@ -342,7 +346,7 @@ class TestInspection:
         assert description.size_bytes == len(world.store.objects[key])
         assert [call[0] for call in world.store.calls] == ["get_tail"]
 
-    async def test_a_sound_object_has_no_problems_and_a_broken_one_lists_them_all(self) -> None:
+    async def test_verification_lists_all_problems_of_an_object(self) -> None:
         world = World(block_bytes_max=100)
         await world.put(1, run(0, 5))
         key = object_key("ns", ObjectId(1))

@@ -1,4 +1,6 @@
-"""The directory store on the real disk: conformance, and what only it promises about processes, crashes and broken disks."""
+"""The directory store on the real disk: conformance, durability, crashed processes, and disk
+errors.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from libs.s3stream.tests import object_store_conformance as conformance
 
 
 class WatchedDisk(SystemDisk):
-    """The real disk, with a list of the calls on names and a switch that lets one of them fail."""
+    """The real disk, with a record of calls that change names, and an injected failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ async def test_conformance(check: conformance.Check, store: DirectoryObjectStore
 
 
 class TestDurability:
-    async def test_the_name_is_made_durable_before_a_put_returns(
+    async def test_the_name_is_durable_before_a_put_returns(
         self, store: DirectoryObjectStore, disk: WatchedDisk
     ) -> None:
         disk.calls.clear()
@@ -82,7 +84,7 @@ class TestDurability:
             < disk.calls.index("remove 1.tmp")
         )
 
-    async def test_who_finds_a_key_taken_may_rely_on_it(
+    async def test_a_put_that_finds_its_key_taken_syncs_the_directory(
         self, store: DirectoryObjectStore, disk: WatchedDisk
     ) -> None:
         """The other put may have crashed between its link and its sync."""
@@ -92,13 +94,13 @@ class TestDurability:
             await store.put("84/ns/1", [b"x"])
         assert "sync_directory ns" in disk.calls
 
-    async def test_a_deletion_is_made_durable(self, store: DirectoryObjectStore, disk: WatchedDisk) -> None:
+    async def test_a_deletion_is_durable(self, store: DirectoryObjectStore, disk: WatchedDisk) -> None:
         await store.put("84/ns/1", [b"x"])
         disk.calls.clear()
         await store.delete(["84/ns/1"])
         assert disk.calls == ["remove 1.object", "sync_directory ns"]
 
-    async def test_objects_are_there_for_the_next_process(
+    async def test_the_next_process_finds_the_objects(
         self, store: DirectoryObjectStore, disk: WatchedDisk, tmp_path: Path
     ) -> None:
         await store.put("84/ns/1", [b"x"])
@@ -109,7 +111,9 @@ class TestDurability:
 
 
 class TestTemporaryFiles:
-    async def test_what_a_dead_process_left_is_swept(self, disk: WatchedDisk, tmp_path: Path) -> None:
+    async def test_temporary_files_of_exited_processes_are_deleted(
+        self, disk: WatchedDisk, tmp_path: Path
+    ) -> None:
         for number in (0, 1):
             (tmp_path / "uploads" / str(number)).mkdir(parents=True)
             (tmp_path / "uploads" / str(number) / "7.tmp").write_bytes(b"half an obj")
@@ -118,7 +122,7 @@ class TestTemporaryFiles:
         await store.put("84/ns/1", [b"x"])
         await store.close()
 
-    async def test_what_a_living_process_writes_is_left_alone(
+    async def test_temporary_files_of_running_processes_are_kept(
         self, store: DirectoryObjectStore, disk: WatchedDisk, tmp_path: Path
     ) -> None:
         (tmp_path / "uploads" / "0" / "7.tmp").write_bytes(b"half an obj")
@@ -128,14 +132,14 @@ class TestTemporaryFiles:
         assert await store.get("84/ns/1", 0, 1) == b"x"
         await second.close()
 
-    async def test_too_many_processes_are_refused_by_name(
+    async def test_too_many_processes_are_refused_with_a_named_limit(
         self, store: DirectoryObjectStore, disk: WatchedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(directory_module, "PROCESSES_MAX", 1)
         with pytest.raises(ObjectStoreRefusedError, match="1 processes have this object store open"):
             await DirectoryObjectStore.open(disk, tmp_path)
 
-    async def test_a_failed_put_leaves_nothing(
+    async def test_a_failed_put_leaves_no_file(
         self, store: DirectoryObjectStore, disk: WatchedDisk, tmp_path: Path
     ) -> None:
         disk.failing["link"] = errno.ENOSPC
@@ -155,7 +159,7 @@ class TestErrors:
             (errno.EIO, ObjectStoreError, "check the disk"),
         ],
     )
-    async def test_what_the_disk_says_is_named_with_its_remedy(
+    async def test_disk_errors_name_the_remedy(
         self,
         store: DirectoryObjectStore,
         disk: WatchedDisk,
@@ -171,7 +175,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         "key", ["", "/a", "a/", "a//b", "../a", "a/../b", ".", "a b", "ä", "x" * 1000, "a.object/b", "a\n"]
     )
-    async def test_keys_that_are_no_keys_are_refused(self, store: DirectoryObjectStore, key: str) -> None:
+    async def test_invalid_keys_are_refused(self, store: DirectoryObjectStore, key: str) -> None:
         with pytest.raises(ValueError, match="object store key"):
             await store.put(key, [b"x"])
         with pytest.raises(ValueError, match="object store key"):
@@ -179,9 +183,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="object store key"):
             await store.delete([key])
 
-    async def test_a_file_in_the_place_of_the_directory_is_named(
-        self, disk: WatchedDisk, tmp_path: Path
-    ) -> None:
+    async def test_a_file_in_place_of_the_directory_is_named(self, disk: WatchedDisk, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(ObjectStoreError, match="file"):
             await DirectoryObjectStore.open(disk, tmp_path / "file")

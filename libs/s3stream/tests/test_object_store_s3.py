@@ -1,4 +1,4 @@
-"""The S3 store against a real S3 server process: conformance, what obstore really does, and the bill."""
+"""The S3 store against a real S3 server: conformance, obstore's behaviour, and billed requests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_conformance(check: conformance.Check, parameters: str, server: Se
 
 
 class TestBucketLayout:
-    async def test_keys_lie_below_the_prefix_of_the_url(self, server: SeaweedServer) -> None:
+    async def test_keys_are_below_the_prefix_of_the_url(self, server: SeaweedServer) -> None:
         await store_at(server, "one/two").put("84/ns/1", [b"x"])
         assert server.objects("one/") == {"one/two/84/ns/1": 1}
 
@@ -64,7 +64,7 @@ class TestBucketLayout:
         assert [info async for info in whole.list("three/")] == [ObjectInfo("three/84/ns/1", 1)]
         await whole.delete(["three/84/ns/1"])
 
-    async def test_listings_and_deletions_go_beyond_one_page(
+    async def test_listings_and_deletions_span_several_pages(
         self, store: S3ObjectStore, server: SeaweedServer
     ) -> None:
         keys = [f"k/{number:04}" for number in range(1003)]
@@ -76,7 +76,9 @@ class TestBucketLayout:
 
 
 class TestWhatObstoreDoes:
-    """The facts on which `s3.py` stands; when a new obstore changes one, its docstring and this test change with it."""
+    """obstore's behaviour on which `s3.py` relies. If a new obstore changes it, update the module's
+    docstring and this test.
+    """
 
     async def test_multipart_leaves_no_open_upload(self, store: S3ObjectStore, server: SeaweedServer) -> None:
         await store.put("1", [b"x" * (MULTIPART_BYTES_MIN + 1)])
@@ -88,7 +90,7 @@ class TestWhatObstoreDoes:
         )
         assert etag.strip('"').endswith(f"-{MULTIPART_BYTES_MIN // PART_BYTES + 1}"), "the number of parts"
 
-    async def test_multipart_has_no_condition_and_therefore_asks_first(
+    async def test_multipart_is_unconditional_and_is_preceded_by_a_head(
         self, store: S3ObjectStore, server: SeaweedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         large = [b"x" * (MULTIPART_BYTES_MIN + 1)]
@@ -112,7 +114,7 @@ class TestErrors:
         with pytest.raises(ObjectStoreRefusedError, match="check the credentials"):
             await store.get("1", 0, 1)
 
-    async def test_an_absent_bucket_is_refused_and_not_made(self, server: SeaweedServer) -> None:
+    async def test_an_absent_bucket_is_refused_and_not_created(self, server: SeaweedServer) -> None:
         url = server.url("").replace(server.bucket, "no-such-bucket", 1)
         store = S3ObjectStore(parse_s3_location(url, server.environment))
         for call in (store.put("1", [b"x"]), store.get("1", 0, 1), store.get_tail("1", 1)):
@@ -121,31 +123,31 @@ class TestErrors:
         with pytest.raises(ObjectStoreRefusedError, match="create the bucket"):
             assert [info async for info in store.list("")] == []
 
-    async def test_a_server_that_is_not_there_may_come_back(self) -> None:
+    async def test_calls_succeed_after_an_outage_of_the_server(self) -> None:
         location = parse_s3_location(
             "s3://b/?endpoint=http://127.0.0.1:1", {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
         )
         with pytest.raises(ObjectStoreUnavailableError, match=r"127\.0\.0\.1:1"):
             await S3ObjectStore(location).get("1", 0, 1)
 
-    async def test_a_deletion_that_is_refused_is_told(self, server: SeaweedServer) -> None:
+    async def test_a_refused_deletion_is_an_error(self, server: SeaweedServer) -> None:
         store = store_at(server, "", AWS_SECRET_ACCESS_KEY="wrong")
         with pytest.raises(ObjectStoreRefusedError):
             await store.delete(["1", "2"])
 
 
 async def settled(server: SeaweedServer, before: Counter[str], *, expected: int) -> Counter[str]:
-    """What the server counted since; it counts a request after it has answered it."""
+    """Return the server's request counts since. It counts a request after answering it."""
     for _ in range(1_000):
         if (server.requests_served() - before).total() >= expected:
             break
         await asyncio.sleep(0.05)
-    await asyncio.sleep(0.2)  # for requests that nobody expects
+    await asyncio.sleep(0.2)  # for unexpected requests
     return server.requests_served() - before
 
 
 class TestBill:
-    async def test_the_metered_calls_are_those_that_the_server_counted(
+    async def test_metered_calls_equal_the_calls_that_the_server_counted(
         self, server: SeaweedServer, store: S3ObjectStore
     ) -> None:
         telemetry = Telemetry()
@@ -186,7 +188,7 @@ class TestBill:
 
 
 class TestOutage:
-    async def test_calls_outlive_a_restart_of_the_server(
+    async def test_calls_survive_a_restart_of_the_server(
         self, server: SeaweedServer, store: S3ObjectStore
     ) -> None:
         retries = Retries(clock=SystemClock(), randomness=SystemRandomness(), telemetry=Telemetry())

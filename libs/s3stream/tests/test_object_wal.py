@@ -1,4 +1,4 @@
-"""The log in the object store, one writer: what it takes for an acknowledgement, what it does with answers that are lost or wrong, what it costs."""
+"""One writer of an object WAL: conditions of an acknowledgement, lost or wrong answers, and cost."""
 
 from __future__ import annotations
 
@@ -37,11 +37,14 @@ def record(offset: int, payload: bytes = b"x", stream: int = 5) -> StreamRecord:
 
 
 TURNS = 100
-"""Of the loop: more than an answer needs on its way to whoever is acknowledged. Nothing on the way waits for time."""
+"""Turns of the event loop: more than an answer needs to reach its caller. No step in between waits
+for time."""
 
 
 class HeldStore(MemoryObjectStore):
-    """Answers of puts wait until they are let go, each by its sequence; `lost`: keys whose first put is applied and never answered."""
+    """Answers of puts wait until the test releases them by sequence. For keys in `lost`, the first
+    put is applied and never answered.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +71,7 @@ class HeldStore(MemoryObjectStore):
 
 
 async def held(rig: ObjectWalRig, count: int) -> tuple[ObjectWal, HeldStore, list[asyncio.Future[None]]]:
-    """So many slots on their way, one append each."""
+    """Start this many slots, with one append each."""
     store = HeldStore()
     rig.store = store
     wal = await rig.opened()
@@ -89,7 +92,7 @@ async def test_slots_are_acknowledged_in_order_however_their_puts_end(rig: Objec
     await wal.close()
 
 
-async def test_a_slot_says_how_many_were_acknowledged_before_it(rig: ObjectWalRig) -> None:
+async def test_a_slot_records_how_many_slots_were_acknowledged_before_it(rig: ObjectWalRig) -> None:
     wal, store, told = await held(rig, 3)
     for number in range(3):
         await store.let_go(slot_key(wal.name, number))
@@ -104,7 +107,7 @@ async def test_a_slot_says_how_many_were_acknowledged_before_it(rig: ObjectWalRi
     await wal.close()
 
 
-async def test_a_lost_answer_is_found_out(rig: ObjectWalRig) -> None:
+async def test_a_lost_answer_is_detected(rig: ObjectWalRig) -> None:
     wal = await rig.opened()
     rig.store.fail("put", Failure(applied=True))
     await append(wal, record(0))[1]
@@ -112,7 +115,7 @@ async def test_a_lost_answer_is_found_out(rig: ObjectWalRig) -> None:
     await wal.close()
 
 
-async def test_what_fails_for_long_or_by_mistake_is_repeated_for_ever(rig: ObjectWalRig) -> None:
+async def test_failed_puts_are_repeated_without_limit(rig: ObjectWalRig) -> None:
     wal = await rig.opened()
     rig.store.fail("put", *[Failure(ObjectStoreSlowDownError("503"))] * 8)
     rig.store.fail("put", *[Failure(ObjectStoreRefusedError("403"))] * 3)
@@ -121,7 +124,7 @@ async def test_what_fails_for_long_or_by_mistake_is_repeated_for_ever(rig: Objec
     assert [each.base_offset for each in await rig.left()] == [0]
 
 
-async def test_a_put_without_an_answer_is_sent_once_more(rig: ObjectWalRig) -> None:
+async def test_a_put_without_an_answer_is_repeated(rig: ObjectWalRig) -> None:
     rig.settings = wal_settings(wal_hedge_ms=20)
     store = HeldStore()
     store.holds = False
@@ -140,7 +143,7 @@ def foreign(wal: ObjectWal, kind: SlotKind, sequence: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "why"), [(SlotKind.FENCE, "a fence stands here"), (SlotKind.DATA, "given twice")]
 )
-async def test_somebody_elses_slot_ends_the_log(rig: ObjectWalRig, kind: SlotKind, why: str) -> None:
+async def test_a_slot_of_another_process_ends_the_log(rig: ObjectWalRig, kind: SlotKind, why: str) -> None:
     wal = await rig.opened()
     await append(wal, record(0))[1]
     rig.store.objects[slot_key(wal.name, 1)] = foreign(wal, kind, 1)
@@ -151,10 +154,10 @@ async def test_somebody_elses_slot_ends_the_log(rig: ObjectWalRig, kind: SlotKin
     with pytest.raises(StorageFailedError, match=why):
         append(wal, record(4))
     await wal.close(needless=True)
-    assert wal.name in rig.cluster.wals, "left to whoever recovers it"
+    assert wal.name in rig.cluster.wals, "left to its recoverer"
 
 
-async def test_a_key_that_was_taken_and_is_not_there_is_put_again(rig: ObjectWalRig) -> None:
+async def test_a_key_that_was_taken_and_is_absent_is_put_again(rig: ObjectWalRig) -> None:
     """A store may refuse one copy of a put before it shows the other one."""
     wal = await rig.opened()
     key = slot_key(wal.name, 0)
@@ -174,7 +177,7 @@ async def test_a_key_that_was_taken_and_is_not_there_is_put_again(rig: ObjectWal
     await wal.close()
 
 
-async def test_the_controller_is_asked_between_the_put_and_the_acknowledgement(rig: ObjectWalRig) -> None:
+async def test_the_controller_verifies_the_epoch_before_the_acknowledgement(rig: ObjectWalRig) -> None:
     wal = await rig.opened(condition_proven=False)
     steps: list[tuple[str, int]] = []
     rig.cluster.on_step = lambda step: steps.append((step, len(rig.store.objects)))
@@ -183,17 +186,15 @@ async def test_the_controller_is_asked_between_the_put_and_the_acknowledgement(r
     asked = [objects for step, objects in steps if step == "verify"]
     assert asked
     assert all(objects > 0 for objects in asked)
-    assert len(asked) <= len(rig.store.objects), "once for all that is confirmed"
+    assert len(asked) <= len(rig.store.objects), "once for all confirmed slots"
     rig.cluster.fence(NODE)
     with pytest.raises(StorageFailedError, match="StreamFencedError"):
         await append(wal, record(10))[1]
-    assert slot_key(wal.name, len(rig.store.objects) - 1) in rig.store.objects, (
-        "it landed and was not acknowledged"
-    )
+    assert slot_key(wal.name, len(rig.store.objects) - 1) in rig.store.objects, "stored but not acknowledged"
     await wal.close()
 
 
-async def test_always_means_always(rig: ObjectWalRig) -> None:
+async def test_verify_always_applies_to_a_proven_store(rig: ObjectWalRig) -> None:
     rig.settings = wal_settings(wal_verify="always")
     wal = await rig.opened()
     rig.cluster.fence(NODE)
@@ -202,7 +203,7 @@ async def test_always_means_always(rig: ObjectWalRig) -> None:
     await wal.close()
 
 
-async def test_slots_have_records_of_many_streams_in_order(rig: ObjectWalRig) -> None:
+async def test_a_slot_has_records_of_many_streams_in_order(rig: ObjectWalRig) -> None:
     wal, store, told = await held(rig, 1)
     for number in range(1, 30):
         told.append(append(wal, record(number // 3, b"y", stream=9 - number % 3))[1])
@@ -229,7 +230,7 @@ async def test_a_full_slot_is_followed_by_the_next(rig: ObjectWalRig) -> None:
     assert [each.base_offset for each in await rig.left()] == list(range(12))
 
 
-async def test_a_slot_of_small_records_is_bounded_by_their_number(
+async def test_a_slot_of_small_records_is_limited_by_their_number(
     rig: ObjectWalRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
@@ -251,7 +252,7 @@ async def test_a_slot_of_small_records_is_bounded_by_their_number(
     assert max(counts) <= SLOT_RECORDS_MAX
 
 
-async def test_many_slots_or_bytes_ask_for_an_upload(rig: ObjectWalRig) -> None:
+async def test_many_slots_or_bytes_request_an_upload(rig: ObjectWalRig) -> None:
     rig.settings = wal_settings(wal_recovery_slots_max=8)
     wal = await rig.opened()
     wanted = [wal.wants_upload]
@@ -266,7 +267,7 @@ async def test_many_slots_or_bytes_ask_for_an_upload(rig: ObjectWalRig) -> None:
     await wal.close()
 
 
-async def test_cost_is_what_the_requests_cost() -> None:
+async def test_the_cost_metric_is_the_price_of_the_requests() -> None:
     telemetry = Telemetry()
     register_cost(telemetry, StorageSettings())
 

@@ -1,4 +1,6 @@
-"""Many lives of brokers without disks: whatever happens to them, what was acknowledged is there, once and in order."""
+"""Random faults of brokers without disks: every acknowledged record is committed exactly once and
+in order.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def test_nothing_acknowledged_is_lost(verify: bool) -> None:
 
 
 def noticed(seeds: int, first: int = 0) -> str:
-    """What the first seed that notices something has to say; the recorded one is looked at first."""
+    """Run seeds until a check fails, starting with the recorded one; return the failure."""
     for seed in (first, *range(seeds)):
         world = DisklessWorld(seed)
         try:
@@ -40,7 +42,7 @@ def noticed(seeds: int, first: int = 0) -> str:
     return ""
 
 
-def test_a_taken_key_that_is_believed_to_be_the_own_put_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_read_back_of_a_taken_key_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_own(self: SlotPut, key: str, label: object) -> bool:
         return True
 
@@ -48,7 +50,7 @@ def test_a_taken_key_that_is_believed_to_be_the_own_put_is_noticed(monkeypatch: 
     assert "lost: " in noticed(60, first=31)
 
 
-def test_slots_that_are_deleted_before_the_commit_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_of_slots_before_the_commit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     acknowledge = ObjectWal._acknowledge
 
     def acknowledge_and_delete(self: ObjectWal, below: int) -> None:
@@ -59,7 +61,7 @@ def test_slots_that_are_deleted_before_the_commit_are_noticed(monkeypatch: pytes
     assert "a trim point never goes back" in noticed(60)
 
 
-def test_acknowledgements_out_of_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledgements_out_of_order_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ObjectWal,
         "_confirmed_below",

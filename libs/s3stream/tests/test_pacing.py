@@ -1,4 +1,4 @@
-"""When slots are put: the state machine alone, over made-up time."""
+"""Pacing of puts with simulated time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ BOUNDS = PacingBounds(
 def due_ms(
     pacing: Pacing, now_ms: int, size: int = 100, entries: int = 1, began_ms: int | None = None
 ) -> float | None:
-    """How long from now on a slot waits whose last entry came now, and the first one too unless it is said."""
+    """Return how long a slot waits whose last entry arrived now; the first entry also arrived now
+    unless given.
+    """
     began_ns = (now_ms if began_ms is None else began_ms) * MS
     due_ns = pacing.due_ns(now_ms * MS, size, entries=entries, began_ns=began_ns, came_ns=now_ms * MS)
     return None if due_ns is None else max(due_ns - now_ms * MS, 0) / MS
 
 
 def busy(latency_ms: int = 40) -> Pacing:
-    """A log that has put one slot, which took so long, and puts another at 1,000 ms."""
+    """Pacing of a log that has completed one put of this duration and starts another at 1,000 ms."""
     pacing = Pacing(BOUNDS, 0)
     pacing.put(0, 100)
     pacing.answered(latency_ms * MS, 100)
@@ -39,11 +41,11 @@ def busy(latency_ms: int = 40) -> Pacing:
     return pacing
 
 
-def test_an_idle_log_puts_at_once() -> None:
+def test_an_idle_log_puts_immediately() -> None:
     assert due_ms(Pacing(BOUNDS, 0), 0) == 0
 
 
-def test_while_a_put_is_under_way_the_next_waits_a_quarter_of_what_it_takes() -> None:
+def test_during_a_put_the_next_one_waits_a_quarter_of_the_latency() -> None:
     assert due_ms(busy(), 1_000) == 10
     assert due_ms(busy(), 1_004) == 6
     assert due_ms(busy(), 1_020) == 0
@@ -53,7 +55,7 @@ def test_a_slot_of_the_wanted_size_does_not_wait_for_more() -> None:
     assert due_ms(busy(), 1_000, size=1 * MIB) == 0
 
 
-def test_somebody_in_a_hurry_does_not_wait() -> None:
+def test_a_hurried_slot_does_not_wait() -> None:
     pacing = busy()
     pacing.hurry()
     assert due_ms(pacing, 1_000) == 0
@@ -61,32 +63,32 @@ def test_somebody_in_a_hurry_does_not_wait() -> None:
     assert due_ms(pacing, 1_000) == 10, "for one slot"
 
 
-def test_who_was_acknowledged_together_comes_together() -> None:
+def test_entries_acknowledged_together_share_the_next_slot() -> None:
     pacing = Pacing(BOUNDS, 0)
     pacing.put(0, 100)
     pacing.answered(48 * MS, 100)
     pacing.acknowledged(5)
     assert due_ms(pacing, 1_000, entries=1) == 5
     assert due_ms(pacing, 1_003, entries=4, began_ms=1_000) == 5, "they keep coming"
-    assert due_ms(pacing, 1_022, entries=4, began_ms=1_000) == 2, "half of a put's latency, all in all"
+    assert due_ms(pacing, 1_022, entries=4, began_ms=1_000) == 2, "half of a put's latency in total"
     assert due_ms(pacing, 1_024, entries=4, began_ms=1_000) == 0
-    assert due_ms(pacing, 1_000, entries=5) == 0, "all of them are there"
+    assert due_ms(pacing, 1_000, entries=5) == 0, "all of them arrived"
 
 
-def test_a_second_copy_is_paid_from_what_no_slot_waits_for() -> None:
+def test_a_hedged_put_uses_only_spare_budget() -> None:
     pacing = Pacing(BOUNDS, 0)
     granted = [pacing.hedge(0, only_spare=True) for _ in range(40)]
     assert granted == [True] * 25 + [False] * 15
     assert due_ms(pacing, 0) == 0
-    assert pacing.hedge(0, only_spare=False), "an answer that is lost is not waited for"
+    assert pacing.hedge(0, only_spare=False), "a lost answer does not extend the wait"
     pacing.put(0, 10)
     pacing.answered(1, 10)
     wait_ms = due_ms(pacing, 0)
     assert wait_ms is not None
-    assert wait_ms > 0, "and slots make up for it"
+    assert wait_ms > 0, "larger slots compensate"
 
 
-def test_the_budget_spreads_the_puts_when_half_of_it_is_spent() -> None:
+def test_puts_spread_when_half_of_the_budget_is_spent() -> None:
     pacing = Pacing(BOUNDS, 0)
     waits = []
     for _ in range(60):
@@ -101,7 +103,7 @@ def test_the_budget_spreads_the_puts_when_half_of_it_is_spent() -> None:
     assert waits[55] > 20
 
 
-def test_a_fixed_window_is_what_it_says() -> None:
+def test_a_fixed_window_ignores_the_load() -> None:
     pacing = Pacing(replace(BOUNDS, window_ms=250), 0)
     assert due_ms(pacing, 0) == 250
     assert due_ms(pacing, 0, size=4 * MIB) == 0
@@ -109,7 +111,7 @@ def test_a_fixed_window_is_what_it_says() -> None:
 
 @dataclass
 class World:
-    """A log in made-up time: appends at given moments, a store that takes a given time."""
+    """A log in simulated time: appends at given times, a store with a given latency."""
 
     bounds: PacingBounds
     latency_ms: int
@@ -159,7 +161,7 @@ class World:
     st.sampled_from([2.0, 10.0, 50.0]),
     st.sampled_from([100, 50 * KIB]),
 )
-def test_puts_stay_within_the_budget_and_nobody_waits_for_ever(
+def test_puts_stay_within_the_budget_and_every_slot_is_put(
     appends_ns: list[int], latency_ms: int, rate: float, size: int
 ) -> None:
     bounds = replace(BOUNDS, requests_per_s_max=rate, slot_bytes_max=1 << 40, bytes_in_flight_max=1 << 40)
@@ -176,7 +178,7 @@ def test_puts_stay_within_the_budget_and_nobody_waits_for_ever(
 
 
 class PacingMachine(RuleBasedStateMachine):
-    """Any order of calls: the counts are those of the world, bounds hold, and what is due is due at a time that comes."""
+    """Any order of calls: counters match, limits hold, and the due time is finite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +208,7 @@ class PacingMachine(RuleBasedStateMachine):
     def hedge(self, only_spare: bool) -> None:
         before_ns = self.due_ns() if self.gathered else None
         if self.pacing.hedge(self.now_ns, only_spare=only_spare) and only_spare and self.gathered:
-            assert self.due_ns() == before_ns, "it delays nobody"
+            assert self.due_ns() == before_ns, "it delays no slot"
 
     @precondition(lambda self: self.gathered)
     @rule()
@@ -215,11 +217,11 @@ class PacingMachine(RuleBasedStateMachine):
         if due_ns is None:
             assert self.in_flight, "an idle log always has a place"
             return
-        assert due_ns <= self.now_ns + 4_000 * MS, "at 50 a second no debt lasts longer"
+        assert due_ns <= self.now_ns + 4_000 * MS, "at 50 per second no debt lasts longer"
         self.now_ns = max(self.now_ns, due_ns)
         again_ns = self.due_ns()
         assert again_ns is not None
-        assert again_ns <= self.now_ns + MS, "when its time has come it is due"
+        assert again_ns <= self.now_ns + MS, "it is due at its due time"
         self.pacing.put(self.now_ns, self.gathered)
         self.in_flight.append((self.now_ns, self.gathered))
         self.gathered = 0

@@ -1,4 +1,6 @@
-"""The body of a part: the bytes of its buffers, and none of the buffers' memory is read once all of it may have been sent."""
+"""Request body of a part: it sends the right bytes, and reads no buffer after all bytes may have
+been sent.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ async def test_the_end_of_a_body_is_a_copy(size_bytes: int) -> None:
     memory[:] = b"b" * size_bytes
     late = b"".join(handed_over)
     assert late[-COPIED_BYTES:] == b"a" * min(size_bytes, COPIED_BYTES)
-    assert late[:-COPIED_BYTES].count(b"a") <= PIECE_BYTES, "the rest is not copied, but for small buffers"
+    assert late[:-COPIED_BYTES].count(b"a") <= PIECE_BYTES, "the rest is not copied, except for small buffers"
 
 
-def test_a_server_never_accepts_a_body_that_was_given_up_and_overwritten() -> None:
-    """The call is given up when everything was handed over and the server has read nothing; then the owner uses the buffer again."""
+def test_a_server_never_accepts_a_cancelled_body_with_overwritten_bytes() -> None:
+    """The call is cancelled after everything was handed over and before the server read it; then
+    the owner overwrites the buffer.
+    """
 
     async def story() -> None:
         size_bytes = 8 * PIECE_BYTES
@@ -32,7 +36,7 @@ def test_a_server_never_accepts_a_body_that_was_given_up_and_overwritten() -> No
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while (
                 len(received) < size_bytes - PIECE_BYTES
-            ):  # until the rest fits into what the connection may hold
+            ):  # until the rest fits into the connection's buffer
                 received.extend(await reader.read(1 << 16))
             await may_read.wait()
             while data := await reader.read(1 << 16):

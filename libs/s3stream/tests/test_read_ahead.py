@@ -1,4 +1,4 @@
-"""Read-ahead: what a sequential reader costs the store, and what becomes of readers that do not come back."""
+"""Read-ahead: requests of sequential readers, and the claims of readers that stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from libs.s3stream.tests.store_rig import Failure, InstantClock, MemoryObjectSto
 
 RECORD_BYTES = 16 * 1024
 BLOCK_PAYLOAD_BYTES = 3 * RECORD_BYTES
-"""What a block of 64 KiB holds of them: headers count there."""
+"""Records in a block of 64 KiB, including their headers."""
 KIB = 1024
 
 
@@ -55,7 +55,7 @@ class Metadata:
 
 
 class World:
-    """Streams in objects, and a reader whose cache is small against them. Offsets count records."""
+    """Streams in objects, and a reader with a small cache. Offsets count records."""
 
     def __init__(self, *, cache_bytes: int, block_bytes: int = 4 * RECORD_BYTES, blocks_max: int = 8) -> None:
         self.store = MemoryObjectStore()
@@ -77,7 +77,7 @@ class World:
     async def fill(
         self, stream: int, records: int, *, per_object: int, record_bytes: int = RECORD_BYTES
     ) -> None:
-        """Objects of one stream each."""
+        """Store each stream in its own objects."""
         stream_id = StreamId(stream)
         pieces = self.metadata.pieces.setdefault(stream_id, [])
         for start in range(0, records, per_object):
@@ -97,7 +97,7 @@ class World:
         self.store.calls.clear()
 
     async def scan(self, stream: int, records: int, read_bytes: int) -> None:
-        """Read a whole stream, in order, checking every record."""
+        """Read a whole stream in order and check every record."""
         offset = 0
         while offset < records:
             found = await self.reader.read(StreamId(stream), offset, records, read_bytes)
@@ -108,26 +108,28 @@ class World:
 
     @property
     def bytes_read(self) -> int:
-        """Of GETs, the openings included."""
+        """Bytes of GETs, including those that open objects."""
         return sum(length for op, _, _, length in self.store.calls if op != "put")
 
     def blocks(self, result: str) -> int:
-        """Blocks read ahead, by what became of them."""
+        """Blocks read ahead, by result."""
         return dict(self.telemetry.counters("ponor_read_ahead_blocks_total")).get((result,), 0)
 
     @property
     def ahead_bytes(self) -> float:
-        """Claimed now."""
+        """Bytes claimed now."""
         return dict(self.telemetry.gauges("ponor_read_ahead_bytes"))[()]
 
     async def settle(self) -> None:
-        """Let everything in flight arrive."""
+        """Wait for all requests in flight."""
         for _ in range(200):
             await asyncio.sleep(0)
 
 
-async def test_a_scan_of_eight_times_the_cache_reads_everything_once() -> None:
-    """1.02 times the bytes: what is more are the indexes, and blocks cut by an opening's tail."""
+async def test_a_scan_of_eight_times_the_cache_reads_every_byte_once() -> None:
+    """At most 1.02 times the bytes: the excess is indexes, and blocks truncated by an opening's
+    tail.
+    """
     world = World(cache_bytes=8 << 20, block_bytes=BLOCK_BYTES_MAX)
     records = (64 << 20) // RECORD_BYTES
     await world.fill(1, records, per_object=records // 4)
@@ -148,7 +150,7 @@ async def test_eight_scans_share_a_small_cache() -> None:
     assert world.blocks("given_up") == 0
 
 
-async def test_the_window_grows_with_every_read_that_goes_on() -> None:
+async def test_the_window_grows_with_every_sequential_read() -> None:
     world = World(cache_bytes=64 << 20, block_bytes=4 * RECORD_BYTES)
     await world.fill(1, 400, per_object=400)
     ahead = []
@@ -176,7 +178,7 @@ async def test_random_reads_read_nothing_ahead() -> None:
     )
 
 
-async def test_a_reader_that_went_away_loses_its_blocks() -> None:
+async def test_an_idle_reader_loses_its_claims() -> None:
     world = World(cache_bytes=64 << 20)
     await world.fill(1, 400, per_object=400)
     await world.fill(2, 400, per_object=400)
@@ -192,8 +194,8 @@ async def test_a_reader_that_went_away_loses_its_blocks() -> None:
     assert world.ahead_bytes < held
 
 
-async def test_a_read_that_needs_the_room_gets_it() -> None:
-    """Claimed blocks of silent readers never keep out one that waits."""
+async def test_a_waiting_read_gets_the_room_of_claims() -> None:
+    """Claimed blocks of idle readers never block a waiting read."""
     world = World(cache_bytes=1 << 20, block_bytes=4 * RECORD_BYTES)
     await world.fill(1, 400, per_object=400)
     await world.fill(2, 4, per_object=4, record_bytes=700 * KIB)
@@ -207,10 +209,10 @@ async def test_a_read_that_needs_the_room_gets_it() -> None:
     await world.scan(1, 400, BLOCK_PAYLOAD_BYTES)
 
 
-async def test_what_cannot_be_read_ahead_is_told_to_who_needs_it() -> None:
+async def test_a_read_ahead_failure_is_raised_by_the_read_that_needs_the_block() -> None:
     world = World(cache_bytes=64 << 20)
     await world.fill(1, 100, per_object=100)
-    # A byte more than a block has: the block behind it comes too.
+    # One byte more than a block contains, so the next block is read ahead.
     offset = (await world.reader.read(StreamId(1), 0, 100, BLOCK_PAYLOAD_BYTES + 1))[-1].end_offset
     await world.settle()
     world.store.fail("get", Failure(), Failure(), Failure())
@@ -234,7 +236,7 @@ async def test_what_cannot_be_read_ahead_is_told_to_who_needs_it() -> None:
     ),
     st.data(),
 )
-async def test_any_mix_of_readers_gets_its_records_within_the_bound(
+async def test_any_mix_of_readers_gets_its_records_within_the_limit(
     cache_bytes: int, reads: list[tuple[int, str, int, int]], data: st.DataObject
 ) -> None:
     world = World(cache_bytes=cache_bytes, block_bytes=3000)
@@ -255,8 +257,10 @@ async def test_any_mix_of_readers_gets_its_records_within_the_bound(
     assert dict(world.telemetry.gauges("ponor_block_cache_bytes"))[()] == 0
 
 
-async def test_a_reader_of_a_small_stream_among_many_makes_one_request_for_what_lies_together() -> None:
-    """As after a compaction: about as much in each object as a fetch takes, here and there more or less. Where it is more, the window has to grow first."""
+async def test_a_reader_of_a_small_stream_reads_adjacent_blocks_with_one_request() -> None:
+    """The layout after a compaction: each object contains about as much of the stream as a fetch
+    takes. Where it contains more, the window must grow first.
+    """
     for per_object, more_max in ((50, 2), (62, 2), (65, 2), (100, 4)):
         world = World(cache_bytes=64 << 20, block_bytes=BLOCK_BYTES_MAX)
         await world.fill(1, 8 * per_object, per_object=per_object)
@@ -266,7 +270,7 @@ async def test_a_reader_of_a_small_stream_among_many_makes_one_request_for_what_
         assert sum(gets) <= world.data_bytes
 
 
-async def test_what_is_damaged_ahead_is_told_to_who_needs_it() -> None:
+async def test_a_damaged_block_is_raised_by_the_read_that_needs_it() -> None:
     world = World(cache_bytes=64 << 20)
     await world.fill(1, 24, per_object=24)
     (key,) = world.store.objects

@@ -1,4 +1,4 @@
-"""The caches under the reader: bounded, shared, and sparing with requests."""
+"""Block cache and index cache: limits, shared requests, and failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STREAM = StreamId(1)
 async def put_object(
     store: MemoryObjectStore, object_id: int, blocks: int, *, payload_bytes: int = BLOCK_PAYLOAD_BYTES
 ) -> str:
-    """An object of one stream with one record a block; offsets 0, 1, 2, …"""
+    """Create an object of one stream with one record per block; offsets 0, 1, 2, …"""
     writer = ObjectWriter(ObjectId(object_id), block_bytes_max=1)
     for offset in range(blocks):
         writer.add(StreamRecord(STREAM, StreamEpoch(0), offset, 1, -1, bytes([offset % 256]) * payload_bytes))
@@ -41,7 +41,7 @@ async def put_object(
 
 
 class Rig:
-    """A store with one object of ten blocks and a cache over it."""
+    """A store with one object of ten blocks, and a cache of it."""
 
     def __init__(self, bytes_max: int) -> None:
         self.store = MemoryObjectStore()
@@ -57,7 +57,7 @@ class Rig:
         return self
 
     async def read(self, *numbers: int) -> list[int]:
-        """Read blocks by number; their numbers come back from their contents."""
+        """Read blocks by number; return the numbers found in their contents."""
         blocks = await self.cache.blocks(self.key, [self.index[number] for number in numbers])
         return [next(block.records_from(0)).base_offset for block in blocks]
 
@@ -75,19 +75,19 @@ class Rig:
 
 
 class TestBlockCache:
-    async def test_adjacent_blocks_come_with_one_get(self) -> None:
+    async def test_adjacent_blocks_need_one_get(self) -> None:
         rig = await Rig(1 << 20).start()
         assert await rig.read(2, 3, 4) == [2, 3, 4]
         assert rig.gets == [(2, 3)]
 
-    async def test_only_what_is_missing_is_fetched(self) -> None:
+    async def test_only_missing_blocks_are_fetched(self) -> None:
         rig = await Rig(1 << 20).start()
         await rig.read(3)
         assert await rig.read(1, 2, 3, 4, 5) == [1, 2, 3, 4, 5]
         assert rig.gets == [(3, 1), (1, 2), (4, 2)]
         assert rig.reads == {"hit": 1, "miss": 5}
 
-    async def test_readers_of_the_same_block_share_a_get(self) -> None:
+    async def test_concurrent_readers_of_a_block_share_a_get(self) -> None:
         rig = await Rig(1 << 20).start()
         rig.store.gate.clear()
         readers = [asyncio.create_task(rig.read(2, 3)) for _ in range(5)]
@@ -97,7 +97,7 @@ class TestBlockCache:
         assert await asyncio.gather(*readers) == [[2, 3]] * 5 + [[3, 4]]
         assert sorted(rig.gets) == [(2, 2), (4, 1)]
 
-    async def test_a_reader_that_gives_up_leaves_the_others_their_get(self) -> None:
+    async def test_a_cancelled_reader_does_not_cancel_a_shared_get(self) -> None:
         rig = await Rig(1 << 20).start()
         rig.store.gate.clear()
         first = asyncio.create_task(rig.read(2))
@@ -109,7 +109,7 @@ class TestBlockCache:
         assert await second == [2]
         assert rig.gets == [(2, 1)]
 
-    async def test_the_least_recently_used_goes_first(self) -> None:
+    async def test_the_least_recently_used_block_is_evicted_first(self) -> None:
         rig = await Rig(1 << 20).start()
         room = 3 * memory_bytes_of(rig.index[0]) + 100
         rig.cache = BlockCache(rig.store, bytes_max=room, telemetry=rig.telemetry)
@@ -123,7 +123,7 @@ class TestBlockCache:
         assert rig.gets == [(1, 1)]
         assert dict(rig.telemetry.counters("ponor_block_cache_evictions_total"))[()] == 2
 
-    async def test_cached_and_in_flight_blocks_together_stay_within_the_bound(self) -> None:
+    async def test_cached_and_in_flight_blocks_together_stay_within_the_limit(self) -> None:
         rig = await Rig(1 << 20).start(blocks=40)
         room = 4 * memory_bytes_of(rig.index[0])
         rig.cache = BlockCache(rig.store, bytes_max=room, telemetry=rig.telemetry)
@@ -145,28 +145,28 @@ class TestBlockCache:
         assert max(held) <= room
         assert rig.cache.held_bytes <= room
 
-    async def test_what_is_larger_than_the_cache_is_read_and_not_kept(self) -> None:
+    async def test_a_run_larger_than_the_cache_is_read_and_not_cached(self) -> None:
         rig = await Rig(500).start()
         assert await rig.read(4) == [4]
         assert rig.cache.held_bytes == 0
         assert await rig.read(4) == [4]
         assert len(rig.gets) == 2
 
-    async def test_a_cached_block_does_not_hold_its_neighbours_bytes(self) -> None:
+    async def test_a_cached_block_does_not_keep_adjacent_bytes_in_memory(self) -> None:
         rig = await Rig(1 << 20).start()
         (first, _) = await rig.cache.blocks(rig.key, [rig.index[0], rig.index[1]])
         payload = next(first.records_from(0)).payload
         assert isinstance(payload, memoryview)
         assert len(bytes(payload.obj)) == rig.index[0].size_bytes
 
-    async def test_bytes_lost_on_the_way_are_fetched_again(self) -> None:
+    async def test_bytes_damaged_in_transit_are_fetched_again(self) -> None:
         rig = await Rig(1 << 20).start()
         answers = iter([b"short", b""])
         rig.store.change = lambda _key, data: data[:-5] if next(answers, b"") else data
         assert await rig.read(2) == [2]
         assert len(rig.gets) == 2
 
-    async def test_what_stays_broken_is_named(self) -> None:
+    async def test_a_permanently_damaged_block_is_named(self) -> None:
         rig = await Rig(1 << 20).start()
         rig.store.change = lambda _key, data: data[:50] + b"!" + data[51:]
         with pytest.raises(
@@ -178,14 +178,14 @@ class TestBlockCache:
         rig.store.change = lambda _key, data: data
         assert await rig.read(2) == [2], "a failure is not cached"
 
-    async def test_a_failed_get_is_told_to_all_and_forgotten(self) -> None:
+    async def test_a_failed_get_fails_all_its_readers_and_is_not_cached(self) -> None:
         rig = await Rig(1 << 20).start()
         rig.store.fail("get", Failure())
         results = await asyncio.gather(rig.read(2), rig.read(2), return_exceptions=True)
         assert all(isinstance(result, ObjectStoreUnavailableError) for result in results)
         assert await rig.read(2) == [2]
 
-    async def test_close_ends_what_is_in_flight(self) -> None:
+    async def test_close_cancels_gets_in_flight(self) -> None:
         rig = await Rig(1 << 20).start()
         rig.store.gate.clear()
         reader = asyncio.create_task(rig.read(2))
@@ -216,7 +216,7 @@ class TestRuns:
 
 
 class TestIndexCache:
-    async def test_an_object_is_opened_with_one_get_however_many_readers(self) -> None:
+    async def test_concurrent_readers_open_an_object_with_one_get(self) -> None:
         store = MemoryObjectStore()
         key = await put_object(store, 1, 10)
         cache = ObjectIndexCache(store, bytes_max=1 << 20)
@@ -226,14 +226,14 @@ class TestIndexCache:
         assert await cache.open(key, size) is indexes[0]
         assert [call[0] for call in store.calls if call[0] != "put"] == ["get_tail"]
 
-    async def test_a_wrong_guess_costs_one_more_get(self) -> None:
+    async def test_a_wrong_estimate_costs_one_more_get(self) -> None:
         store = MemoryObjectStore()
         key = await put_object(store, 1, 3000, payload_bytes=1)
         index = await ObjectIndexCache(store, bytes_max=1 << 20).open(key, len(store.objects[key]))
         assert len(index) == 3000
         assert [call[0] for call in store.calls if call[0] != "put"] == ["get_tail", "get"]
 
-    async def test_indexes_are_bounded(self) -> None:
+    async def test_cached_indexes_are_limited(self) -> None:
         store = MemoryObjectStore()
         keys = [await put_object(store, object_id, 10) for object_id in range(10)]
         cache = ObjectIndexCache(store, bytes_max=3500)
@@ -246,13 +246,13 @@ class TestIndexCache:
         await cache.open(keys[0], len(store.objects[keys[0]]))
         assert len(store.calls) == 1
 
-    async def test_an_object_of_another_size_than_the_metadata_says_is_corrupt(self) -> None:
+    async def test_an_object_with_another_size_than_in_the_metadata_is_corrupt(self) -> None:
         store = MemoryObjectStore()
         key = await put_object(store, 1, 10)
         with pytest.raises(ObjectCorruptError, match="the metadata has 77777"):
             await ObjectIndexCache(store, bytes_max=1 << 20).open(key, 77_777)
 
-    async def test_failures_are_not_kept(self) -> None:
+    async def test_failed_openings_are_not_cached(self) -> None:
         store = MemoryObjectStore()
         key = object_key("ns", ObjectId(1))
         cache = ObjectIndexCache(store, bytes_max=1 << 20)
@@ -264,7 +264,7 @@ class TestIndexCache:
         cache.forget(key)
         assert cache.held_bytes == 0
 
-    async def test_close_ends_what_is_being_opened(self) -> None:
+    async def test_close_cancels_openings(self) -> None:
         store = MemoryObjectStore()
         key = await put_object(store, 1, 1)
         store.gate.clear()

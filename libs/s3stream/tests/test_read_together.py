@@ -1,4 +1,6 @@
-"""A little of many streams, read at once: the same records as one by one, for far fewer GETs, and never an error."""
+"""Combined reads of many streams: the same records as individual reads, far fewer GETs, and no
+errors.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ UPLOADS = 40
 
 
 async def _two_uploads(node: StorageNode) -> list[Stream]:
-    """Streams whose records lie in two objects, after a restart: no cache knows them."""
+    """Streams with records in two objects, and empty caches, as after a restart."""
     await node.start()
     streams = await node.open_new(STREAMS)
     for upload in range(2):
@@ -27,7 +29,7 @@ async def _two_uploads(node: StorageNode) -> list[Stream]:
     return await node.open([stream.stream_id for stream in streams])
 
 
-async def test_the_answers_are_those_of_single_reads(tmp_path: Path) -> None:
+async def test_the_results_equal_those_of_single_reads(tmp_path: Path) -> None:
     node = await StorageNode.create(tmp_path)
     streams = await _two_uploads(node)
     before = node.store.gets
@@ -44,7 +46,7 @@ async def test_the_answers_are_those_of_single_reads(tmp_path: Path) -> None:
     await node.close()
 
 
-async def test_a_store_that_is_down_is_the_affair_of_whoever_reads_next(tmp_path: Path) -> None:
+async def test_a_store_failure_is_left_to_the_single_read(tmp_path: Path) -> None:
     node = await StorageNode.create(tmp_path)
     streams = await _two_uploads(node)
     node.store.down = True
@@ -55,7 +57,7 @@ async def test_a_store_that_is_down_is_the_affair_of_whoever_reads_next(tmp_path
     await node.close()
 
 
-async def test_what_is_not_in_objects_yet_is_left_out(tmp_path: Path) -> None:
+async def test_streams_without_objects_are_omitted(tmp_path: Path) -> None:
     node = await StorageNode.create(tmp_path)
     await node.start()
     uploaded, young = await node.open_new(2)
@@ -70,7 +72,7 @@ async def test_what_is_not_in_objects_yet_is_left_out(tmp_path: Path) -> None:
 
 
 async def _many_uploads(node: StorageNode) -> Stream:
-    """A stream with one record in each of many objects, beside another one that keeps them apart."""
+    """Create a stream with one record in each of many objects, and another one that separates them."""
     await node.start()
     thin, other = await node.open_new(2)
     for upload in range(UPLOADS):
@@ -82,10 +84,12 @@ async def _many_uploads(node: StorageNode) -> Stream:
     return again
 
 
-async def test_a_stream_with_little_in_each_of_many_objects_is_read_from_several_at_a_time(
+async def test_a_stream_in_many_objects_is_read_from_several_concurrently(
     tmp_path: Path,
 ) -> None:
-    """As the Meta stream of a partition whose broker died: its entries came with one upload after the other."""
+    """The layout of the Meta stream of a partition whose broker failed: each upload contains a few
+    of its entries.
+    """
     node = await StorageNode.create(tmp_path)
     stream = await _many_uploads(node)
     node.store.most_gets_at_once = 0
@@ -95,7 +99,7 @@ async def test_a_stream_with_little_in_each_of_many_objects_is_read_from_several
     await node.close()
 
 
-async def test_behind_an_object_that_cannot_be_read_nothing_is_told(tmp_path: Path) -> None:
+async def test_the_result_ends_before_an_unreadable_object(tmp_path: Path) -> None:
     node = await StorageNode.create(tmp_path)
     stream = await _many_uploads(node)
     keys = sorted([info.key async for info in node.store.list("")], key=lambda key: parse_object_key(key)[1])

@@ -1,4 +1,6 @@
-"""Reads from a real S3 server into the caller's memory: what ends them, and what they are left to `get` for. That they read right is the conformance suite's business."""
+"""Reads in place from a real S3 server: cancellation, retries, and the fallback to `get`. The
+conformance suite covers their results.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,10 @@ async def is_read_in_place(store: S3ObjectStore) -> bool:
 
 
 class TestWhatEndsARead:
-    async def test_a_cancelled_read_writes_nothing_more(
+    async def test_a_cancelled_read_writes_nothing_afterwards(
         self, server: SeaweedServer, store: S3ObjectStore
     ) -> None:
-        """The memory is the next read's by then: what comes late must not come at all."""
+        """The next read then uses the memory, so late bytes must not be written to it."""
         assert await is_read_in_place(store)
         memory = memoryview(bytearray(len(DATA)))
         server.pause()
@@ -61,7 +63,7 @@ class TestWhatEndsARead:
             await asyncio.sleep(0.2)
             reading.cancel()
             await asyncio.sleep(0)
-            reading.cancel()  # once more: whoever waits for it twice is no reason to let go
+            reading.cancel()  # cancelled again: a second cancellation must not release the memory early
             with pytest.raises(asyncio.CancelledError):
                 await reading
         finally:
@@ -70,7 +72,7 @@ class TestWhatEndsARead:
         assert await is_read_in_place(store), "other reads go on"
         assert memory == bytes(len(DATA))
 
-    async def test_cancelling_while_bytes_flow_stops_them(self, store: S3ObjectStore) -> None:
+    async def test_cancellation_stops_a_transfer(self, store: S3ObjectStore) -> None:
         memory = memoryview(bytearray(len(DATA)))
         for turn in range(20):
             reading = asyncio.create_task(store.get_into("1", 0, [memory]))
@@ -84,7 +86,7 @@ class TestWhatEndsARead:
             assert memory == b"\xff" * len(DATA)
         assert await is_read_in_place(store)
 
-    async def test_connections_that_the_server_closed_are_made_again(
+    async def test_connections_closed_by_the_server_are_replaced(
         self, server: SeaweedServer, store: S3ObjectStore
     ) -> None:
         await asyncio.gather(*(is_read_in_place(store) for _ in range(4)))
@@ -96,9 +98,7 @@ class TestWhatEndsARead:
             await asyncio.to_thread(server.start)
         assert await is_read_in_place(store)
 
-    async def test_an_outage_is_outlived_by_the_retries(
-        self, server: SeaweedServer, store: S3ObjectStore
-    ) -> None:
+    async def test_retries_survive_an_outage(self, server: SeaweedServer, store: S3ObjectStore) -> None:
         retries = Retries(clock=SystemClock(), randomness=SystemRandomness(), telemetry=Telemetry())
         retrying = PolicyObjectStore(store, [retries])
         memory = memoryview(bytearray(len(DATA)))
@@ -108,13 +108,16 @@ class TestWhatEndsARead:
         assert await reading == len(DATA)
         assert memory == DATA
 
-    async def test_it_is_one_call_on_the_bill(self, server: SeaweedServer, store: S3ObjectStore) -> None:
+    async def test_a_read_in_place_is_metered_as_one_call(
+        self, server: SeaweedServer, store: S3ObjectStore
+    ) -> None:
         telemetry = Telemetry()
         metered = PolicyObjectStore(store, [Meter(store, telemetry, SystemClock())])
         before = server.requests_served()["GET"]
         assert await metered.get_into("1", 0, [memoryview(bytearray(MIB))]) == MIB
         for _ in range(1_000):
-            if served := server.requests_served()["GET"] - before:  # it counts late, the fixture's puts too
+            # the server counts late, and also the fixture's puts
+            if served := server.requests_served()["GET"] - before:
                 break
             await asyncio.sleep(0.05)
         assert served == 1
@@ -124,11 +127,13 @@ class TestWhatEndsARead:
 
 
 class TestWhatIsLeftToGet:
-    async def test_a_wrong_secret_is_refused_in_the_words_of_get(self, server: SeaweedServer) -> None:
+    async def test_a_wrong_secret_is_refused_with_the_same_message_as_get(
+        self, server: SeaweedServer
+    ) -> None:
         store = store_at(server, "", AWS_SECRET_ACCESS_KEY="wrong")
         with pytest.raises(ObjectStoreRefusedError, match="check the credentials"):
             await store.get_into("1", 0, [memoryview(bytearray(1))])
-        assert store.reads_in_place, "the bucket refuses, not the way"
+        assert store.reads_in_place, "the bucket refuses, so reads in place stay enabled"
 
     async def test_an_absent_bucket_is_refused(self, server: SeaweedServer) -> None:
         url = server.url("").replace(server.bucket, "no-such-bucket", 1)
@@ -136,10 +141,10 @@ class TestWhatIsLeftToGet:
         with pytest.raises(ObjectStoreRefusedError, match=r"NoSuchBucket.*create the bucket"):
             await store.get_into("1", 0, [memoryview(bytearray(1))])
 
-    async def test_behind_a_proxy_the_longer_way_is_taken_from_then_on(
+    async def test_a_proxy_disables_reads_in_place(
         self, store: S3ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The proxy is named after obstore has made its client, which therefore goes on without."""
+        """The proxy is set after obstore has created its client, which therefore does not use it."""
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)

@@ -1,4 +1,6 @@
-"""The recovery filter: any log that a node could have written passes, any log that lost something does not."""
+"""The recovery filter accepts every log that a node could have written, and no log that lost a
+record.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ EPOCH = StreamEpoch(3)
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[StreamRecord]:
-    """Records of a few streams, each stream without a hole."""
+    """Generate records of a few streams, each stream without gaps."""
     ends = [draw(st.integers(0, 5)) for _ in range(3)]
     log: list[StreamRecord] = []
     for stream, count in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=30)):
@@ -35,7 +37,7 @@ def states(ends: dict[int, int]) -> list[StreamState]:
 
 
 @given(logs(), st.data())
-def test_uploads_exactly_what_is_behind_the_committed_end(
+def test_uploads_exactly_the_records_after_the_committed_end(
     log: list[StreamRecord], data: st.DataObject
 ) -> None:
     ends = {stream: data.draw(st.sampled_from(boundaries(log, stream))) for stream in (0, 1)}
@@ -49,7 +51,7 @@ def test_uploads_exactly_what_is_behind_the_committed_end(
             assert verdict is (Verdict.COMMITTED if committed else Verdict.UPLOAD)
     for state in judge.closed_states():
         assert state.end_offset == max(boundaries(log, state.stream_id)[-1], ends[state.stream_id])
-    # Committing it and crashing again changes nothing: nothing is uploaded twice.
+    # Committing and crashing again uploads nothing twice.
     again = RecoveryFilter(judge.closed_states())
     assert all(again.judge(record) is not Verdict.UPLOAD for record in log)
 
@@ -69,7 +71,7 @@ def test_a_lost_record_is_an_error_unless_it_was_committed_or_the_last(
                 judge.judge(record)
 
 
-def test_a_record_of_a_newer_epoch_behind_the_end_is_an_error() -> None:
+def test_a_record_of_a_newer_epoch_after_the_end_is_an_error() -> None:
     judge = RecoveryFilter(states({0: 10}))
     below = StreamRecord(StreamId(0), StreamEpoch(EPOCH + 1), 5, 5, -1, b"")
     assert judge.judge(below) is Verdict.COMMITTED
@@ -78,8 +80,10 @@ def test_a_record_of_a_newer_epoch_behind_the_end_is_an_error() -> None:
 
 
 @given(logs(), st.data())
-def test_records_of_older_epochs_change_nothing(log: list[StreamRecord], data: st.DataObject) -> None:
-    """Wherever their offsets lie: what was acknowledged at those epochs was uploaded, or its loss was accepted."""
+def test_records_of_older_epochs_are_ignored(log: list[StreamRecord], data: st.DataObject) -> None:
+    """At any offset: acknowledged records of those epochs were uploaded, or their loss was
+    accepted.
+    """
     ends = {stream: boundaries(log, stream)[0] for stream in (0, 1)}
     judge, alone = RecoveryFilter(states(ends)), RecoveryFilter(states(ends))
     for record in log:

@@ -1,4 +1,4 @@
-"""When slots are deleted: late, a few at a time, and as fast as they come."""
+"""Deletion of slots: delayed, in small batches, and as fast as slots are trimmed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALL_S = 0.2
 
 
 class SlowStore(MemoryObjectStore):
-    """Takes its time for a delete, and remembers when each came."""
+    """A store whose deletions take time; records when each came."""
 
     def __init__(self, clock: InstantClock) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class World:
             await asyncio.sleep(0)
 
 
-async def test_nothing_is_deleted_in_the_second_after_an_upload_and_then_a_few_with_rests() -> None:
+async def test_deletion_starts_a_second_after_an_upload_in_small_batches_with_pauses() -> None:
     world = World()
     world.deletion.delete_below(50)
     await world.settle()
@@ -54,14 +54,14 @@ async def test_nothing_is_deleted_in_the_second_after_an_upload_and_then_a_few_w
     assert all(after - before >= 4 * CALL_S for before, after in pairwise(times))
 
 
-async def test_a_log_that_is_closed_is_cleaned_at_once() -> None:
+async def test_slots_of_a_closed_log_are_deleted_without_pauses() -> None:
     world = World()
     world.deletion.delete_below(500)
     await world.deletion.finish()
     assert world.store.deletes == [(0.0, 500)]
 
 
-def test_a_long_queue_is_not_longer_after_eight_calls() -> None:
+def test_a_long_queue_is_deleted_in_eight_calls() -> None:
     assert keys_per_call(7) == 7
     assert keys_per_call(100) == KEYS_PER_CALL_MIN
     assert keys_per_call(4_000) == 500

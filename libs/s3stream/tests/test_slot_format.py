@@ -1,4 +1,4 @@
-"""Slots: what is written is read, what is damaged is named, and the worked example of the documentation is what the code writes."""
+"""Encoding of slots: round trips, detection of damage, and the worked example of the documentation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def example() -> tuple[Label, bytes]:
     return slot_of([StreamRecord(StreamId(7), StreamEpoch(3), 100, 2, 1_700_000_000_000, b"ab")])
 
 
-def test_the_documented_bytes_are_those_of_the_code() -> None:
+def test_the_documented_bytes_match_the_code() -> None:
     blocks = re.findall(r"```hex\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     documented = [
         bytes.fromhex("".join(line.split(maxsplit=1)[1] for line in block.splitlines())) for block in blocks
@@ -53,7 +53,7 @@ def test_the_documented_bytes_are_those_of_the_code() -> None:
     assert documented == [example()[1], fence]
 
 
-def test_the_documented_keys_are_those_of_the_code() -> None:
+def test_the_documented_keys_match_the_code() -> None:
     text = DOCUMENT.read_text()
     assert slot_key(NAME, 3) in text
     assert slot_key(NAME, 4) in text
@@ -65,7 +65,7 @@ def test_the_documented_keys_are_those_of_the_code() -> None:
     st.integers(0, 10**10 - 1),
     st.integers(0, (1 << 63) - 1),
 )
-def test_keys_are_read_back(namespace: str, node: int, epoch: int, sequence: int) -> None:
+def test_keys_survive_a_round_trip(namespace: str, node: int, epoch: int, sequence: int) -> None:
     name = WalName(namespace, NodeId(node), NodeEpoch(epoch))
     key = slot_key(name, sequence)
     assert parse_slot_key(key) == (name, sequence)
@@ -74,7 +74,7 @@ def test_keys_are_read_back(namespace: str, node: int, epoch: int, sequence: int
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_keys_sort_as_sequences_do(one: int, other: int) -> None:
+def test_keys_sort_by_sequence(one: int, other: int) -> None:
     assert (slot_key(NAME, one) < slot_key(NAME, other)) == (one < other)
 
 
@@ -88,7 +88,7 @@ def test_keys_sort_as_sequences_do(one: int, other: int) -> None:
         slot_key(NAME, 3).replace("/65536/", "/065536/"),
     ],
 )
-def test_other_keys_are_no_slots(key: str) -> None:
+def test_other_keys_are_refused_as_slots(key: str) -> None:
     with pytest.raises(ValueError, match=re.escape(key.split("/", maxsplit=1)[0])):
         parse_slot_key(key)
 
@@ -99,7 +99,7 @@ records_of_a_slot = st.lists(
 
 
 @given(records_of_a_slot)
-def test_what_is_written_is_read(parts: list[tuple[int, int, bytes]]) -> None:
+def test_slots_survive_a_round_trip(parts: list[tuple[int, int, bytes]]) -> None:
     offsets: dict[int, int] = {}
     records: list[StreamRecord] = []
     for stream, count, payload in parts:
@@ -118,7 +118,7 @@ def test_what_is_written_is_read(parts: list[tuple[int, int, bytes]]) -> None:
     ]
 
 
-def test_every_damaged_byte_is_noticed() -> None:
+def test_every_damaged_byte_is_detected() -> None:
     label, data = example()
     key = slot_key(NAME, 3)
     for at in range(len(data)):
@@ -140,7 +140,7 @@ def test_a_slot_under_the_key_of_another_is_refused() -> None:
             decode_label(key, name, sequence, data)
 
 
-def test_a_fence_is_a_label_alone_and_smaller_than_any_data() -> None:
+def test_a_fence_is_only_a_label_and_smaller_than_any_data() -> None:
     fence = Label(SlotKind.FENCE, NAME, 4, 0, NONCE, 0)
     assert len(fence.encode()) == LABEL_BYTES < len(example()[1])
     assert decode_label(slot_key(NAME, 4), NAME, 4, fence.encode()) == fence

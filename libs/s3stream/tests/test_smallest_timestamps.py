@@ -1,4 +1,6 @@
-"""What an index says of the smallest timestamp of a block: never one above a record's, and nothing where anybody did not know."""
+"""The smallest timestamp of a block in an index: it is never above a record's timestamp, and
+unknown if any record's minimum is unknown.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,14 @@ timestamps = st.one_of(
 
 
 class Times(NamedTuple):
-    """The timestamps within a record, and whether whoever appended it knew the smallest."""
+    """Timestamps within a record, and whether its appender gave their minimum."""
 
     within: list[int]
     is_known: bool
 
     @property
     def newest(self) -> int:
-        """As a batch states it: -1 where none is above."""
+        """Maximum as in a batch: -1 if there is no timestamp."""
         return max([-1, *self.within])
 
     @property
@@ -64,7 +66,7 @@ def index_of(records: list[StreamRecord], block_bytes_max: int) -> list[BlockEnt
 
 
 def check(entry: BlockEntry, held: list[Times]) -> None:
-    """The bound is true, and as sharp as 32 bits and the knowledge of all allow."""
+    """Check that the bound is correct, and as tight as 32 bits and the given minima allow."""
     smallest = min(one for each in held for one in each.within)
     newest = max(each.newest for each in held)
     assert entry.max_timestamp_ms == newest
@@ -74,7 +76,7 @@ def check(entry: BlockEntry, held: list[Times]) -> None:
 
 
 @given(timestamps, timestamps)
-def test_a_spread_is_a_bound_again(one: int, other: int) -> None:
+def test_a_spread_survives_a_round_trip(one: int, other: int) -> None:
     smallest, largest = sorted((one, other))
     spread = spread_of(smallest, largest)
     entry = BlockEntry(STREAM, StreamEpoch(0), 0, 1, largest, 0, 40, 1, 0, spread)
@@ -83,14 +85,14 @@ def test_a_spread_is_a_bound_again(one: int, other: int) -> None:
     assert entry.min_timestamp_ms == (smallest if largest - smallest < SPREAD_MAX else TIMESTAMP_MIN)
 
 
-def test_the_largest_spread_is_a_bound_and_one_more_is_none() -> None:
+def test_the_largest_spread_is_encoded_and_a_larger_one_is_unknown() -> None:
     assert spread_of(T0, T0) == 1
     assert spread_of(T0 - SPREAD_MAX + 1, T0) == SPREAD_MAX
     assert spread_of(T0 - SPREAD_MAX, T0) == 0
     assert spread_of(TIMESTAMP_MIN, T0) == 0
 
 
-def test_entries_of_the_past_know_no_bound() -> None:
+def test_entries_of_older_versions_have_no_bound() -> None:
     entry = BlockEntry(STREAM, StreamEpoch(0), 0, 1, T0, 0, 40, 1, 0)
     assert entry.encode()[-4:] == bytes(4)
     assert entry.min_timestamp_ms == TIMESTAMP_MIN
@@ -112,7 +114,8 @@ def test_a_joined_block_bounds_the_records_of_all_its_parts(
     for entry in joined:
         within = [part for part in parts if entry.start_offset <= part.start_offset < entry.end_offset]
         smallest = min(part.min_timestamp_ms for part in within)
-        # A part whose timestamps lie too far apart makes all of them unknown, as one that nobody knew does.
+        # A part with timestamps too far apart makes the bound of the joined block unknown, as does
+        # a part without a bound.
         is_told = entry.max_timestamp_ms - smallest < SPREAD_MAX
         assert entry.min_timestamp_ms == (smallest if is_told else TIMESTAMP_MIN)
         assert entry.min_timestamp_ms <= min(
@@ -124,7 +127,9 @@ def test_a_joined_block_bounds_the_records_of_all_its_parts(
 
 
 async def test_a_compaction_keeps_the_bounds() -> None:
-    """Two uploads of two streams; of the second stream one upload was a recovery's, which knew nothing."""
+    """Two uploads of two streams. One upload of the second stream came from a recovery, which has
+    no bounds.
+    """
     world = World()
     first = await world.put([(5, 0, 4), (6, 0, 4)], known_streams={5, 6})
     second = await world.put([(5, 4, 8), (6, 4, 8)], known_streams={5})
@@ -144,8 +149,8 @@ async def test_a_compaction_keeps_the_bounds() -> None:
     ]
 
 
-async def test_what_was_appended_is_in_the_index_of_the_upload(tmp_path: Path) -> None:
-    """A small rest is carried from block to block first, which makes its records anew."""
+async def test_appended_minima_are_in_the_index_of_the_upload(tmp_path: Path) -> None:
+    """A small rest is first carried from block to block, which copies its records."""
     node = await StorageNode.create(tmp_path, small_settings(small_rest_bytes_max=64 * KIB))
     await node.start()
     try:
@@ -172,7 +177,7 @@ async def test_what_was_appended_is_in_the_index_of_the_upload(tmp_path: Path) -
         await node.close()
 
 
-async def test_what_a_recovery_uploads_claims_nothing(tmp_path: Path) -> None:
+async def test_records_uploaded_by_a_recovery_have_no_bound(tmp_path: Path) -> None:
     node = await StorageNode.create(tmp_path)
     await node.start()
     try:

@@ -1,4 +1,6 @@
-"""The life of appended data in one process: acknowledged, read, uploaded, bounded. Real log, real store, real disk."""
+"""Appended data in one process: acknowledgement, reads, uploads, limits. Real log, real store, real
+disk.
+"""
 
 from __future__ import annotations
 
@@ -53,20 +55,20 @@ async def test_append_is_readable_when_it_is_acknowledged(node: StorageNode) -> 
     assert records is not None
     assert [(r.base_offset, r.count, r.max_timestamp) for r in records] == [(0, 3, 7), (3, 1, 8)]
     assert records[0].payload is payload, "never copied"
-    assert stream.fetch_cached(3, 0) == records[1:], "at least one record however big"
+    assert stream.fetch_cached(3, 0) == records[1:], "at least one record regardless of its size"
     assert stream.fetch_cached(4, 1000) == []
     with pytest.raises(OffsetOutOfRangeError):
         stream.fetch_cached(5, 1000)
 
 
-async def test_a_cancelled_wait_takes_nothing_back(node: StorageNode) -> None:
+async def test_a_cancelled_wait_does_not_undo_the_append(node: StorageNode) -> None:
     (stream,) = await node.open_new(1)
     stream.append(b"a", count=1, max_timestamp=-1).cancel()
     await stream.append(b"b", count=1, max_timestamp=-1)
     assert payloads_of(await read_all(stream)) == [b"a", b"b"]
 
 
-async def test_bad_appends_are_refused_and_leave_no_trace(node: StorageNode) -> None:
+async def test_invalid_appends_are_refused_and_change_nothing(node: StorageNode) -> None:
     (stream,) = await node.open_new(1)
     with pytest.raises(ValueError, match="count"):
         stream.append(b"", count=0, max_timestamp=-1)
@@ -90,7 +92,7 @@ async def test_uploads_overlap_and_commit_in_order(node: StorageNode) -> None:
     assert node.cluster.commits == [], "nothing is visible before it is in the store"
     node.store.open_gate.set()
     await node.client.force_upload()
-    # The model refuses a commit that does not continue its stream, so their order was right.
+    # The model refuses a commit that does not continue its stream, so their order was correct.
     assert len(node.cluster.commits) > 3
     for stream in streams:
         assert stream.committed_offset == 200
@@ -116,7 +118,7 @@ async def test_read_across_objects_and_cache(tmp_path: Path) -> None:
     await node.close()
 
 
-async def test_backpressure_when_the_store_is_down_and_its_end(node: StorageNode) -> None:
+async def test_backpressure_starts_and_ends_with_a_store_outage(node: StorageNode) -> None:
     streams = await node.open_new(4)
     node.store.down = True
     acknowledged: list[list[bytes]] = [[] for _ in streams]
@@ -142,7 +144,7 @@ async def test_backpressure_when_the_store_is_down_and_its_end(node: StorageNode
         assert payloads_of(await read_all(stream))[: len(expected)] == expected
 
 
-async def test_budget_is_hard(node: StorageNode) -> None:
+async def test_the_memory_budget_is_never_exceeded(node: StorageNode) -> None:
     streams = await node.open_new(8)
     held_max = 0
     pending: list[asyncio.Future[None]] = []
@@ -159,7 +161,7 @@ async def test_budget_is_hard(node: StorageNode) -> None:
     assert 0 < held_max <= node.settings.log_cache_bytes_max
 
 
-async def test_an_idle_node_makes_no_request(tmp_path: Path) -> None:
+async def test_an_idle_node_sends_no_request(tmp_path: Path) -> None:
     node = await started(tmp_path, small_settings(upload_interval_ms=20))
     data, meta = await node.open_new(2)
     node.client.on_upload(data.stream_id, lambda: append_quietly(meta))
@@ -177,7 +179,7 @@ def append_quietly(stream: object) -> bool:
     return False
 
 
-async def test_a_hook_cannot_append_what_no_record_of_the_log_holds(node: StorageNode) -> None:
+async def test_a_hook_cannot_append_a_record_too_large_for_the_log(node: StorageNode) -> None:
     data, meta = await node.open_new(2)
     refused: list[str] = []
 
@@ -196,7 +198,7 @@ async def test_a_hook_cannot_append_what_no_record_of_the_log_holds(node: Storag
     await node.close()
 
 
-async def test_a_hook_travels_in_the_same_block(node: StorageNode) -> None:
+async def test_the_records_of_a_hook_are_in_the_same_block(node: StorageNode) -> None:
     data, other, meta = await node.open_new(3)
     covered: list[int] = []
 
@@ -210,7 +212,8 @@ async def test_a_hook_travels_in_the_same_block(node: StorageNode) -> None:
     await node.client.force_upload()
     assert covered == [], "no data of its own, no hook"
     for _ in range(6):
-        # Durable before the next come: a log that stood still would make one block of them all.
+        # Durable before the next ones arrive; otherwise a slow log would put all of them into one
+        # block.
         await append_all(data, [bytes(4 * KIB)] * 150)
     await node.client.force_upload()
     await asyncio.sleep(0.05)
@@ -228,7 +231,7 @@ async def test_a_hook_travels_in_the_same_block(node: StorageNode) -> None:
     assert covered[-1] == data.next_offset
     snapshots = payloads_of(await read_all(meta))
     assert [int.from_bytes(payload, "big") for payload in snapshots] == covered
-    # Each block ends with its data exactly where its snapshot says.
+    # Each block ends with its data exactly where its snapshot ends.
     ends = {
         part.end_offset
         for commit in node.cluster.commits
@@ -248,8 +251,8 @@ async def test_closing_many_streams_makes_one_object(node: StorageNode) -> None:
     assert not any(row.open for row in node.cluster.streams.values())
 
 
-async def test_nothing_is_uploaded_by_a_seal_that_comes_after_the_stop(tmp_path: Path) -> None:
-    """The store is slow when a node stops: the log confirms what it was given last while the log is closed."""
+async def test_a_seal_after_the_stop_uploads_nothing(tmp_path: Path) -> None:
+    """The store is slow when a node stops: the log confirms its last entries while it closes."""
     node = await started(tmp_path, small_settings())
     (stream,) = await node.open_new(1)
     append, late = node.wal.append, list[Callable[[], None]]()
@@ -271,11 +274,11 @@ async def test_nothing_is_uploaded_by_a_seal_that_comes_after_the_stop(tmp_path:
     await node.crash()
 
 
-async def test_a_stream_that_was_closed_elsewhere_is_opened_again(node: StorageNode) -> None:
+async def test_a_stream_closed_by_another_process_is_reopened(node: StorageNode) -> None:
     (stream,) = await node.open_new(1)
     await stream.append(b"a", count=1, max_timestamp=-1)
     await node.client.force_upload()
-    node.cluster.streams[stream.stream_id].open = False  # nobody told this client
+    node.cluster.streams[stream.stream_id].open = False  # this client was not notified
     (again,) = await node.client.open_streams([(stream.stream_id, StreamEpoch(stream.epoch + 2))])
     assert again is not stream
     with pytest.raises(StreamClosedError):
@@ -284,7 +287,9 @@ async def test_a_stream_that_was_closed_elsewhere_is_opened_again(node: StorageN
     assert payloads_of(await read_all(again)) == [b"a", b"b"]
 
 
-async def test_a_deleted_stream_leaves_no_data_and_does_not_hold_the_log(node: StorageNode) -> None:
+async def test_a_deleted_stream_leaves_no_data_and_does_not_hold_back_the_trim_point(
+    node: StorageNode,
+) -> None:
     kept, deleted = await node.open_new(2)
     await asyncio.gather(append_all(kept, [b"kept"] * 10), append_all(deleted, [b"gone"] * 10))
     await node.client.delete_streams([deleted.stream_id])
@@ -323,7 +328,7 @@ async def test_trim_moves_the_start(node: StorageNode) -> None:
     assert node.cluster.streams[stream.stream_id].start_offset == 2
 
 
-async def test_a_put_whose_answer_was_lost_is_recognised(node: StorageNode) -> None:
+async def test_a_put_with_a_lost_answer_is_recognised(node: StorageNode) -> None:
     (stream,) = await node.open_new(1)
     inner_put = node.store.inner.put
     lost: list[str] = []
@@ -341,7 +346,7 @@ async def test_a_put_whose_answer_was_lost_is_recognised(node: StorageNode) -> N
     assert len(node.cluster.committed) == 1
 
 
-async def test_ids_that_grew_old_are_replaced(tmp_path: Path) -> None:
+async def test_expired_ids_are_replaced(tmp_path: Path) -> None:
     node = await started(tmp_path, small_settings(prepared_ttl_ms=200))
     (stream,) = await node.open_new(1)
     node.store.down = True

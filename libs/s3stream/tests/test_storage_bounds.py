@@ -1,4 +1,4 @@
-"""Bounds other than memory: the log's window, streams per block, ranges per commit; and the failure that ends a node."""
+"""Limits other than memory: the log's size, streams per block, ranges per commit; and a failed log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from s3stream.settings import KIB, MIB
 from libs.s3stream.tests.storage_node import StorageNode, append_all, payloads_of, read_all, small_settings
 
 
-async def test_the_window_of_the_log_forces_uploads(tmp_path: Path) -> None:
+async def test_a_full_log_forces_uploads(tmp_path: Path) -> None:
     settings = small_settings(wal_bytes_max=2 * MIB, upload_size_bytes_max=2 * MIB)
     node = await StorageNode.create(tmp_path, settings)
     await node.start()
@@ -30,7 +30,7 @@ async def test_the_window_of_the_log_forces_uploads(tmp_path: Path) -> None:
     assert node.failures == []
 
 
-async def test_a_full_window_is_backpressure_and_passes(tmp_path: Path) -> None:
+async def test_a_full_log_applies_backpressure_until_an_upload(tmp_path: Path) -> None:
     settings = small_settings(wal_bytes_max=2 * MIB, upload_size_bytes_max=2 * MIB)
     node = await StorageNode.create(tmp_path, settings)
     await node.start()
@@ -62,7 +62,7 @@ async def test_many_streams_seal_a_block(tmp_path: Path) -> None:
     await node.close()
 
 
-async def test_wide_uploads_are_several_commits(tmp_path: Path) -> None:
+async def test_wide_uploads_need_several_commits(tmp_path: Path) -> None:
     node = await StorageNode.create(tmp_path, small_settings(commit_ranges_max=30))
     await node.start()
     streams = await node.open_new(100)
@@ -116,7 +116,7 @@ async def test_a_failed_log_fails_every_append_and_stops_the_node(
     await node.close()
 
 
-async def test_a_stream_can_be_closed_and_opened_again_here(tmp_path: Path) -> None:
+async def test_a_stream_can_be_closed_and_reopened_on_the_same_node(tmp_path: Path) -> None:
     node = await StorageNode.create(tmp_path)
     await node.start()
     (stream,) = await node.open_new(1)

@@ -1,4 +1,6 @@
-"""Recovery with real parts: whatever the moment at which the process died, what it acknowledged is there once, in order."""
+"""Recovery of a real log: after a crash at any step, every acknowledged record is present once and
+in order.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from libs.s3stream.tests.storage_node import StorageNode, append_all, payloads_o
 
 
 class CrashError(Exception):
-    """The process dies here."""
+    """The process crashes here."""
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ async def test_nothing_acknowledged_is_lost_by_a_crash(node: StorageNode) -> Non
         assert payloads_of(await read_all(stream)) == [*payloads, b"and on"]
 
 
-async def test_clean_close_leaves_nothing_to_recover(node: StorageNode) -> None:
+async def test_a_clean_close_leaves_nothing_to_recover(node: StorageNode) -> None:
     streams = await node.open_new(3)
     for stream in streams:
         await append_all(stream, [b"x"] * 10)
@@ -62,7 +64,7 @@ async def test_clean_close_leaves_nothing_to_recover(node: StorageNode) -> None:
 
 
 @pytest.mark.parametrize("image_lags", [False, True])
-async def test_a_stream_that_somebody_deleted_is_no_obstacle_to_a_clean_close(
+async def test_a_deleted_stream_does_not_prevent_a_clean_close(
     node: StorageNode, monkeypatch: pytest.MonkeyPatch, *, image_lags: bool
 ) -> None:
     kept, deleted, closing = await node.open_new(3)
@@ -86,7 +88,7 @@ async def test_a_stream_that_somebody_deleted_is_no_obstacle_to_a_clean_close(
     assert payloads_of(await read_all(again)) == [b"x"] * 10
 
 
-async def test_close_without_a_controller_ends_in_time_and_leaves_closing_to_recovery(
+async def test_close_without_a_controller_times_out_and_leaves_streams_to_recovery(
     node: StorageNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unanswered(*_: object) -> None:
@@ -105,7 +107,7 @@ async def test_close_without_a_controller_ends_in_time_and_leaves_closing_to_rec
     assert payloads_of(await read_all(again)) == [b"kept"]
 
 
-async def test_close_with_the_store_down_leaves_the_work_to_recovery(node: StorageNode) -> None:
+async def test_close_without_a_store_leaves_data_to_recovery(node: StorageNode) -> None:
     (stream,) = await node.open_new(1)
     await append_all(stream, [b"kept"])
     node.store.down = True
@@ -125,7 +127,9 @@ STEPS = [
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("occurrence", [1, 2, 3])
 async def test_crash_at_every_step(node: StorageNode, step: str, occurrence: int) -> None:
-    """The process dies at one step, in normal work or in recovery, and recovery dies there once more."""
+    """The process crashes at one step of normal work or recovery, and the next recovery crashes at
+    the same step.
+    """
     seen = 0
     armed = True
 
@@ -192,11 +196,12 @@ async def test_recovery_uploads_in_bounded_chunks(tmp_path: Path) -> None:
     await node.close()
 
 
-async def test_a_hole_in_the_log_is_named_not_skipped(node: StorageNode) -> None:
+async def test_missing_records_stop_the_recovery_with_an_error(node: StorageNode) -> None:
     (stream,) = await node.open_new(1)
     await append_all(stream, [b"a"] * 10)
     await node.crash()
-    # The controller believes in less than the log begins with: acknowledged records are gone.
+    # The controller's end of the stream is below the start of the log: acknowledged records are
+    # missing.
     node.cluster.streams[stream.stream_id].end_offset = 0
     await node.start()
     (stream,) = await reopened(node, [stream])
@@ -255,10 +260,12 @@ async def test_a_fenced_stream_cannot_be_closed(node: StorageNode) -> None:
     await append_all(again, [b"the node lives on"])
 
 
-async def test_a_log_whose_loss_was_accepted_is_no_obstacle_to_the_records_after_it(
+async def test_records_of_a_log_whose_loss_was_accepted_are_ignored(
     node: StorageNode,
 ) -> None:
-    """The operator closes the streams of a node that is gone, and its disk turns up after all: what it holds of the earlier epoch stays unread."""
+    """The operator closes the streams of a lost node, and its disk is found again: its records of
+    the earlier epoch are not used.
+    """
     (stream,) = await node.open_new(1)
     await append_all(stream, [b"old-%d" % number for number in range(3)])
     await node.crash()

@@ -1,4 +1,4 @@
-"""Compaction of stream objects: what the store copies, what is rewritten, and that it is the same stream afterwards."""
+"""Compaction of stream objects: server-side copies, rewritten parts, and unchanged contents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def limits(part_min: int = 1000, **bounds: int) -> CopyLimits:
 
 
 async def objects(world: World, *counts: int) -> list[ObjectLocation]:
-    """Adjacent stream objects of so many records of 50 bytes, in blocks of 100."""
+    """Create adjacent stream objects with these numbers of records of 50 bytes, in blocks of 100."""
     made: list[ObjectLocation] = []
     offset = 0
     for count in counts:
@@ -62,13 +62,13 @@ async def test_large_pieces_are_copied_by_the_store() -> None:
     reads = len(world.throttle.reads)
     outputs = await world.run(plan)
     assert await world.records(outputs, MINE) == await world.records(sources, MINE)
-    assert len(world.throttle.reads) == reads, "not a byte passed through here"
+    assert len(world.throttle.reads) == reads, "this process moved no bytes"
     calls = [call[0] for call in world.parts.calls]
     assert (calls[0], sorted(calls[1:-1]), calls[-1]) == ("create", ["copy", "copy", "part"], "complete")
     assert world.progress[-1] == (5000, 5000)
 
 
-async def test_a_small_piece_is_rewritten_with_the_beginning_of_its_neighbour() -> None:
+async def test_a_small_piece_is_rewritten_with_the_beginning_of_the_next_one() -> None:
     world = World(part_size_bytes_min=1000)
     sources = await objects(world, 40, 4, 60)
     plan = await planned(world, sources, limits())
@@ -86,7 +86,7 @@ async def test_a_small_piece_at_the_end_is_the_last_part() -> None:
     assert await world.records(outputs, MINE) == await world.records(sources, MINE)
 
 
-async def test_small_objects_are_one_put() -> None:
+async def test_small_objects_become_one_put() -> None:
     world = World(part_size_bytes_min=1000)
     sources = await objects(world, 4, 4, 4)
     plan = await planned(world, sources, limits())
@@ -96,7 +96,7 @@ async def test_small_objects_are_one_put() -> None:
     assert plan.outputs[0].ranges[0].end_offset == 12
 
 
-async def test_a_long_copy_is_made_in_several() -> None:
+async def test_a_long_copy_is_divided() -> None:
     world = World(part_size_bytes_min=1000)
     sources = await objects(world, 100, 40)
     plan = await planned(world, sources, limits(copy_bytes_max=2000))
@@ -106,14 +106,14 @@ async def test_a_long_copy_is_made_in_several() -> None:
 
 
 class TestGroups:
-    async def test_the_largest_size_ends_an_output(self) -> None:
+    async def test_the_size_limit_ends_an_output(self) -> None:
         world = World()
         sources = await objects(world, 20, 20, 20, 20)
         plan = await planned(world, sources, limits(object_bytes_max=2 * (1000 + 640) + 48))
         assert [output.ranges[0].end_offset for output in plan.outputs] == [40, 80]
         assert max(output.size_bytes for output in plan.outputs) == 2 * (1000 + 640) + 48
 
-    async def test_a_hole_ends_an_output_and_what_is_alone_is_copied_too(self) -> None:
+    async def test_a_gap_ends_an_output_and_single_objects_are_copied_too(self) -> None:
         world = World(part_size_bytes_min=1000)
         sources = [
             await world.put([(7, 0, 40)]),
@@ -125,12 +125,12 @@ class TestGroups:
         outputs = await world.run(plan)
         assert await world.records(outputs, MINE) == await world.records(sources, MINE)
 
-    async def test_nothing_is_gained_and_nothing_done(self) -> None:
+    async def test_a_plan_without_gain_does_nothing(self) -> None:
         world = World()
         sources = [await world.put([(7, 0, 40)]), await world.put([(7, 90, 130)])]
         assert (await planned(world, sources, limits())).is_settled
 
-    async def test_what_expired_is_dropped(self) -> None:
+    async def test_expired_data_is_dropped(self) -> None:
         world = World()
         sources = await objects(world, 20, 20)
         plan = plan_stream_objects(await read_sources(world.store, sources), states({7: 31}), limits())
@@ -148,7 +148,7 @@ class TestGroups:
         assert await world.records(outputs, MINE) == await world.records(sources, MINE)
 
 
-async def test_a_bound_is_named() -> None:
+async def test_an_exceeded_limit_is_named() -> None:
     world = World()
     sources = await objects(world, 20, 20)
     with pytest.raises(CompactionLimitError, match="20 blocks; a plan takes 5"):
@@ -166,7 +166,7 @@ async def test_a_bound_is_named() -> None:
     slack=st.integers(100, 2000),
     object_bytes_max=st.integers(200, 20_000),
 )
-async def test_whatever_the_objects_and_bounds(
+async def test_properties_of_any_plan(
     pieces: list[tuple[int, int]], start: int, part_min: int, slack: int, object_bytes_max: int
 ) -> None:
     world = World(part_size_bytes_min=part_min)
@@ -196,7 +196,9 @@ async def test_whatever_the_objects_and_bounds(
 
 
 def check_parts(plan: CopyPlan, bounds: CopyLimits) -> None:
-    """Every part but the last is legal, nothing is held beyond the budget, and the parts are the data."""
+    """Check that every part except the last is legal, the budget holds, and the parts contain the
+    data.
+    """
     assert plan.held_bytes_max <= bounds.budget_bytes
     for copy in plan.copies:
         small = [part for part in copy.parts[:-1] if part.size_bytes < bounds.part_size_bytes_min]

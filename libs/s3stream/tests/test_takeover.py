@@ -1,4 +1,6 @@
-"""A broker is gone, another one takes its write-ahead log over: nothing acknowledged is lost, nothing comes twice, nothing superseded comes back."""
+"""Recovery of a failed broker's object WAL by another broker: no acknowledged record is lost or
+duplicated, and no superseded record reappears.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,13 @@ async def two_brokers(cluster: DisklessCluster, **settings: Any) -> tuple[Broker
 
 
 async def write(broker: Broker, streams: Sequence[Stream], name: str, count: int, size: int = 20) -> None:
-    """Acknowledged appends, several slots of them."""
+    """Append acknowledged records in several slots."""
     for number in range(count):
         futures = [broker.append(stream, f"{name}{number}".encode().ljust(size, b".")) for stream in streams]
         await asyncio.gather(*futures)
 
 
-async def test_a_broker_dies_and_its_streams_go_on_elsewhere(cluster: DisklessCluster) -> None:
+async def test_the_streams_of_a_dead_broker_continue_elsewhere(cluster: DisklessCluster) -> None:
     old, new, streams = await two_brokers(cluster)
     await write(old, streams, "a", 10)
     (wal,) = cluster.fail_over(OLD, new)
@@ -73,7 +75,7 @@ async def test_slots_stay_while_a_forced_recovery_waits_for_confirmation(cluster
     await cluster.check()
 
 
-async def test_a_takeover_judges_a_bounded_number_of_records_in_one_turn(
+async def test_a_takeover_classifies_a_bounded_number_of_records_per_turn(
     cluster: DisklessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new, streams = await two_brokers(cluster)
@@ -101,19 +103,19 @@ async def test_a_takeover_judges_a_bounded_number_of_records_in_one_turn(
     assert max(turns) <= RECORDS_PER_TURN
 
 
-async def test_what_was_uploaded_is_not_uploaded_again(cluster: DisklessCluster) -> None:
+async def test_uploaded_data_is_not_uploaded_again(cluster: DisklessCluster) -> None:
     old, new, streams = await two_brokers(cluster)
     await write(old, streams, "a", 5)
     await old.client.force_upload()
     await write(old, streams, "b", 5)
     (wal,) = cluster.fail_over(OLD, new)
-    assert wal.trim_sequence == 5, "told with the commit"
+    assert wal.trim_sequence == 5, "sent with the commit"
     report = await cluster.recover(wal, new)
     assert (report.records, report.slots) == (10, 5)
     await cluster.check()
 
 
-async def test_slots_are_deleted_after_the_commit_that_told_the_trim_point(cluster: DisklessCluster) -> None:
+async def test_slots_are_deleted_after_the_commit_with_their_trim_point(cluster: DisklessCluster) -> None:
     old, _, streams = await two_brokers(cluster)
     await write(old, streams, "a", 8)
     prefix = wal_prefix(old.wal.name)
@@ -127,7 +129,7 @@ async def test_slots_are_deleted_after_the_commit_that_told_the_trim_point(clust
     assert old.wal.retained_bytes == 0
 
 
-async def test_an_idle_broker_makes_no_request(cluster: DisklessCluster) -> None:
+async def test_an_idle_broker_sends_no_request(cluster: DisklessCluster) -> None:
     old, _, streams = await two_brokers(cluster)
     await write(old, streams, "a", 3)
     await old.client.force_upload()
@@ -147,8 +149,10 @@ async def test_a_clean_stop_leaves_neither_slots_nor_an_open_log(cluster: Diskle
     await cluster.check()
 
 
-async def test_the_zombie_with_puts_in_flight(cluster: DisklessCluster) -> None:
-    """It sleeps with puts under way, is recovered, its successor writes, everything is trimmed and deleted, and then it wakes up."""
+async def test_a_zombie_with_puts_in_flight(cluster: DisklessCluster) -> None:
+    """It is paused with puts in flight and recovered. Its successor writes, and everything is
+    trimmed and deleted. Then it resumes.
+    """
     old, new, streams = await two_brokers(cluster, wal_hedge_ms=600_000)
     await write(old, streams, "a", 3)
     prefix = wal_prefix(old.wal.name)
@@ -173,7 +177,7 @@ async def test_the_zombie_with_puts_in_flight(cluster: DisklessCluster) -> None:
         old.append(streams[0], b"more")
     late = cluster.slots(prefix)
     assert late == [slot_key(wal.name, number) for number in (4, 5, 6)], "above the fence, for the collector"
-    # The next failover of the next owner meets nothing of all that.
+    # The next failover of the next owner is not affected.
     third = await cluster.broker(THIRD)
     await write(new, again, "c", 2)
     for each in cluster.fail_over(NEW, third):
@@ -182,7 +186,7 @@ async def test_the_zombie_with_puts_in_flight(cluster: DisklessCluster) -> None:
     assert b"z0" not in await cluster.committed(streams[0].stream_id)
 
 
-async def test_a_put_that_landed_without_its_answer_is_recovered_and_may_be_acknowledged_late(
+async def test_a_stored_put_without_an_answer_is_recovered_and_may_be_acknowledged_late(
     cluster: DisklessCluster,
 ) -> None:
     old, new, streams = await two_brokers(cluster, wal_hedge_ms=600_000)
@@ -206,7 +210,7 @@ async def test_a_put_that_landed_without_its_answer_is_recovered_and_may_be_ackn
     await cluster.check()
 
 
-async def test_an_owner_that_goes_on_writing_is_fenced(cluster: DisklessCluster) -> None:
+async def test_an_owner_that_continues_to_write_is_fenced(cluster: DisklessCluster) -> None:
     old, new, streams = await two_brokers(cluster, upload_interval_ms=3_600_000)
     stopped = asyncio.Event()
 
@@ -229,7 +233,7 @@ async def test_an_owner_that_goes_on_writing_is_fenced(cluster: DisklessCluster)
     await cluster.check()
 
 
-async def test_a_slot_that_the_store_lost_stops_the_recovery_and_is_named(cluster: DisklessCluster) -> None:
+async def test_a_slot_lost_by_the_store_stops_the_recovery_and_is_named(cluster: DisklessCluster) -> None:
     old, new, streams = await two_brokers(cluster)
     await write(old, streams, "a", 6)
     lost = slot_key(old.wal.name, 3)
@@ -264,8 +268,8 @@ async def test_a_damaged_slot_stops_the_recovery_and_is_named(cluster: DisklessC
     await cluster.check()
 
 
-async def test_two_recoverers_at_once(cluster: DisklessCluster) -> None:
-    """The controller takes the log from one and gives it to another while the first is busy."""
+async def test_two_concurrent_recoverers(cluster: DisklessCluster) -> None:
+    """The controller reassigns the log to another process while the first one recovers it."""
     old, new, streams = await two_brokers(cluster)
     third = await cluster.broker(THIRD)
     await write(old, streams, "a", 30, size=2 * KIB)
@@ -281,7 +285,7 @@ async def test_two_recoverers_at_once(cluster: DisklessCluster) -> None:
     await cluster.check()
 
 
-async def test_the_same_recoverer_twice_side_by_side(cluster: DisklessCluster) -> None:
+async def test_the_same_recoverer_twice_concurrently(cluster: DisklessCluster) -> None:
     old, new, streams = await two_brokers(cluster)
     await write(old, streams, "a", 30, size=2 * KIB)
     (wal,) = cluster.fail_over(OLD, new)
@@ -308,7 +312,7 @@ class Crashed(BaseException):
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_recovery_that_dies_anywhere_is_begun_again_by_another(
+async def test_a_recovery_that_crashes_anywhere_is_repeated_by_another_process(
     cluster: DisklessCluster, step: str
 ) -> None:
     old, new, streams = await two_brokers(cluster)
@@ -331,10 +335,12 @@ async def test_a_recovery_that_dies_anywhere_is_begun_again_by_another(
     await cluster.check()
 
 
-async def test_a_stream_that_was_closed_is_not_touched_by_what_is_left_of_it(
+async def test_a_closed_stream_is_not_changed_by_its_remaining_records(
     cluster: DisklessCluster,
 ) -> None:
-    """The reply was lost, the stream moved on, its old owner died: the slot holds a record at an offset that is somebody else's by now."""
+    """The answer was lost, the stream moved on, and its old owner crashed: the slot contains a
+    record at an offset that now belongs to another owner.
+    """
     old, new, streams = await two_brokers(cluster)
     moved, stays = streams
     await write(old, streams, "a", 2)
@@ -349,7 +355,7 @@ async def test_a_stream_that_was_closed_is_not_touched_by_what_is_left_of_it(
     await cluster.check()
 
 
-async def test_the_node_itself_comes_back_and_recovers_what_it_left(cluster: DisklessCluster) -> None:
+async def test_a_restarted_node_recovers_its_own_log(cluster: DisklessCluster) -> None:
     old = await cluster.broker(OLD)
     streams = await old.open(*await old.client.create_streams([{}]))
     await write(old, streams, "a", 4)
@@ -363,7 +369,7 @@ async def test_the_node_itself_comes_back_and_recovers_what_it_left(cluster: Dis
     await cluster.check()
 
 
-async def test_nothing_was_ever_written(cluster: DisklessCluster) -> None:
+async def test_an_empty_log_is_recovered(cluster: DisklessCluster) -> None:
     old, new = await cluster.broker(OLD), await cluster.broker(NEW)
     del old
     (wal,) = cluster.fail_over(OLD, new)
@@ -372,7 +378,7 @@ async def test_nothing_was_ever_written(cluster: DisklessCluster) -> None:
     assert [call[0] for call in cluster.store.calls[calls:]] == ["list", "put"]
 
 
-async def test_a_store_that_is_down_ends_the_recovery_and_leaves_everything(cluster: DisklessCluster) -> None:
+async def test_a_store_outage_ends_the_recovery_without_changes(cluster: DisklessCluster) -> None:
     old, new, streams = await two_brokers(cluster)
     await write(old, streams, "a", 4)
     (wal,) = cluster.fail_over(OLD, new)
@@ -388,7 +394,7 @@ async def test_a_store_that_is_down_ends_the_recovery_and_leaves_everything(clus
     await cluster.check()
 
 
-async def test_takers_find_the_same_end(cluster: DisklessCluster) -> None:
+async def test_all_recoverers_find_the_same_end(cluster: DisklessCluster) -> None:
     old, new, streams = await two_brokers(cluster)
     await write(old, streams, "a", 5)
     (wal,) = cluster.fail_over(OLD, new)
@@ -411,17 +417,19 @@ async def test_takers_find_the_same_end(cluster: DisklessCluster) -> None:
 
 
 @pytest.mark.parametrize("lands", [True, False])
-async def test_a_slot_that_lands_between_two_pages_of_the_listing_is_not_taken_for_lost(
+async def test_a_slot_that_arrives_between_two_pages_of_the_listing_is_not_reported_lost(
     cluster: DisklessCluster, *, lands: bool
 ) -> None:
-    """Page 1 of the listing shows a hole; before page 2 the slot lands, and the owner writes slots that say so. Without the slot it is a lost object."""
+    """Page 1 of the listing shows a hole. Before page 2, the slot arrives, and the owner writes
+    slots that list it as acknowledged. If the slot were missing, an object would be lost.
+    """
     old, new = await cluster.broker(OLD, wal_hedge_ms=600_000), await cluster.broker(NEW)
     (stream,) = await old.open(*await old.client.create_streams([{}]))
     await write(old, [stream], "a", 3)
     hole = slot_key(old.wal.name, 3)
     cluster.store.holds = lambda key: key == hole
     flying = []
-    for number in range(3, 6):  # slot 3 is on its way, 4 and 5 land
+    for number in range(3, 6):  # slot 3 is in flight; 4 and 5 arrive
         flying.append(old.append(stream, b"y%d" % number))
         while len(cluster.store.held) + len(cluster.slots(wal_prefix(old.wal.name))) <= number:
             await asyncio.sleep(0.001)

@@ -1,4 +1,6 @@
-"""What uploads cost in PUTs: it follows the bytes, not the number of partitions (docs/design/storage-and-write-path.md#small-rests)."""
+"""PUTs of uploads: their number follows the bytes, not the number of partitions
+(docs/design/storage-and-write-path.md#small-rests).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SPLIT_BYTES = 256 * KIB
 
 
 async def cost_of(path: Path, partitions: int, upload_size_bytes: int) -> int:
-    """PUTs for the same bytes over so many partitions, each with a data stream and a meta stream for its snapshots."""
+    """Return the PUTs for the same bytes in this many partitions, each with a data stream and a
+    meta stream for its snapshots.
+    """
     settings = small_settings(
         log_cache_bytes_max=16 * MIB, upload_size_bytes_max=upload_size_bytes, split_size_bytes=SPLIT_BYTES
     )
@@ -49,11 +53,14 @@ def snapshot(meta: Stream) -> bool:
 
 
 @pytest.mark.parametrize("upload_size_bytes", [SPLIT_BYTES, 400 * KIB, 1 * MIB, 4 * MIB])
-async def test_one_and_500_partitions_cost_the_same(tmp_path: Path, upload_size_bytes: int) -> None:
+async def test_one_and_500_partitions_need_the_same_number_of_puts(
+    tmp_path: Path, upload_size_bytes: int
+) -> None:
     one = await cost_of(tmp_path / "one", 1, upload_size_bytes)
-    # Their data and meta streams fill one stream set object (`set_object_streams_max`); more partitions need more objects.
+    # Their data and meta streams fill one stream set object (`set_object_streams_max`); more
+    # partitions need more objects.
     many = await cost_of(tmp_path / "many", 500, upload_size_bytes)
-    # One seal more or less at either end of so short a run is one PUT.
+    # In such a short run, one seal more or less at either end is one PUT.
     assert abs(one - many) <= max(0.1 * many, 2), f"{one} PUTs for one partition, {many} for 500"
 
 
@@ -81,7 +88,7 @@ async def test_a_carried_rest_is_readable_and_survives_a_crash(tmp_path: Path) -
 
 
 class SteeredClock(SystemClock):
-    """Data grow old when the test says so; sleeping is real."""
+    """The test controls the age of data; sleeps take real time."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -94,7 +101,7 @@ INTERVAL_MS = 1_000
 
 
 async def with_a_rest(path: Path) -> tuple[StorageNode, SteeredClock, Stream, Stream]:
-    """A node whose first block left a rest behind, and its large and its small stream."""
+    """Return a node whose first block left a rest, and its large and its small stream."""
     node = await StorageNode.create(path, small_settings(upload_interval_ms=INTERVAL_MS))
     node.clock = clock = SteeredClock()
     await node.start()
@@ -107,8 +114,8 @@ async def with_a_rest(path: Path) -> tuple[StorageNode, SteeredClock, Stream, St
     return node, clock, large, small
 
 
-async def test_an_old_rest_travels_with_the_next_block(tmp_path: Path) -> None:
-    """No object of its own, however old: it shares the one that is made anyway."""
+async def test_an_old_rest_is_uploaded_with_the_next_block(tmp_path: Path) -> None:
+    """An old rest does not get its own object: it shares one that is created anyway."""
     node, clock, large, small = await with_a_rest(tmp_path)
     clock.now_ms += INTERVAL_MS * 2 // 3
     await append_all(large, [bytes(32 * KIB)])
@@ -122,7 +129,7 @@ async def test_an_old_rest_travels_with_the_next_block(tmp_path: Path) -> None:
     await node.close()
 
 
-async def test_an_old_rest_is_uploaded_alone_when_nothing_else_comes(tmp_path: Path) -> None:
+async def test_an_old_rest_is_uploaded_alone_without_new_data(tmp_path: Path) -> None:
     node, clock, _, small = await with_a_rest(tmp_path)
     while small.committed_offset == 0:
         clock.now_ms += INTERVAL_MS // 10

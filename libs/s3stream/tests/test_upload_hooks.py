@@ -1,4 +1,6 @@
-"""Upload hooks over several turns of the loop: a turn runs few of them, and what they describe travels in one block with what they say."""
+"""Upload hooks over several turns of the event loop: few run in one turn, and their records are in
+the block of the data they describe.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ async def node(tmp_path: Path) -> AsyncIterator[StorageNode]:
 
 
 class TurnCounter:
-    """The most calls of `note` between two turns of the loop."""
+    """Return the most calls of `note` between two turns of the event loop."""
 
     def __init__(self) -> None:
         self.most = self.calls = 0
@@ -46,7 +48,7 @@ class TurnCounter:
 
 
 def commits_with(node: StorageNode, stream: Stream) -> list[int]:
-    """The commits that hold a part of a stream."""
+    """Return the commits that contain a part of a stream."""
     return [
         number
         for number, commit in enumerate(node.cluster.commits)
@@ -55,7 +57,7 @@ def commits_with(node: StorageNode, stream: Stream) -> list[int]:
     ]
 
 
-async def test_hooks_of_many_streams_share_no_turn_and_one_block(node: StorageNode) -> None:
+async def test_hooks_of_many_streams_run_over_several_turns_for_one_block(node: StorageNode) -> None:
     streams = await node.open_new(1_000)
     data, meta = streams[:500], streams[500:]
     turns = TurnCounter()
@@ -75,7 +77,7 @@ async def test_hooks_of_many_streams_share_no_turn_and_one_block(node: StorageNo
     assert all(stream.committed_offset == stream.next_offset for stream in streams)
 
 
-async def test_a_hook_with_much_to_do_is_called_again_before_the_same_seal(node: StorageNode) -> None:
+async def test_a_long_hook_is_called_again_before_the_same_seal(node: StorageNode) -> None:
     data, meta = await node.open_new(2)
     turns, calls = TurnCounter(), 0
 
@@ -97,7 +99,7 @@ async def test_a_hook_with_much_to_do_is_called_again_before_the_same_seal(node:
     assert commits_with(node, data) == commits_with(node, meta) == [0]
 
 
-async def test_data_that_comes_between_the_turns_is_described_in_the_same_block(node: StorageNode) -> None:
+async def test_data_between_the_turns_is_described_in_the_same_block(node: StorageNode) -> None:
     streams = await node.open_new(401)
     data, meta = streams[:-1], streams[-1]
     late = data[0]
@@ -108,7 +110,8 @@ async def test_data_that_comes_between_the_turns_is_described_in_the_same_block(
             covered.append(stream.next_offset)
             meta.append(b"state", count=1, max_timestamp=-1)
         elif stream is data[200]:
-            # Within a hook it would count as the hook's own: another turn of the loop does it.
+            # Within a hook it would count as the hook's own append, so another turn of the event
+            # loop appends it.
             asyncio.get_running_loop().call_soon(partial(late.append, b"late", count=1, max_timestamp=-1))
         return False
 
@@ -121,7 +124,7 @@ async def test_data_that_comes_between_the_turns_is_described_in_the_same_block(
     assert set(commits_with(node, late)) == set(commits_with(node, meta)) == {0}
 
 
-async def test_hooks_that_append_much_share_a_turn_with_few(node: StorageNode) -> None:
+async def test_hooks_that_append_many_bytes_share_a_turn_with_few(node: StorageNode) -> None:
     streams = await node.open_new(40)
     data, meta = streams[:20], streams[20:]
     turns = TurnCounter()

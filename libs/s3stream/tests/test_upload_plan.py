@@ -1,4 +1,4 @@
-"""The split of un-uploaded data into objects, as properties."""
+"""Properties of the assignment of data to objects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plan_of(
 
 
 @given(sizes_of_streams, st.integers(1, 20), st.integers(1, 20), st.integers(0, 2 * SPLIT), st.booleans())
-def test_every_piece_goes_to_exactly_one_place(
+def test_every_piece_is_assigned_exactly_once(
     sizes: list[int], ranges_max: int, streams_max: int, small_rest_bytes_max: int, may_carry: bool
 ) -> None:
     pieces = [piece(number * 2, size) for number, size in enumerate(sizes)]
@@ -67,10 +67,10 @@ def test_every_piece_goes_to_exactly_one_place(
 
 
 @given(st.lists(st.integers(1, SPLIT - 1), min_size=2, max_size=200), st.integers(1, 60), st.integers(1, 60))
-def test_a_wide_rest_is_as_few_set_objects_as_may_be_side_by_side(
+def test_a_wide_rest_is_divided_evenly_into_as_few_set_objects_as_possible(
     sizes: list[int], streams_max: int, ranges_max: int
 ) -> None:
-    """One after the other they are the rest in its order; none is much narrower than another."""
+    """Together they are the rest in its order; no object is much narrower than another."""
     pieces = [piece(number, size) for number, size in enumerate(sizes)]
     plan = plan_of(pieces, streams_max=streams_max, ranges_max=ranges_max)
     assert [each for group in plan.groups for each in group.stream_set] == pieces
@@ -80,7 +80,7 @@ def test_a_wide_rest_is_as_few_set_objects_as_may_be_side_by_side(
     assert max(widths) <= streams_max
 
 
-def test_stream_objects_travel_with_the_first_set_object() -> None:
+def test_stream_objects_are_committed_with_the_first_set_object() -> None:
     sizes = [*[1] * 7, *[3 * SPLIT] * 4]
     plan = plan_of([piece(number, size) for number, size in enumerate(sizes)], streams_max=3, ranges_max=5)
     assert [(len(group.stream_set), len(group.stream_objects)) for group in plan.groups] == [
@@ -91,14 +91,14 @@ def test_stream_objects_travel_with_the_first_set_object() -> None:
 
 
 @given(st.integers(1, 10 * SPLIT))
-def test_a_lone_stream_is_one_stream_object(size: int) -> None:
+def test_a_single_stream_becomes_one_stream_object(size: int) -> None:
     plan = plan_of([piece(7, size)])
     assert plan.object_count == 1
     assert not plan.groups[0].stream_set
 
 
 @given(st.lists(st.integers(1, SPLIT - 1), min_size=2, max_size=1000), st.booleans())
-def test_small_pieces_cost_one_object_however_many(sizes: list[int], may_carry: bool) -> None:
+def test_small_pieces_need_one_object(sizes: list[int], may_carry: bool) -> None:
     pieces = [piece(number, size) for number, size in enumerate(sizes)]
     plan = plan_of(pieces, small_rest_bytes_max=SPLIT, may_carry=may_carry)
     assert (plan.object_count, plan.carried) == (1, ())
@@ -110,10 +110,10 @@ def test_small_pieces_cost_one_object_however_many(sizes: list[int], may_carry: 
     st.lists(st.integers(1, 10), min_size=1, max_size=12),
     st.booleans(),
 )
-def test_a_small_rest_never_costs_an_object(
+def test_a_small_rest_needs_no_own_object(
     smallest: int, others: int, rest: list[int], may_carry: bool
 ) -> None:
-    """Carried, or in the object of the smallest run, which is a stream set object then."""
+    """It is carried, or shares the object of the smallest run, which then is a stream set object."""
     sizes = [*rest, smallest, *(3 * SPLIT + number for number in range(others))]
     plan = plan_of(
         [piece(number, size) for number, size in enumerate(sizes)],
@@ -128,19 +128,19 @@ def test_a_small_rest_never_costs_an_object(
 
 
 @given(sizes_of_streams, st.integers(1, 100), st.booleans())
-def test_objects_follow_bytes(sizes: list[int], streams_max: int, may_carry: bool) -> None:
-    """And beyond the streams of one set object, the streams."""
+def test_the_number_of_objects_follows_bytes(sizes: list[int], streams_max: int, may_carry: bool) -> None:
+    """Beyond the streams of one set object, it also follows the streams."""
     pieces = [piece(number, size) for number, size in enumerate(sizes)]
     plan = plan_of(pieces, small_rest_bytes_max=SPLIT // 2, streams_max=streams_max, may_carry=may_carry)
     assert plan.object_count <= sum(sizes) // SPLIT + 1 + len(pieces) // streams_max
 
 
-def test_a_commit_has_no_more_stream_objects_than_a_controller_takes() -> None:
+def test_a_commit_respects_the_controllers_limit_of_stream_objects() -> None:
     plan = plan_of([piece(number, SPLIT) for number in range(3 * COMMIT_OBJECTS_MAX + 1)])
     assert [len(group.stream_objects) for group in plan.groups] == [*[COMMIT_OBJECTS_MAX] * 3, 1]
 
 
-def test_an_upload_of_a_full_block_is_several_commits_that_the_leader_checks_in_short_turns() -> None:
+def test_the_upload_of_a_full_block_is_divided_into_short_commits() -> None:
     defaults = StorageSettings()
     wide = [piece(number, 10) for number in range(2 * defaults.block_streams_max)]
     plan = plan_of(wide, ranges_max=defaults.commit_ranges_max, streams_max=defaults.set_object_streams_max)

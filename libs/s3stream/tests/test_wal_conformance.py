@@ -1,4 +1,4 @@
-"""What every write-ahead log must do, on a disk or in the object store."""
+"""Conformance of every write-ahead log, on a disk or in the object store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def key(each: StreamRecord) -> tuple[int, int, int, int, bytes]:
     return each.stream_id, each.epoch, each.base_offset, each.max_timestamp, bytes(each.payload)
 
 
-async def test_what_was_acknowledged_comes_back(rig: WalRig) -> None:
+async def test_acknowledged_entries_are_recovered(rig: WalRig) -> None:
     wal = await rig.opened()
     chance = Random(1)
     appended: list[StreamRecord] = []
@@ -52,7 +52,7 @@ async def test_what_was_acknowledged_comes_back(rig: WalRig) -> None:
         ]
 
 
-async def test_everybody_is_told_once_and_in_order(rig: WalRig) -> None:
+async def test_every_callback_runs_once_and_in_order(rig: WalRig) -> None:
     wal = await rig.opened()
     order: list[int] = []
     sequences: list[int] = []
@@ -74,7 +74,7 @@ async def test_everybody_is_told_once_and_in_order(rig: WalRig) -> None:
     await wal.close()
 
 
-async def test_whoever_is_told_may_append(rig: WalRig) -> None:
+async def test_a_callback_may_append(rig: WalRig) -> None:
     wal = await rig.opened()
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -92,7 +92,7 @@ async def test_whoever_is_told_may_append(rig: WalRig) -> None:
     assert [each.base_offset for each in await rig.left()] == [0, 1, 2, 3, 4]
 
 
-async def test_what_is_trimmed_gives_room_and_does_not_come_back_in_full(rig: WalRig) -> None:
+async def test_trimming_frees_space_and_drops_entries(rig: WalRig) -> None:
     wal = await rig.opened()
     empty_room = wal.room_bytes
     sequences = []
@@ -108,7 +108,7 @@ async def test_what_is_trimmed_gives_room_and_does_not_come_back_in_full(rig: Wa
     await wal.close()
 
 
-async def test_a_closed_log_takes_nothing(rig: WalRig) -> None:
+async def test_a_closed_log_refuses_appends(rig: WalRig) -> None:
     wal = await rig.opened()
     await append(wal, record(0, b"in time"))[1]
     await wal.close()
@@ -117,7 +117,7 @@ async def test_a_closed_log_takes_nothing(rig: WalRig) -> None:
     assert [bytes(each.payload) for each in await rig.left()] == [b"in time"]
 
 
-async def test_closing_finishes_what_was_handed_over(rig: WalRig) -> None:
+async def test_close_finishes_pending_entries(rig: WalRig) -> None:
     wal = await rig.opened()
     told = [append(wal, record(number, bytes(1_000)))[1] for number in range(20)]
     await wal.close()
@@ -125,7 +125,7 @@ async def test_closing_finishes_what_was_handed_over(rig: WalRig) -> None:
     assert len(await rig.left()) == 20
 
 
-async def test_an_empty_log_is_an_empty_log(rig: WalRig) -> None:
+async def test_an_empty_log_is_recovered_as_empty(rig: WalRig) -> None:
     wal = await rig.opened()
     assert wal.retained_bytes <= 4 * KIB
     assert not wal.wants_upload

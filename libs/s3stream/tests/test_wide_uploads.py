@@ -1,4 +1,6 @@
-"""More streams in one upload than a set object takes: several objects, a commit each, and the process may die between any two of them."""
+"""Uploads of more streams than one set object holds: several objects with one commit each, and
+crashes between the commits.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ RECORDS = [b"one", b"two", b"three"]
 
 
 class CrashError(Exception):
-    """The process dies here."""
+    """The process crashes here."""
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def assert_each_range_is_in_one_object(cluster: ClusterModel) -> None:
 
 
 async def wide_node(path: Path) -> tuple[StorageNode, list[Stream]]:
-    """With acknowledged records of many streams, nothing of which is uploaded."""
+    """Create a node with acknowledged records of many streams that were not uploaded."""
     node = await StorageNode.create(path, small_settings(set_object_streams_max=STREAMS_MAX))
     await node.start()
     streams = await node.open_new(STREAMS)
@@ -64,7 +66,7 @@ async def wide_node(path: Path) -> tuple[StorageNode, list[Stream]]:
     return node, streams
 
 
-async def test_ids_of_many_objects_are_asked_for_in_several_operations(
+async def test_ids_of_many_objects_are_prepared_in_several_operations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_upload, "PREPARED_IDS_MAX", OBJECTS - 1)
@@ -78,7 +80,7 @@ async def test_ids_of_many_objects_are_asked_for_in_several_operations(
     await node.close()
 
 
-async def test_a_wide_block_is_told_and_trimmed_when_its_last_object_is_committed(
+async def test_the_log_is_trimmed_after_the_last_commit_of_a_wide_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, streams = await wide_node(tmp_path)
@@ -97,7 +99,7 @@ async def test_a_wide_block_is_told_and_trimmed_when_its_last_object_is_committe
     monkeypatch.setattr(node.wal, "trim", note_trim)
     node.cluster.on_step = look
     await node.client.force_upload()
-    assert seen == [(1, 0), (2, 0), (3, 0), (4, 0)], "nobody is told of a part"
+    assert seen == [(1, 0), (2, 0), (3, 0), (4, 0)], "a partial upload commits no trim point"
     assert widths(node.cluster.commits) == [25, 25, 25, 25]
     assert trims == [(OBJECTS, node.wal.next_sequence)], "after the last, and all of it"
     assert all(stream.committed_offset == len(RECORDS) for stream in streams)
@@ -111,7 +113,7 @@ async def test_a_wide_block_is_told_and_trimmed_when_its_last_object_is_committe
 
 @pytest.mark.parametrize("step", ["commit:before", "commit:after"])
 @pytest.mark.parametrize("occurrence", range(1, OBJECTS + 1))
-async def test_a_process_that_dies_between_two_commits_uploads_the_rest_when_it_is_back(
+async def test_a_process_that_crashes_between_two_commits_uploads_the_rest_after_its_restart(
     tmp_path: Path, step: str, occurrence: int
 ) -> None:
     node, streams = await wide_node(tmp_path)
@@ -132,7 +134,7 @@ async def test_a_process_that_dies_between_two_commits_uploads_the_rest_when_it_
 
 
 @pytest.mark.parametrize("occurrence", range(1, OBJECTS + 1))
-async def test_a_recovery_keeps_to_the_bound_and_may_die_between_its_commits(
+async def test_a_recovery_respects_the_limit_and_may_crash_between_its_commits(
     tmp_path: Path, occurrence: int
 ) -> None:
     node, streams = await wide_node(tmp_path)
@@ -152,10 +154,10 @@ async def test_a_recovery_keeps_to_the_bound_and_may_die_between_its_commits(
 
 @pytest.mark.parametrize("owner_dies", [True, False], ids=["in the owner's upload", "in the takeover"])
 @pytest.mark.parametrize("occurrence", range(1, OBJECTS + 1))
-async def test_the_trim_point_of_a_log_in_the_store_is_told_with_the_last_commit(
+async def test_the_trim_point_of_an_object_wal_is_sent_with_the_last_commit(
     cluster: DisklessCluster, *, owner_dies: bool, occurrence: int
 ) -> None:
-    """Earlier, whoever takes the log over would not find what the later commits were to hold."""
+    """If it were sent earlier, a recoverer would not find the data of the later commits."""
     old, new = [
         await cluster.broker(node_id, set_object_streams_max=STREAMS_MAX)
         for node_id in (NodeId(1), NodeId(2))

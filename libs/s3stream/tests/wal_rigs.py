@@ -1,4 +1,6 @@
-"""Both write-ahead logs behind one face, for the conformance suite: how a log is made, how its process goes, and what the next one finds."""
+"""One interface to both write-ahead logs, for the conformance suite: create a log, crash its
+process, recover it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def system_runtime(disk: SystemDisk | None = None) -> Runtime:
 
 
 def append(wal: WriteAheadLog, *records: StreamRecord) -> tuple[int, asyncio.Future[None]]:
-    """Append records as one entry; its number, and a future of what is told."""
+    """Append records as one entry; return its number, and a future of its result."""
     durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(error: BaseException | None) -> None:
@@ -60,19 +62,19 @@ def append(wal: WriteAheadLog, *records: StreamRecord) -> tuple[int, asyncio.Fut
 
 
 class WalRig(ABC):
-    """One node's log over its processes."""
+    """One node's log across its processes."""
 
     @abstractmethod
     async def opened(self) -> WriteAheadLog:
-        """The log of a new process."""
+        """Open the log in a new process."""
 
     @abstractmethod
     async def left(self) -> list[StreamRecord]:
-        """What the process before left above its trim point. No log is open."""
+        """Return the entries that the previous process left above its trim point. No log is open."""
 
     @abstractmethod
     async def end(self) -> None:
-        """Nothing stays behind."""
+        """Clean up."""
 
 
 class FileWalRig(WalRig):
@@ -138,7 +140,7 @@ class ObjectWalRig(WalRig):
         return found
 
     async def walk(self, wal: OpenWal) -> list[list[StreamRecord]]:
-        """The records of each slot."""
+        """Return the records of each slot."""
         walk = WalWalk(
             store=self.retried(),
             wal=wal,
