@@ -102,3 +102,19 @@ def test_a_closed_pipe_ends_a_command_without_a_traceback(tmp_path: Path) -> Non
     )
     os.close(writing)
     assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("topic produce t <&-", "standard input is closed"),
+        ("topic consume t >&-", "standard output is closed"),
+        ("topic produce t -K '\\xq' </dev/null", "escapes of single bytes"),
+    ],
+)
+def test_records_need_descriptors_and_whole_escapes(words: str, what: str) -> None:
+    done = subprocess.run(["sh", "-c", f"exec {PONOR} {words}"], capture_output=True)
+    assert done.returncode == 1
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("ponor: ")
+    assert what in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -85,3 +86,30 @@ def test_render_shows_null_as_a_dash_in_tables() -> None:
     row = render(Record(5, 1_700_000_000_000, None, b"v"), "t", 2, RecordFormat.TABLE, None).decode()
     assert row.split() == ["2", "5", "2023-11-14T22:13:20.000+00:00", "-", "v"]
     assert json.loads(render(Record(5, 1, None, b"v"), "t", 2, RecordFormat.JSON, None))["offset"] == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        (b'{"value": "v", "headers": {"\\ud800": "x"}}', "surrogates not allowed"),
+        (b'{"value": "v", "key": "\\ud800"}', "surrogates not allowed"),
+        (b'{"value": "v", "timestamp": 9223372036854775808}', "timestamp is larger"),
+        (b'{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "recursion"),
+        (b'{"value": "\xff"}', "utf-8"),
+    ],
+)
+def test_parse_json_names_the_line_of_what_cannot_be_a_record(line: bytes, word: str) -> None:
+    with pytest.raises(CommandError, match=r"line 7: not a record in JSON") as error:
+        parse_json(line, 7, [])
+    assert word in str(error.value)
+
+
+def test_parse_header_takes_any_bytes_as_the_value_and_utf8_as_the_name() -> None:
+    assert parse_header(os.fsdecode(b"name=\xff")) == ("name", b"\xff")
+    with pytest.raises(CommandError, match="not UTF-8"):
+        parse_header(os.fsdecode(b"\xff=value"))
+
+
+def test_a_table_shows_a_timestamp_after_the_year_9999() -> None:
+    line = render(Record(0, 9_000_000_000_000_000, None, b"v"), "t", 0, RecordFormat.TABLE, None)
+    assert b"@9000000000000000" in line

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 CHUNK_BYTES: Final = 64 * 1024
+STDIN: Final = 0
+STDOUT: Final = 1
 LINGER_S: Final = 0.05
 """How long a line waits for more lines before it is written."""
 
@@ -117,12 +119,14 @@ def produce(
     if compression not in COMPRESSIONS:
         raise CommandError(f"--compression {compression}: choose {', '.join(COMPRESSIONS)}")
     headers = [parse_header(text) for text in header or []]
-    own_key = None if key is None else key.encode()
+    own_key = None if key is None else os.fsencode(key)
     separator = None if key_separator is None else _separator(key_separator)
+    if sys.stdin is None:  # its descriptor may be another file by now
+        raise CommandError("standard input is closed; it gives the records")
     address = find_bootstrap(data, bootstrap)
     with open_producer(address, name, compression=compression, partition=partition) as producer:
         try:
-            for number, line in _lines(sys.stdin.fileno()):
+            for number, line in _lines(STDIN):
                 if line is None:
                     producer.flush()
                 elif json_lines:
@@ -171,12 +175,17 @@ def consume(
         form=RecordFormat.JSON if json_lines else output,
         separator=None if key_separator is None else _separator(key_separator),
     )
+    if sys.stdout is None:  # its descriptor may be another file by now
+        raise CommandError("standard output is closed; it takes the records")
+    address = find_bootstrap(data, bootstrap)
+    # Not `sys.stdout`: with PYTHONUNBUFFERED each record would be a system call.
+    # Not closed here: a close would repeat a flush that failed.
+    out = open(STDOUT, "wb", closefd=False)  # noqa: SIM115
     try:
-        consume_until_done(find_bootstrap(data, bootstrap), name, wanted, sys.stdout.buffer)
+        consume_until_done(address, name, wanted, out)
     except BrokenPipeError:
-        # The reader closed the pipe. Python would fail at exit when it flushes what is buffered for
-        # the pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader closed the pipe. Python would fail when it flushes the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
 
 
 def _lines(descriptor: int) -> Iterator[tuple[int, bytes | None]]:
@@ -213,7 +222,14 @@ def _with_key(record: TextRecord, key: bytes | None) -> TextRecord:
 def _separator(text: str) -> bytes:
     if not text:
         raise CommandError("--key-separator is empty; give the text between key and value, such as ':'")
-    return text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
+    if "\\" not in text:
+        return os.fsencode(text)
+    try:
+        return text.encode().decode("unicode_escape").encode("latin-1")
+    except UnicodeError as error:
+        raise CommandError(
+            f"--key-separator {text!a}: write escapes of single bytes, such as \\t or \\xff"
+        ) from error
 
 
 def _report(topic: str, producer: TopicProducer, output: OutputFormat) -> None:

@@ -72,6 +72,7 @@ def consume_until_done(bootstrap: str, topic: str, wanted: Consumption, out: Bin
         check_partition(topic, known, partition)
     if wanted.form is RecordFormat.TABLE:
         out.write(TABLE_HEAD)
+        out.flush()
     partitions = [TopicPartition(topic, number) for number in wanted.partitions or known]
     with quiet_library() as warning:
         asyncio.run(_consume(bootstrap, partitions, wanted, start, out, warning))
@@ -204,7 +205,8 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
         """Write records until the run is over.
 
         Raises:
-            CommandError: a partition cannot be read for `SILENCE_S_MAX`.
+            CommandError: a partition cannot be read for `SILENCE_S_MAX`, or has a record that
+                aiokafka cannot decode.
             KafkaError: a partition or the group refuses.
         """
         loop = asyncio.get_running_loop()
@@ -214,6 +216,8 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                 found = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=self._left)
             except OffsetOutOfRangeError as error:
                 await self._reset(error.args[0])
+            except UnicodeDecodeError as error:
+                raise CommandError(self._describe_undecodable(error)) from error
             except NoOffsetForPartitionError:
                 # `on_partitions_assigned` is still looking the first offsets up.
                 await asyncio.sleep(POLL_MS / 1000)
@@ -288,6 +292,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
     def _write(self, found: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
         if not self._is_assigned:
             return
+        written: dict[TopicPartition, int] = {}
         for partition, records in found.items():
             end = None if self._wanted.follow else self._ends[partition]
             for record in records:
@@ -302,10 +307,12 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                         self._wanted.separator,
                     )
                 )
-                self._written[partition] = record.offset + 1
+                written[partition] = record.offset + 1
                 if self._left is not None:
                     self._left -= 1
         self._out.flush()
+        # Not before the flush: a full disk or a closed pipe may lose what the buffer holds.
+        self._written.update(written)
 
     def _check_silence(self, waited_s: float) -> None:
         """Add the time of a poll to every partition that was not answered in it.
@@ -340,3 +347,14 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                 f"ponor: {partition.topic}-{partition.partition} has no offset {position};"
                 f" continuing at {nearest}\n"
             )
+
+    def _describe_undecodable(self, error: UnicodeDecodeError) -> str:
+        """Return the message for a header name that is not UTF-8; aiokafka drops its position."""
+        places = ", ".join(
+            f"{each.topic}-{each.partition} after offset {offset - 1}"
+            for each, offset in sorted(self._written.items())
+        )
+        return (
+            f"a record has a header whose name is not UTF-8 ({error.object[:32]!r}), in one of {places};"
+            " continue behind it with --partition and --offset"
+        )

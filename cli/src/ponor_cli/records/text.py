@@ -12,14 +12,16 @@ import base64
 import binascii
 import enum
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from ponor_cli.errors import CommandError
 
 HeaderList: TypeAlias = list[tuple[str, bytes | None]]
+INT64_MAX: Final = (1 << 63) - 1
 _KNOWN = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -68,7 +70,9 @@ def parse_header(text: str) -> tuple[str, bytes]:
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise CommandError(f"--header {text}: write NAME=VALUE")
-    return name, value.encode()
+    if not _is_utf8(name):
+        raise CommandError(f"--header {text!a}: the name is not UTF-8")
+    return name, os.fsencode(value)
 
 
 def parse_plain(line: bytes, separator: bytes | None, headers: HeaderList, key: bytes | None) -> TextRecord:
@@ -94,6 +98,8 @@ def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
             raise ValueError(f"{unknown[0]!r} is unknown; known are {', '.join(_KNOWN)}")
         own = content.get("headers") or []
         pairs = list(own.items()) if isinstance(own, dict) else [(name, value) for name, value in own]
+        for name, _ in pairs:
+            str(name).encode()  # raises for half of a surrogate pair
         return TextRecord(
             _bytes(content.get("key")),
             _bytes(content.get("value")),
@@ -101,7 +107,7 @@ def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
             _whole(content, "partition"),
             _whole(content, "timestamp"),
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise CommandError(f"line {number}: not a record in JSON: {error}") from error
 
 
@@ -112,9 +118,7 @@ def render(
     if form is RecordFormat.JSON:
         return _render_json(record, topic, partition)
     if form is RecordFormat.TABLE:
-        moment = datetime.fromtimestamp(max(record.timestamp, 0) / 1000, UTC).isoformat(
-            timespec="milliseconds"
-        )
+        moment = _moment(record.timestamp)
         key = "-" if record.key is None else record.key.decode(errors="replace")
         value = "-" if record.value is None else record.value.decode(errors="replace")
         return f"{partition:>5} {record.offset:>12} {moment:<29} {key:<20} {value}\n".encode()
@@ -122,6 +126,13 @@ def render(
     if separator is not None:
         return (record.key or b"") + separator + value_bytes + b"\n"
     return value_bytes + b"\n"
+
+
+def _moment(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(max(timestamp_ms, 0) / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # after the year 9999
+        return f"@{timestamp_ms}"
 
 
 TABLE_HEAD = f"{'PART':>5} {'OFFSET':>12} {'TIMESTAMP':<29} {'KEY':<20} VALUE\n".encode()
@@ -150,6 +161,14 @@ def _text(data: bytes | None) -> Any:
         return {"base64": base64.b64encode(data).decode()}
 
 
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _bytes(value: Any) -> bytes | None:
     if value is None:
         return None
@@ -167,4 +186,6 @@ def _whole(content: dict[str, Any], name: str) -> int | None:
     value = content.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
         raise ValueError(f"{name} {value!r} is not a whole number from 0")
+    if value is not None and value > INT64_MAX:
+        raise ValueError(f"{name} is larger than {INT64_MAX}")
     return value

@@ -93,7 +93,7 @@ def end_process(code: int) -> NoReturn:
     (https://github.com/python/cpython/issues/87135).
     """
     log_lines.finish()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by the parent
         with contextlib.suppress(OSError, ValueError):  # the reader is gone
             stream.flush()
     os._exit(code)
