@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from ponor_broker.partitions.handoff.handoff import Departure, Stage
+from ponor_broker.partitions.handoff.handoff import Handoff, Stage
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
 from ponor_cluster_simulation.cluster.sim_cluster import ClusterSettings, SimCluster
@@ -152,14 +152,14 @@ class MovingWorld:
         assert runtime is not None
         return runtime.telemetry
 
-    def departure(self, name: str, index: int = 0) -> Departure | None:
-        """A partition's departure from a broker."""
-        return self.services[name].partitions.departures.get((self.topic_id, index))
+    def handoff(self, name: str, index: int = 0) -> Handoff | None:
+        """The handoff of a partition at its source; None if there is none."""
+        return self.services[name].partitions.source.get((self.topic_id, index))
 
     def is_at(self, name: str, stage: Stage, index: int = 0) -> bool:
-        """Whether a partition's departure from a broker has come so far."""
-        departure = self.departure(name, index)
-        return departure is not None and departure.stage is stage
+        """Return whether the handoff of a partition at its source is in this stage."""
+        handoff = self.handoff(name, index)
+        return handoff is not None and handoff.stage is stage
 
     def leader(self, index: int = 0) -> str:
         """The broker that leads, by name."""

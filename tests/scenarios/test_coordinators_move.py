@@ -161,13 +161,13 @@ def test_a_group_of_which_the_move_is_taken_back_goes_on_where_it_was() -> None:
         store = world.store_of_faults()
         await world.move(world.other(source), index, topic=OFFSETS)
         topic_id = row_of(world, index).topic_id
-        departures = world.services[source].partitions.departures
+        handoffs = world.services[source].partitions.source
         await world.until(lambda: world.services[source].partitions.get(topic_id, index).service.is_sealed)  # type: ignore[union-attr]
         store.down = True
         assert await member.heartbeat(source) == ErrorCode.NONE
         assert await member.commit(source, 18) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert await world.move(None, index, topic=OFFSETS) == [ErrorCode.NONE]
-        await world.until(lambda: not len(departures))
+        await world.until(lambda: not len(handoffs))
         store.down = False
         await asyncio.sleep(0.5)
         assert await member.heartbeat(source) == ErrorCode.NONE

@@ -92,7 +92,7 @@ def test_what_is_sent_without_acknowledgement_while_a_partition_moves_back_arriv
         assert (await world.produce(source)).error_code == ErrorCode.NONE
         world.store_of_faults().down = True
         assert await world.move(world.other(source)) == [ErrorCode.NONE]
-        await world.until(lambda: world.departure(source) is not None)
+        await world.until(lambda: world.handoff(source) is not None)
         for _ in range(10):
             await write_silently(world, TOPIC, 0, source)
         assert await world.move(None) == [ErrorCode.NONE]

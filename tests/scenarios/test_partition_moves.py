@@ -129,7 +129,7 @@ def test_a_move_that_a_client_takes_back_in_time_was_never_felt() -> None:
         await world.until(lambda: world.is_at(source, Stage.WAITING))
         assert (await world.produce(source)).error_code == ErrorCode.NONE
         assert await world.move(None) == [ErrorCode.NONE]
-        await world.until(lambda: world.departure(source) is None)
+        await world.until(lambda: world.handoff(source) is None)
         store.down = False
         assert (await world.produce(source)).base_offset == 2
         assert (world.leader(), world.row().leader_epoch, world.moves()) == (source, 0, 0)
@@ -191,15 +191,15 @@ def test_a_move_that_is_taken_back_too_late_ends_at_the_source_under_a_new_epoch
             source = world.leader()
             epoch = world.row().leader_epoch
             await world.move(world.other(source))
-            await world.until(lambda source=source: world.departure(source) is not None)  # type: ignore[misc]
+            await world.until(lambda source=source: world.handoff(source) is not None)  # type: ignore[misc]
             await world.until(
                 lambda source=source: (  # type: ignore[misc]
-                    world.departure(source) is None or world.is_at(source, Stage.CLOSING)
+                    world.handoff(source) is None or world.is_at(source, Stage.CLOSING)
                 )
             )
             await world.move(None)
             await world.until(lambda: world.moves() == 0)
-            await world.until(lambda source=source: world.departure(source) is None)  # type: ignore[misc]
+            await world.until(lambda source=source: world.handoff(source) is None)  # type: ignore[misc]
             assert world.row().leader_epoch == epoch + 1
             place = "source" if world.leader() == source else "target"
             ended[place] = ended.get(place, 0) + 1
@@ -300,7 +300,7 @@ def test_a_move_is_one_trace_with_a_span_for_every_step() -> None:
             world.telemetry_of(name).tracing = RecordedTracing(provider.get_tracer("story"))
         await world.move(target)
         await world.until(lambda: world.leader() == target and world.serves_somewhere())
-        await world.until(lambda: world.departure(source) is None)
+        await world.until(lambda: world.handoff(source) is None)
         spans = exporter.get_finished_spans()
         (asked,) = [span for span in spans if span.name == "ponor.kafka.request"]
         assert asked.context is not None

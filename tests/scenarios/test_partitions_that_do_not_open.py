@@ -146,7 +146,7 @@ def test_a_stream_that_its_partition_does_not_know_is_given_up_with_it() -> None
         source = world.leader()
         target = world.other(source)
         assert (await world.produce(source, 2)).error_code == ErrorCode.NONE
-        streams = cast("StreamSource", world.services[source].partitions.departures._uploads)
+        streams = cast("StreamSource", world.services[source].partitions.source._uploads)
         identity = world.services[source].partitions.find(world.topic_id, 0).identity
         (unknown,) = await streams.create_streams([stream_tags(identity, "time")])
         await streams.open_streams([(unknown, StreamEpoch(world.row().leader_epoch))])

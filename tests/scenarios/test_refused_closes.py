@@ -51,7 +51,7 @@ def test_a_source_that_cannot_close_serves_again_when_its_move_is_cancelled(wal:
         assert await world.move(target) == [ErrorCode.NONE]
         await world.until(lambda: world.is_at(source, Stage.CLOSING) and closes.refused > 1)
         assert await world.move(None) == [ErrorCode.NONE]
-        await world.until(lambda: world.departure(source) is None, 10)
+        await world.until(lambda: world.handoff(source) is None, 10)
         assert (world.leader(), world.row().leader_epoch, world.moves()) == (source, 0, 0)
         assert (await world.produce(source)).base_offset == 2
         assert (await world.fetch(source)).high_watermark == 3

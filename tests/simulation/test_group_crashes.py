@@ -86,12 +86,10 @@ class OpenOffsets:
     def get(self, _name: str, index: int) -> Any:
         return self._partitions.get(index)
 
-    def on_opened(self, _name: str, callback: Callable[[Any], None]) -> None:
+    def follow(self, _topic: str, on_opened: Callable[[Any], None], on_closed: Callable[[Any], None]) -> None:
+        del on_closed
         for partition in self._partitions.values():
-            callback(partition)
-
-    def on_closed(self, _name: str, callback: Callable[[Any], None]) -> None:
-        del callback
+            on_opened(partition)
 
     def leader(self, _topic: str, index: int) -> None:
         del index

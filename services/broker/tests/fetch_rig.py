@@ -13,12 +13,13 @@ from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.handlers.fetch.fetch_parking import FetchParking
 from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache, SessionLimits
-from ponor_broker.partitions.handoff.handoff_source import Departures
-from ponor_broker.partitions.handoff.handoff_target import Arrivals
+from ponor_broker.partitions.handoff.handoff_source import HandoffSource
+from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.move_operations import LeavingPartition, LedPartition, MoveOutcome
 from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
-from ponor_broker.partitions.handoff.target_release import ArrivalRelease
+from ponor_broker.partitions.handoff.target_release import TargetRelease
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
+from ponor_broker.partitions.open_partitions import OpenPartitions
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
@@ -135,14 +136,6 @@ class FetchRig:
             )
         self._failed: list[BaseException] = []
         self.tasks = BackgroundTasks(lambda _, error: self._failed.append(error), tasks_max=self.tasks_max)
-        self.departures = Departures(
-            self.streams,
-            self.controller,
-            clock=self.clock,
-            tasks=self.tasks,
-            telemetry=self.telemetry,
-            open_here=lambda key: topics.streams_open_at(key, NODE),
-        )
         self.partitions = self._partitions(topics, opener)
         self.tasks.spawn(self.partitions.run(), "partitions")
         self.backlog = AnswerBacklog(1 << 30)
@@ -166,30 +159,46 @@ class FetchRig:
         return self
 
     def _partitions(self, topics: Topics, opener: PartitionOpener) -> PartitionManager:
+        parking = TransitParking(
+            ms_max=self.settings.park_ms_max,
+            bytes_max=self.settings.park_bytes_max,
+            telemetry=self.telemetry,
+        )
+        self.registry = OpenPartitions(topics, TopicConfigs(lambda: self.image, NODE), parking)
+        release = TargetRelease(
+            self.streams,
+            self.controller,
+            self.clock,
+            open_here=lambda key: topics.streams_open_at(key, NODE),
+        )
+        target = HandoffTarget(
+            opener,
+            release,
+            topics,
+            node_id=NODE,
+            clock=self.clock,
+            tasks=self.tasks,
+            telemetry=self.telemetry,
+            on_opened=self.registry.add,
+            on_undecided=self.registry.note_stale,
+        )
+        self.source = HandoffSource(
+            self.streams,
+            self.controller,
+            clock=self.clock,
+            tasks=self.tasks,
+            telemetry=self.telemetry,
+            open_here=lambda key: topics.streams_open_at(key, NODE),
+            on_sealed=self.registry.refuses_appends,
+            on_kept=self.registry.accepts_appends,
+            on_undecided=self.registry.note_stale,
+        )
         return PartitionManager(
             topics,
             cast("TopicAdmin", None),
-            TopicConfigs(lambda: self.image, NODE),
-            Arrivals(
-                opener,
-                ArrivalRelease(
-                    self.streams,
-                    self.controller,
-                    self.clock,
-                    open_here=lambda key: topics.streams_open_at(key, NODE),
-                ),
-                topics,
-                node_id=NODE,
-                clock=self.clock,
-                tasks=self.tasks,
-                telemetry=self.telemetry,
-            ),
-            self.departures,
-            TransitParking(
-                ms_max=self.settings.park_ms_max,
-                bytes_max=self.settings.park_bytes_max,
-                telemetry=self.telemetry,
-            ),
+            self.registry,
+            target,
+            self.source,
             self.refused,
             self.permission.serving,
             node_id=NODE,

@@ -128,4 +128,4 @@ async def test_a_topic_that_is_deleted_on_the_move_is_gone() -> None:
         await rig.delete("t")
         answer = rig.answers(await waiting)["t", 0]
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
-        assert len(rig.departures) == 0
+        assert len(rig.source) == 0

@@ -146,7 +146,7 @@ async def test_many_partitions_that_are_to_move_before_they_are_open_share_tasks
         for _ in range(10):
             await rig.follow()
         assert {one.name.key for one in rig.controller.left} <= {(topic_id, index) for index in range(200)}
-        assert list(rig.partitions._arrivals.waiting) == []
+        assert list(rig.partitions._target.waiting) == []
 
 
 def await_move(rig: FetchRig, topic_id: bytes, index: int) -> None:

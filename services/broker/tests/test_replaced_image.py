@@ -51,7 +51,7 @@ async def test_topics_that_are_deleted_together_cost_one_look_at_the_partitions(
         for name in names:
             await rig.create(name, 2)
         ids = [rig.topic_ids[name] for name in names]
-        rig.partitions._open = scanned = Scanned(rig.partitions._open)
+        rig.registry.by_key = rig.partitions._open = scanned = Scanned(rig.registry.by_key)
         for topic_id in ids[:4]:
             rig.image[TOPICS].delete(topic_id)
             for index in range(2):

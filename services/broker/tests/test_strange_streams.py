@@ -67,4 +67,4 @@ async def test_the_source_closes_what_is_open_beside_the_streams_that_it_knows()
         assert controller.left[1].ends[len(known) :] == [StreamState(STRANGER, StreamEpoch(0), 3, 7)]
         assert len(controller.left) == 2, "it was elected"
         await rig.end_move("t")
-        assert not rig.departures
+        assert not rig.source

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.handlers.fetch.fetch_session import FetchSession
-from ponor_broker.partitions.handoff.handoff_target import Arrivals
+from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.opening import Opening
 from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition import Partition
@@ -29,7 +29,7 @@ _known = ProducerStates._known
 _rest = ProducerStates.rest
 _change_at = ProducerStates.change_at
 _advance_start = DurableState.advance_start
-_goes_on = Arrivals._goes_on
+_goes_on = HandoffTarget._goes_on
 _resume = FetchHandler._resume
 
 
@@ -104,8 +104,8 @@ def watermark_of_before() -> Patches:
     return (Patch(Partition, "high_watermark", property(high_watermark)),)
 
 
-def continue_without_failures_only(self: Arrivals, opening: Opening) -> bool:
-    """`Arrivals._goes_on`."""
+def continue_without_failures_only(self: HandoffTarget, opening: Opening) -> bool:
+    """`HandoffTarget._goes_on`."""
     return opening.failures == 0 and _goes_on(self, opening)
 
 

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from ponor_broker import node
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.handlers.fetch.fetch import FetchHandler
-from ponor_broker.partitions.handoff.handoff_target import Arrivals
+from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.service_state import ServiceState
@@ -337,7 +337,7 @@ BROKER_MUTANTS: Final = (
     Mutant(
         "open_forgets_after_refusal",
         "A partition is not opened again after its first open was refused.",
-        (method(Arrivals._goes_on, broker.continue_without_failures_only),),
+        (method(HandoffTarget._goes_on, broker.continue_without_failures_only),),
     ),
     Mutant(
         "open_keeps_unknown_streams",

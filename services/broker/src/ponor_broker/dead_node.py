@@ -26,12 +26,12 @@ from ponor_runtime.object_store import ObjectStore, ObjectStoreUnavailableError
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 from s3stream.errors import WalCorruptError
-from s3stream.ports import StreamState
 from s3stream.recovery import STREAMS_PER_CALL_MAX, RecoveryReport
 from s3stream.settings import StorageSettings
 
 from ponor_broker.drain import Drain
 from ponor_broker.node import Node
+from ponor_broker.partitions.log.stream_port import state_of
 from ponor_broker.storage.start import StoragePorts, start_on_file
 
 LOG: Final = logging.getLogger("ponor.broker")
@@ -177,9 +177,16 @@ async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[Unc
     rows = node.subscription.image[STREAMS].find(STREAMS_OPEN_AT, node.node_id)
     lost = tuple(_open_end(node, row) for row in rows)
     for end in lost:
-        LOG.warning("LOSS ACCEPTED: %s-%d, %s stream %d, from offset %d on", *_words(end))
+        LOG.warning(
+            "LOSS ACCEPTED: %s-%d, %s stream %d, from offset %d on",
+            end.topic,
+            end.partition,
+            end.kind,
+            end.stream_id,
+            end.offset,
+        )
     for at in range(0, len(rows), STREAMS_PER_CALL_MAX):
-        await ports.streams.close_streams([_state(row) for row in rows[at : at + STREAMS_PER_CALL_MAX]])
+        await ports.streams.close_streams(list(map(state_of, rows[at : at + STREAMS_PER_CALL_MAX])))
     return lost
 
 
@@ -234,10 +241,6 @@ def _key(move: MoveRow) -> tuple[bytes, int, int]:
     return move.topic_id, move.partition, move.begun_at_ms
 
 
-def _state(row: StreamRow) -> StreamState:
-    return StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
-
-
 def _open_end(node: Node, row: StreamRow) -> UnclosedEnd:
     tags = row.tags
     topic_id = bytes.fromhex(tags.get(TOPIC_TAG, ""))
@@ -249,7 +252,3 @@ def _open_end(node: Node, row: StreamRow) -> UnclosedEnd:
         row.stream_id,
         row.end_offset,
     )
-
-
-def _words(end: UnclosedEnd) -> tuple[str, int, str, int, int]:
-    return end.topic, end.partition, end.kind, end.stream_id, end.offset

@@ -66,16 +66,17 @@ from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.cleaning.cleaner import LogCleaner
 from ponor_broker.partitions.cleaning.cleaning_pass import CleaningLimits
 from ponor_broker.partitions.cleaning.pace import Pace
-from ponor_broker.partitions.handoff.handoff_source import Departures
-from ponor_broker.partitions.handoff.handoff_target import Arrivals
+from ponor_broker.partitions.handoff.handoff_source import HandoffSource
+from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.move_operations import MoveOperations
 from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
 from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
-from ponor_broker.partitions.handoff.target_release import ArrivalRelease
+from ponor_broker.partitions.handoff.target_release import TargetRelease
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.open_partitions import OpenPartitions
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.announcements import Announcements
@@ -201,33 +202,17 @@ class BrokerServices:
             refused=refused,
         )
         owned = OwnedStreams(streams, self.topics, self._node_id, attend=schedule.touch)
-        release = ArrivalRelease(streams, self.moves, clock, open_here=self._open_here)
+        parking = TransitParking(
+            ms_max=settings.park_ms_max,
+            bytes_max=settings.park_bytes_max,
+            telemetry=self._runtime.telemetry,
+        )
+        registry = OpenPartitions(self.topics, topic_configs, parking)
         partitions = PartitionManager(
             self.topics,
             self.admin,
-            topic_configs,
-            Arrivals(
-                opener,
-                release,
-                self.topics,
-                node_id=self._node_id,
-                clock=clock,
-                tasks=self._tasks,
-                telemetry=self._runtime.telemetry,
-            ),
-            Departures(
-                streams,
-                self.moves,
-                clock=clock,
-                tasks=self._tasks,
-                telemetry=self._runtime.telemetry,
-                open_here=self._open_here,
-            ),
-            TransitParking(
-                ms_max=settings.park_ms_max,
-                bytes_max=settings.park_bytes_max,
-                telemetry=self._runtime.telemetry,
-            ),
+            registry,
+            *self._handoff(streams, opener, registry),
             refused,
             self.serving,
             node_id=self._node_id,
@@ -243,6 +228,34 @@ class BrokerServices:
             producer_expiration_ms=settings.producer_expiration_ms,
         )
         return partitions, maintenance, self._log_cleaner(partitions, owned, schedule)
+
+    def _handoff(
+        self, streams: StreamClient, opener: PartitionOpener, registry: OpenPartitions
+    ) -> tuple[HandoffTarget, HandoffSource]:
+        clock, tasks, telemetry = self._runtime.clock, self._tasks, self._runtime.telemetry
+        target = HandoffTarget(
+            opener,
+            TargetRelease(streams, self.moves, clock, open_here=self._open_here),
+            self.topics,
+            node_id=self._node_id,
+            clock=clock,
+            tasks=tasks,
+            telemetry=telemetry,
+            on_opened=registry.add,
+            on_undecided=registry.note_stale,
+        )
+        source = HandoffSource(
+            streams,
+            self.moves,
+            clock=clock,
+            tasks=tasks,
+            telemetry=telemetry,
+            open_here=self._open_here,
+            on_sealed=registry.refuses_appends,
+            on_kept=registry.accepts_appends,
+            on_undecided=registry.note_stale,
+        )
+        return target, source
 
     def _open_here(self, key: PartitionKey) -> Sequence[StreamRow]:
         """Return the streams of a partition that the image shows open at this broker."""

@@ -451,13 +451,11 @@ class BrokerWorld:
     def get(self, _name: str, index: int) -> MemoryPartition | None:
         return self.open.get(index)
 
-    def on_opened(self, _name: str, callback: PartitionCallback) -> None:
-        self._opened.append(callback)
+    def follow(self, _topic: str, on_opened: PartitionCallback, on_closed: PartitionCallback) -> None:
+        self._opened.append(on_opened)
+        self._closed.append(on_closed)
         for partition in self.open.values():
-            callback(partition)
-
-    def on_closed(self, _name: str, callback: PartitionCallback) -> None:
-        self._closed.append(callback)
+            on_opened(partition)
 
     def topic_id(self, name: str) -> UUID | None:
         return self.topics[name][0] if name in self.topics else None

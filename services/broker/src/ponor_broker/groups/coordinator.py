@@ -134,8 +134,7 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Follow the partitions of `__consumer_offsets` that open and close here."""
-        self._partitions.on_opened(OFFSETS_TOPIC, self._opened)
-        self._partitions.on_closed(OFFSETS_TOPIC, self._closed)
+        self._partitions.follow(OFFSETS_TOPIC, self._opened, self._closed)
         self._tasks.spawn(self._expire_now_and_then(), "group expiry")
         self._tasks.spawn(self._shorten_logs(), "group log rewrites")
         self._tasks.spawn(self._forget_deleted_topics(), "offsets of deleted topics")

@@ -79,19 +79,9 @@ class OffsetsPartitions(Protocol):
         """
         ...
 
-    def get(self, name: str, index: int) -> OffsetsPartition | None:
-        """Return the partition if it is open on this broker."""
-        ...
-
-    def on_opened(self, name: str, callback: PartitionCallback) -> None:
-        """Call back for every partition of `name` that opens here from now on, and immediately for
-        open ones.
-        """
-        ...
-
-    def on_closed(self, name: str, callback: PartitionCallback) -> None:
-        """Call back when a partition of `name` starts closing here (move, deletion, stop), before
-        its streams close.
+    def follow(self, topic: str, on_opened: PartitionCallback, on_closed: PartitionCallback) -> None:
+        """Call `on_opened` for every partition of `topic` that opens here from now on, and immediately for
+        open ones; call `on_closed` when one starts closing (move, deletion, stop), before its streams close.
         """
         ...
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.errors import ErrorCode
@@ -22,15 +22,14 @@ from s3stream.errors import S3StreamError
 
 from ponor_broker.partitions.errors import BrokerFencedError, PartitionError, PartitionInTransitError
 from ponor_broker.partitions.handoff import partition_closing
-from ponor_broker.partitions.handoff.handoff_source import Departures
-from ponor_broker.partitions.handoff.handoff_target import Arrivals
-from ponor_broker.partitions.handoff.transit_parking import TransitParking
+from ponor_broker.partitions.handoff.handoff_source import HandoffSource
+from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.identity import PartitionKey
+from ponor_broker.partitions.open_partitions import OpenPartitions, PartitionCallback
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
-from ponor_broker.partitions.topics.topic_config import TopicConfigs
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.serving import Serving
 
@@ -53,8 +52,6 @@ _RELEVANT: Final = frozenset(
     }
 )
 
-PartitionCallback: TypeAlias = Callable[[Partition], None]
-
 
 class PartitionManager:
     """Open partitions by name and id, and the loop that follows the image."""
@@ -63,10 +60,9 @@ class PartitionManager:
         self,
         topics: Topics,
         admin: TopicAdmin,
-        configs: TopicConfigs,
-        arrivals: Arrivals,
-        departures: Departures,
-        parking: TransitParking,
+        registry: OpenPartitions,
+        target: HandoffTarget,
+        source: HandoffSource,
         refused: RefusedSequences,
         serving: Serving,
         *,
@@ -75,29 +71,20 @@ class PartitionManager:
     ) -> None:
         self.topics = topics
         self._admin = admin
-        self._configs = configs
-        self._arrivals = arrivals
-        self.departures = departures
-        self.parking = parking
+        self._registry = registry
+        self._target = target
+        self.source = source
+        self.parking = registry.parking
         self._refused = refused
         self._serving = serving
         self._node_id = node_id
         self._tasks = tasks
-        self._open: dict[PartitionKey, Partition] = {}
-        self._open_by_name: dict[tuple[str, int], Partition] = {}
+        self._open = registry.by_key
+        self._by_name = registry.by_name
         self._closing: dict[PartitionKey, asyncio.Task[None]] = {}
-        self._opened_callbacks: dict[str, list[PartitionCallback]] = {}
-        self._closed_callbacks: dict[str, list[PartitionCallback]] = {}
-        self._stale: dict[PartitionKey, None] = {}  # partitions to compare with the image
         self._all_stale = True
-        self._changed = asyncio.Event()
         self._stopping = False
         serving.listeners.append(self._permission_changed)
-        departures.on_sealed = self._tell_closed
-        departures.on_kept = self._tell_opened
-        departures.on_undecided = self._note_stale
-        arrivals.on_opened = self._serve
-        arrivals.on_undecided = self._note_stale
 
     def _permission_changed(self, withdrawn: bool) -> None:
         """While permission to answer is withdrawn no partition is found. Open ones stay open, and
@@ -116,7 +103,7 @@ class PartitionManager:
         if self._serving.refusal is not None:
             return None
         if isinstance(name, str):
-            return self._open_by_name.get((name, index))
+            return self._by_name.get((name, index))
         return self._open.get((name, index))
 
     def find(self, topic: str | bytes, index: int) -> Partition:
@@ -170,7 +157,7 @@ class PartitionManager:
         """
         if self._stopping:
             return False
-        if key in self.departures or self._wish(key) is not None:
+        if key in self.source or self._wish(key) is not None:
             return True
         move = self.topics.image[MOVES].get(key)
         # Another broker, or the controllers, may know of this broker's election before this image
@@ -196,18 +183,9 @@ class PartitionManager:
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{row.name}-{index} is not open on this broker"
         )
 
-    def on_opened(self, name: str, callback: PartitionCallback) -> None:
-        """Call back for every partition of a topic that opens here from now on, and immediately for
-        open ones.
-        """
-        self._opened_callbacks.setdefault(name, []).append(callback)
-        for partition in self.all():
-            if partition.identity.topic == name:
-                callback(partition)
-
-    def on_closed(self, name: str, callback: PartitionCallback) -> None:
-        """Call back when a partition of a topic starts closing here, before its streams close."""
-        self._closed_callbacks.setdefault(name, []).append(callback)
+    def follow(self, topic: str, on_opened: PartitionCallback, on_closed: PartitionCallback) -> None:
+        """Call back for the partitions of a topic that open and close here; see `OpenPartitions.follow`."""
+        self._registry.follow(topic, on_opened, on_closed)
 
     async def ensure_topic(self, name: str, *, partitions: int, internal: bool = False) -> None:
         """Return when the topic exists in the image; create it if necessary.
@@ -226,18 +204,18 @@ class PartitionManager:
         partitions or nodes, or keys and closed streams, which affect announcements.
         """
         if batch is None:
-            self._apply_configs(None)
+            self._registry.apply_configs(None)
             self._all_stale = True
-            self._changed.set()
+            self._registry.changed.set()
             return True
         kinds = {record.WhichOneof("kind") for record in batch.records}
         if not kinds.isdisjoint(_CONFIG_RECORDS):
-            self._apply_configs(batch)
+            self._registry.apply_configs(batch)
         if not kinds.isdisjoint(_PARTITION_RECORDS):
             self._note_changes(batch)
         if "stream_closed" in kinds:
-            for key in self._arrivals.freed_by(batch):
-                self._note_stale(key)
+            for key in self._target.freed_by(batch):
+                self._registry.note_stale(key)
         return not kinds.isdisjoint(_RELEVANT)
 
     def _note_changes(self, batch: RecordBatch) -> None:
@@ -246,62 +224,41 @@ class PartitionManager:
         for record in batch.records:
             if record.HasField("partition_changed"):
                 changed = record.partition_changed
-                self._arrivals.elected(changed)
-                self._note_stale((changed.topic_id, changed.partition))
+                self._target.elected(changed)
+                self._registry.note_stale((changed.topic_id, changed.partition))
             elif record.HasField("partition_move_begun"):
                 begun = record.partition_move_begun
-                self._note_stale((begun.topic_id, begun.partition))
+                self._registry.note_stale((begun.topic_id, begun.partition))
             elif record.HasField("partition_move_cancelled"):
                 cancelled = record.partition_move_cancelled
-                self._note_stale((cancelled.topic_id, cancelled.partition))
+                self._registry.note_stale((cancelled.topic_id, cancelled.partition))
             elif record.HasField("topic_deleted"):
                 deleted.add(record.topic_deleted.topic_id)
         if deleted:  # one pass for all topics that were deleted together
-            known = [*self._open, *self._arrivals.waiting, *self.parking.partitions]
+            known = [*self._open, *self._target.waiting, *self.parking.partitions]
             for key in [key for key in known if key[0] in deleted]:
-                self._note_stale(key)
-
-    def _note_stale(self, key: PartitionKey) -> None:
-        self._stale[key] = None
-        self._changed.set()
-
-    def _apply_configs(self, batch: RecordBatch | None) -> None:
-        """Apply changed configs: of the named topics, or of all if a broker's configs changed."""
-        records = () if batch is None else batch.records
-        of_all = batch is None or any(record.HasField("broker_configs_set") for record in records)
-        topic_ids = {
-            record.topic_configs_set.topic_id for record in records if record.HasField("topic_configs_set")
-        }
-        for (topic_id, _), partition in self._open.items():
-            if of_all or topic_id in topic_ids:
-                self._apply_config(partition)
-
-    def _apply_config(self, partition: Partition) -> None:
-        topic = self.topics.image[TOPICS].get(partition.identity.topic_id)
-        if topic is not None:
-            config = self._configs.of(topic)
-            if config is not partition.config:
-                partition.apply_config(config)
+                self._registry.note_stale(key)
 
     async def run(self) -> None:
         """Reconcile whenever something changed; a background task."""
-        self._changed.set()
+        changed = self._registry.changed
+        changed.set()
         while not self._stopping:
-            await self._changed.wait()
-            self._changed.clear()
+            await changed.wait()
+            changed.clear()
             self._reconcile()
 
     def notice_failures(self) -> None:
         """Mark partitions that failed as stale."""
         for key, partition in self._open.items():
             if not partition.is_serving:
-                self._note_stale(key)
+                self._registry.note_stale(key)
 
     async def wait_settled(self) -> None:
         """Wait until every partition that the image assigns to this broker was opened, or refused,
         once.
         """
-        await self._arrivals.wait_settled()
+        await self._target.wait_settled()
 
     def _reconcile(self) -> None:
         wanted: list[PartitionRow] = []
@@ -309,12 +266,12 @@ class PartitionManager:
             row = self._wish(key)
             self._compare(key, row)
             if row is None:
-                self._arrivals.forget(key)
+                self._target.forget(key)
                 if not self._is_in_transit(key):
                     self.parking.settled(key)
-            elif not (key in self._open or key in self._arrivals or key in self._closing):
+            elif not (key in self._open or key in self._target or key in self._closing):
                 wanted.append(row)  # partitions that open or close are checked again afterwards
-        self._arrivals.begin(wanted)
+        self._target.begin(wanted)
 
     def _compare(self, key: PartitionKey, row: PartitionRow | None) -> None:
         """Start or cancel the move of an open partition, or close it, as the image shows; `row` is
@@ -322,26 +279,26 @@ class PartitionManager:
         """
         partition = self._open.get(key)
         if partition is None:
-            self._arrivals.look_again(key)
+            self._target.look_again(key)
             return
         move = self.topics.image[MOVES].get(key)
         if row is None or row.leader_epoch != partition.leader_epoch:
             self._begin_close(key, partition, is_deleted=self.topics.image[TOPICS].get(key[0]) is None)
-        elif key in self.departures:
+        elif key in self.source:
             if move is None:
-                self.departures.cancelled(key)
+                self.source.cancelled(key)
         elif not partition.is_serving:
             self._begin_close(key, partition, is_deleted=False)
         elif move is not None:
-            self.departures.begin(partition, move)
+            self.source.begin(partition, move)
 
     def _take_stale(self) -> Sequence[PartitionKey]:
-        stale, self._stale = self._stale, {}
+        stale = self._registry.take_stale()
         if self._all_stale:
             self._all_stale = False
             # A partition that was deleted, or has another leader by now, is in no row of this
             # broker.
-            known = (*self._open, *self._arrivals.waiting, *self.parking.partitions)
+            known = (*self._open, *self._target.waiting, *self.parking.partitions)
             stale.update(dict.fromkeys(known))
             stale.update(((row.topic_id, row.partition), None) for row in self.topics.led_by(self._node_id))
         return list(stale)
@@ -353,42 +310,14 @@ class PartitionManager:
 
     # Opening and closing
 
-    def _serve(self, partitions: Sequence[Partition]) -> None:
-        for partition in partitions:
-            identity = partition.identity
-            key = identity.key
-            self._open[key] = partition
-            self._open_by_name[identity.topic, identity.index] = partition
-            self._apply_config(partition)  # the image may have changed while it opened
-            self._note_stale(key)
-            self._tell_opened(partition)
-
-    def _tell_opened(self, partition: Partition) -> None:
-        """The partition serves: after its open, or again after a cancelled move."""
-        for callback in self._opened_callbacks.get(partition.identity.topic, ()):
-            callback(partition)
-        self.parking.settled(partition.identity.key)
-
     def _begin_close(self, key: PartitionKey, partition: Partition, *, is_deleted: bool) -> None:
-        self._forget(key, partition)
-        if self.departures.ended(key, is_deleted=is_deleted):
+        self._registry.remove(partition)
+        if self.source.ended(key, is_deleted=is_deleted):
             return  # the move has closed its streams
         if is_deleted:
             partition_closing.abandon(partition)  # its streams were deleted: nothing to wait for
         else:
             self._closing[key] = self._tasks.spawn(self._close(key, partition), f"close {partition.identity}")
-
-    def _forget(self, key: PartitionKey, partition: Partition) -> None:
-        self._open.pop(key, None)
-        name_key = (partition.identity.topic, partition.identity.index)
-        if self._open_by_name.get(name_key) is partition:
-            del self._open_by_name[name_key]
-        if not partition.service.is_sealed:  # otherwise they were notified when the move began
-            self._tell_closed(partition)
-
-    def _tell_closed(self, partition: Partition) -> None:
-        for callback in self._closed_callbacks.get(partition.identity.topic, ()):
-            callback(partition)
 
     async def _close(self, key: PartitionKey, partition: Partition) -> None:
         try:
@@ -397,24 +326,24 @@ class PartitionManager:
             LOG.warning("partition %s was not closed cleanly: %s", partition.identity, error)
         finally:
             self._closing.pop(key, None)
-            self._note_stale(key)
+            self._registry.note_stale(key)
 
     async def close(self) -> None:
         """Persist every partition and refuse requests. The stream client closes all streams
         together.
         """
-        await self.departures.close()
+        await self.source.close()
         self._stopping = True
-        await self._arrivals.close()
-        self._changed.set()
+        await self._target.close()
+        self._registry.changed.set()
         self.parking.settle_all()
-        partitions = list(self._open.items())
-        for key, partition in partitions:
-            self._forget(key, partition)
+        partitions = self.all()
+        for partition in partitions:
+            self._registry.remove(partition)
         if self._closing:
             await asyncio.wait(list(self._closing.values()))
-        waiting = [partition for _, partition in partitions if partition.has_in_flight]
-        for _, partition in partitions:
+        waiting = [partition for partition in partitions if partition.has_in_flight]
+        for partition in partitions:
             if not partition.has_in_flight:
                 # Sequentially: a task for each of ten thousand partitions would be slower.
                 await partition_closing.seal(partition)

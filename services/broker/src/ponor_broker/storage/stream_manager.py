@@ -18,6 +18,7 @@ from ponor_runtime.identity import NodeId, StreamEpoch, StreamId
 from s3stream.errors import StreamClosedError
 from s3stream.ports import StreamState, WalName
 
+from ponor_broker.partitions.log.stream_port import state_of
 from ponor_broker.storage.wal_manager import storage_error_of, wire_wal
 
 
@@ -69,9 +70,7 @@ class ControllerStreamManager:
 
     def owned_streams(self) -> list[StreamState]:
         rows = self._subscription.image[STREAMS].find(STREAMS_OPEN_AT, self._node_id)
-        return [
-            StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset) for row in rows
-        ]
+        return list(map(state_of, rows))
 
     def exists(self, stream_id: StreamId) -> bool:
         return stream_id in self._subscription.image[STREAMS]

@@ -27,6 +27,8 @@ from s3stream.errors import (
 )
 from s3stream.ports import StreamState, WalName
 
+from ponor_broker.partitions.log.stream_port import state_of
+
 _ERRORS: Final[dict[int, type[S3StreamError]]] = {
     error_pb2.ERROR_CODE_STREAM_NOT_FOUND: StreamNotFoundError,
     # its streams were deleted with the topic
@@ -79,11 +81,7 @@ class ControllerWalManager:
 
     def streams_of(self, name: WalName) -> list[StreamState]:
         rows = self._subscription.image[STREAMS].find(STREAMS_OPEN_AT, name.node_id)
-        return [
-            StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
-            for row in rows
-            if row.node_epoch == name.epoch
-        ]
+        return [state_of(row) for row in rows if row.node_epoch == name.epoch]
 
     def may_delete_recovered(self) -> bool:
         cluster = cluster_of(self._subscription.image)

@@ -32,7 +32,7 @@ class Stage(Enum):
     """Ended, or cancelled."""
 
 
-class Departure:
+class Handoff:
     """The handoff of one partition to another broker."""
 
     __slots__ = (

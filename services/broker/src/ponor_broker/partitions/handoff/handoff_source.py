@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -29,13 +29,17 @@ from ponor_runtime.identity import StreamId
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import S3StreamError
-from s3stream.ports import StreamState
 
 from ponor_broker.partitions.handoff import partition_closing
-from ponor_broker.partitions.handoff.handoff import Departure, Stage
-from ponor_broker.partitions.handoff.move_operations import LeavingPartition, LedPartition, MoveOutcome
+from ponor_broker.partitions.handoff.handoff import Handoff, Stage
+from ponor_broker.partitions.handoff.move_operations import (
+    LeavingPartition,
+    LedPartition,
+    MoveController,
+    shows_open,
+)
 from ponor_broker.partitions.identity import PartitionKey
-from ponor_broker.partitions.log.stream_port import PartitionStream
+from ponor_broker.partitions.log.stream_port import PartitionStream, state_of
 from ponor_broker.partitions.partition import Partition
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
@@ -53,14 +57,6 @@ ELECT_RETRY_S_MAX: Final = 2.0
 CANCEL_RETRY_S: Final = 1.0
 
 
-class MoveController(Protocol):
-    """The part of `MoveOperations` that is used here."""
-
-    def leave(self, leaving: Sequence[LeavingPartition]) -> Awaitable[list[MoveOutcome]]: ...
-
-    def cancel(self, partitions: Sequence[LedPartition], reason: str) -> Awaitable[list[MoveOutcome]]: ...
-
-
 class Uploads(Protocol):
     """The part of `StreamSource` that is used here."""
 
@@ -69,10 +65,8 @@ class Uploads(Protocol):
     async def force_upload(self, *, at_once: bool = False) -> None: ...
 
 
-class Departures:
-    """The handoffs of one broker. `on_sealed` and `on_kept` are called when a partition stops
-    accepting appends, and when it accepts them again.
-    """
+class HandoffSource:
+    """The partitions of one broker that move to another one."""
 
     def __init__(
         self,
@@ -83,32 +77,39 @@ class Departures:
         tasks: BackgroundTasks,
         telemetry: Telemetry,
         open_here: Callable[[PartitionKey], Sequence[StreamRow]],
+        on_sealed: Callable[[Partition], None],
+        on_kept: Callable[[Partition], None],
+        on_undecided: Callable[[PartitionKey], None],
     ) -> None:
-        """`open_here` returns the streams of a partition that the image shows open at this broker."""
+        """`open_here` returns the streams of a partition that the image shows open at this broker.
+
+        `on_sealed` and `on_kept` are called when a partition stops accepting appends, and when it accepts
+        them again; `on_undecided` with a partition whose move this broker gave up: the image must be
+        checked again.
+        """
         self._uploads = uploads
         self._open_here = open_here
         self._controller = controller
         self._clock = clock
         self._tasks = tasks
         self._telemetry = telemetry
-        self._departures: dict[PartitionKey, Departure] = {}
-        self._waiting: dict[PartitionKey, Departure] = {}
+        self._handoffs: dict[PartitionKey, Handoff] = {}
+        self._waiting: dict[PartitionKey, Handoff] = {}
         self._workers = 0
         self._stopping = False
-        self.on_sealed: Callable[[Partition], None] = _nobody
-        self.on_kept: Callable[[Partition], None] = _nobody
-        self.on_undecided: Callable[[PartitionKey], None] = _nobody
-        """Called with a partition whose move this broker gave up: the image must be checked again."""
+        self._on_sealed = on_sealed
+        self._on_kept = on_kept
+        self._on_undecided = on_undecided
 
     def __contains__(self, key: object) -> bool:
-        return key in self._departures
+        return key in self._handoffs
 
     def __len__(self) -> int:
-        return len(self._departures)
+        return len(self._handoffs)
 
-    def get(self, key: PartitionKey) -> Departure | None:
+    def get(self, key: PartitionKey) -> Handoff | None:
         """Return a running handoff, for reading only."""
-        return self._departures.get(key)
+        return self._handoffs.get(key)
 
     # Changes of the image
 
@@ -117,10 +118,10 @@ class Departures:
         the same event-loop turn leave together.
         """
         key = partition.identity.key
-        if self._stopping or key in self._departures or not partition.is_writable:
+        if self._stopping or key in self._handoffs or not partition.is_writable:
             return
-        departure = Departure(partition, row, self._clock, self._telemetry)
-        self._departures[key] = self._waiting[key] = departure
+        handoff = Handoff(partition, row, self._clock, self._telemetry)
+        self._handoffs[key] = self._waiting[key] = handoff
         if self._workers < BATCHES_IN_FLIGHT_MAX:
             self._workers += 1
             self._tasks.spawn(self._work(), "partitions leave")
@@ -129,9 +130,9 @@ class Departures:
         """The image shows the move cancelled, with the same leader and epoch. A handoff that is
         closing its streams continues.
         """
-        departure = self._departures.get(key)
-        if departure is not None and departure.stage is not Stage.CLOSING:
-            self._take_back(departure, "cancelled")
+        handoff = self._handoffs.get(key)
+        if handoff is not None and handoff.stage is not Stage.CLOSING:
+            self._take_back(handoff, "cancelled")
 
     def ended(self, key: PartitionKey, *, is_deleted: bool) -> bool:
         """The image shows another leader or epoch, or the topic deleted; return whether the
@@ -140,15 +141,15 @@ class Departures:
         It has not if its streams are still open: then this broker did not hand it off, and must
         close it.
         """
-        departure = self._departures.get(key)
-        if departure is None:
+        handoff = self._handoffs.get(key)
+        if handoff is None:
             return False
-        was_closing = departure.stage is Stage.CLOSING
-        self._forget(departure, "cancelled" if is_deleted or not was_closing else "moved")
+        was_closing = handoff.stage is Stage.CLOSING
+        self._forget(handoff, "cancelled" if is_deleted or not was_closing else "moved")
         if was_closing:
             # The image shows the outcome of CloseStreams, even if it is not answered yet.
-            partition_closing.abandon(departure.partition)
-            for stream_id in departure.strangers:
+            partition_closing.abandon(handoff.partition)
+            for stream_id in handoff.strangers:
                 if (stream := self._uploads.held(stream_id)) is not None:
                     stream.abandon()
         return was_closing
@@ -158,10 +159,10 @@ class Departures:
         closing.
         """
         self._stopping = True
-        for departure in list(self._departures.values()):
-            if departure.stage is not Stage.CLOSING:
-                self._take_back(departure, "cancelled")
-        while self._departures:
+        for handoff in list(self._handoffs.values()):
+            if handoff.stage is not Stage.CLOSING:
+                self._take_back(handoff, "cancelled")
+        while self._handoffs:
             await self._clock.sleep(ELECT_RETRY_S)
 
     # The steps
@@ -171,11 +172,11 @@ class Departures:
             await self._clock.sleep(0)
             while self._waiting:
                 batch = [self._waiting.pop(key) for key in list(self._waiting)[:TOGETHER_MAX]]
-                await self._depart(batch)
+                await self._hand_off(batch)
         finally:
             self._workers -= 1
 
-    async def _depart(self, batch: list[Departure]) -> None:
+    async def _hand_off(self, batch: list[Handoff]) -> None:
         try:
             now_ns = self._clock.monotonic_ns()
             async with asyncio.timeout(min(one.residue_ms_left(now_ns) for one in batch) / 1000):
@@ -188,7 +189,7 @@ class Departures:
         else:
             self._leave(_those(batch, Stage.SEALED))
 
-    async def _upload_residue(self, batch: Sequence[Departure]) -> None:
+    async def _upload_residue(self, batch: Sequence[Handoff]) -> None:
         """Upload in rounds while the partitions serve: data that arrives during a long upload would
         otherwise make the tail, during which no appends are accepted, long too.
         """
@@ -202,14 +203,14 @@ class Departures:
         for one in _those(batch, Stage.WAITING):
             one.end_step("residue")
 
-    async def _seal(self, batch: Sequence[Departure]) -> None:
+    async def _seal(self, batch: Sequence[Handoff]) -> None:
         for one in _those(batch, Stage.WAITING):
             if not one.partition.is_writable:
                 self._forget(one, "failed")  # it failed meanwhile; the image will be checked
                 continue
             one.stage = Stage.SEALED
             partition_closing.begin_move(one.partition)
-            self.on_sealed(one.partition)
+            self._on_sealed(one.partition)
         sealed = _those(batch, Stage.SEALED)
         waiting = [one for one in sealed if one.partition.has_in_flight]
         for one in sealed:
@@ -219,13 +220,13 @@ class Departures:
         for one in _those(batch, Stage.SEALED):
             one.end_step("drain")
 
-    async def _upload_tail(self, batch: Sequence[Departure]) -> None:
+    async def _upload_tail(self, batch: Sequence[Handoff]) -> None:
         while not all(_is_uploaded(one.partition) for one in _those(batch, Stage.SEALED)):
             await self._uploads.force_upload(at_once=True)
         for one in _those(batch, Stage.SEALED):
             one.end_step("tail")
 
-    def _leave(self, batch: Sequence[Departure]) -> None:
+    def _leave(self, batch: Sequence[Handoff]) -> None:
         """Close the streams and request the elections; from now on only the image shows the
         outcome.
         """
@@ -239,7 +240,7 @@ class Departures:
         if closing:
             self._tasks.spawn(self._close_and_elect(closing), "close moved partitions")
 
-    async def _close_and_elect(self, batch: Sequence[Departure]) -> None:
+    async def _close_and_elect(self, batch: Sequence[Handoff]) -> None:
         """Retry until the image shows the outcome. Repeats are harmless, because the operations are
         idempotent.
         """
@@ -255,7 +256,7 @@ class Departures:
                     await self._ask_for_elections([one])
                 leaving = _those(leaving, Stage.CLOSING)
 
-    async def _ask_for_elections(self, batch: Sequence[Departure]) -> bool:
+    async def _ask_for_elections(self, batch: Sequence[Handoff]) -> bool:
         """Send one request; return whether nothing remains to be requested."""
         try:
             outcomes = await self._controller.leave([self._leaving(one) for one in batch])
@@ -273,7 +274,7 @@ class Departures:
                 self._take_back_refused(one)
         return all(outcome.is_done for outcome in outcomes)
 
-    def _is_all_open(self, one: Departure) -> bool:
+    def _is_all_open(self, one: Handoff) -> bool:
         """Return whether the image shows all streams of a partition open here, at the reported
         epochs and ends: then no other broker can lead it.
 
@@ -282,14 +283,10 @@ class Departures:
         """
         if one.stage is not Stage.CLOSING or one.partition.service.failure is not None:
             return False
-        shown = {
-            row.stream_id: (row.stream_epoch, row.end_offset)
-            for row in self._open_here(one.partition.identity.key)
-        }
-        ends = [stream.end() for stream in one.partition.streams]
-        return all(shown.get(end.stream_id) == (end.epoch, end.end_offset) for end in ends)
+        rows = self._open_here(one.partition.identity.key)
+        return shows_open(rows, [stream.end() for stream in one.partition.streams])
 
-    def _take_back_refused(self, one: Departure) -> None:
+    def _take_back_refused(self, one: Handoff) -> None:
         """Serve again: the move was cancelled and the streams were not closed. Otherwise the
         partition would refuse requests forever.
         """
@@ -298,10 +295,10 @@ class Departures:
         )
         self._forget(one, "cancelled")
         partition_closing.take_back_refused(one.partition)
-        self.on_kept(one.partition)
-        self.on_undecided(one.partition.identity.key)
+        self._on_kept(one.partition)
+        self._on_undecided(one.partition.identity.key)
 
-    def _leaving(self, one: Departure) -> LeavingPartition:
+    def _leaving(self, one: Handoff) -> LeavingPartition:
         """Return the ends of all streams, and where the next reader starts the Meta stream.
 
         After a refusal a stream may be open that the partition does not know (it was opened for the
@@ -321,15 +318,12 @@ class Departures:
                 row for row in self._open_here(one.partition.identity.key) if row.stream_id not in known
             ]
             one.strangers.update((row.stream_id, None) for row in strangers)
-            ends += [
-                StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
-                for row in strangers
-            ]
+            ends += map(state_of, strangers)
         return LeavingPartition(one.name, ends, starts)
 
     # Cancellation
 
-    def _give_up(self, batch: Sequence[Departure], error: Exception) -> None:
+    def _give_up(self, batch: Sequence[Handoff], error: Exception) -> None:
         """The store, or the log, did not accept the uploads: keep the partitions and cancel their
         moves.
         """
@@ -348,31 +342,27 @@ class Departures:
             LOG.warning("moves were not cancelled: %s", error)
             await self._clock.sleep(CANCEL_RETRY_S)
         for key, _ in partitions:
-            self.on_undecided(key)
+            self._on_undecided(key)
 
-    def _take_back(self, departure: Departure, result: str) -> None:
-        partition, was_sealed = departure.partition, departure.stage is Stage.SEALED
-        self._forget(departure, result)
+    def _take_back(self, handoff: Handoff, result: str) -> None:
+        partition, was_sealed = handoff.partition, handoff.stage is Stage.SEALED
+        self._forget(handoff, result)
         if was_sealed and partition.service.failure is None:
             partition_closing.take_back(partition)
-            self.on_kept(partition)
+            self._on_kept(partition)
 
-    def _forget(self, departure: Departure, result: str) -> None:
-        key = departure.partition.identity.key
+    def _forget(self, handoff: Handoff, result: str) -> None:
+        key = handoff.partition.identity.key
         self._waiting.pop(key, None)
-        if self._departures.get(key) is departure:
-            del self._departures[key]
-        departure.over(result)
-        LOG.debug("%s: %s, %s", departure.partition.identity, result, departure.took_ms)
+        if self._handoffs.get(key) is handoff:
+            del self._handoffs[key]
+        handoff.over(result)
+        LOG.debug("%s: %s, %s", handoff.partition.identity, result, handoff.took_ms)
 
 
-def _those(batch: Sequence[Departure], stage: Stage) -> list[Departure]:
+def _those(batch: Sequence[Handoff], stage: Stage) -> list[Handoff]:
     return [one for one in batch if one.stage is stage]
 
 
 def _is_uploaded(partition: Partition) -> bool:
     return all(stream.committed_offset >= stream.next_offset for stream in partition.streams)
-
-
-def _nobody(_: object) -> None:
-    """Before anybody listens."""

@@ -28,7 +28,7 @@ from ponor_broker.partitions.handoff.awaited_streams import AwaitedStreams
 from ponor_broker.partitions.handoff.move_operations import LedPartition
 from ponor_broker.partitions.handoff.opening import Opening, OpenRequest, Stage
 from ponor_broker.partitions.handoff.partition_opener import PartitionOpener, Refusal
-from ponor_broker.partitions.handoff.target_release import ArrivalRelease
+from ponor_broker.partitions.handoff.target_release import TargetRelease
 from ponor_broker.partitions.identity import PartitionId, PartitionKey
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.topics.topics import Topics
@@ -64,22 +64,25 @@ class _WatchedMove(NamedTuple):
     until_ns: int
 
 
-class Arrivals:
-    """The partitions of one broker that are on their way to service. `on_opened` gets partitions
-    that serve from now on, `on_undecided` those to compare with the image again.
-    """
+class HandoffTarget:
+    """The partitions of one broker that are on their way to service."""
 
     def __init__(
         self,
         opener: PartitionOpener,
-        release: ArrivalRelease,
+        release: TargetRelease,
         topics: Topics,
         *,
         node_id: NodeId,
         clock: Clock,
         tasks: BackgroundTasks,
         telemetry: Telemetry,
+        on_opened: Callable[[Sequence[Partition]], None],
+        on_undecided: Callable[[PartitionKey], None],
     ) -> None:
+        """`on_opened` is called with partitions that serve from now on, `on_undecided` with those to compare
+        with the image again.
+        """
         self._opener = opener
         self._release = release
         self._topics = topics
@@ -98,8 +101,8 @@ class Arrivals:
         self._slots = asyncio.Semaphore(OPENS_IN_FLIGHT_MAX)
         self._settled = asyncio.Event()
         self._stopping = False
-        self.on_opened: Callable[[Sequence[Partition]], None] = _ignore
-        self.on_undecided: Callable[[PartitionKey], None] = _ignore
+        self._on_opened = on_opened
+        self._on_undecided = on_undecided
 
     def __contains__(self, key: object) -> bool:
         return key in self._openings
@@ -293,7 +296,7 @@ class Arrivals:
         opening.stage = Stage.OVER
         del self._openings[opening.key]
         self._release.abandon(opening)
-        self.on_undecided(opening.key)
+        self._on_undecided(opening.key)
 
     def _opened(self, opened: Sequence[tuple[Opening, Partition]]) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -324,7 +327,7 @@ class Arrivals:
                 len(opened),
                 longest_ns // 1_000_000,
             )
-        self.on_opened([partition for _, partition in opened])
+        self._on_opened([partition for _, partition in opened])
 
     # Releases
 
@@ -412,7 +415,3 @@ def _log_refusals(refusals: Sequence[Refusal], left: Sequence[Opening]) -> None:
             request.leader_epoch,
             told[0].error,
         )
-
-
-def _ignore(_: object) -> None:
-    """Before a listener is set."""

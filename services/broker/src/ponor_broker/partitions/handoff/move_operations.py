@@ -23,6 +23,7 @@ from ponor.controller.v1.session_service_pb2 import (
     TrimStreams,
 )
 from ponor.controller.v1.session_service_pb2 import StreamState as WireState
+from ponor_metadata.nouns.streams import StreamRow
 from ponor_metadata.nouns.topics import MoveCause
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
@@ -80,6 +81,14 @@ class OrderedSession(Session, Protocol):
     ) -> Awaitable[list[OperationResult | OperationError]]:
         """Execute operations in order; see `ponor_metadata.client.session.SessionClient`."""
         ...
+
+
+class MoveController(Protocol):
+    """The part of `MoveOperations` that the handoff source and the handoff target use."""
+
+    def leave(self, leaving: Sequence[LeavingPartition]) -> Awaitable[list[MoveOutcome]]: ...
+
+    def cancel(self, partitions: Sequence[LedPartition], reason: str) -> Awaitable[list[MoveOutcome]]: ...
 
 
 class MoveOperations:
@@ -155,6 +164,14 @@ class MoveOperations:
         result = await self._session.submit(operation, deadline_ms=deadline_ms)
         await self._progress.wait_for(result.commit_index, deadline_ms)
         return _outcomes(result)
+
+
+def shows_open(rows: Sequence[StreamRow], ends: Sequence[StreamState]) -> bool:
+    """Return whether all of these streams are among the rows of the image, at the same epochs and ends:
+    no CloseStreams took effect.
+    """
+    shown = {row.stream_id: (row.stream_epoch, row.end_offset) for row in rows}
+    return all(shown.get(end.stream_id) == (end.epoch, end.end_offset) for end in ends)
 
 
 def _names(partitions: Sequence[LedPartition]) -> list[PartitionName]:

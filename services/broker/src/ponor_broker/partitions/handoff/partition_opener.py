@@ -61,7 +61,7 @@ class _FirstStreams(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Arriving:
+class _OpeningPartition:
     """A partition within an attempt: what was opened and read so far."""
 
     opening: Opening
@@ -110,15 +110,15 @@ class PartitionOpener:
             metas = await self._open_first_streams(openings, first)
         except S3StreamError as error:
             return [Refusal(openings, error)]
-        arriving = [_Arriving(*parts) for parts in zip(openings, first, metas, strict=True)]
+        attempted = [_OpeningPartition(*parts) for parts in zip(openings, first, metas, strict=True)]
         starts = [(meta.stream.stream_id, meta.stream.start_offset) for meta in metas]
         for one, records in zip(
-            arriving, await self._read_together(openings, starts, REPLAY_BYTES), strict=True
+            attempted, await self._read_together(openings, starts, REPLAY_BYTES), strict=True
         ):
             one.records = records
         # The usual case: a Meta stream was read to its end. Each of the others continues alone.
-        ready = [one for one in arriving if one.meta.is_whole(one.records)]
-        slow = [one for one in arriving if not one.meta.is_whole(one.records)]
+        ready = [one for one in attempted if one.meta.is_whole(one.records)]
+        slow = [one for one in attempted if not one.meta.is_whole(one.records)]
         groups = [ready, *([one] for one in slow)]
         refused = await asyncio.gather(*(self._finish(group, on_opened) for group in groups if group))
         return [refusal for some in refused for refusal in some]
@@ -165,13 +165,13 @@ class PartitionOpener:
                 wanted.append((opening, one.data_id))
         return [MetaStream(stream) for stream in (await self._open_streams(wanted))[: len(openings)]]
 
-    async def _finish(self, group: Sequence[_Arriving], on_opened: OnOpened) -> list[Refusal]:
+    async def _finish(self, group: Sequence[_OpeningPartition], on_opened: OnOpened) -> list[Refusal]:
         """Complete the opening from the replay of the Meta streams on, for partitions that share
         operations but not reads.
         """
         refusals: list[Refusal] = []
         share = TurnShare(self._clock)
-        replayed: list[_Arriving] = []
+        replayed: list[_OpeningPartition] = []
         for one in group:
             try:
                 await self._replay(one, share)
@@ -195,16 +195,16 @@ class PartitionOpener:
             await share.step()
         return [*refusals, *await self._recover(built, on_opened)]
 
-    async def _replay(self, one: _Arriving, share: TurnShare) -> None:
+    async def _replay(self, one: _OpeningPartition, share: TurnShare) -> None:
         replay = one.meta.replay(one.records)
         # A stream that was read to its end needs no read, and so no task.
         one.values = await (replay if one.meta.is_whole(one.records) else one.opening.read(replay))
         one.log_meta = await share.run(_log_meta(one.values))
         await share.step()
 
-    async def _begin_logs(self, arriving: Sequence[_Arriving]) -> None:
+    async def _begin_logs(self, attempted: Sequence[_OpeningPartition]) -> None:
         """Create the log meta of new partitions, with the Data stream and one segment."""
-        new = [one for one in arriving if not one.log_meta.segments]
+        new = [one for one in attempted if not one.log_meta.segments]
         lacking = [
             one for one in new if one.first.data_id is None
         ]  # an earlier attempt failed after it had put the key
@@ -218,10 +218,12 @@ class PartitionOpener:
             durable.append(one.meta.put(meta_entry.LOG, one.log_meta.snapshot()))
         await asyncio.gather(*durable)  # a later attempt finds the stream
 
-    async def _open_log_streams(self, arriving: Sequence[_Arriving]) -> None:
-        wanted = [(one.opening, stream_id) for one in arriving for stream_id in one.log_meta.streams.values()]
+    async def _open_log_streams(self, attempted: Sequence[_OpeningPartition]) -> None:
+        wanted = [
+            (one.opening, stream_id) for one in attempted for stream_id in one.log_meta.streams.values()
+        ]
         opened = iter(await self._open_streams(wanted))
-        for one in arriving:
+        for one in attempted:
             one.streams = {name: next(opened) for name in one.log_meta.streams}
 
     async def _open_streams(self, wanted: Sequence[tuple[Opening, StreamId]]) -> Sequence[PartitionStream]:
@@ -294,7 +296,7 @@ class PartitionOpener:
             on_opened(serving)
         return refusals
 
-    def _build(self, one: _Arriving) -> Steps[Partition]:
+    def _build(self, one: _OpeningPartition) -> Steps[Partition]:
         request = one.opening.request
         config = self._config.resolve(request.configs)
         log = PartitionLog(

@@ -11,19 +11,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor_metadata.client.errors import MetadataLagError, NodeFencedError, SessionClosedError
 from ponor_metadata.nouns.streams import StreamRow
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
-from s3stream.ports import StreamState
 
-from ponor_broker.partitions.handoff.move_operations import LeavingPartition, LedPartition, MoveOutcome
+from ponor_broker.partitions.handoff.move_operations import (
+    LeavingPartition,
+    LedPartition,
+    MoveController,
+    shows_open,
+)
 from ponor_broker.partitions.handoff.opening import Opening
 from ponor_broker.partitions.identity import PartitionKey
-from ponor_broker.partitions.log.stream_port import PartitionStream, StreamSource
+from ponor_broker.partitions.log.stream_port import PartitionStream, StreamSource, state_of
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 UPLOAD_S_MAX: Final = 3.0
@@ -33,21 +37,13 @@ ASK_RETRY_S: Final = 0.05
 ASK_RETRY_S_MAX: Final = 2.0
 
 
-class ReleaseController(Protocol):
-    """The part of `MoveOperations` that is used here."""
-
-    async def leave(self, leaving: Sequence[LeavingPartition]) -> list[MoveOutcome]: ...
-
-    async def cancel(self, partitions: Sequence[LedPartition], reason: str) -> list[MoveOutcome]: ...
-
-
-class ArrivalRelease:
+class TargetRelease:
     """Releases partitions that `handoff_target` selects."""
 
     def __init__(
         self,
         streams: StreamSource,
-        controller: ReleaseController,
+        controller: MoveController,
         clock: Clock,
         *,
         open_here: Callable[[PartitionKey], Sequence[StreamRow]],
@@ -91,18 +87,11 @@ class ArrivalRelease:
                     LOG.info("%s was not released: %s", opening.request.identity, outcome.message)
                     if not leaving.ends or (
                         outcome.code == error_pb2.ERROR_CODE_NO_MOVE
-                        and self._is_open_here(opening, leaving.ends)
+                        and shows_open(self._open_here(opening.key), leaving.ends)
                     ):
                         return
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, ASK_RETRY_S_MAX)
-
-    def _is_open_here(self, opening: Opening, told: Sequence[StreamState]) -> bool:
-        """Return whether the image shows all of these streams open here: no CloseStreams is in
-        flight, and none took effect.
-        """
-        shown = {row.stream_id: (row.stream_epoch, row.end_offset) for row in self._open_here(opening.key)}
-        return all(shown.get(state.stream_id) == (state.epoch, state.end_offset) for state in told)
 
     async def cancel_moves(self, partitions: Sequence[LedPartition], reason: str) -> None:
         """Cancel moves of partitions whose streams cannot be closed now."""
@@ -135,9 +124,5 @@ class ArrivalRelease:
         """
         ends = [stream.end() for stream in self._held(opening)]
         known = {end.stream_id for end in ends}
-        ends += [
-            StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
-            for row in self._open_here(opening.key)
-            if row.stream_id not in known
-        ]
+        ends += [state_of(row) for row in self._open_here(opening.key) if row.stream_id not in known]
         return LeavingPartition(opening.name, ends, [])

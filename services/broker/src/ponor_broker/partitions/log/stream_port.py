@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ponor_metadata.nouns.streams import StreamRow
 from ponor_runtime.budgets import BudgetExceededError
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import StreamEpoch, StreamId
@@ -106,6 +107,11 @@ class StreamSource(Protocol):
     async def force_upload(self, *, at_once: bool = False) -> None: ...
 
     def on_upload(self, stream_id: StreamId, hook: Callable[[], bool]) -> None: ...
+
+
+def state_of(row: StreamRow) -> StreamState:
+    """Return a stream as the image shows it."""
+    return StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
 
 
 def observe(durable: asyncio.Future[None]) -> None:
