@@ -5,20 +5,18 @@ brute-force search.
 from __future__ import annotations
 
 from itertools import permutations
-from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_cluster_simulation.histories.__main__ import main
 from ponor_cluster_simulation.histories.linearizability import (
     REFUSED,
     HistoryTooWideError,
     Register,
     find_anomalies,
 )
-from ponor_cluster_simulation.histories.operation import Operation, from_json_lines, to_json_lines
+from ponor_cluster_simulation.histories.operation import Operation
 
 
 def write(value: int, called: float, returned: float | None, process: str = "w", key: str = "k") -> Operation:
@@ -91,18 +89,6 @@ def test_a_too_wide_history_is_an_error() -> None:
     history = [write(value, 0, 100, f"w{value}") for value in range(12)] + [read(99, 0, 100)]
     with pytest.raises(HistoryTooWideError, match="more than 500 configurations"):
         find_anomalies(history, configurations_max=500)
-
-
-def test_histories_are_encoded_as_json_lines() -> None:
-    history = [
-        write(1, 0, 1),
-        read(None, 2, 3),
-        write(2, 4, None),
-        Operation("c", "k", "cas", 3, 5, 6, expected=2),
-    ]
-    assert from_json_lines([*to_json_lines(history), ""]) == history
-    with pytest.raises(ValueError, match="line 2 of the history"):
-        from_json_lines([next(to_json_lines(history)), '{"process": 1}'])
 
 
 def real_history(chance: Random, clients: int, operations: int) -> list[Operation]:
@@ -192,19 +178,3 @@ small_operations = st.builds(
 @given(history=st.lists(small_operations, max_size=5))
 def test_the_search_agrees_with_brute_force(history: list[Operation]) -> None:
     assert (find_anomalies(history) == []) == explained_by_some_order(history)
-
-
-def test_the_command_checks_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    right, wrong = [write(1, 0, 1), read(1, 2, 3)], [write(1, 0, 1), read(None, 2, 3)]
-    verdicts = []
-    for name, history in (("right", right), ("wrong", wrong)):
-        path = tmp_path / name
-        path.write_text("\n".join(to_json_lines(history)), encoding="utf-8")
-        verdicts.append(main([str(path)]))
-    assert verdicts == [0, 1]
-    printed = capsys.readouterr().out
-    assert "2 operations of 1 keys: linearizable" in printed
-    assert "nothing explains [2, 3] r: read k None" in printed
-    (tmp_path / "none").write_text("hello", encoding="utf-8")
-    assert main([str(tmp_path / "none")]) == 2
-    assert "line 1 of the history is no operation" in capsys.readouterr().err

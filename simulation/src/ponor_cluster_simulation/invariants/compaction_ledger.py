@@ -22,8 +22,7 @@ from s3stream.objects.keys import object_key
 
 from ponor_cluster_simulation.invariants.object_ledger import Life, ObjectLedger, ObjectPage
 from ponor_cluster_simulation.invariants.registry import Checks
-from ponor_cluster_simulation.invariants.stream_ledger import Actor, StreamLedger
-from ponor_cluster_simulation.protocols.compaction_steps import Swap
+from ponor_cluster_simulation.invariants.stream_ledger import Actor, Place, StreamLedger
 
 
 class Stored(NamedTuple):
@@ -71,7 +70,12 @@ class CompactionLedger:
         self.swapped_at = 0
         """Index of the newest swap."""
 
-    def compaction_leased(self, record: records.CompactionLeased) -> None:
+    def sources_of(self, task_id: int) -> tuple[int, ...]:
+        """Return the sources of a task; none if it is unknown."""
+        task = self.tasks.get(task_id)
+        return () if task is None else task.sources
+
+    def compaction_leased(self, record: records.CompactionLeased, _: Place) -> None:
         """Check a lease of a task."""
         worker = Actor(record.worker_id, record.worker_epoch)
         name = f"compaction {record.task_id}"
@@ -89,10 +93,9 @@ class CompactionLedger:
             self._checks.require(35, not shared, f"{name} and {other_id} share the sources {shared}")
         self.tasks[record.task_id] = page
 
-    def compaction_ended(
-        self, record: records.CompactionEnded, actor: Actor | None, swap: Swap | None, index: int
-    ) -> None:
+    def compaction_ended(self, record: records.CompactionEnded, place: Place) -> None:
         """Check the end of a task; with a swap its outputs replace its sources."""
+        actor, swap = place.actor, place.swap
         task = self.tasks.pop(record.task_id, None)
         name = f"compaction {record.task_id}"
         self._checks.require(35, task is not None, f"{name} ended twice")
@@ -103,7 +106,7 @@ class CompactionLedger:
         self.swaps[task.kind] = self.swaps.get(task.kind, 0) + 1
         self.over_some += len(sources) < len(task.sources)
         self.without_outputs += not swap.outputs
-        self.swapped_at = index
+        self.swapped_at = place.index
         for output in swap.outputs:
             writer = self._objects.objects[output].writer
             self._checks.require(35, writer == actor, f"{name}: object {output} was prepared for {writer}")
@@ -229,35 +232,35 @@ class SnapshotLedger:
         self.kept = 0
         """Number of checks while a lease was live."""
 
-    def snapshot_leased(self, record: records.SnapshotLeased) -> None:
+    def snapshot_leased(self, record: records.SnapshotLeased, _: Place) -> None:
         """Record a lease."""
         self.leases[record.lease_id] = LeasePage(record.index, record.begun_at_ms, record.leased_until_ms)
         self.leased += 1
 
-    def snapshot_renewed(self, record: records.SnapshotRenewed, now_ms: int) -> None:
+    def snapshot_renewed(self, record: records.SnapshotRenewed, place: Place) -> None:
         """Check a renewal."""
         page, name = self.leases.get(record.lease_id), f"lease {record.lease_id} of a snapshot"
         self._checks.require(36, page is not None, f"{name} was renewed after its end")
         assert page is not None
         self._checks.require(
             36,
-            now_ms <= page.until_ms <= record.leased_until_ms,
-            f"{name} until {page.until_ms} was renewed at {now_ms} until {record.leased_until_ms}",
+            place.now_ms <= page.until_ms <= record.leased_until_ms,
+            f"{name} until {page.until_ms} was renewed at {place.now_ms} until {record.leased_until_ms}",
         )
         page.until_ms = record.leased_until_ms
 
-    def snapshot_released(self, record: records.SnapshotReleased, now_ms: int) -> None:
+    def snapshot_released(self, record: records.SnapshotReleased, place: Place) -> None:
         """Check the end of a lease: its reader requested it, it expired, or it kept too many bytes."""
         page, name = self.leases.pop(record.lease_id, None), f"lease {record.lease_id} of a snapshot"
         self._checks.require(36, page is not None, f"{name} ended twice")
         assert page is not None
-        if now_ms >= page.until_ms or self.is_closed(record.lease_id):
+        if place.now_ms >= page.until_ms or self.is_closed(record.lease_id):
             return
         kept_bytes = self._objects.destroyed_bytes_since(page.begun_at_ms)
         self._checks.require(
             36,
             kept_bytes > self._pinned_bytes_max,
-            f"{name} until {page.until_ms} ended at {now_ms}; it keeps {kept_bytes} bytes",
+            f"{name} until {page.until_ms} ended at {place.now_ms}; it keeps {kept_bytes} bytes",
         )
 
     def require_unpinned(self, object_id: int, page: ObjectPage, what: str) -> None:

@@ -13,7 +13,7 @@ from ponor_simulation.object_store import SimBucket
 from s3stream.objects.keys import object_key, parse_object_key
 
 from ponor_cluster_simulation.invariants.registry import Checks
-from ponor_cluster_simulation.invariants.stream_ledger import Actor, Piece, StreamLedger
+from ponor_cluster_simulation.invariants.stream_ledger import Actor, Piece, Place, StreamLedger
 
 
 class Life(IntEnum):
@@ -60,15 +60,13 @@ class ObjectLedger:
         self._bucket = bucket
         self._destroy_delay_ms = destroy_delay_ms
         self.objects: dict[int, ObjectPage] = {}
-        self.index = 0
-        """Of the current batch."""
         self.before_removal: Callable[[int, ObjectPage, str], None] = lambda *_: None
         """Called with each object that is claimed, or deleted from the bucket."""
         self._highest_id = -1
 
     # Records
 
-    def objects_prepared(self, record: records.ObjectsPrepared) -> None:
+    def objects_prepared(self, record: records.ObjectsPrepared, _: Place) -> None:
         """Record new ids."""
         writer = Actor(record.node_id, record.node_epoch)
         self._checks.require(
@@ -83,43 +81,29 @@ class ObjectLedger:
             self.objects[object_id] = ObjectPage(record.namespace, writer, record.expires_at_ms)
             self._highest_id = object_id
 
-    def stream_object_committed(
-        self, record: records.StreamObjectCommitted, actor: Actor | None, *, replaces: bool = False
-    ) -> None:
-        """Check the commit of a stream object. With `replaces` it is a compaction's output and
-        extends no stream.
-        """
+    def stream_object_committed(self, record: records.StreamObjectCommitted, place: Place) -> None:
+        """Check the commit of a stream object."""
         piece = Piece(record.object_id, record.start_offset, record.end_offset)
-        self._committed(
-            record.object_id,
-            record.size_bytes,
-            record.committed_at_ms,
-            [(record.stream_id, piece)],
-            actor,
-            replaces=replaces,
-        )
+        self._committed(record, [(record.stream_id, piece)], place)
 
-    def stream_set_object_committed(
-        self, record: records.StreamSetObjectCommitted, actor: Actor | None, *, replaces: bool = False
-    ) -> None:
-        """Check the commit of a stream set object; `replaces` as above."""
+    def stream_set_object_committed(self, record: records.StreamSetObjectCommitted, place: Place) -> None:
+        """Check the commit of a stream set object."""
         pieces = [
             (int(each.stream_id), Piece(record.object_id, each.start_offset, each.end_offset))
             for each in PackedRanges(record.packed_ranges).decoded
         ]
-        self._committed(
-            record.object_id, record.size_bytes, record.committed_at_ms, pieces, actor, replaces=replaces
-        )
+        self._committed(record, pieces, place)
 
-    def objects_destroyed(self, record: records.ObjectsDestroyed) -> list[int]:
-        """Record destroyed objects, which `destroyed_are_dead` checks after the batch. Return their
-        ids.
+    def objects_destroyed(self, record: records.ObjectsDestroyed, place: Place) -> None:
+        """Record destroyed objects, which `destroyed_are_dead` checks after the batch.
+
+        The outputs of a swap replace the live data of its sources.
         """
         for object_id in record.object_ids:
             self._move(object_id, (Life.PREPARED, Life.COMMITTED), Life.DESTROYED)
             self.objects[object_id].destroyed_at_ms = record.destroyed_at_ms
-            self.objects[object_id].destroyed_at_index = self.index
-        return list(record.object_ids)
+            self.objects[object_id].destroyed_at_index = place.index
+        place.destroyed.extend(each for each in record.object_ids if each not in place.replaced)
 
     def destroyed_are_dead(self, object_ids: Iterable[int]) -> None:
         """Check that no stream needs the destroyed objects."""
@@ -130,8 +114,9 @@ class ObjectLedger:
                     24, not alive, f"object {object_id} was destroyed and holds {piece} of stream {stream_id}"
                 )
 
-    def objects_claimed(self, record: records.ObjectsClaimed, now_ms: int) -> None:
+    def objects_claimed(self, record: records.ObjectsClaimed, place: Place) -> None:
         """Check a claim for deletion."""
+        now_ms = place.now_ms
         for object_id in record.object_ids:
             page = self._page(object_id)
             self.before_removal(object_id, page, "claimed")
@@ -157,7 +142,7 @@ class ObjectLedger:
                 )
             page.claimed_until_ms = record.claimed_until_ms
 
-    def objects_removed(self, record: records.ObjectsRemoved) -> None:
+    def objects_removed(self, record: records.ObjectsRemoved, _: Place) -> None:
         """Check the removal of rows after deletion."""
         for object_id in record.object_ids:
             page = self._page(object_id)
@@ -194,27 +179,27 @@ class ObjectLedger:
 
     def _committed(
         self,
-        object_id: int,
-        size_bytes: int,
-        now_ms: int,
+        record: records.StreamObjectCommitted | records.StreamSetObjectCommitted,
         pieces: list[tuple[int, Piece]],
-        actor: Actor | None,
-        *,
-        replaces: bool,
+        place: Place,
     ) -> None:
+        """Check a commit. The output of a compaction extends no stream."""
+        object_id, size_bytes = record.object_id, record.size_bytes
         page = self._page(object_id)
         self._checks.require(
             21, page.life is Life.PREPARED, f"object {object_id} was committed while {page.life.name}"
         )
         self._checks.require(
-            21, page.expires_at_ms >= now_ms, f"object {object_id} was committed after it expired"
+            21,
+            page.expires_at_ms >= record.committed_at_ms,
+            f"object {object_id} was committed after it expired",
         )
-        page.life, page.pieces, page.committed_at_index = Life.COMMITTED, pieces, self.index
+        page.life, page.pieces, page.committed_at_index = Life.COMMITTED, pieces, place.index
         page.size_bytes = size_bytes
         for stream_id, piece in pieces:
             self._checks.require(23, page.life is Life.COMMITTED, f"stream {stream_id} refers to {object_id}")
-            if not replaces:
-                self._streams.committed(stream_id, piece, actor, page.writer)
+            if place.swap is None:
+                self._streams.committed(stream_id, piece, place.actor, page.writer)
         if self._bucket is not None:
             stored = self._bucket.objects.get(object_key(page.namespace, ObjectId(object_id)))
             found = "nothing" if stored is None else f"{len(stored)} bytes"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ponor.metadata.v1 import records_pb2 as records
 
 from ponor_cluster_simulation.invariants.registry import Checks
-from ponor_cluster_simulation.invariants.stream_ledger import StreamLedger
+from ponor_cluster_simulation.invariants.stream_ledger import Place, StreamLedger
 
 
 @dataclass(slots=True)
@@ -47,25 +47,25 @@ class PartitionLedger:
         self.moves_cancelled = 0
         self.elections = 0
 
-    def topic_created(self, record: records.TopicCreated) -> None:
+    def topic_created(self, record: records.TopicCreated, _: Place) -> None:
         """Record a topic."""
         self._topics.add(record.topic_id)
 
-    def topic_deleted(self, record: records.TopicDeleted) -> None:
+    def topic_deleted(self, record: records.TopicDeleted, _: Place) -> None:
         """Remove a topic and its partitions."""
         self._topics.discard(record.topic_id)
         for key in [key for key in self._pages if key[0] == record.topic_id]:
             # A broker drops the data of a deleted topic at once. Later batches delete its streams.
             self._streams.abandoned.update(self._pages.pop(key).streams)
 
-    def key_put(self, record: records.KeyPut) -> None:
+    def key_put(self, record: records.KeyPut, _place: Place) -> None:
         """Check a key, which may belong to a partition."""
         kind, _, rest = record.key.partition("/")
         if kind == "partition":
             topic, _, number = rest.partition("/")
             self._require_present((bytes.fromhex(topic), int(number)), f"key {record.key}")
 
-    def partition_changed(self, record: records.PartitionChanged) -> None:
+    def partition_changed(self, record: records.PartitionChanged, _: Place) -> None:
         """Check a leader and its epoch."""
         page = self._page((record.topic_id, record.partition))
         is_same = (record.leader_id, record.leader_epoch) == (page.leader, page.leader_epoch)
@@ -78,15 +78,15 @@ class PartitionLedger:
         self.elections += page.leader not in {-1, record.leader_id}
         page.leader, page.leader_epoch = record.leader_id, record.leader_epoch
 
-    def partition_move_begun(self, _: records.PartitionMoveBegun) -> None:
+    def partition_move_begun(self, _record: records.PartitionMoveBegun, _: Place) -> None:
         """Count a move."""
         self.moves_begun += 1
 
-    def partition_move_cancelled(self, _: records.PartitionMoveCancelled) -> None:
+    def partition_move_cancelled(self, _record: records.PartitionMoveCancelled, _: Place) -> None:
         """Count a cancelled move."""
         self.moves_cancelled += 1
 
-    def stream_created(self, record: records.StreamCreated) -> None:
+    def stream_created(self, record: records.StreamCreated, _: Place) -> None:
         """Check a stream, which may belong to a partition."""
         if "topic" in record.tags and "partition" in record.tags:
             key = (bytes.fromhex(record.tags["topic"]), int(record.tags["partition"]))
@@ -94,7 +94,7 @@ class PartitionLedger:
             self._names[record.stream_id] = key
             self._page(key).streams.append(record.stream_id)
 
-    def stream_opened(self, record: records.StreamOpened) -> None:
+    def stream_opened(self, record: records.StreamOpened, _: Place) -> None:
         """Check that the leader opens the streams of the partition."""
         key = self._names.get(record.stream_id)
         if key is None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ponor.metadata.v1 import records_pb2 as records
 
 from ponor_cluster_simulation.invariants.registry import Checks
+from ponor_cluster_simulation.protocols.compaction_steps import Swap
 
 
 class Actor(NamedTuple):
@@ -24,6 +25,26 @@ class Piece(NamedTuple):
     object_id: int
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The context of a committed record.
+
+    Attributes:
+        index, now_ms: index and cluster time of the batch.
+        actor: the process of the operation; None if the batch does not name it.
+        destroyed: objects that this batch destroys; a ledger adds to it.
+        swap: the compaction whose swap contains the record.
+        replaced: the sources of the swap.
+    """
+
+    index: int
+    now_ms: int
+    actor: Actor | None
+    destroyed: list[int]
+    swap: Swap | None
+    replaced: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -67,7 +88,7 @@ class StreamLedger:
 
     # Records
 
-    def node_registered(self, record: records.NodeRegistered) -> None:
+    def node_registered(self, record: records.NodeRegistered, _: Place) -> None:
         """Check a registration."""
         before = self.nodes.get(record.node_id, 0)
         self._checks.require(
@@ -75,11 +96,11 @@ class StreamLedger:
         )
         self.nodes[record.node_id] = record.node_epoch
 
-    def node_fenced(self, record: records.NodeFenced) -> None:
+    def node_fenced(self, record: records.NodeFenced, _: Place) -> None:
         """Record a fence."""
         self.fenced.add(Actor(record.node_id, record.node_epoch))
 
-    def stream_created(self, record: records.StreamCreated) -> None:
+    def stream_created(self, record: records.StreamCreated, _: Place) -> None:
         """Check a new stream."""
         self._checks.require(
             20, record.stream_id not in self._ids_given, f"stream id {record.stream_id} was given before"
@@ -87,7 +108,7 @@ class StreamLedger:
         self._ids_given.add(record.stream_id)
         self.streams[record.stream_id] = StreamPage()
 
-    def stream_opened(self, record: records.StreamOpened) -> None:
+    def stream_opened(self, record: records.StreamOpened, _: Place) -> None:
         """Check a new owner."""
         page, name = self._page(record.stream_id), f"stream {record.stream_id}"
         actor = Actor(record.node_id, record.node_epoch)
@@ -104,7 +125,7 @@ class StreamLedger:
         )
         self._checks.require(16, in_order, f"{name}: ranges {page.ranges}")
 
-    def stream_closed(self, record: records.StreamClosed) -> None:
+    def stream_closed(self, record: records.StreamClosed, _: Place) -> None:
         """Check the close of a stream."""
         page, name = self._page(record.stream_id), f"stream {record.stream_id}"
         self._checks.require(12, page.owner is not None, f"{name}: closed, but it was not open")
@@ -116,7 +137,7 @@ class StreamLedger:
         )
         page.owner = None
 
-    def stream_trimmed(self, record: records.StreamTrimmed) -> None:
+    def stream_trimmed(self, record: records.StreamTrimmed, _: Place) -> None:
         """Check a new start."""
         page, start = self._page(record.stream_id), record.start_offset
         holds = page.start <= start <= page.end
@@ -125,7 +146,7 @@ class StreamLedger:
         )
         page.start = start
 
-    def stream_deleted(self, record: records.StreamDeleted) -> None:
+    def stream_deleted(self, record: records.StreamDeleted, _: Place) -> None:
         """Remove a stream."""
         self._page(record.stream_id)
         del self.streams[record.stream_id]

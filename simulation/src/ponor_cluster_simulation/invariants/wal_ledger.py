@@ -19,7 +19,7 @@ from s3stream.ports import WalName
 from s3stream.records import StreamRecord
 
 from ponor_cluster_simulation.invariants.registry import Checks
-from ponor_cluster_simulation.invariants.stream_ledger import Actor, StreamLedger
+from ponor_cluster_simulation.invariants.stream_ledger import Actor, Place, StreamLedger
 
 
 @dataclass(slots=True)
@@ -57,7 +57,11 @@ class WalLedger:
 
     # Records
 
-    def wal_opened(self, record: records.WalOpened) -> None:
+    def cluster_formatted(self, record: records.ClusterFormatted, _: Place) -> None:
+        """Record the namespace of the cluster."""
+        self.namespace = record.namespace
+
+    def wal_opened(self, record: records.WalOpened, _: Place) -> None:
         """Check the opening of a log."""
         owner = Actor(record.node_id, record.wal_epoch)
         self._checks.require(31, owner not in self.pages, f"the log of {owner} is opened twice")
@@ -65,7 +69,7 @@ class WalLedger:
         self.pages[owner] = WalPage()
         self._streams.recoverers[owner] = owner
 
-    def wal_recovery_assigned(self, record: records.WalRecoveryAssigned) -> None:
+    def wal_recovery_assigned(self, record: records.WalRecoveryAssigned, _: Place) -> None:
         """Check a recoverer."""
         owner = Actor(record.node_id, record.wal_epoch)
         self._open_page(owner)
@@ -73,7 +77,7 @@ class WalLedger:
         self._checks.require(31, over, f"the log of {owner} is recovered while its owner has its rights")
         self._streams.recoverers[owner] = Actor(record.recoverer_id, record.recoverer_epoch)
 
-    def wal_trimmed(self, record: records.WalTrimmed) -> None:
+    def wal_trimmed(self, record: records.WalTrimmed, _: Place) -> None:
         """Check a trim: all records of the trimmed slots are committed."""
         owner = Actor(record.node_id, record.wal_epoch)
         page = self._open_page(owner)
@@ -84,7 +88,7 @@ class WalLedger:
         self._are_committed(owner, page.trim_sequence, record.trim_sequence)
         page.trim_sequence = record.trim_sequence
 
-    def wal_closed(self, record: records.WalClosed) -> None:
+    def wal_closed(self, record: records.WalClosed, _: Place) -> None:
         """Check the close of a log."""
         owner = Actor(record.node_id, record.wal_epoch)
         page = self._open_page(owner)

@@ -80,7 +80,7 @@ class CommittedSteps:
         """Check the next committed batch. Return its forbidden steps."""
         known = len(self.forbidden)
         self._frame(batch)
-        callers = _callers(batch.records)
+        callers = callers_of(batch.records)
         swaps = find_swaps(batch.records)
         for at, (record, caller) in enumerate(zip(batch.records, callers, strict=True)):
             kind = record.WhichOneof("kind")
@@ -412,10 +412,8 @@ def find_forbidden_steps(
     return steps.forbidden
 
 
-def _callers(batch: Sequence[records.Record]) -> list[Caller | None]:
-    """The process of the operation of each record: that of the next OperationCompleted in the
-    batch.
-    """
+def callers_of(batch: Sequence[records.Record]) -> list[Caller | None]:
+    """Return the process of the operation of each record: that of the next OperationCompleted in the batch."""
     callers: list[Caller | None] = []
     caller: Caller | None = None
     for record in reversed(batch):
