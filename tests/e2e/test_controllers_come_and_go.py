@@ -54,10 +54,11 @@ def test_controllers_come_and_go_and_nothing_is_lost(tmp_path: Path) -> None:
         judge_linearizable(later.calls)
     _one_goes_on_alone(cluster)
     with LocalCluster(tmp_path, arguments=["--controllers", "1"]) as alone:
-        assert describe(alone)["incarnation"] == 1
+        incarnation = describe(alone)["incarnation"]
+        assert incarnation > 0
         _every_key_is_there(alone, history)
         read_and_judge(alone, "load", PARTITIONS, load.acknowledged, CLIENT_FAMILIES[:1])
-        alone.run("cluster", "quorum", "confirm-incarnation", "1")
+        alone.run("cluster", "quorum", "confirm-incarnation", str(incarnation))
 
 
 def _the_leader_dies(cluster: LocalCluster) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import CONTROLLER_BITS
 from ponor_metadata.nouns.compactions import (
     COMPACTIONS,
     COMPACTIONS_OF_SOURCE,
@@ -210,4 +211,4 @@ def test_a_raised_incarnation_moves_the_counters_of_tasks_and_leases() -> None:
     assert counters.COMPACTION not in log.image[COUNTERS], "a log that never held one has no row of it"
     log.commit(compaction_leased(1, obj(1)))
     log.commit(record(incarnation_raised=pb.IncarnationRaised(incarnation=2)))
-    assert counters.next_value(log.image, counters.COMPACTION) == 2 + counters.INCARNATION_JUMP
+    assert counters.next_value(log.image, counters.COMPACTION) == (2 << CONTROLLER_BITS) << counters.RUN_BITS

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata.nouns import counters
-from ponor_metadata.nouns.cluster import cluster_of, epoch_floor
+from ponor_metadata.nouns.cluster import (
+    EPOCH_BITS,
+    INCARNATION_MAX,
+    RECOVERIES_MAX,
+    cluster_of,
+    epoch_floor,
+    next_incarnation,
+    run_of,
+)
 from ponor_metadata.nouns.quorum import QUORUM, QuorumMemberRow
-from ponor_runtime.identity import NodeId
+from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_id
 
 from libs.metadata.tests.metadata_kit import (
     GC_NODE,
@@ -86,11 +94,44 @@ def test_a_raised_incarnation_moves_all_id_counters() -> None:
     order = counters.next_value(log.image, counters.COMMIT_ORDER)
     log.commit(raised(1))
     after = {name: counters.next_value(log.image, name) for name in counters.ID_COUNTERS}
-    assert after == {name: value + (1 << 32) for name, value in before.items()}
+    assert all(after[name] >= value + counters.INCARNATION_JUMP for name, value in before.items())
     assert counters.next_value(log.image, counters.COMMIT_ORDER) == order
     cluster = cluster_of(log.image)
     assert cluster is not None
     assert (cluster.incarnation, cluster.incarnation_unconfirmed) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((1,), (2,)), ((1, 1), (3,)), ((1, 2), (2, 1)), ((63,), (1, 1))]
+)
+def test_recoveries_of_one_log_on_different_controllers_give_different_ids_and_epochs(
+    first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    begins: list[set[int]] = []
+    for controllers in (first, second):  # two continuations of one log
+        log = Log()
+        for controller in controllers:
+            cluster = cluster_of(log.image)
+            assert cluster is not None
+            log.commit(raised(next_incarnation(cluster.incarnation, controller, drawn=0)))
+        ids = {counters.next_value(log.image, name) for name in counters.ID_COUNTERS}
+        begins.append(ids | {epoch_floor(log.image)})
+    assert all(abs(one - other) >= 1 << EPOCH_BITS for one in begins[0] for other in begins[1])
+
+
+def test_recoveries_of_copies_of_one_directory_give_different_incarnations() -> None:
+    first, second = (next_incarnation(0, 1, drawn) for drawn in (7, 8))
+    assert first != second
+    assert min(next_incarnation(each, 1, drawn=0) for each in (first, second)) > max(first, second)
+
+
+def test_the_last_recovery_uses_the_last_run() -> None:
+    incarnation = 0
+    for _ in range(RECOVERIES_MAX):
+        incarnation = next_incarnation(incarnation, 63, (1 << EPOCH_BITS) - 1)
+    assert incarnation == INCARNATION_MAX
+    assert compose_id(ClusterOrdinal(1), (run_of(incarnation) + 1 << counters.RUN_BITS) - 1)
+    assert next_incarnation(incarnation, 1, 0) > INCARNATION_MAX
 
 
 def test_an_epoch_of_an_earlier_incarnation_is_refused() -> None:

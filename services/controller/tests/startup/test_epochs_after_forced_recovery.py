@@ -11,7 +11,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.nodes.registration import register_node
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.shared_rules.move_records import elected
-from ponor_metadata.nouns.cluster import EPOCHS_PER_INCARNATION, INCARNATION_MAX
+from ponor_metadata.nouns.cluster import EPOCH_BITS, INCARNATION_MAX, next_incarnation, run_of
 from ponor_metadata.nouns.nodes import WalKind
 from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_metadata.nouns.wals import WALS
@@ -20,7 +20,8 @@ from s3stream.object_wal.slot_keys import EPOCH_MAX
 
 from services.controller.tests.ledger import Ledger
 
-FLOOR = EPOCHS_PER_INCARNATION
+INCARNATION = next_incarnation(0, controller=1, drawn=7)
+FLOOR = run_of(INCARNATION) << EPOCH_BITS
 PROCESS = b"p" * 16
 
 
@@ -29,7 +30,7 @@ def ledger() -> Ledger:
     return Ledger()
 
 
-def recover_by_force(ledger: Ledger, incarnation: int = 1) -> None:
+def recover_by_force(ledger: Ledger, incarnation: int = INCARNATION) -> None:
     raised = records_pb2.IncarnationRaised(incarnation=incarnation)
     ledger.apply([records_pb2.Record(incarnation_raised=raised)])
 
@@ -110,5 +111,5 @@ def test_a_controller_that_a_recovery_left_behind_registers_nobody(ledger: Ledge
 
 
 def test_epochs_of_the_last_incarnation_fit_into_protocol_and_keys() -> None:
-    last = (INCARNATION_MAX + 1) * EPOCHS_PER_INCARNATION - 1
+    last = (run_of(INCARNATION_MAX) + 1 << EPOCH_BITS) - 1
     assert last == (1 << 31) - 1 <= EPOCH_MAX

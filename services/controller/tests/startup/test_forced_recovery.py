@@ -18,7 +18,7 @@ from ponor_metadata.client.node_identity import NodeIdentity
 from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
-from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.cluster import EPOCH_BITS, cluster_of
 from ponor_metadata.nouns.counters import INCARNATION_JUMP
 from ponor_metadata.nouns.keys import KEYS
 from ponor_metadata.nouns.nodes import NodeRole
@@ -128,7 +128,7 @@ async def test_everything_in_the_chosen_log_is_kept_and_the_lost_controllers_are
         for machine in all_three:
             await machine.cut_off()
         done = await force(kept)
-        assert done.incarnation == 1
+        assert done.incarnation > 0
         assert sorted(done.former_voters) == [each.member.node_id for each in all_three]
         assert done.known_committed_index <= done.last_index
         kept.start()
@@ -155,7 +155,7 @@ async def test_a_quorum_that_lives_is_not_recovered(tmp_path: Path) -> None:
         await _everybody_has_everything(all_three)
         for machine in all_three[:2]:
             await machine.cut_off()
-        assert (await force(kept)).incarnation == 1, "a minority does not keep the others from it"
+        assert (await force(kept)).incarnation, "a minority does not keep the others from it"
 
 
 async def test_nothing_is_deleted_before_somebody_confirms(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_nothing_is_deleted_before_somebody_confirms(tmp_path: Path) -> No
             await _everybody_has_everything(all_three)
         for machine in all_three:
             await machine.cut_off()
-        await force(kept)
+        raised = (await force(kept)).incarnation
         kept.start()
         async with a_later_node(kept) as (session, subscription):
             index = (await session.submit(put("after"))).commit_index
@@ -174,14 +174,14 @@ async def test_nothing_is_deleted_before_somebody_confirms(tmp_path: Path) -> No
             cluster = cluster_of(subscription.image)
             assert cluster is not None
             assert cluster.incarnation_unconfirmed
-            with pytest.raises(OperationError, match="cannot be confirmed: the cluster is at 1"):
-                await ask(kept, confirm_incarnation=wire.ConfirmIncarnation(incarnation=2))
+            with pytest.raises(OperationError, match=f"cannot be confirmed: the cluster is at {raised}"):
+                await ask(kept, confirm_incarnation=wire.ConfirmIncarnation(incarnation=raised + 1))
             for _ in range(2):  # the answer may get lost
-                done = await ask(kept, confirm_incarnation=wire.ConfirmIncarnation(incarnation=1))
+                done = await ask(kept, confirm_incarnation=wire.ConfirmIncarnation(incarnation=raised))
             await subscription.wait_for(done.done.index, LAG_MS_MAX)
             cluster = cluster_of(subscription.image)
             assert cluster is not None
-            assert (cluster.incarnation, cluster.incarnation_unconfirmed) == (1, False)
+            assert (cluster.incarnation, cluster.incarnation_unconfirmed) == (raised, False)
 
 
 async def test_an_attempt_may_be_repeated_and_changes_nothing_but_the_incarnation(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_an_attempt_may_be_repeated_and_changes_nothing_but_the_incarnatio
         for machine in all_three:
             await machine.cut_off()
         first, second = await force(kept), await force(kept)
-        assert (first.incarnation, second.incarnation) == (1, 2)
+        assert first.incarnation < second.incarnation
         assert second.last_index == first.last_index + 1
         assert (first.last_term, second.last_term) == (term, term + 1), (
             "of the last entry, not of the last vote"
@@ -202,14 +202,34 @@ async def test_an_attempt_may_be_repeated_and_changes_nothing_but_the_incarnatio
         assert second.former_voters == (kept.member.node_id,)
         kept.start()
         described = (await ask(kept, describe=wire.DescribeQuorum(leader_only=True))).description
-        assert described.incarnation == 2
+        assert described.incarnation == second.incarnation
         async with a_later_node(kept) as (session, subscription):
             index = (await session.submit(put("after"))).commit_index
             await subscription.wait_for(index, LAG_MS_MAX)
             assert len(subscription.image[KEYS]) == 51
         await kept.end()
         kept.start()
-        assert (await ask(kept, describe=wire.DescribeQuorum(leader_only=True))).description.incarnation == 2
+        described = (await ask(kept, describe=wire.DescribeQuorum(leader_only=True))).description
+        assert described.incarnation == second.incarnation
+
+
+async def test_recoveries_on_two_directories_of_one_cluster_differ(tmp_path: Path) -> None:
+    async with machines(tmp_path) as all_three:
+        async with a_node(all_three) as (session, _):
+            await session.submit(put("k"))
+            await _everybody_has_everything(all_three)
+        for machine in all_three:
+            await machine.cut_off()
+        floors: list[tuple[int, int]] = []
+        for machine in all_three[:2]:
+            await force(machine)
+            machine.start()
+            async with a_later_node(machine) as (session, _):
+                made = await session.submit(session_wire.Operation(create_streams=_one_stream()))
+                floors.append((session.node_epoch, made.streams_created.stream_ids[0]))
+            await machine.cut_off()
+        for one, other in zip(*floors, strict=True):
+            assert abs(one - other) >= 1 << EPOCH_BITS, "no epoch and no id is assigned in both"
 
 
 async def test_a_directory_that_holds_nothing_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -251,7 +271,7 @@ async def _the_others_are_not_heard(all_three: list[Machine], subscription: Subs
     old.start()
     await asyncio.sleep(2.0)  # several elections' worth
     after = (await ask(kept, describe=wire.DescribeQuorum(leader_only=True))).description
-    assert (after.term, after.incarnation, len(after.members)) == (before.term, 1, 1)
+    assert (after.term, after.incarnation, len(after.members)) == (before.term, before.incarnation, 1)
     alone = (await ask(old, describe=wire.DescribeQuorum())).description
     assert (alone.leader_node_id, alone.incarnation) == (0, 0)
     assert subscription.image.index >= before.commit_index

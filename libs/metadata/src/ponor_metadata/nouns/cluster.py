@@ -17,18 +17,21 @@ LATEST_LEVEL: Final = 1
 
 A build with new record kinds raises it; `image.apply` stops at a record of an unknown kind.
 """
-EPOCHS_PER_INCARNATION: Final = 1 << 24
-"""Exceeds the registrations of one node, and the elections of one partition, that a lost part of the log can
+RECOVERIES_MAX: Final = 127
+CONTROLLER_BITS: Final = 6
+EPOCH_BITS: Final = 18
+"""Leader epochs are int32 in Kafka's protocol: 2^13 runs of 2^18 epochs fit.
+
+A run exceeds the registrations of one node, and the elections of one partition, that a lost part of the log can
 contain.
 """
-INCARNATION_MAX: Final = 127
-"""Leader epochs are int32 in Kafka's protocol: 2^7 runs of 2^24 epochs fit."""
+INCARNATION_MAX: Final = (1 << 31) - 1
 
 
 class ClusterRow(NamedTuple):
     """The identity of this cluster, and states that concern all of it. At most one row.
 
-    `incarnation` counts forced recoveries; nothing may be deleted from the store while the present one is unconfirmed.
+    `incarnation` rises with each forced recovery (`next_incarnation`); nothing may be deleted from the store while the present one is unconfirmed.
     Until `stop_until_ms` (cluster time) the whole cluster is being stopped, so there is no drain and no failover.
     """
 
@@ -95,9 +98,35 @@ def epoch_floor(view: View) -> int:
     """Return the first epoch of the present incarnation, for nodes and for partition leaders.
 
     A forced recovery may lose the part of the log that handed out epochs. Each incarnation therefore has a run of
-    epochs, and the first epoch that a node or a partition gets in it is at least the first of the run.
+    2^18 epochs, and the first epoch that a node or a partition gets in it is at least the first of the run.
     """
-    return require_cluster(view).incarnation * EPOCHS_PER_INCARNATION
+    return run_of(require_cluster(view).incarnation) << EPOCH_BITS
+
+
+def next_incarnation(present: int, controller: int, drawn: int) -> int:
+    """Return the incarnation of a forced recovery, or a number above `INCARNATION_MAX` if none is left.
+
+    It contains the number of recoveries (7 bits), the controller's number (6 bits) and a random number (18 bits). Two
+    recoveries of one log on directories of different controllers get different ids and epochs (`run_of`). Two
+    recoveries on copies of one directory get different incarnations.
+
+    Args:
+        present: the incarnation in the log of the controller.
+        controller: number of the controller on whose directory the recovery runs.
+        drawn: random, below 2^18.
+    """
+    assert 0 <= drawn < 1 << EPOCH_BITS
+    recoveries = run_of(present) >> CONTROLLER_BITS
+    run = (recoveries + 1) << CONTROLLER_BITS | controller % (1 << CONTROLLER_BITS)
+    return run << EPOCH_BITS | drawn
+
+
+def run_of(incarnation: int) -> int:
+    """Return the number of the incarnation's run of ids and epochs, below 2^13.
+
+    Incarnations up to `RECOVERIES_MAX` are those of earlier versions, which counted recoveries.
+    """
+    return incarnation >> EPOCH_BITS or incarnation << CONTROLLER_BITS
 
 
 def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:

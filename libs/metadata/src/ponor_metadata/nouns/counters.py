@@ -24,10 +24,9 @@ TASK_COUNTERS: Final = (COMPACTION, SNAPSHOT)
 FIRST_SEQUENCE: Final = 1
 """Sequence 0 is never used: an id of 0 means "none" on the wire."""
 INCARNATION_JUMP: Final = 1 << 32
-"""How far a forced recovery moves a counter: further than a lost part of the log can have.
-
-The sequence has room for 2^17 jumps.
-"""
+"""How far a forced recovery moves a counter at least: further than a lost part of the log can have."""
+RUN_BITS: Final = 36
+"""Each incarnation has a run of 2^36 sequences: 2^13 runs fit."""
 
 
 class CounterRow(NamedTuple):
@@ -65,10 +64,16 @@ def take(view: View, name: str, first: int, count: int = 1) -> None:
     view[COUNTERS].put(CounterRow(name, first + count))
 
 
-def jump(view: View, name: str) -> None:
-    """Move a counter past every value that a lost part of the log may have handed out."""
+def jump(view: View, name: str, run: int) -> None:
+    """Move a counter past every value that a lost part of the log, or another recovery of it, may have handed out.
+
+    `run`: of the incarnation (`cluster.run_of`).
+    """
     following = next_value(view, name)
-    jumped = following + INCARNATION_JUMP
+    begin = run << RUN_BITS
+    if name in ID_COUNTERS:
+        begin = compose_id(cluster_of_id(following), begin)
+    jumped = max(following + INCARNATION_JUMP, begin)
     assert cluster_of_id(jumped) == cluster_of_id(following), f"{name}: the sequence is used up"
     view[COUNTERS].put(CounterRow(name, jumped))
 

@@ -8,7 +8,7 @@ from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import NodeId
 
 from ponor_metadata.nouns import counters
-from ponor_metadata.nouns.cluster import CLUSTERS, INCARNATION_MAX, require_cluster
+from ponor_metadata.nouns.cluster import CLUSTERS, INCARNATION_MAX, require_cluster, run_of
 from ponor_metadata.nouns.counters import COUNTERS
 from ponor_metadata.tables.columns import BLOBS, BOOLEANS, INTEGERS, TEXTS
 from ponor_metadata.tables.schema import FIRST_TWO_FIELDS, Noun, Schema, Section, View
@@ -65,11 +65,12 @@ def incarnation_raised(view: View, record: records.IncarnationRaised) -> None:
     cluster = require_cluster(view)
     assert record.incarnation > cluster.incarnation, f"incarnation {cluster.incarnation} does not rise"
     assert record.incarnation <= INCARNATION_MAX, f"incarnation {record.incarnation}: epochs are used up"
+    run = run_of(record.incarnation)
     for name in counters.ID_COUNTERS:
-        counters.jump(view, name)
+        counters.jump(view, name, run)
     for name in counters.TASK_COUNTERS:
         if name in view[COUNTERS]:
-            counters.jump(view, name)
+            counters.jump(view, name, run)
     view[CLUSTERS].put(
         cluster._replace(incarnation=record.incarnation, incarnation_unconfirmed=True),
     )

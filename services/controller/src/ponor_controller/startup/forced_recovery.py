@@ -15,10 +15,17 @@ from dataclasses import dataclass
 
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.image.image import MetadataImage
-from ponor_metadata.nouns.cluster import INCARNATION_MAX, cluster_of
+from ponor_metadata.nouns.cluster import (
+    EPOCH_BITS,
+    INCARNATION_MAX,
+    RECOVERIES_MAX,
+    cluster_of,
+    next_incarnation,
+)
 from ponor_metadata.nouns.quorum import QUORUM
 from ponor_raft.entry import Entry, HardState
 from ponor_raft.stored import StoredState
+from ponor_runtime.identity import number_of_node
 from ponor_runtime.network import Network
 from ponor_runtime.runtime import Runtime
 
@@ -82,7 +89,7 @@ async def force_recovery(
         identity = await open_identity(
             runtime.disk, options.data, options.cluster_id, lambda: _refuse_empty(options)
         )
-        if not identity.formatted:
+        if not identity.cluster_id:  # `formatted` is written a moment after the first commit
             raise WrongDirectoryError(
                 f"{options.data} never held a log; choose another controller's directory"
             )
@@ -112,10 +119,12 @@ async def _append(
     cluster = cluster_of(image)
     if cluster is None:
         raise WrongDirectoryError(f"{options.data}: its log ends before the cluster was formatted")
-    incarnation = cluster.incarnation + 1
+    incarnation = next_incarnation(
+        cluster.incarnation, number_of_node(identity.node_id), runtime.randomness.below(1 << EPOCH_BITS)
+    )
     if incarnation > INCARNATION_MAX:
         raise WrongDirectoryError(
-            f"{options.data}: the cluster was recovered by force {INCARNATION_MAX} times, and no epochs are left for one more"
+            f"{options.data}: the cluster was recovered by force {RECOVERIES_MAX} times, and no epochs are left for one more"
         )
     await _refuse_living_quorum(runtime.network, image, identity, options)
     last_term = stored.entries[-1].term if stored.entries else stored.base.term
