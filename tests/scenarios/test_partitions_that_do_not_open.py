@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_broker.partitions.handoff.owned_streams import stream_tags
-from ponor_broker.partitions.log.stream_port import StreamSource
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.errors import ErrorCode
@@ -146,7 +144,7 @@ def test_a_stream_that_its_partition_does_not_know_is_given_up_with_it() -> None
         source = world.leader()
         target = world.other(source)
         assert (await world.produce(source, 2)).error_code == ErrorCode.NONE
-        streams = cast("StreamSource", world.services[source].partitions.source._uploads)
+        streams = world.services[source].partitions.source._streams
         identity = world.services[source].partitions.find(world.topic_id, 0).identity
         (unknown,) = await streams.create_streams([stream_tags(identity, "time")])
         await streams.open_streams([(unknown, StreamEpoch(world.row().leader_epoch))])

@@ -284,7 +284,7 @@ class GroupWorld:
                     ErrorCode.REBALANCE_IN_PROGRESS,
                 }:
                     return error is ErrorCode.UNKNOWN_MEMBER_ID
-            error = await self.ask(lambda c: c.heartbeat(group, claim), 2.0)
+            error = await self.ask(_immediately(lambda c: c.heartbeat(group, claim)), 2.0)
             if error in {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS}:
                 return False
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
@@ -425,7 +425,7 @@ def test_a_session_ends_to_the_millisecond() -> None:
         claim = MemberClaim(joined.member_id, None, 1)
         assert await world._sync("g", claim, joined)
         await asyncio.sleep(SESSION_MS / 1000 - 0.001)
-        assert await world.ask(lambda c: c.heartbeat("g", claim), 1.0) is ErrorCode.NONE
+        assert await world.ask(_immediately(lambda c: c.heartbeat("g", claim)), 1.0) is ErrorCode.NONE
         last_heard = world.simulation.loop.time()
         describe = _immediately(lambda c: c.describe_group("g").state)
         await asyncio.sleep(last_heard + SESSION_MS / 1000 - 0.001 - world.simulation.loop.time())

@@ -74,8 +74,9 @@ class CleaningRig:
     ) -> int:
         """One batch; returns its base offset."""
         assert self.partition is not None
-        result = await self.partition.append_batch(build_batch(records, **options))  # type: ignore[arg-type]
-        return result.base_offset
+        base_offset = self.partition.log_end_offset
+        await self.partition.append_batch(build_batch(records, **options))  # type: ignore[arg-type]
+        return base_offset
 
     def roll(self) -> None:
         """Close the active segment."""

@@ -6,13 +6,13 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
-from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads
+from ponor_broker.handlers.fetch.cold_reads import ColdReads
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.handlers.fetch.fetch_parking import FetchParking
-from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache, SessionLimits
+from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache
 from ponor_broker.partitions.handoff.handoff_source import HandoffSource
 from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.move_operations import LeavingPartition, LedPartition, MoveOutcome
@@ -139,18 +139,27 @@ class FetchRig:
         self.partitions = self._partitions(topics, opener)
         self.tasks.spawn(self.partitions.run(), "partitions")
         self.backlog = AnswerBacklog(1 << 30)
+        settings = replace(
+            self.settings,
+            fetch_session_slots_max=self.slots_max,
+            fetch_session_bytes_max=self.session_bytes_max,
+            fetch_sessions_bytes_max=self.sessions_bytes_max,
+            cold_reads_in_flight_max=2,
+            cold_reads_waiting_max=100,
+            cold_read_bytes_max=1 << 20,
+            cold_read_bytes_per_s_max=0,
+        )
         self.sessions = FetchSessionCache(
-            SessionLimits(self.slots_max, self.session_bytes_max, self.sessions_bytes_max),
+            settings,
             clock=self.clock,
             randomness=SeededRandomness(),
             telemetry=self.telemetry,
         )
         self.parking = FetchParking(self.settings.parked_fetches_max, self.telemetry)
-        limits = ColdReadLimits(2, 100, 1 << 20, 0, 20_000)
         self.handler = FetchHandler(
             self.partitions,
             self.backlog,
-            ColdReads(limits, clock=self.clock, telemetry=self.telemetry),
+            ColdReads(settings, clock=self.clock, telemetry=self.telemetry),
             self.sessions,
             self.parking,
             self.permission.serving,

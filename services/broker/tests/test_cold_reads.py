@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads, FairSlots
+from ponor_broker.handlers.fetch.cold_reads import ColdReads, FairSlots
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.settings import BrokerSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.telemetry import Telemetry
 from s3stream.records import StreamRecord
@@ -113,19 +115,12 @@ class SlowStream:
 
 
 @contextmanager
-def reads(**limits: int) -> Iterator[tuple[ColdReads, Telemetry]]:
+def reads(**limits: Any) -> Iterator[tuple[ColdReads, Telemetry]]:
     telemetry = Telemetry()
-    whole = {
-        "in_flight_max": 1,
-        "waiting_max": 10,
-        "read_bytes_max": 1 << 20,
-        "bytes_per_s_max": 0,
-        "ms_max": 20_000,
-    }
-    yield (
-        ColdReads(ColdReadLimits(**{**whole, **limits}), clock=SteppedClock(), telemetry=telemetry),
-        telemetry,
+    settings = BrokerSettings(
+        cold_reads_in_flight_max=1, cold_reads_waiting_max=10, cold_read_bytes_per_s_max=0
     )
+    yield ColdReads(replace(settings, **limits), clock=SteppedClock(), telemetry=telemetry), telemetry
 
 
 async def cold_partition(batches: int = 3) -> tuple[Partition, SlowStream]:
@@ -139,7 +134,7 @@ async def cold_partition(batches: int = 3) -> tuple[Partition, SlowStream]:
 
 async def test_only_so_many_wait() -> None:
     partition, slow = await cold_partition()
-    with reads(waiting_max=2) as (cold, telemetry):
+    with reads(cold_reads_waiting_max=2) as (cold, telemetry):
         waiting = [asyncio.create_task(cold.read(n, partition, 0, 1000, ms_max=None)) for n in range(3)]
         await turns()
         states = {labels[0]: value for labels, value in telemetry.gauges("ponor_cold_reads")}
@@ -159,7 +154,7 @@ async def test_only_so_many_wait() -> None:
 async def test_a_read_has_a_size() -> None:
     partition, slow = await cold_partition()
     slow.gate.set()
-    with reads(read_bytes_max=1) as (cold, _):
+    with reads(cold_read_bytes_max=1) as (cold, _):
         records = await cold.read(0, partition, 0, 1 << 30, ms_max=None)
         assert isinstance(records, list)
         assert len(records) == 1
@@ -167,7 +162,7 @@ async def test_a_read_has_a_size() -> None:
 
 async def test_too_slow_is_an_error_or_nothing() -> None:
     partition, slow = await cold_partition()
-    with reads(ms_max=1) as (cold, _):
+    with reads(cold_read_ms_max=1) as (cold, _):
         alone = await cold.read(0, partition, 0, 1000, ms_max=None)
         assert isinstance(alone, PartitionError)
         assert alone.code.retriable

@@ -18,21 +18,29 @@ from ponor_broker.requests.connection import (
     Response,
 )
 from ponor_broker.requests.request_flow import QUEUED_STARTS_PER_TURN_MAX, RequestFlow
+from ponor_broker.requests.running_requests import RequestsUnderWay
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer
 from ponor_runtime.system import SystemClock
+
+from services.broker.tests.serving_kit import Permission
 
 PRODUCE = b"\x00\x00"
 FETCH = b"\x00\x01"
 
 
+def _refuse_to_begin_again() -> Response:
+    raise AssertionError("permission to answer is never withdrawn here")
+
+
 class Broker:
-    """Starts Produces as pending answers and all else as futures, both for the test to resolve."""
+    """Starts Produces as pending answers and other requests as running ones; the test completes both."""
 
     def __init__(self) -> None:
         self.started: list[bytes] = []
         self.pending: dict[bytes, PendingAnswer] = {}
         self.work: dict[bytes, asyncio.Future[Response]] = {}
+        self._under_way = RequestsUnderWay(Permission(SystemClock()).serving, SystemClock())
 
     def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
         name = bytes(frame[2:])
@@ -44,8 +52,8 @@ class Broker:
         if frame.startswith(PRODUCE):
             self.pending[name] = PendingAnswer()
             return self.pending[name]
-        self.work[name] = asyncio.get_running_loop().create_future()
-        return self.work[name]
+        work = self.work[name] = asyncio.get_running_loop().create_future()
+        return self._under_way.add(work, self._under_way.serving.epoch, _refuse_to_begin_again)
 
 
 class Wire:

@@ -11,21 +11,22 @@ from typing import Any
 
 import pytest
 import uvloop
-from ponor_broker.listener.kafka_listener import KafkaListener, ListenerSettings
+from ponor_broker.listener.kafka_listener import KafkaListener
 from ponor_broker.requests.connection import Answer, ConnectionContext
 from ponor_broker.requests.request_flow import AnswerBacklog
+from ponor_broker.settings import BrokerSettings
 from ponor_runtime.system import SystemClock
 from ponor_runtime.telemetry import Telemetry
 
-LIMITS = ListenerSettings(
+LIMITS = BrokerSettings(
     connections_max=10,
     connections_per_address_max=10,
     request_bytes_max=1 << 22,
     control_request_bytes_max=1 << 22,
     receive_bytes_max=1 << 22,
     in_flight_bytes_max=1 << 22,
-    idle_ms_max=600_000,
-    stall_ms_max=600_000,
+    connection_idle_ms_max=600_000,
+    request_stall_ms_max=600_000,
 )
 
 
@@ -54,7 +55,7 @@ class Echo:
 
 @asynccontextmanager
 async def serving(
-    limits: ListenerSettings = LIMITS,
+    limits: BrokerSettings = LIMITS,
 ) -> AsyncIterator[tuple[KafkaListener, Echo, AnswerBacklog]]:
     echo, backlog = Echo(), AnswerBacklog(1 << 30)
     listener = await KafkaListener.bind(
@@ -140,7 +141,7 @@ async def test_good_requests_before_a_malformed_one_are_answered_and_a_large_req
 
 @on_uvloop
 async def test_a_full_receive_budget_lets_small_requests_through_in_drops() -> None:
-    limits = replace(LIMITS, receive_bytes_max=1 << 16, stall_ms_max=6_000)
+    limits = replace(LIMITS, receive_bytes_max=1 << 16, request_stall_ms_max=6_000)
     async with serving(limits) as (listener, echo, _):
         greedy_reader, greedy = await asyncio.open_connection("127.0.0.1", listener.port)
         greedy.write((1 << 17).to_bytes(4, "big") + b"\x00\x00only the beginning")
@@ -181,7 +182,13 @@ async def test_a_reader_that_does_not_read_is_not_served_further_and_memory_stay
 
 @on_uvloop
 async def test_claims_of_half_sent_requests_are_bounded_and_freed_by_a_stall() -> None:
-    limits = ListenerSettings(10, 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 600_000, 6_000)
+    limits = replace(
+        LIMITS,
+        request_bytes_max=1 << 20,
+        control_request_bytes_max=1 << 20,
+        receive_bytes_max=1 << 20,
+        request_stall_ms_max=6_000,
+    )
     async with serving(limits) as (listener, echo, _):
         greedy = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
         for _, writer in greedy:
@@ -198,7 +205,7 @@ async def test_claims_of_half_sent_requests_are_bounded_and_freed_by_a_stall() -
 
 @on_uvloop
 async def test_idle_clients_and_too_many_clients_are_dropped() -> None:
-    limits = ListenerSettings(2, 2, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 6_000, 600_000)
+    limits = replace(LIMITS, connections_max=2, connection_idle_ms_max=6_000)
     async with serving(limits) as (listener, _, _):
         first = await asyncio.open_connection("127.0.0.1", listener.port)
         second = await asyncio.open_connection("127.0.0.1", listener.port)

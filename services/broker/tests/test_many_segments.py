@@ -159,7 +159,7 @@ async def test_a_meta_stream_of_rolls_and_drops_is_rewritten_and_trimmed() -> No
             partition.log.drop_before(partition.high_watermark - 5)
             for stream in partition.streams:
                 stream.committed_offset = stream.confirmed_offset  # type: ignore[misc]
-            await partition.trim_meta()
+            await partition.meta_stream.trim_rewritten()
     held = sum(len(record.payload) for record in meta.records if record.base_offset >= meta.start_offset)
     assert held < 8 * CHANGES_BYTES_MAX
 

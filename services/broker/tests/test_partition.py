@@ -289,7 +289,7 @@ async def test_offsets_by_time_with_and_without_a_time_stream(is_cold: bool) -> 
     for number in range(20):
         await _durable(partition, batch(5, timestamp=1000 * (number + 1)))
         if number == 3:
-            assert partition.wants_time_stream
+            assert partition.state.wants_time_stream
             await rig.owned.add_time_streams([partition])
         if number % 4 == 0:
             hook()
@@ -349,7 +349,7 @@ async def test_the_meta_stream_stays_small_over_many_uploads() -> None:
         hook()
         if number % 50 == 0:
             meta.committed_offset = meta.confirmed_offset
-            await partition.trim_meta()
+            await partition.meta_stream.trim_rewritten()
     held = sum(len(record.payload) for record in meta.records)
     assert meta.start_offset > 0
     assert held < 200_000

@@ -2,7 +2,7 @@
 
 Values come from `--set NAME=VALUE` or a configuration file. Each service and library declares its settings in
 its own dataclass. A field declares bounds and meaning with `setting(default, minimum=.., maximum=.., unit=..,
-doc=..)` or with the same keys in `field(metadata={"min", "max", "unit", "doc", "choices"})`. The fields of a
+doc=..)` (the unit is omitted if the name contains it: bytes, ms, percent) or with the same keys in `field(metadata={"min", "max", "unit", "doc", "choices"})`. The fields of a
 nested settings dataclass are read from the same flat names, so that a service can hold the settings of its
 libraries.
 """
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 _T = TypeVar("_T")
 _BYTE_UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_UNITS_IN_NAMES: Final = {"bytes_per_s": "bytes/s", "bytes": "bytes", "ms": "ms", "percent": "%"}
 _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -92,11 +93,16 @@ def describe(cls: type[Any]) -> list[SettingRow]:
             default=field.default,
             minimum=field.metadata.get("min"),
             maximum=field.metadata.get("max"),
-            unit=field.metadata.get("unit", ""),
+            unit=field.metadata.get("unit") or _unit_of(name),
             doc=field.metadata.get("doc", ""),
         )
         for name, kind, field in _fields_of(cls)
     ]
+
+
+def _unit_of(name: str) -> str:
+    """Return the unit that the name contains; empty for a plain number."""
+    return next((unit for part, unit in _UNITS_IN_NAMES.items() if f"_{part}_" in f"{name}_"), "")
 
 
 def describe_values(settings: object) -> list[tuple[SettingRow, object]]:

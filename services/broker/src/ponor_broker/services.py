@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
 
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
@@ -32,7 +31,6 @@ from ponor_broker.budgets import export_limits
 from ponor_broker.configs.description import ConfigDescriptions
 from ponor_broker.configs.sources import ConfigSources
 from ponor_broker.groups.coordinator import GroupCoordinator
-from ponor_broker.groups.ports import OffsetsPartitions
 from ponor_broker.handlers.authorization import create_acls, delete_acls, describe_acls
 from ponor_broker.handlers.cluster.api_versions import VERSION_MAX, VERSION_MIN, ApiVersionsHandler
 from ponor_broker.handlers.cluster.describe_cluster import describe_cluster
@@ -42,10 +40,10 @@ from ponor_broker.handlers.cluster.update_features import update_features
 from ponor_broker.handlers.configs.alter_configs import AlterConfigsHandler
 from ponor_broker.handlers.configs.config_resources import list_config_resources
 from ponor_broker.handlers.configs.describe_configs import DescribeConfigsHandler
-from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads
+from ponor_broker.handlers.fetch.cold_reads import ColdReads
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.handlers.fetch.fetch_parking import FetchParking
-from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache, SessionLimits
+from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache
 from ponor_broker.handlers.groups.groups import group_handlers
 from ponor_broker.handlers.metadata.describe_topic_partitions import describe_topic_partitions
 from ponor_broker.handlers.metadata.metadata import MetadataHandler
@@ -159,9 +157,7 @@ class BrokerServices:
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
         self.coordinator = GroupCoordinator(
-            # A cast, because futures are invariant in their result type; the partition's result
-            # class fulfils the port's protocol.
-            cast("OffsetsPartitions", self.partitions),
+            self.partitions,
             self.topics,
             self.topics,
             self.serving,
@@ -300,24 +296,12 @@ class BrokerServices:
 
     def _fetch_handler(self, backlog: AnswerBacklog) -> FetchHandler:
         settings, runtime = self._settings, self._runtime
-        cold_limits = ColdReadLimits(
-            in_flight_max=settings.cold_reads_in_flight_max,
-            waiting_max=settings.cold_reads_waiting_max,
-            read_bytes_max=settings.cold_read_bytes_max,
-            bytes_per_s_max=settings.cold_read_bytes_per_s_max,
-            ms_max=settings.cold_read_ms_max,
-        )
-        session_limits = SessionLimits(
-            slots_max=settings.fetch_session_slots_max,
-            session_bytes_max=settings.fetch_session_bytes_max,
-            bytes_max=settings.fetch_sessions_bytes_max,
-        )
         return FetchHandler(
             self.partitions,
             backlog,
-            ColdReads(cold_limits, clock=runtime.clock, telemetry=runtime.telemetry),
+            ColdReads(settings, clock=runtime.clock, telemetry=runtime.telemetry),
             FetchSessionCache(
-                session_limits,
+                settings,
                 clock=runtime.clock,
                 randomness=runtime.randomness,
                 telemetry=runtime.telemetry,

@@ -43,14 +43,12 @@ class BrokerSettings:
         104_857_600,
         minimum=KIB,
         maximum=2_147_483_647,
-        unit="bytes",
         doc="Kafka's socket.request.max.bytes: largest request.",
     )
     control_request_bytes_max: int = setting(
         4 * MIB,
         minimum=KIB,
         maximum=2_147_483_647,
-        unit="bytes",
         doc="Largest request other than Produce. Decoding such a request can need many times its "
         "size in memory.",
     )
@@ -58,28 +56,24 @@ class BrokerSettings:
         256 * MIB,
         minimum=MIB,
         maximum=1024 * GIB,
-        unit="bytes",
         doc="Requests that are still arriving, all clients together.",
     )
     in_flight_bytes_max: int = setting(
         256 * MIB,
         minimum=MIB,
         maximum=1024 * GIB,
-        unit="bytes",
         doc="Requests received and not answered yet, all clients together.",
     )
     connection_idle_ms_max: int = setting(
         600_000,
         minimum=100,
         maximum=DAY_MS,
-        unit="ms",
         doc="Kafka's connections.max.idle.ms: idle time after which a client is disconnected.",
     )
     request_stall_ms_max: int = setting(
         30_000,
         minimum=100,
         maximum=DAY_MS,
-        unit="ms",
         doc="A client that sends part of a request and then nothing for this time is disconnected.",
     )
 
@@ -88,14 +82,12 @@ class BrokerSettings:
         1_048_588,
         minimum=61,
         maximum=2_147_483_647,
-        unit="bytes",
         doc="Kafka's message.max.bytes: largest record batch of topics without max.message.bytes.",
     )
     timestamp_after_ms_max: int = setting(
         3_600_000,
         minimum=0,
         maximum=(1 << 63) - 1,
-        unit="ms",
         doc="Kafka's log.message.timestamp.after.max.ms: how far a record's timestamp may be "
         "ahead of the broker's clock.",
     )
@@ -103,14 +95,12 @@ class BrokerSettings:
         64 * MIB,
         minimum=MIB,
         maximum=2_147_483_647,
-        unit="bytes",
         doc="Largest decompressed size of a batch whose records are validated. Larger batches are refused.",
     )
     producer_expiration_ms: int = setting(
         DAY_MS,
         minimum=1_000,
         maximum=365 * DAY_MS,
-        unit="ms",
         doc="Kafka's producer.id.expiration.ms: idle time after which the state of an idempotent "
         "producer is deleted.",
     )
@@ -135,21 +125,18 @@ class BrokerSettings:
         57_671_680,
         minimum=KIB,
         maximum=2_147_483_647,
-        unit="bytes",
         doc="Kafka's fetch.max.bytes: largest Fetch response. A larger first batch is sent alone.",
     )
     fetch_answers_bytes_max: int = setting(
         512 * MIB,
         minimum=MIB,
         maximum=1024 * GIB,
-        unit="bytes",
         doc="Fetch responses in memory, all clients together. Above it, responses shrink to one batch.",
     )
     fetch_wait_ms_max: int = setting(
         300_000,
         minimum=0,
         maximum=DAY_MS,
-        unit="ms",
         doc="Longest wait of a Fetch for data; limits the client's max_wait_ms.",
     )
     parked_fetches_max: int = setting(
@@ -178,14 +165,12 @@ class BrokerSettings:
         16 * MIB,
         minimum=KIB,
         maximum=GIB,
-        unit="bytes",
         doc="Memory for the partitions of one fetch session. Above it, the client gets no session.",
     )
     fetch_sessions_bytes_max: int = setting(
         128 * MIB,
         minimum=KIB,
         maximum=64 * GIB,
-        unit="bytes",
         doc="Memory for the partitions of all fetch sessions. Above it, sessions are evicted or refused.",
     )
     cold_reads_in_flight_max: int = setting(
@@ -206,21 +191,18 @@ class BrokerSettings:
         2 * MIB,
         minimum=KIB,
         maximum=GIB,
-        unit="bytes",
         doc="Bytes that a Fetch gets from one read of the object store; a larger first batch is read whole.",
     )
     cold_read_bytes_per_s_max: int = setting(
         256 * MIB,
         minimum=0,
         maximum=1024 * GIB,
-        unit="bytes/s",
         doc="Rate of reads from the object store for Fetches, all clients together; 0: no limit.",
     )
     cold_read_ms_max: int = setting(
         20_000,
         minimum=100,
         maximum=600_000,
-        unit="ms",
         doc="Longest read from the object store for a Fetch. After it, the client gets a retriable error.",
     )
 
@@ -229,7 +211,6 @@ class BrokerSettings:
         300,
         minimum=0,
         maximum=10_000,
-        unit="ms",
         doc="How long a request waits for a partition that is moving. After it, the client gets a "
         "retriable error and looks up the leader. A Produce with acks=0 waits at least 5 s, "
         "because a refusal loses its records. 0: no wait.",
@@ -238,7 +219,6 @@ class BrokerSettings:
         64 * MIB,
         minimum=0,
         maximum=GIB,
-        unit="bytes",
         doc="Requests that wait for moving partitions, all partitions together. Further ones are "
         "refused immediately.",
     )
@@ -248,21 +228,15 @@ class BrokerSettings:
         GIB,
         minimum=KIB,
         maximum=2_147_483_647,
-        unit="bytes",
         doc="Kafka's log.segment.bytes, for topics without segment.bytes.",
     )
     segment_ms: int = setting(
-        7 * DAY_MS,
-        minimum=1_000,
-        maximum=1 << 62,
-        unit="ms",
-        doc="Kafka's log.roll.ms, for topics without segment.ms.",
+        7 * DAY_MS, minimum=1_000, maximum=1 << 62, doc="Kafka's log.roll.ms, for topics without segment.ms."
     )
     maintenance_interval_ms: int = setting(
         5_000,
         minimum=10,
         maximum=DAY_MS,
-        unit="ms",
         doc="Kafka's log.retention.check.interval.ms: shortest interval of retention and other "
         "maintenance. Rounds without work are skipped.",
     )
@@ -270,7 +244,6 @@ class BrokerSettings:
         15_000,
         minimum=10,
         maximum=DAY_MS,
-        unit="ms",
         doc="Kafka's log.cleaner.backoff.ms: pause of the log cleaner when no compacted partition "
         "needs cleaning.",
     )
@@ -278,7 +251,6 @@ class BrokerSettings:
         64 * MIB,
         minimum=KIB,
         maximum=64 * GIB,
-        unit="bytes",
         doc="Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one cleaning pass, 24 "
         "bytes per key. A partition with more keys needs several passes.",
     )
@@ -286,16 +258,11 @@ class BrokerSettings:
         32 * MIB,
         minimum=0,
         maximum=1024 * GIB,
-        unit="bytes/s",
         doc="Kafka's log.cleaner.io.max.bytes.per.second: bytes that the log cleaner reads and "
         "writes per second; 0: no limit.",
     )
     cleaner_busy_percent_max: int = setting(
-        25,
-        minimum=1,
-        maximum=100,
-        unit="%",
-        doc="Share of the event loop's time that the log cleaner may use.",
+        25, minimum=1, maximum=100, doc="Share of the event loop's time that the log cleaner may use."
     )
     auto_create_topics: bool = setting(
         True, doc="Kafka's auto.create.topics.enable: a Metadata request for an unknown topic creates it."
@@ -312,14 +279,12 @@ class BrokerSettings:
         15_000,
         minimum=100,
         maximum=600_000,
-        unit="ms",
         doc="Longest wait for the controller while a client waits for the response.",
     )
     self_fence_ms: int = setting(
         -1,
         minimum=-1,
         maximum=3_600_000,
-        unit="ms",
         doc="The broker serves no partition while its metadata are older than this or the leading "
         "controller has been silent for longer. -1: two thirds of the controllers' "
         "session_timeout_ms with an object WAL, disabled with a file WAL. 0: disabled.",
@@ -328,7 +293,6 @@ class BrokerSettings:
         60_000,
         minimum=0,
         maximum=3_600_000,
-        unit="ms",
         doc="How long a stopping broker waits for its partitions to move to other brokers; 0: no drain.",
     )
     takeovers_in_flight_max: int = setting(
@@ -342,21 +306,18 @@ class BrokerSettings:
         256 * MIB,
         minimum=MIB,
         maximum=64 * GIB,
-        unit="bytes",
         doc="Memory for records of the logs that this broker recovers for failed brokers.",
     )
     load_report_ms: int = setting(
         1_000,
         minimum=200,
         maximum=600_000,
-        unit="ms",
         doc="Interval of load reports to the balancer. A broker without traffic sends none.",
     )
     shutdown_upload_ms_max: int = setting(
         2_500,
         minimum=0,
         maximum=600_000,
-        unit="ms",
         doc="Longest upload at a stop. The remaining data stays in the write-ahead log.",
     )
 

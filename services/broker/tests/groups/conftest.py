@@ -12,12 +12,11 @@ from uuid import UUID
 
 import pytest
 from ponor_broker.groups.coordinator import GroupCoordinator
-from ponor_broker.groups.events import HeartbeatRequest, JoinRequest, LeaveRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import (
     Answer,
     AnswerBody,
     CancelTimer,
-    HeartbeatAnswer,
     Instruction,
     JoinAnswer,
     LeaveAnswer,
@@ -28,7 +27,7 @@ from ponor_broker.groups.instructions import (
 )
 from ponor_broker.groups.member import JoinProtocol, RequestId
 from ponor_broker.groups.membership import Membership
-from ponor_broker.groups.ports import AppendResult, PartitionCallback
+from ponor_broker.groups.ports import PartitionCallback
 from ponor_broker.groups.records import GroupRecord
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
@@ -103,7 +102,9 @@ class Story:
             )
             self._run(self.membership.sync(request))
         elif verb == "beats":
-            self._run(self.membership.heartbeat(HeartbeatRequest(self._claim(who), self._number(who))))
+            error, instructions = self.membership.heartbeat(self._claim(who))
+            self._followed.append(f"{who}: {'fine' if error is ErrorCode.NONE else error.name}")
+            self._run(instructions)
         elif verb == "leaves":
             claims = tuple(self._claim(client) for client in [who, *rest])
             self._run(self.membership.leave(LeaveRequest(claims, self._number(who))))
@@ -216,8 +217,6 @@ class Story:
                 return error.name
             case SyncAnswer(error, _, _, assignment):
                 return f"gets {assignment.decode()}" if error is ErrorCode.NONE else error.name
-            case HeartbeatAnswer(error):
-                return "fine" if error is ErrorCode.NONE else error.name
             case LeaveAnswer(results):
                 return " ".join("gone" if error is ErrorCode.NONE else error.name for _, error in results)
 
@@ -287,11 +286,6 @@ class VirtualClock:
             await asyncio.sleep(0)
 
 
-@dataclass
-class Appended:
-    base_offset: int
-
-
 class MemoryPartition:
     """A partition of `__consumer_offsets` whose disk can be slow or refuse; what is durable survives a restart."""
 
@@ -303,7 +297,7 @@ class MemoryPartition:
         self.refusal: Exception | None = None
         self.trim_refusal: Exception | None = None
         self.read_failures = 0
-        self._under_way: list[tuple[bytearray, asyncio.Future[AppendResult]]] = []
+        self._under_way: list[tuple[bytearray, asyncio.Future[None]]] = []
 
     @property
     def log_end_offset(self) -> int:
@@ -318,10 +312,10 @@ class MemoryPartition:
         while self.log and BatchView(memoryview(self.log[0])).next_offset <= offset:
             del self.log[0]
 
-    def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
+    def append_batch(self, batch: bytearray) -> asyncio.Future[None]:
         if self.refusal is not None:
             raise self.refusal
-        done: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.append((batch, done))
         if not self.is_slow:
             asyncio.get_running_loop().call_soon(self.sync)
@@ -336,9 +330,9 @@ class MemoryPartition:
             end = BatchView(memoryview(self.log[-1])).next_offset if self.log else self.log_start_offset
             view.stamp(end, view.leader_epoch)
             self.log.append(batch)
-            told.append((done, end))
-        for done, end in reversed(told) if told_backwards else told:
-            done.set_result(Appended(end))
+            told.append(done)
+        for done in reversed(told) if told_backwards else told:
+            done.set_result(None)
 
     def fail(self, error: Exception) -> None:
         for _, done in self._under_way:

@@ -175,12 +175,12 @@ async def test_groups_and_offsets_survive_a_kill(world: Any) -> None:
     assert [m.assignment for m in description.members] == [
         b"share of " + c.member_id.encode() for c in (first, second)
     ]
-    assert await coordinator.heartbeat("g", first) is ErrorCode.NONE
+    assert coordinator.heartbeat("g", first) is ErrorCode.NONE
     await world.clock.pass_ms(9_000)
-    assert await coordinator.heartbeat("g", first) is ErrorCode.NONE
+    assert coordinator.heartbeat("g", first) is ErrorCode.NONE
     await world.clock.pass_ms(1_001)
-    assert await coordinator.heartbeat("g", second) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert await coordinator.heartbeat("g", first) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert coordinator.heartbeat("g", second) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert coordinator.heartbeat("g", first) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 async def test_what_was_not_durable_is_gone_after_a_kill(world: Any) -> None:
@@ -203,14 +203,14 @@ async def test_while_its_partition_is_read_a_group_answers_so(world: Any) -> Non
     world.close_partition(index)
     coordinator = world.coordinator
     assert (await coordinator.join_group("g", joining())).error is ErrorCode.NOT_COORDINATOR
-    assert await coordinator.heartbeat("g", NOBODY) is ErrorCode.NOT_COORDINATOR
+    assert coordinator.heartbeat("g", NOBODY) is ErrorCode.NOT_COORDINATOR
     assert coordinator.fetch_offsets("g", None) is ErrorCode.NOT_COORDINATOR
     world.open_partition(index).read_failures = 2
     await world.clock.settle()
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await coordinator.join_group("g", joining())).error is loading
     assert (await coordinator.sync_group("g", SyncRequest(NOBODY, None, None, {}))).error is loading
-    assert await coordinator.heartbeat("g", NOBODY) is ErrorCode.NONE
+    assert coordinator.heartbeat("g", NOBODY) is ErrorCode.NONE
     assert await coordinator.leave_group("g", (NOBODY,)) is loading
     assert await coordinator.commit_offsets("g", NOBODY, {}) is loading
     assert coordinator.fetch_offsets("g", None) is loading

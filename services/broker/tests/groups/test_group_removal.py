@@ -337,7 +337,7 @@ async def test_when_memory_is_full_new_things_are_refused_and_old_ones_go_on(
     long = {("t", 1): CommittedOffset(1, metadata="x" * 4_000)}
     assert await coordinator.commit_offsets("h0", NOBODY, long) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert await coordinator.commit_offsets("h0", NOBODY, {("t", 0): CommittedOffset(2)}) is ErrorCode.NONE
-    assert await coordinator.heartbeat("g", member) is ErrorCode.NONE
+    assert coordinator.heartbeat("g", member) is ErrorCode.NONE
     assert coordinator.describe_group("g").state is GroupState.STABLE
     (said,) = [record.getMessage() for record in caplog.records]
     assert "groups_memory_bytes_max" in said

@@ -66,7 +66,7 @@ class Member:
             self.share = None
 
     async def _beat(self) -> None:
-        while await self.world.coordinator.heartbeat("g", self.claim) is ErrorCode.NONE:
+        while self.world.coordinator.heartbeat("g", self.claim) is ErrorCode.NONE:
             await self.world.clock.sleep(3)
 
     def _request(self) -> JoinRequest:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from ponor_broker.groups.events import HeartbeatRequest, JoinRequest, LeaveRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import (
     Answer,
     AnswerBody,
@@ -100,7 +100,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(client=CLIENTS)
     def beat(self, client: str) -> None:
-        self._run(self.membership.heartbeat(HeartbeatRequest(self._claim(client), self._number(client))))
+        self._run(self.membership.heartbeat(self._claim(client))[1])
 
     @rule(client=CLIENTS)
     def commit(self, client: str) -> None:

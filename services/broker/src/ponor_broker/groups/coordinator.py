@@ -391,14 +391,14 @@ class GroupCoordinator:
         shard = self._shard(group_id)
         return SyncAnswer(shard) if isinstance(shard, ErrorCode) else await shard.sync(group_id, request)
 
-    async def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
+    def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
         """Heartbeat."""
         shard = self._shard(group_id)
         if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # The member must not rejoin because its coordinator restarted: its session restarts
             # after the load.
             return ErrorCode.NONE
-        return shard if isinstance(shard, ErrorCode) else await shard.heartbeat(group_id, claim)
+        return shard if isinstance(shard, ErrorCode) else shard.heartbeat(group_id, claim)
 
     async def leave_group(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> ErrorCode | LeaveAnswer:
         """LeaveGroup."""

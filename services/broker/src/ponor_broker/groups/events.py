@@ -64,14 +64,6 @@ class SyncRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
-    """A Heartbeat."""
-
-    claim: MemberClaim
-    request: RequestId = UNNUMBERED
-
-
-@dataclass(frozen=True, slots=True)
 class LeaveRequest:
     """A LeaveGroup. An empty member id with an instance id means that an administrator removes a
     static member.

@@ -32,36 +32,6 @@ from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.timers import TimerQueue
 
 
-class WaitingRequests:
-    """Assigns numbers to requests and delivers their answers. Answers to disconnected clients are
-    dropped.
-
-    A member has at most one JoinGroup and one SyncGroup waiting; everything else is answered within
-    the call.
-    """
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._answers: dict[RequestId, asyncio.Future[AnswerBody]] = {}
-
-    def __len__(self) -> int:
-        return len(self._answers)
-
-    def open(self) -> tuple[RequestId, asyncio.Future[AnswerBody]]:
-        """Return a number for a new request, and the future of its answer."""
-        self._last += 1
-        request = RequestId(self._last)
-        answer: asyncio.Future[AnswerBody] = asyncio.get_running_loop().create_future()
-        self._answers[request] = answer
-        return request, answer
-
-    def settle(self, request: RequestId, body: AnswerBody) -> None:
-        """Deliver an answer, exactly one per request."""
-        answer = self._answers.pop(request)
-        if not answer.done():
-            answer.set_result(body)
-
-
 class GroupActions:
     """The actions of one shard."""
 
@@ -79,24 +49,32 @@ class GroupActions:
         self._settings = settings
         self._clock = clock
         self._timers = timers
-        self._waiting = WaitingRequests()
+        self._last_request = 0
+        self._answers: dict[RequestId, asyncio.Future[AnswerBody]] = {}
         self._writes = 0
 
     @property
     def waiting_count(self) -> int:
         """Number of requests without an answer."""
-        return len(self._waiting)
+        return len(self._answers)
 
     def open_request(self) -> tuple[RequestId, asyncio.Future[AnswerBody]]:
-        """Return a number for a new request, and the future of its answer."""
-        return self._waiting.open()
+        """Return a number for a new request, and the future of its answer. A member has at most one
+        JoinGroup and one SyncGroup waiting; everything else is answered within the call.
+        """
+        self._last_request += 1
+        request = RequestId(self._last_request)
+        answer = self._answers[request] = asyncio.get_running_loop().create_future()
+        return request, answer
 
     def run(self, group: Group, instructions: list[Instruction]) -> None:
         """Execute instructions in order, then update the group's budget."""
         for instruction in instructions:
             match instruction:
                 case Answer(request, body):
-                    self._waiting.settle(request, body)
+                    answer = self._answers.pop(request)
+                    if not answer.done():  # otherwise the client has disconnected
+                        answer.set_result(body)
                 case SetTimer(timer, delay_ms):
                     self._timers.set((self, group, timer), delay_ms, partial(self._timer_fired, group, timer))
                 case CancelTimer(timer):

@@ -158,8 +158,3 @@ class GroupTable:
         assert group in self
         del self._groups[group.group_id]
         self.budget.forget(group)
-
-    def clear(self) -> None:
-        """Remove all groups."""
-        for group in self:
-            self.remove(group)

@@ -49,20 +49,13 @@ class SyncAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
-    """The answer to a Heartbeat."""
-
-    error: ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
 class LeaveAnswer:
     """The answer to a LeaveGroup: one result per leaving member, in order."""
 
     results: tuple[tuple[MemberClaim, ErrorCode], ...]
 
 
-AnswerBody: TypeAlias = JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer
+AnswerBody: TypeAlias = JoinAnswer | SyncAnswer | LeaveAnswer
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 
-from ponor_broker.groups.events import HeartbeatRequest, JoinRequest, LeaveRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import (
-    HeartbeatAnswer,
     Instruction,
     JoinAnswer,
     LeaveAnswer,
@@ -275,15 +274,14 @@ class Membership:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else None
 
-    def heartbeat(self, request: HeartbeatRequest) -> list[Instruction]:
+    def heartbeat(self, claim: MemberClaim) -> tuple[ErrorCode, list[Instruction]]:
         """Handle a Heartbeat. REBALANCE_IN_PROGRESS makes the member rejoin; it is not a failure."""
-        error = self._refusal_of_generation(request.claim)
-        if error is None:
-            self._note_alive(request.claim)
-            preparing = self.state is GroupState.PREPARING_REBALANCE
-            error = ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
-        self._out.answer(request.request, HeartbeatAnswer(error))
-        return self._out.drain()
+        error = self._refusal_of_generation(claim)
+        if error is not None:
+            return error, []
+        self._note_alive(claim)
+        preparing = self.state is GroupState.PREPARING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._out.drain()
 
     def commit(self, claim: MemberClaim) -> tuple[ErrorCode, list[Instruction]]:
         """Check whether the client may commit offsets; counts as a heartbeat.

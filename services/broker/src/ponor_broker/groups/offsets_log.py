@@ -22,7 +22,7 @@ from ponor_kafka.record_builder import build_batch
 from ponor_runtime.turns import turn
 from s3stream.errors import S3StreamError, StreamClosedError, StreamFencedError, StreamNotFoundError
 
-from ponor_broker.groups.ports import AppendResult, OffsetsPartition
+from ponor_broker.groups.ports import OffsetsPartition
 from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, encode_entry
 from ponor_broker.groups.records import Entry, GroupKey, OffsetKey
 
@@ -168,7 +168,7 @@ class OffsetsLog:
         appended.add_done_callback(partial(self._ended, write))
         return ErrorCode.NONE
 
-    def _ended(self, write: _Write, appended: asyncio.Future[AppendResult]) -> None:
+    def _ended(self, write: _Write, appended: asyncio.Future[None]) -> None:
         error = StreamClosedError("cancelled") if appended.cancelled() else appended.exception()
         write.outcome = ErrorCode.NONE if error is None else _code_of(error)
         self.failures += error is not None

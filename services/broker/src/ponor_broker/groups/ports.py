@@ -14,15 +14,6 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 
-class AppendResult(Protocol):
-    """Result of a durable append."""
-
-    @property
-    def base_offset(self) -> int:
-        """Kafka offset of the batch's first record."""
-        ...
-
-
 class OffsetsPartition(Protocol):
     """One open partition of `__consumer_offsets`, led by this broker."""
 
@@ -41,7 +32,7 @@ class OffsetsPartition(Protocol):
         """Kafka offset of the next batch."""
         ...
 
-    def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
+    def append_batch(self, batch: bytearray) -> asyncio.Future[None]:
         """Append one v2 record batch; its base offset and leader epoch are written in place.
 
         The future resolves when the batch is durable, in call order. It fails, or the call raises,

@@ -21,7 +21,6 @@ class GroupSettings:
         3_000,
         minimum=0,
         maximum=600_000,
-        unit="ms",
         doc="Kafka's group.initial.rebalance.delay.ms: how long the first rebalance of an empty "
         "group waits for more members.",
     )
@@ -29,21 +28,18 @@ class GroupSettings:
         6_000,
         minimum=1,
         maximum=1_800_000,
-        unit="ms",
         doc="Kafka's group.min.session.timeout.ms: shortest session timeout that a member may request.",
     )
     group_max_session_timeout_ms: int = setting(
         1_800_000,
         minimum=1,
         maximum=2_147_483_647,
-        unit="ms",
         doc="Kafka's group.max.session.timeout.ms: longest session timeout that a member may request.",
     )
     group_new_member_join_timeout_ms: int = setting(
         300_000,
         minimum=1,
         maximum=1_800_000,
-        unit="ms",
         doc="How long a new member may wait in its first join. Kafka's fixed value is 5 minutes.",
     )
     group_members_max: int = setting(
@@ -63,7 +59,6 @@ class GroupSettings:
         512 << 20,
         minimum=1 << 16,
         maximum=1 << 40,
-        unit="bytes",
         doc="Memory for the groups, members and committed offsets of this broker. Above it, new "
         "ones get COORDINATOR_NOT_AVAILABLE; existing ones continue.",
     )
@@ -71,7 +66,6 @@ class GroupSettings:
         16 << 20,
         minimum=1 << 10,
         maximum=64 << 20,
-        unit="bytes",
         doc="Largest write of the group coordinator: a group with the subscriptions and "
         "assignments of all members, or the offsets of one commit.",
     )
@@ -79,7 +73,6 @@ class GroupSettings:
         4_096,
         minimum=0,
         maximum=32_767,
-        unit="bytes",
         doc="Kafka's offset.metadata.max.bytes: longest text stored with a committed offset, in "
         "UTF-16 code units as in Kafka.",
     )
@@ -87,7 +80,6 @@ class GroupSettings:
         5 << 20,
         minimum=1 << 10,
         maximum=64 << 20,
-        unit="bytes",
         doc="Kafka's offsets.load.buffer.size: bytes read at a time while a partition of "
         "__consumer_offsets is loaded.",
     )
@@ -95,7 +87,6 @@ class GroupSettings:
         256 << 10,
         minimum=1 << 10,
         maximum=1 << 40,
-        unit="bytes",
         doc="A partition of __consumer_offsets is rewritten only when its log is at least this long.",
     )
     offsets_rewrite_ratio: int = setting(
@@ -109,14 +100,12 @@ class GroupSettings:
         604_800_000,
         minimum=1,
         maximum=1 << 62,
-        unit="ms",
         doc="Kafka's offsets.retention.minutes: how long offsets are kept after no group member uses them.",
     )
     offsets_retention_check_interval_ms: int = setting(
         600_000,
         minimum=1,
         maximum=86_400_000,
-        unit="ms",
         doc="Kafka's offsets.retention.check.interval.ms: interval of the search for expired offsets.",
     )
     coordinator_writes_in_flight_max: int = setting(
@@ -130,7 +119,6 @@ class GroupSettings:
         2_000,
         minimum=0,
         maximum=60_000,
-        unit="ms",
         doc="How long a request waits until the partition of __consumer_offsets for its group is "
         "created, opened and loaded. After it, the client gets COORDINATOR_NOT_AVAILABLE or "
         "COORDINATOR_LOAD_IN_PROGRESS. 0: no wait.",
@@ -139,7 +127,6 @@ class GroupSettings:
         5_000,
         minimum=1,
         maximum=300_000,
-        unit="ms",
         doc="Kafka's offsets.commit.timeout.ms: longest wait for a commit to become durable. "
         "After it, the client gets COORDINATOR_NOT_AVAILABLE, and the commit may still "
         "succeed.",

@@ -16,11 +16,11 @@ from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps
 
-from ponor_broker.groups.events import HeartbeatRequest, JoinRequest, LeaveRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
-from ponor_broker.groups.instructions import HeartbeatAnswer, JoinAnswer, LeaveAnswer, SyncAnswer
+from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.log_rewrite import LogRewrite
 from ponor_broker.groups.member import MEMBER_BYTES, protocols_bytes
 from ponor_broker.groups.offsets import TopicPartition
@@ -202,16 +202,14 @@ class GroupShard:
         assert isinstance(body, SyncAnswer)
         return body
 
-    async def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
+    def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
         """Heartbeat."""
         group = self._table.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        number, answer = self._actions.open_request()
-        self._actions.run(group, group.membership.heartbeat(HeartbeatRequest(claim, number)))
-        body = await answer
-        assert isinstance(body, HeartbeatAnswer)
-        return body.error
+        error, instructions = group.membership.heartbeat(claim)
+        self._actions.run(group, instructions)
+        return error
 
     async def leave(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> LeaveAnswer:
         """LeaveGroup."""

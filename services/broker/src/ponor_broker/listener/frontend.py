@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from ponor_runtime.runtime import Runtime
 
-from ponor_broker.listener.kafka_listener import KafkaListener, ListenerSettings
+from ponor_broker.listener.kafka_listener import KafkaListener
 from ponor_broker.options import BrokerOptions
 from ponor_broker.requests.connection import RequestDispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog
@@ -51,16 +51,7 @@ async def bind_listener(
     return await KafkaListener.bind(
         options.kafka_host,
         options.kafka_port,
-        ListenerSettings(
-            connections_max=settings.connections_max,
-            connections_per_address_max=settings.connections_per_address_max,
-            request_bytes_max=settings.request_bytes_max,
-            control_request_bytes_max=settings.control_request_bytes_max,
-            receive_bytes_max=settings.receive_bytes_max,
-            in_flight_bytes_max=settings.in_flight_bytes_max,
-            idle_ms_max=settings.connection_idle_ms_max,
-            stall_ms_max=settings.request_stall_ms_max,
-        ),
+        settings,
         backlog=backlog,
         clock=runtime.clock,
         telemetry=runtime.telemetry,

@@ -1,11 +1,11 @@
 """The Kafka listener: sockets, their buffers and their limits.
 
-What lives here: the one place of the broker that knows sockets. Bytes become frames in `frame_receiver`, frames become ordered requests in
-`connection`. One shared scratch per loop receives for all connections (the loop calls `get_buffer`, receives and calls `buffer_updated`
-without a pause between), so an idle connection holds a few kilobytes.
+Bytes become frames in `frame_receiver`, and frames become ordered requests in `connection`. All connections
+of an event loop receive into one shared buffer: the loop calls `get_buffer`, receives, and calls
+`buffer_updated` without a pause in between. An idle connection therefore holds only a few kilobytes.
 
-Limits, all named in `ListenerSettings`: connections, bytes of frames that are arriving or waiting, bytes of requests in process, bytes of
-answers a client has not read, idle time, time without progress in the middle of a frame.
+`BrokerSettings` bounds connections, bytes of frames that are arriving or waiting, bytes of requests in
+process, bytes of answers that a client has not read, idle time, and time without progress within a request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 from ponor_runtime.budgets import BudgetExceededError, ByteBudget
@@ -27,6 +26,7 @@ from ponor_broker.listener.connection_limits import ConnectionCounts, RefusalLog
 from ponor_broker.listener.frame_receiver import FrameReceiver
 from ponor_broker.requests.connection import ClientConnection, ConnectionContext, RequestDispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog, RequestFlow
+from ponor_broker.settings import BrokerSettings
 
 LOG: Final = logging.getLogger("ponor.broker.listener")
 
@@ -47,26 +47,12 @@ JOINED_BYTES_MAX: Final = 16 << 10
 a small copy is cheap."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerSettings:
-    """Bounds of the listener; Kafka's names are in `ponor_broker.settings`."""
-
-    connections_max: int
-    connections_per_address_max: int
-    request_bytes_max: int
-    control_request_bytes_max: int
-    receive_bytes_max: int
-    in_flight_bytes_max: int
-    idle_ms_max: int
-    stall_ms_max: int
-
-
 class _Shared:
     """State that all connections of one listener share."""
 
     def __init__(
         self,
-        settings: ListenerSettings,
+        settings: BrokerSettings,
         backlog: AnswerBacklog,
         clock: Clock,
         telemetry: Telemetry,
@@ -298,11 +284,11 @@ class ClientProtocol(asyncio.BufferedProtocol):
             self._last_progress_ns = now_ns
         silent_ms = (now_ns - self._last_progress_ns) // 1_000_000
         settings = self._shared.settings
-        if self._receiver.is_mid_frame and not self._paused and silent_ms > settings.stall_ms_max:
+        if self._receiver.is_mid_frame and not self._paused and silent_ms > settings.request_stall_ms_max:
             self._refuse("stalled", f"no byte of an incomplete request for {silent_ms} ms")
-        elif silent_ms > settings.idle_ms_max and not self._connection.is_busy:
+        elif silent_ms > settings.connection_idle_ms_max and not self._connection.is_busy:
             self._refuse("idle", f"idle for {silent_ms} ms")
-        elif self._buffered_bytes() and silent_ms > settings.idle_ms_max:
+        elif self._buffered_bytes() and silent_ms > settings.connection_idle_ms_max:
             self._refuse("stalled", f"no answer was read for {silent_ms} ms")
 
     def _note_unread(self, unread_bytes: int) -> None:
@@ -331,7 +317,7 @@ class KafkaListener:
         cls,
         host: str,
         port: int,
-        settings: ListenerSettings,
+        settings: BrokerSettings,
         *,
         backlog: AnswerBacklog,
         clock: Clock,

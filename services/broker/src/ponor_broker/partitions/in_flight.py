@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 
@@ -30,12 +30,6 @@ class PlainAppend(Protocol):
     def settled(self, error: BaseException | None) -> None:
         """Complete the append; see `OnSettled`."""
         ...
-
-
-class AppendResult(NamedTuple):
-    """Result of a durable append."""
-
-    base_offset: int
 
 
 class InFlightAppends(deque[InFlightAppend]):

@@ -23,15 +23,13 @@ from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.in_flight import AppendResult, InFlightAppends, OnSettled, PlainAppend
+from ponor_broker.partitions.in_flight import InFlightAppends, OnSettled, PlainAppend
 from ponor_broker.partitions.log.meta_stream import MetaStream
 from ponor_broker.partitions.log.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.log.stream_port import PartitionStream
 from ponor_broker.partitions.service_state import ServiceState
 from ponor_broker.partitions.state.durable_state import DurableState, LogStart, producer_batch
-from ponor_broker.partitions.state.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
-from ponor_broker.partitions.state.producer_state import ProducerStates
 from ponor_broker.partitions.state.sequence_order import RefusedSequences, SequenceOrder
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 
@@ -70,8 +68,12 @@ class Partition:
         self.config = config
         self.plain_bytes_max = -1 if self.is_internal else config.plain_bytes_max
         """As `TopicConfig.plain_bytes_max`; -1 if clients may not write."""
-        self._meta = meta
-        self._state = state
+        self.index = identity.index
+        self.meta_stream = meta
+        self.state = state
+        """State that survives a move."""
+        self.producers = state.producers
+        self.epochs = state.epochs
         self._clock = clock
         self._settled_offset = log.confirmed_offset
         """Producer state, timestamps and watchers reflect all appends below; the log may be
@@ -89,21 +91,6 @@ class Partition:
         self._attend: Callable[[Partition], None] = lambda _: None
         self.service = ServiceState(identity)
         """Changed by `partition_closing`, and by a failed append."""
-
-    @property
-    def producers(self) -> ProducerStates:
-        """Idempotent producers."""
-        return self._state.producers
-
-    @property
-    def epochs(self) -> LeaderEpochs:
-        """Start offsets of leader epochs."""
-        return self._state.epochs
-
-    @property
-    def index(self) -> int:
-        """Number within the topic."""
-        return self.identity.index
 
     @property
     def log_start_offset(self) -> int:
@@ -127,7 +114,7 @@ class Partition:
     @property
     def max_timestamp(self) -> tuple[int, int]:
         """Largest timestamp of all readable records, and the base offset of its batch; −1 for none."""
-        checkpoint = self._state.checkpoint
+        checkpoint = self.state.checkpoint
         return checkpoint.max_timestamp, checkpoint.max_timestamp_offset
 
     @property
@@ -198,7 +185,7 @@ class Partition:
         producer: ProducerBatch | None = None
         if batch.producer_id != NO_PRODUCER_ID:
             producer = producer_batch(batch)
-            if not self._state.producers.is_next(producer):
+            if not self.producers.is_next(producer):
                 taken = self.producers.find_duplicate(producer)
                 if taken is not None:
                     self._tell_of_first(taken.end_offset, on_settled)
@@ -234,7 +221,7 @@ class Partition:
         if self.service.refuses_appends:
             self.service.check_appends()
         producer, size_bytes = plain.producer, plain.size_bytes
-        if producer is not None and not self._state.producers.is_next(producer):
+        if producer is not None and not self.producers.is_next(producer):
             return None
         log = self.log
         try:
@@ -273,7 +260,7 @@ class Partition:
         on_settled: OnSettled,
     ) -> None:
         """Append a checked and stamped batch, and note its callback."""
-        state, end_offset = self._state, base_offset + count
+        state, end_offset = self.state, base_offset + count
         if state.epochs_are_dirty:
             state.persist_epochs()
         self.log.append(payload, base_offset, count, max_timestamp, min_timestamp, self._settle)
@@ -285,7 +272,7 @@ class Partition:
         self.bytes_in += size_bytes
         self._in_flight.append((base_offset, end_offset, max_timestamp, size_bytes, on_settled))
 
-    def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
+    def append_batch(self, batch: bytearray) -> asyncio.Future[None]:
         """`append` for the broker's own, well-formed batches. The future resolves when the batch is
         durable, in call order.
 
@@ -293,7 +280,7 @@ class Partition:
             S3StreamError: the storage refused the append; nothing changed.
         """
         self.service.check_changes()
-        result: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settled(error: BaseException | None) -> None:
             if result.done():
@@ -301,9 +288,9 @@ class Partition:
             if error is not None:
                 result.set_exception(error)
             else:
-                result.set_result(AppendResult(base_offset))
+                result.set_result(None)
 
-        base_offset = self.append(BatchView(memoryview(batch)), self._clock.wall_ms(), settled)
+        self.append(BatchView(memoryview(batch)), self._clock.wall_ms(), settled)
         return result
 
     def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:
@@ -321,7 +308,7 @@ class Partition:
                 f"{self.identity}: append {base_offset} was confirmed out of order"
             )
             self._settled_offset = end_offset
-            state = self._state
+            state = self.state
             if state.producers.has_unconfirmed:
                 state.producers.confirm(end_offset)
             if max_timestamp > state.checkpoint.max_timestamp:
@@ -428,7 +415,7 @@ class Partition:
     @property
     def recovers_from(self) -> tuple[StreamId, int] | None:
         """Stream and offset where `recover` starts to read; None if the checkpoint is at the end."""
-        offset = self._state.checkpoint.recover_offset
+        offset = self.state.checkpoint.recover_offset
         return None if offset >= self._settled_offset else self.log.place_of(offset)
 
     async def recover(self) -> int:
@@ -438,32 +425,18 @@ class Partition:
         Raises:
             S3StreamError: the log cannot be read.
         """
-        batches = await self._state.recover(self._settled_offset, self._clock)
-        self._state.begin_epoch(self.leader_epoch)
+        batches = await self.state.recover(self._settled_offset, self._clock)
+        self.state.begin_epoch(self.leader_epoch)
         return batches
 
     def before_upload(self) -> bool:
         """Upload hook of the Data stream; see `DurableState.before_upload`."""
         if not self.is_writable:
             return False
-        if self._state.before_upload(self._settled_offset):
+        if self.state.before_upload(self._settled_offset):
             return True
         self._attend(self)
         return False
-
-    @property
-    def wants_time_stream(self) -> bool:
-        """Whether a Time stream is needed and does not exist yet."""
-        return self._state.wants_time_stream
-
-    async def trim_meta(self) -> bool:
-        """Trim Meta entries that a rewrite replaced, when the rewrite is in committed objects."""
-        return await self._meta.trim_rewritten()
-
-    @property
-    def meta_stream(self) -> MetaStream:
-        """The Meta stream."""
-        return self._meta
 
     @property
     def has_in_flight(self) -> bool:
@@ -486,9 +459,9 @@ class Partition:
                 nothing.
         """
         assert not self._in_flight, f"{self.identity}: appends are in flight"
-        self._state.write_clean(self._settled_offset, whole=whole)
+        self.state.write_clean(self._settled_offset, whole=whole)
 
     @property
     def streams(self) -> list[PartitionStream]:
         """Every open stream, the Meta stream last."""
-        return [*self.log.streams.values(), self._meta.stream]
+        return [*self.log.streams.values(), self.meta_stream.stream]

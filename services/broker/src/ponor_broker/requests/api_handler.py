@@ -34,11 +34,6 @@ class RequestContext:
     client_id: str | None
     connection: ConnectionContext
 
-    @property
-    def client_host(self) -> str:
-        """The client's address without the port."""
-        return self.connection.host
-
 
 Handle: TypeAlias = Callable[[Any, RequestContext], Awaitable[Message | None]]
 """From a decoded request to the response message; None: no answer is sent."""

@@ -83,8 +83,8 @@ class PendingAnswer:
         self.connection = None
 
 
-Answer: TypeAlias = "Response | asyncio.Future[Response] | PendingAnswer"
-"""Result of starting a request: its response, or a promise of it."""
+Answer: TypeAlias = Response | PendingAnswer
+"""Result of starting a request: its response, or the place of a later one."""
 
 
 class RequestDispatcher(Protocol):
@@ -116,30 +116,6 @@ class ConnectionOutput(Protocol):
         error is a bug and is logged with its traceback.
         """
         ...
-
-
-class _FutureAnswer(PendingAnswer):
-    """The place of a request that a coroutine handles."""
-
-    __slots__ = ("_work",)
-
-    def __init__(self, work: asyncio.Future[Response]) -> None:
-        super().__init__()
-        self._work = work
-        work.add_done_callback(self._worked)
-
-    def _worked(self, work: asyncio.Future[Response]) -> None:
-        error = CloseConnectionError("the request was cancelled") if work.cancelled() else work.exception()
-        if self.connection is None:
-            return
-        if error is not None:
-            self.connection.failed(error)
-        else:
-            self.answer(work.result())
-
-    def abandon(self) -> None:
-        super().abandon()
-        self._work.cancel()
 
 
 class ClientConnection:
@@ -321,8 +297,6 @@ class ClientConnection:
             places.append(answer)
             if answer.is_answered:
                 self.answered(answer)
-        elif isinstance(answer, asyncio.Future):
-            self._place(_FutureAnswer(answer), len(frame))
         elif self._places:
             place = PendingAnswer()
             place.answer(answer)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import decode, encode_steps
@@ -111,6 +111,10 @@ class TracedReply(Reply):
         self._span.end()
 
 
+Started: TypeAlias = "Answer | asyncio.Future[Response]"
+"""Result of starting a request: an answer, or the future of a response that needs permission (`Serving`)."""
+
+
 class RawHandler(Protocol):
     """Produce, Fetch and Metadata: they parse the frame themselves and answer with the body's
     buffers, immediately or later.
@@ -125,10 +129,8 @@ class RawHandler(Protocol):
     @property
     def when_fenced(self) -> WhenFenced: ...
 
-    def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Answer:
-        """Start the request; return `reply(body)`, a promise of it, or None if the request has no
-        answer.
-        """
+    def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Started:
+        """Start the request; return `reply(body)`, a promise of it, or None if the request has no answer."""
         ...
 
 
@@ -268,7 +270,7 @@ class Dispatcher:
             raise _unhandled_version(header, route)
         self._serving.check()
         if route.when_fenced is WhenFenced.SETTLES:
-            return self._begin(route, frame, connection, reply)
+            return self._begin(route, frame, connection, reply)  # type: ignore[return-value]  # never a future
         epoch = self._serving.epoch
         answer = self._begin_guarded(route, frame, connection, reply)
         if not isinstance(answer, asyncio.Future):
@@ -295,7 +297,7 @@ class Dispatcher:
         assert not isinstance(answer, PendingAnswer), "only SETTLES handlers wait for the write-ahead log"
         return answer
 
-    def _begin(self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply) -> Answer:
+    def _begin(self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply) -> Started:
         if route.raw is not None:
             return route.raw.start(frame, reply.header, reply)
         assert route.handler is not None

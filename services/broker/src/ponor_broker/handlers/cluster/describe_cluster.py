@@ -35,7 +35,7 @@ async def describe_cluster(
         )
     brokers = [DescribeClusterBroker(*broker) for broker in topics.brokers()]
     if request.include_fenced_brokers:
-        brokers += [DescribeClusterBroker(*broker, is_fenced=True) for broker in topics.fenced_brokers()]
+        brokers += [DescribeClusterBroker(*broker, is_fenced=True) for broker in topics.brokers(fenced=True)]
     return DescribeClusterResponse(
         cluster_id=topics.cluster_id or "",
         controller_id=node_id,

@@ -13,7 +13,6 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
@@ -26,23 +25,13 @@ from s3stream.records import StreamRecord
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.log.stream_port import StreamUnreadableError
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.settings import BrokerSettings
 
 LOG: Final = logging.getLogger("ponor.broker.fetch")
 REPORTED_MAX: Final = 256
 """Distinct error lines that are remembered, so that each is logged once."""
 BURST_MS: Final = 250
 """Unused time that may be caught up at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColdReadLimits:
-    """Bounds; see `BrokerSettings`. `bytes_per_s_max` 0: no bound."""
-
-    in_flight_max: int
-    waiting_max: int
-    read_bytes_max: int
-    bytes_per_s_max: int
-    ms_max: int
 
 
 class FairSlots:
@@ -103,13 +92,13 @@ class FairSlots:
 
 
 class ColdReads:
-    """Runs reads from objects within the limits."""
+    """Runs reads from objects within the bounds of the settings `cold_read…`."""
 
-    def __init__(self, limits: ColdReadLimits, *, clock: Clock, telemetry: Telemetry) -> None:
-        self._limits = limits
-        self._slots = FairSlots(limits.in_flight_max)
+    def __init__(self, settings: BrokerSettings, *, clock: Clock, telemetry: Telemetry) -> None:
+        self._settings = settings
+        self._slots = FairSlots(settings.cold_reads_in_flight_max)
         self._clock = clock
-        self._speed = RateLimit(limits.bytes_per_s_max or math.inf, burst_s=BURST_MS / 1000)
+        self._speed = RateLimit(settings.cold_read_bytes_per_s_max or math.inf, burst_s=BURST_MS / 1000)
         self._reported: dict[str, None] = {}
         self._begun = 0
         self._refused = telemetry.counter("ponor_cold_reads_refused_total")
@@ -126,22 +115,24 @@ class ColdReads:
             owner: the fetch; slots rotate over owners.
             partition: the partition to read.
             offset: the first Kafka offset.
-            bytes_max: size, at most `read_bytes_max` of the limits.
+            bytes_max: size, at most `cold_read_bytes_max`.
             ms_max: if given, the fetch has other data to answer with: a timeout then returns an
                 empty list. The blocks of an abandoned read still arrive in the block cache, so the
                 next read makes progress.
         """
-        if self._slots.waiting >= self._limits.waiting_max:
+        if self._slots.waiting >= self._settings.cold_reads_waiting_max:
             self._refused.add()
             return PartitionError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self._slots.waiting} reads of old data are waiting already; retry later",
             )
         self._begun += 1
-        limit_ms = self._limits.ms_max if ms_max is None else min(ms_max, self._limits.ms_max)
+        limit_ms = self._settings.cold_read_ms_max
+        if ms_max is not None:
+            limit_ms = min(ms_max, limit_ms)
         try:
             async with asyncio.timeout(limit_ms / 1000), self._slots.slot(owner):
-                return await self._read(partition, offset, min(bytes_max, self._limits.read_bytes_max))
+                return await self._read(partition, offset, min(bytes_max, self._settings.cold_read_bytes_max))
         except TimeoutError as error:
             return storage_error(error) if ms_max is None else []
         except (PartitionError, S3StreamError) as error:

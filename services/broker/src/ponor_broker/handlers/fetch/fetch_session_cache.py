@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 from typing import Final
 
 from ponor_runtime.clock import Clock
@@ -20,6 +19,7 @@ from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_broker.handlers.fetch.fetch_session import FetchSession
+from ponor_broker.settings import BrokerSettings
 
 EVICTION_MS: Final = 120_000
 """Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: minimum idle time or age before eviction."""
@@ -27,22 +27,13 @@ SESSION_IDS: Final = (1 << 31) - 1
 _HEAP_SLACK: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """Bounds of the cache; see `BrokerSettings`."""
-
-    slots_max: int
-    session_bytes_max: int
-    bytes_max: int
-
-
 class FetchSessionCache:
     """Sessions by id. All methods run on the event-loop thread and never wait."""
 
     def __init__(
-        self, limits: SessionLimits, *, clock: Clock, randomness: Randomness, telemetry: Telemetry
+        self, settings: BrokerSettings, *, clock: Clock, randomness: Randomness, telemetry: Telemetry
     ) -> None:
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
         self._randomness = randomness
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
@@ -74,7 +65,7 @@ class FetchSessionCache:
 
     def may_remember(self, session: FetchSession) -> bool:
         """Return whether the session is small enough for the cache."""
-        return session.size_bytes <= self._limits.session_bytes_max
+        return session.size_bytes <= self._settings.fetch_session_bytes_max
 
     def admit(self, session: FetchSession) -> bool:
         """Add a session under a new id, if there is room or a session can be evicted; return
@@ -101,7 +92,10 @@ class FetchSessionCache:
         self._sessions.move_to_end(session.session_id)
         before = self._counted[session.session_id]
         self._count(session)
-        if session.size_bytes > self._limits.session_bytes_max or self._bytes > self._limits.bytes_max:
+        if (
+            session.size_bytes > self._settings.fetch_session_bytes_max
+            or self._bytes > self._settings.fetch_sessions_bytes_max
+        ):
             self.remove(session)
             self._refused.add()
             return False
@@ -121,8 +115,11 @@ class FetchSessionCache:
         session.close()
 
     def _has_room(self, session: FetchSession) -> bool:
-        limits = self._limits
-        return len(self._sessions) < limits.slots_max and self._bytes + session.size_bytes <= limits.bytes_max
+        settings = self._settings
+        return (
+            len(self._sessions) < settings.fetch_session_slots_max
+            and self._bytes + session.size_bytes <= settings.fetch_sessions_bytes_max
+        )
 
     def _evict_for(self, partitions: int, now_ms: int) -> bool:
         if not self._sessions:

@@ -44,7 +44,7 @@ class GroupMembershipHandlers:
                 member_id=request.member_id,
                 instance_id=request.group_instance_id,
                 client_id=context.client_id or "",
-                client_host=f"/{context.client_host}",
+                client_host=f"/{context.connection.host}",
                 session_timeout_ms=request.session_timeout_ms,
                 rebalance_timeout_ms=(
                     request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms
@@ -81,7 +81,7 @@ class GroupMembershipHandlers:
     async def heartbeat(self, request: HeartbeatRequest, _: RequestContext) -> HeartbeatResponse:
         """Heartbeat."""
         claim = MemberClaim(request.member_id, request.group_instance_id, request.generation_id)
-        return HeartbeatResponse(error_code=await self._coordinator.heartbeat(request.group_id, claim))
+        return HeartbeatResponse(error_code=self._coordinator.heartbeat(request.group_id, claim))
 
     async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
         """LeaveGroup: one member; from version 3 on many, with a result each."""

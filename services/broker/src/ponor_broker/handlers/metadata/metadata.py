@@ -255,7 +255,7 @@ class MetadataHandler:
             some = rows[first : first + PARTITIONS_PER_STEP]
             for partition in some:
                 has_leader = partition.leader_id in brokers and (
-                    is_announced or self._announcements.is_announced(partition)
+                    is_announced or self._topics.is_announced(partition)
                 )
                 partitions.append(_describe_partition(partition, has_leader=has_leader))
             if pace.is_due(len(some)):

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor_metadata.client.errors import MetadataLagError, NodeFencedError, SessionClosedError
@@ -25,7 +25,6 @@ from ponor_metadata.nouns.streams import StreamRow
 from ponor_metadata.nouns.topics import MoveRow
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
-from ponor_runtime.identity import StreamId
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import S3StreamError
@@ -39,7 +38,7 @@ from ponor_broker.partitions.handoff.move_operations import (
     shows_open,
 )
 from ponor_broker.partitions.identity import PartitionKey
-from ponor_broker.partitions.log.stream_port import PartitionStream, state_of
+from ponor_broker.partitions.log.stream_port import StreamSource, state_of
 from ponor_broker.partitions.partition import Partition
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
@@ -57,20 +56,12 @@ ELECT_RETRY_S_MAX: Final = 2.0
 CANCEL_RETRY_S: Final = 1.0
 
 
-class Uploads(Protocol):
-    """The part of `StreamSource` that is used here."""
-
-    def held(self, stream_id: StreamId) -> PartitionStream | None: ...
-
-    async def force_upload(self, *, at_once: bool = False) -> None: ...
-
-
 class HandoffSource:
     """The partitions of one broker that move to another one."""
 
     def __init__(
         self,
-        uploads: Uploads,
+        streams: StreamSource,
         controller: MoveController,
         *,
         clock: Clock,
@@ -87,7 +78,7 @@ class HandoffSource:
         them again; `on_undecided` with a partition whose move this broker gave up: the image must be
         checked again.
         """
-        self._uploads = uploads
+        self._streams = streams
         self._open_here = open_here
         self._controller = controller
         self._clock = clock
@@ -150,7 +141,7 @@ class HandoffSource:
             # The image shows the outcome of CloseStreams, even if it is not answered yet.
             partition_closing.abandon(handoff.partition)
             for stream_id in handoff.strangers:
-                if (stream := self._uploads.held(stream_id)) is not None:
+                if (stream := self._streams.held(stream_id)) is not None:
                     stream.abandon()
         return was_closing
 
@@ -197,7 +188,7 @@ class HandoffSource:
             one.begin_step()
         for _ in range(RESIDUE_ROUNDS_MAX):
             began_ns = self._clock.monotonic_ns()
-            await self._uploads.force_upload(at_once=True)
+            await self._streams.force_upload(at_once=True)
             if self._clock.monotonic_ns() - began_ns <= RESIDUE_ROUND_NS:
                 break
         for one in _those(batch, Stage.WAITING):
@@ -222,7 +213,7 @@ class HandoffSource:
 
     async def _upload_tail(self, batch: Sequence[Handoff]) -> None:
         while not all(_is_uploaded(one.partition) for one in _those(batch, Stage.SEALED)):
-            await self._uploads.force_upload(at_once=True)
+            await self._streams.force_upload(at_once=True)
         for one in _those(batch, Stage.SEALED):
             one.end_step("tail")
 

@@ -1,6 +1,6 @@
 """A partition's Meta stream: an append-only key-value store on a stream.
 
-Implements replay, writes and compaction; the owners of values decode them (`PartitionState`). Every
+Implements replay, writes and compaction; the owners of values decode them. Every
 entry is one stream record of count 1. Meta entries and data share one write-ahead log, in order: a
 durable entry was written after everything it refers to.
 
@@ -74,16 +74,11 @@ class MetaStream:
     """The newest value of every key, and its position on the stream."""
 
     def __init__(self, stream: PartitionStream) -> None:
-        self._stream = stream
+        self.stream = stream
         self._unowned: MetaValues = {}  # keys of a later release
         self._extents: dict[MetaKey, _Extent] = {}
         self._bytes_on_stream = 0
         self._compaction: _Compaction | None = None
-
-    @property
-    def stream(self) -> PartitionStream:
-        """The underlying stream."""
-        return self._stream
 
     async def replay(self, first: Sequence[StreamRecord] = ()) -> MetaValues:
         """Read the stream from its start; the newest whole value of each key counts, with the
@@ -96,12 +91,12 @@ class MetaStream:
             PartitionCorruptError: an entry violates the format.
         """
         values: MetaValues = {}
-        offset = await in_turns(self._replaying(values, first, self._stream.start_offset))
-        while offset < self._stream.confirmed_offset:
-            records = await fetch(self._stream, offset, REPLAY_BYTES)
+        offset = await in_turns(self._replaying(values, first, self.stream.start_offset))
+        while offset < self.stream.confirmed_offset:
+            records = await fetch(self.stream, offset, REPLAY_BYTES)
             if not records:
                 raise PartitionCorruptError(
-                    f"meta stream {self._stream.stream_id}: nothing at {offset} below {self._stream.confirmed_offset}"
+                    f"meta stream {self.stream.stream_id}: nothing at {offset} below {self.stream.confirmed_offset}"
                 )
             offset = await in_turns(self._replaying(values, records, offset))
         self._unowned = {key: value for key, value in values.items() if key not in OWNED}
@@ -111,14 +106,14 @@ class MetaStream:
         """Return whether the records read from the start reach the end: then `replay` of them reads
         nothing more.
         """
-        end_offset = records[-1].end_offset if records else self._stream.start_offset
-        return end_offset >= self._stream.confirmed_offset
+        end_offset = records[-1].end_offset if records else self.stream.start_offset
+        return end_offset >= self.stream.confirmed_offset
 
     def _replaying(
         self, values: MetaValues, records: Sequence[StreamRecord], offset: int
     ) -> Generator[None, None, int]:
         for number, record in enumerate(records, 1):
-            where = f"meta stream {self._stream.stream_id}, offset {record.base_offset}"
+            where = f"meta stream {self.stream.stream_id}, offset {record.base_offset}"
             entry = decode_entry(record.payload, where)
             fold_entry(values, entry)
             self._note(entry, record.base_offset, len(record.payload))
@@ -130,7 +125,7 @@ class MetaStream:
     @property
     def rows_bytes_max(self) -> int:
         """Upper bound of the rows in a value, which is written as one stream record."""
-        return self._stream.payload_bytes_max - ENTRY_HEAD_BYTES
+        return self.stream.payload_bytes_max - ENTRY_HEAD_BYTES
 
     def put(self, key: MetaKey, value: bytes) -> asyncio.Future[None]:
         """Replace a key's value. The future resolves when that is durable.
@@ -150,12 +145,12 @@ class MetaStream:
 
     def _append(self, entry: MetaEntry) -> asyncio.Future[None]:
         payload = entry.encode()
-        offset = self._stream.next_offset
+        offset = self.stream.next_offset
         try:
-            durable = self._stream.append(payload, count=1, max_timestamp=-1)
+            durable = self.stream.append(payload, count=1, max_timestamp=-1)
         except ValueError as error:
             raise MetaEntryTooLargeError(
-                f"meta stream {self._stream.stream_id}, {entry.key}: {error}"
+                f"meta stream {self.stream.stream_id}, {entry.key}: {error}"
             ) from error
         if entry.key not in OWNED:
             fold_entry(self._unowned, entry)
@@ -201,7 +196,7 @@ class MetaStream:
     def needed_from(self) -> int:
         """The lowest offset that a replay needs."""
         return min(
-            (extent.first_offset for extent in self._extents.values()), default=self._stream.start_offset
+            (extent.first_offset for extent in self._extents.values()), default=self.stream.start_offset
         )
 
     def rewrite(self, snapshots: Mapping[MetaKey, bytes]) -> None:
@@ -224,7 +219,7 @@ class MetaStream:
             observe(self._append(entry))
         # A key that was not rewritten stays: its first offset is the smallest, and nothing from it
         # on is trimmed (AutoMQ PR 3056 fixed such a loss).
-        self._compaction = _Compaction(self.needed_from, self._stream.next_offset)
+        self._compaction = _Compaction(self.needed_from, self.stream.next_offset)
 
     def _whole(self, key: MetaKey, snapshots: Mapping[MetaKey, bytes]) -> MetaEntry | None:
         if key in snapshots:
@@ -239,12 +234,12 @@ class MetaStream:
         return whether it did.
         """
         rewrite = self._compaction
-        if rewrite is None or rewrite.end_offset > self._stream.committed_offset:
+        if rewrite is None or rewrite.end_offset > self.stream.committed_offset:
             return False
-        await self._stream.trim(rewrite.first_offset)
+        await self.stream.trim(rewrite.first_offset)
         self._compaction = None
         return True
 
     async def close(self) -> None:
         """Close the stream; everything appended before is then durable."""
-        await self._stream.close()
+        await self.stream.close()

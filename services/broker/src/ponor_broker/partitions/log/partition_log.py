@@ -57,7 +57,8 @@ class PartitionLog:
         self.log_meta = log_meta
         self._meta = meta
         self._segments_that_fit = meta.rows_bytes_max // ROW_BYTES
-        self._streams = streams
+        self.streams = streams
+        """Open streams by name."""
         self._rules = rules
         self._data = streams[log_meta.active.data_stream]
         self._shift = log_meta.active.kafka_offset(
@@ -70,11 +71,6 @@ class PartitionLog:
         self._roll_due_ms = self._age_limit_ms()
         self.trims = StreamTrims(log_meta, streams, meta.stream)
         """How far the streams may be trimmed."""
-
-    @property
-    def streams(self) -> dict[StreamName, PartitionStream]:
-        """Open streams by name."""
-        return self._streams
 
     @property
     def end_offset(self) -> int:
@@ -158,7 +154,7 @@ class PartitionLog:
             s3stream.errors.S3StreamError: as `roll_if_due`.
         """
         assert self.end_offset > self.log_meta.active.base_offset, "an empty segment is not rolled"
-        ends = {name: stream.next_offset for name, stream in self._streams.items() if name in {DATA, TIME}}
+        ends = {name: stream.next_offset for name, stream in self.streams.items() if name in {DATA, TIME}}
         observe(self._change(LogMeta.roll_change(self.end_offset, ends, now_ms, self.active_content)))
         self._shift = self.log_meta.active.kafka_offset(0)
         self.set_active_content(Content())
@@ -229,7 +225,7 @@ class PartitionLog:
         if offset >= segments[-1].base_offset:
             return self._data.fetch_cached(offset - self._shift, max_bytes)
         segment = self.log_meta.segment_of(offset)
-        stream = self._streams[segment.data_stream]
+        stream = self.streams[segment.data_stream]
         records = stream.fetch_cached(segment.stream_offset(offset), max_bytes)
         return None if records is None else self._within(segment, records)
 
@@ -240,7 +236,7 @@ class PartitionLog:
             s3stream.errors.S3StreamError: out of range, unreadable, or too slow.
         """
         segment = self.log_meta.segment_of(offset)
-        stream = self._streams[segment.data_stream]
+        stream = self.streams[segment.data_stream]
         try:
             return self._within(segment, await fetch(stream, segment.stream_offset(offset), max_bytes))
         except OffsetOutOfRangeError:
@@ -252,7 +248,7 @@ class PartitionLog:
     def place_of(self, offset: int) -> tuple[StreamId, int]:
         """Return the stream, and the offset within it, of a Kafka offset's record."""
         segment = self.log_meta.segment_of(offset)
-        return self._streams[segment.data_stream].stream_id, segment.stream_offset(offset)
+        return self.streams[segment.data_stream].stream_id, segment.stream_offset(offset)
 
     def kafka_offset(self, near_offset: int, record: StreamRecord) -> int:
         """Return the Kafka base offset of a record that a read at `near_offset` returned."""
@@ -282,21 +278,16 @@ class PartitionLog:
 
     def note_time(self, max_timestamp: int, offset: int) -> bool:
         """Append a Time entry; return False while the partition has no Time stream."""
-        stream = self._streams.get(TIME)
+        stream = self.streams.get(TIME)
         if stream is None:
             return False
         observe(stream.append(TIME_ENTRY.pack(max_timestamp, offset), count=1, max_timestamp=max_timestamp))
         return True
 
-    @property
-    def has_time_stream(self) -> bool:
-        """Whether the Time stream was made."""
-        return TIME in self._streams
-
     def add_stream(self, name: StreamName, stream: PartitionStream) -> None:
         """Add a stream that was created and opened later."""
         observe(self._change(LogMeta.stream_change(name, stream.stream_id)))
-        self._streams[name] = stream
+        self.streams[name] = stream
 
     async def offset_before_time(self, timestamp: int) -> int:
         """Return a Kafka offset at or below the first record whose timestamp is not below
@@ -305,7 +296,7 @@ class PartitionLog:
         Raises:
             s3stream.errors.S3StreamError: retry later.
         """
-        return await time_index.offset_before(self.log_meta, self._streams, timestamp)
+        return await time_index.offset_before(self.log_meta, self.streams, timestamp)
 
     # Compaction
 
@@ -351,4 +342,4 @@ class PartitionLog:
 
     async def close(self) -> None:
         """Close the streams of the log; the Meta stream stays open."""
-        await asyncio.gather(*(stream.close() for stream in self._streams.values()))
+        await asyncio.gather(*(stream.close() for stream in self.streams.values()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from ponor_partition import meta_entry
 from ponor_partition.errors import PartitionCorruptError
@@ -27,6 +27,8 @@ class PartitionCheckpoint:
     batches in flight, which precede the checkpoint in the write-ahead log.
     """
 
+    key: ClassVar[MetaKey] = meta_entry.PARTITION
+
     start_offset: int = 0
     recover_offset: int = 0
     clean_shutdown: bool = False
@@ -37,12 +39,8 @@ class PartitionCheckpoint:
     active_max_timestamp_offset: int = -1
     active_end_offset: int = 0
 
-    @property
-    def key(self) -> MetaKey:
-        """Its key on the Meta stream."""
-        return meta_entry.PARTITION
-
     def snapshot(self) -> bytes:
+        """Return the whole state; `restore` of it on a new instance gives an equal one."""
         content = {
             "start": self.start_offset,
             "recover": self.recover_offset,
@@ -57,6 +55,11 @@ class PartitionCheckpoint:
         return json.dumps(content, separators=(",", ":")).encode()
 
     def restore(self, value: bytes) -> None:
+        """Replace the state by a snapshot.
+
+        Raises:
+            PartitionCorruptError: the bytes are not a valid snapshot.
+        """
         try:
             content = json.loads(value)
             self.start_offset = int(content["start"])

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
 from ponor_partition import meta_entry
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaKey, MetaValues
-from ponor_partition.segment import Content
+from ponor_partition.segment import TIME, Content
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps
 from s3stream.errors import S3StreamError
@@ -69,28 +69,6 @@ class LogStart:
             self._on_shown()
 
 
-class PartitionState(Protocol):
-    """State that a clean close writes to the Meta stream and an open restores."""
-
-    @property
-    def key(self) -> MetaKey:
-        """Its key on the Meta stream."""
-        ...
-
-    def snapshot(self) -> bytes:
-        """Return the whole state; `restore` of it on a new instance gives an equal one."""
-        ...
-
-    def restore(self, value: bytes) -> None:
-        """Replace the state by a snapshot.
-
-        Raises:
-            PartitionCorruptError: the bytes are not a valid snapshot; the message names the
-                violated rule.
-        """
-        ...
-
-
 RECOVER_BYTES: Final = 1 << 20
 BATCHES_PER_TURN: Final = 256
 """Batch headers that a recovery reads per event-loop turn."""
@@ -121,7 +99,7 @@ class DurableState:
         Raises:
             PartitionCorruptError: a value is damaged.
         """
-        states: tuple[PartitionState, ...] = (self.checkpoint, self.epochs)
+        states: tuple[PartitionCheckpoint | LeaderEpochs, ...] = (self.checkpoint, self.epochs)
         for state in states:
             value = values.get(state.key)
             if value is not None and value.whole is not None:
@@ -157,7 +135,7 @@ class DurableState:
     @property
     def wants_time_stream(self) -> bool:
         """Whether a Time stream is needed and does not exist yet."""
-        return self._noted_timestamp < self.checkpoint.max_timestamp and not self._log.has_time_stream
+        return self._noted_timestamp < self.checkpoint.max_timestamp and TIME not in self._log.streams
 
     # Recovery
 

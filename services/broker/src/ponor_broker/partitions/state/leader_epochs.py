@@ -75,11 +75,17 @@ class LeaderEpochs:
         return self._entries[index][0], end
 
     def snapshot(self) -> bytes:
+        """Return the whole state; `restore` of it on a new instance gives an equal one."""
         return _HEADER.pack(_VERSION, len(self._entries)) + b"".join(
             _ENTRY.pack(*entry) for entry in self._entries
         )
 
     def restore(self, value: bytes) -> None:
+        """Replace the state by a snapshot.
+
+        Raises:
+            PartitionCorruptError: the bytes are not a valid snapshot.
+        """
         try:
             version, count = _HEADER.unpack_from(value)
             entries = list(_ENTRY.iter_unpack(value[_HEADER.size :]))

@@ -71,14 +71,10 @@ class Announcements:
         """
         if self._complete.get(topic_id) == len(partitions):
             return True
-        if not all(map(self.is_announced, partitions)):
+        if not all(map(self._topics.is_announced, partitions)):
             return False
         self._complete[topic_id] = len(partitions)
         return True
-
-    def is_announced(self, row: PartitionRow) -> bool:
-        """Return whether clients get the leader of a partition."""
-        return self._topics.is_announced(row)
 
     async def wait(self, topic_id: bytes, ms_max: int) -> bool:
         """Wait until all partitions of a topic are announced; return False after the time limit. A
@@ -121,7 +117,7 @@ class Announcements:
         if changed.topic_id not in self._complete:
             return
         row = self._topics.partition(changed.topic_id, changed.partition)
-        if row is None or not self.is_announced(row):
+        if row is None or not self._topics.is_announced(row):
             del self._complete[changed.topic_id]
 
     def _wake(self, topic_id: bytes) -> None:

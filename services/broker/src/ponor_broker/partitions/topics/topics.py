@@ -113,13 +113,10 @@ class Topics:
         """Partitions that a broker leads, of all tenants."""
         return self.image[PARTITIONS].find(PARTITIONS_LED_BY, node_id)
 
-    def brokers(self) -> list[Broker]:
-        """Registered brokers that are not fenced, by node id."""
-        return [_address(row) for row in self.image[NODES] if row.role is NodeRole.BROKER and not row.fenced]
-
-    def fenced_brokers(self) -> list[Broker]:
-        """Return fenced brokers, by node id."""
-        return [_address(row) for row in self.image[NODES] if row.role is NodeRole.BROKER and row.fenced]
+    def brokers(self, *, fenced: bool = False) -> list[Broker]:
+        """Return the registered brokers that are not fenced, or those that are, by node id."""
+        rows = (row for row in self.image[NODES] if row.role is NodeRole.BROKER)
+        return [_address(row) for row in rows if row.fenced is fenced]
 
     def broker(self, node_id: int) -> Broker | None:
         """Return a broker if it is registered and not fenced."""
@@ -191,32 +188,30 @@ class Topics:
         Unlike Metadata this names the new leader while the log of a failed one is recovered: a
         coordinator parks requests, and answers heartbeats with success.
         """
-        row = self.by_name(topic)
-        partition = None if row is None else self.partition(row.topic_id, index)
-        if partition is None or self.meta_stream_id(partition.topic_id, index) is None:
+        row = self._named(topic, index)
+        if row is None or self.meta_stream_id(row.topic_id, index) is None:
             return None
-        return self.broker(partition.leader_id)
+        return self.broker(row.leader_id)
 
     def is_new(self, topic: str, index: int) -> bool:
         """Return whether the partition exists and its first leader has not opened it yet."""
-        row = self.by_name(topic)
-        return (
-            row is not None
-            and self.partition(row.topic_id, index) is not None
-            and self.meta_stream_id(row.topic_id, index) is None
-        )
+        row = self._named(topic, index)
+        return row is not None and self.meta_stream_id(row.topic_id, index) is None
 
     def is_led_by(self, topic: str, index: int, node_id: int) -> bool:
         """Return whether a broker leads a partition, opened or not."""
-        row = self.by_name(topic)
-        partition = None if row is None else self.partition(row.topic_id, index)
-        return partition is not None and partition.leader_id == node_id
+        row = self._named(topic, index)
+        return row is not None and row.leader_id == node_id
 
     def is_moving_to(self, topic: str, index: int, node_id: int) -> bool:
         """Whether a broker is the target of a partition's move."""
         row = self.by_name(topic)
         move = None if row is None else self.image[MOVES].get((row.topic_id, index))
         return move is not None and move.target_id == node_id
+
+    def _named(self, topic: str, index: int) -> PartitionRow | None:
+        row = self.by_name(topic)
+        return None if row is None else self.partition(row.topic_id, index)
 
 
 def shown_replicas(row: PartitionRow) -> list[int]:
