@@ -1,6 +1,7 @@
-"""Brokers of a simulated cluster between which partitions move, and somebody who asks them in Kafka's protocol.
+"""A simulated cluster of brokers between which partitions move, and a Kafka client that sends
+requests to them.
 
-What lives here: the world and its questions. What is moved when, and what must hold, is told by the stories.
+The scenarios in the tests decide which partitions move.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ SETTLE_S_MAX = 60.0
 
 
 class MovingWorld:
-    """A controller and brokers. `services` are the brokers' insides in their present lives, by process."""
+    """A controller and brokers. `services` are the brokers' components by process, in their present
+    lives.
+    """
 
     def __init__(
         self,
@@ -91,14 +94,14 @@ class MovingWorld:
         )
         self.topic_id = b""
         self.timestamp_ms: int | None = None
-        """Of records; None is now. Retention takes what is from long ago."""
+        """Timestamp of records; None: now. Retention deletes old records."""
         self.services: dict[str, BrokerServices] = {}
         self.node_endpoints: dict[int, tuple[str, int]] = {}
         self._clients: dict[str, KafkaClient] = {}
         self._runtime: Runtime | None = None
 
     def tell(self, story: Callable[[MovingWorld], Awaitable[None]], *, partitions: int = 1) -> None:
-        """Start everything, make the topic, and let the story happen."""
+        """Start everything, create the topic, and run the scenario."""
 
         async def client(runtime: Runtime) -> None:
             self._runtime = runtime
@@ -128,26 +131,26 @@ class MovingWorld:
         with patch.object(BrokerServices, "__init__", watched):
             yield
 
-    # What the cluster believes
+    # State of the cluster
 
     def image_of(self, name: str) -> MetadataImage:
         """The image of a broker."""
         return self.cluster.watch.followers[name].image
 
     def row(self, index: int = 0) -> PartitionRow:
-        """A partition as the controller has it."""
+        """The controller's row of a partition."""
         assert self.cluster.watch.controller is not None
         row = self.cluster.watch.controller.image[PARTITIONS].get((self.topic_id, index))
         assert row is not None
         return row
 
     def moves(self) -> int:
-        """How many are under way at the controller."""
+        """The number of moves in progress at the controller."""
         assert self.cluster.watch.controller is not None
         return len(self.cluster.watch.controller.image[MOVES])
 
     def telemetry_of(self, name: str) -> Telemetry:
-        """The instruments of a broker."""
+        """The metrics of a broker."""
         runtime = self.cluster.processes[name].runtime
         assert runtime is not None
         return runtime.telemetry
@@ -162,13 +165,13 @@ class MovingWorld:
         return handoff is not None and handoff.stage is stage
 
     def leader(self, index: int = 0) -> str:
-        """The broker that leads, by name."""
+        """The name of the leading broker."""
         name = self.cluster.broker_of(self.row(index).leader_id)
         assert name is not None
         return name
 
     def other(self, name: str) -> str:
-        """Another broker than this one."""
+        """Any broker except this one."""
         return next(one for one in self.cluster.brokers if one != name)
 
     def committed_index(self) -> int:
@@ -177,7 +180,7 @@ class MovingWorld:
         return self.cluster.watch.controller.image.index
 
     def serves_somewhere(self, index: int = 0) -> bool:
-        """Whether the broker that is to lead a partition serves it."""
+        """Whether the next leader of a partition serves it."""
         name = self.leader(index)
         if name not in self.cluster.serving:
             return False
@@ -185,37 +188,37 @@ class MovingWorld:
         return partition is not None and partition.is_writable
 
     def store_of_faults(self) -> StoreFaults:
-        """What the object store does to its callers."""
+        """Set the faults of the object store."""
         assert self.cluster.store is not None
         return self.cluster.store.faults
 
     def forget_client(self, name: str) -> None:
-        """The connection to a broker is gone."""
+        """Drop the connection to a broker."""
         self._clients.pop(name, None)
 
     async def until(self, condition: Callable[[], bool], s_max: float = SETTLE_S_MAX) -> None:
         """Let time pass."""
         await wait_until(condition, poll_s=0.001, timeout_s=s_max)
 
-    # What a client asks
+    # Client requests
 
     def _now_ms(self) -> int:
         assert self._runtime is not None
         return self._runtime.clock.wall_ms()
 
     async def client(self, name: str) -> KafkaClient:
-        """A connection to a broker."""
+        """Return the shared connection to a broker."""
         if name not in self._clients:
             self._clients[name] = await self.new_client(name)
         return self._clients[name]
 
     async def new_client(self, name: str) -> KafkaClient:
-        """A connection to a broker that nobody else uses."""
+        """Return a separate connection to a broker."""
         assert self._runtime is not None
         return await KafkaClient.connect(self._runtime, f"{name}:9092", "story")
 
     async def create(self, topic: str, partitions: int) -> None:
-        """A topic whose partitions every broker knows."""
+        """Wait until every broker's metadata contain the topic."""
         client = await self.client(self.cluster.brokers[0])
         request = CreateTopicsRequest(
             topics=[CreatableTopic(topic, num_partitions=partitions, replication_factor=-1)],
@@ -233,7 +236,7 @@ class MovingWorld:
     async def move(
         self, name: str | None, *indexes: int, by: str | None = None, topic: str = TOPIC
     ) -> list[int]:
-        """Ask for partitions to go to a broker, None: to stay; the error codes."""
+        """Request moves of partitions to a broker (None: cancel); return the error codes."""
         replicas = None if name is None else [self.cluster.node_of(name)]
         client = await self.client(by or self.cluster.brokers[0])
         rows = [ReassignablePartition(index, replicas) for index in indexes or (0,)]
@@ -247,7 +250,7 @@ class MovingWorld:
         return [one.error_code for one in answer.responses[0].partitions]
 
     async def listed(self) -> list[tuple[int, int, int]]:
-        """What moves, as Kafka's tools are told: partition, where it goes, where it is."""
+        """The moves as Kafka's tools see them: partition, target, source."""
         client = await self.client(self.cluster.brokers[0])
         answer = await client.ask(
             ListPartitionReassignmentsRequest(10_000, None),
@@ -272,7 +275,7 @@ class MovingWorld:
         version: int = 10,
         arrived: Callable[[ProduceResponse], None] | None = None,
     ) -> PartitionProduceResponse:
-        """One batch to a broker; what it says of it."""
+        """Produce one batch at a broker; return the result."""
         now_ms = self._now_ms() if self.timestamp_ms is None else self.timestamp_ms
         batch = build_batch(
             [(now_ms, b"key", b"value-%d" % number) for number in range(records)],
@@ -293,7 +296,7 @@ class MovingWorld:
     async def fetch(
         self, name: str, offset: int = 0, index: int = 0, *, max_wait_ms: int = 0, version: int = 16
     ) -> PartitionData:
-        """Of one partition, without a session."""
+        """Fetch one partition without a session."""
         row = FetchPartition(index, fetch_offset=offset, partition_max_bytes=1 << 20, last_fetched_epoch=-1)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,

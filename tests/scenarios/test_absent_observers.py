@@ -1,4 +1,4 @@
-"""A process that does not run for a while fences nobody: the others lived and spoke, and only it did not listen."""
+"""A paused process fences no node: silence counts only while the observer runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _fenced_or_down(cluster: SimCluster) -> list[str]:
 
 @pytest.mark.parametrize("pause_s", [3.0, 8.5, 9.5, 12.0, 20.0, 35.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_controller_that_was_paused_fences_no_living_broker(seed: int, pause_s: float) -> None:
+def test_a_paused_controller_fences_no_running_broker(seed: int, pause_s: float) -> None:
     async def story(world: MovingWorld) -> None:
         await asyncio.sleep(LIVES_S)
         process = world.cluster.processes["controller"]
@@ -39,7 +39,7 @@ def test_a_controller_that_was_paused_fences_no_living_broker(seed: int, pause_s
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_controller_that_was_paused_does_not_take_the_source_of_a_move_for_stuck(seed: int) -> None:
+def test_a_paused_controller_does_not_fence_the_source_of_a_move(seed: int) -> None:
     async def story(world: MovingWorld) -> None:
         await asyncio.sleep(20)
         source = world.leader()
@@ -50,7 +50,8 @@ def test_a_controller_that_was_paused_does_not_take_the_source_of_a_move_for_stu
         process.pause()
         await asyncio.sleep(35)
         process.resume()
-        await world.until(lambda: world.moves() == 0)  # over, or cancelled by a source that could not upload
+        # finished, or cancelled by a source that could not upload
+        await world.until(lambda: world.moves() == 0)
         assert (await world.produce(world.leader(), 1)).error_code == ErrorCode.NONE
         assert not _fenced_or_down(world.cluster)
         moving.cancel()
@@ -58,8 +59,8 @@ def test_a_controller_that_was_paused_does_not_take_the_source_of_a_move_for_stu
     MovingWorld(seed, brokers=2, wal=WalKind.FILE).tell(story)
 
 
-def test_a_controller_that_is_paused_again_and_again_still_fences_a_dead_broker() -> None:
-    """Absences shorter than half a session timeout stop the clocks, and do not start them anew."""
+def test_a_controller_with_repeated_pauses_still_fences_a_dead_broker() -> None:
+    """Pauses shorter than half a session timeout stop the silence clocks without resetting them."""
 
     async def story(world: MovingWorld) -> None:
         await asyncio.sleep(LIVES_S)
@@ -81,7 +82,7 @@ def test_a_controller_that_is_paused_again_and_again_still_fences_a_dead_broker(
     ).tell(story)
 
 
-def test_a_cut_between_the_controller_and_all_brokers_fences_nobody_when_it_heals() -> None:
+def test_a_healed_cut_between_the_controller_and_all_brokers_fences_no_broker() -> None:
     async def story(world: MovingWorld) -> None:
         await asyncio.sleep(LIVES_S)
         network, names = world.simulation.network, world.cluster.brokers
@@ -89,7 +90,9 @@ def test_a_cut_between_the_controller_and_all_brokers_fences_nobody_when_it_heal
             network.cut(name, "controller")
             network.cut("controller", name)
         await asyncio.sleep(30)
-        network.heal()  # brokers come back one after the other; the first could take over what the others lead
+        # brokers reconnect one after the other; the first could take over the partitions of the
+        # others
+        network.heal()
         await asyncio.sleep(30)
         assert not _fenced_or_down(world.cluster)
 

@@ -1,6 +1,8 @@
-"""Brokers whose write-ahead log is in the object store: one dies and others serve what it had acknowledged; one is told to go and leaves nothing behind.
+"""Brokers with object WALs: other brokers serve the acknowledged records of a dead one, and a
+stopping broker leaves no data in its log.
 
-Shipped brokers and a controller in one simulated world. The protocol of the log itself is proven in libs/s3stream/tests and tests/models; here stands what brokers make of it.
+Real brokers and a controller in one simulated world. The tests in libs/s3stream/tests and
+tests/models cover the protocol of the log itself.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ FAILOVER_S_MAX = 30.0
 
 
 class World(MovingWorld):
-    """What is asked of brokers that come and go."""
+    """A cluster whose brokers are stopped, killed and restarted."""
 
     def __init__(
         self,
@@ -40,64 +42,64 @@ class World(MovingWorld):
         super().__init__(seed, brokers=brokers, wal=wal, controller=CONTROLLER, broker=broker)
 
     def happen(self, story: Callable[[World], Awaitable[None]]) -> None:
-        """Start everything, and let the story happen."""
+        """Start everything and run the scenario."""
         self.tell(lambda _: story(self))
 
     def node(self, name: str) -> NodeRow:
-        """A broker as the controller has it."""
+        """The controller's row of a broker."""
         assert self.cluster.watch.controller is not None
         row = self.cluster.watch.controller.image[NODES].get(self.cluster.node_of(name))
         assert row is not None
         return row
 
     def open_logs(self, name: str) -> list[WalRow]:
-        """Logs of a broker that are not closed."""
+        """A broker's logs that are not closed."""
         assert self.cluster.watch.controller is not None
         node_id = self.cluster.node_of(name)
         return [row for row in self.cluster.watch.controller.image[WALS] if row.node_id == node_id]
 
     async def fill(self, name: str, batches: int = 3) -> None:
-        """Acknowledged records, of now."""
+        """Produce records with the current timestamp; they are acknowledged."""
         assert self._runtime is not None
         self.timestamp_ms = self._runtime.clock.wall_ms()
         for _ in range(batches):
             assert (await self.produce(name, 2)).error_code == ErrorCode.NONE
 
     async def taken_over(self, dead: str) -> str:
-        """Wait until somebody else serves what a broker led; who."""
+        """Wait until another broker serves a broker's partitions; return its name."""
         await self.until(lambda: self.leader() != dead and self.serves_somewhere(), FAILOVER_S_MAX)
         return self.leader()
 
     async def holds(self, name: str, records: int) -> None:
-        """A broker serves just so many records."""
+        """Wait until a broker serves exactly this many records."""
         found = await self.fetch(name)
         assert (found.error_code, found.high_watermark) == (ErrorCode.NONE, records)
         assert await self.end_offset(name) == (ErrorCode.NONE, records, self.row().leader_epoch)
 
     async def gone(self, name: str) -> None:
-        """Wait for a process to end by itself, in order."""
+        """Wait until a process ends normally."""
         process = self.cluster.processes[name]
         await wait_until(lambda: not process.running, timeout_s=FAILOVER_S_MAX)
         assert process.finished, process.failure
 
     async def back(self, name: str) -> None:
-        """Start a broker again and wait until it serves."""
+        """Restart a broker and wait until it serves."""
         self.cluster.start(name)
         await self.until(lambda: name in self.cluster.serving, FAILOVER_S_MAX)
         self.forget_client(name)
 
 
-def test_what_a_dead_broker_acknowledged_is_served_by_another() -> None:
+def test_another_broker_serves_the_acknowledged_records_of_a_dead_one() -> None:
     async def story(world: World) -> None:
         dead = world.leader()
         await world.fill(dead)
         (log,) = world.open_logs(dead)
         world.cluster.processes[dead].crash(power_loss=True)
-        heir = await world.taken_over(dead)
-        await world.holds(heir, 6)
+        successor = await world.taken_over(dead)
+        await world.holds(successor, 6)
         assert world.open_logs(dead) == []
-        await world.fill(heir, 1)
-        # It comes back, on a disk that it never used, under a new epoch and with a new log.
+        await world.fill(successor, 1)
+        # It returns with an empty disk, under a new epoch and with a new log.
         await world.back(dead)
         (again,) = world.open_logs(dead)
         assert again.wal_epoch > log.wal_epoch
@@ -108,7 +110,7 @@ def test_what_a_dead_broker_acknowledged_is_served_by_another() -> None:
     World(1).happen(story)
 
 
-def test_a_broker_that_is_back_before_it_was_missed_recovers_its_own_log() -> None:
+def test_a_broker_that_restarts_before_it_is_suspected_recovers_its_own_log() -> None:
     async def story(world: World) -> None:
         name = world.leader()
         await world.fill(name)
@@ -121,7 +123,7 @@ def test_a_broker_that_is_back_before_it_was_missed_recovers_its_own_log() -> No
     World(2, brokers=1).happen(story)
 
 
-def test_two_of_three_die_one_of_them_while_it_recovers_the_other() -> None:
+def test_a_recoverer_that_dies_is_replaced() -> None:
     async def story(world: World) -> None:
         first = world.leader()
         await world.fill(first)
@@ -140,30 +142,30 @@ def test_two_of_three_die_one_of_them_while_it_recovers_the_other() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_zombie_wakes_up_after_it_was_replaced_and_acknowledges_nothing(seed: int) -> None:
+def test_a_zombie_that_was_replaced_acknowledges_nothing(seed: int) -> None:
     async def story(world: World) -> None:
         zombie = world.leader()
         await world.fill(zombie)
         process = world.cluster.processes[zombie]
-        # A request is under way when the process stops, and nobody knows how far it came.
+        # A request is in progress when the process stops; its state is unknown.
         late = asyncio.ensure_future(world.produce(zombie, 5))
         await asyncio.sleep(0.002 * seed)
         process.pause()
-        heir = await world.taken_over(zombie)
-        kept = (await world.fetch(heir)).high_watermark
+        successor = await world.taken_over(zombie)
+        kept = (await world.fetch(successor)).high_watermark
         process.resume()
         await world.until(lambda: not process.running)
         assert isinstance(process.failure, NodeFencedError), process.failure
         await asyncio.wait([late])
         answered = late.exception() is None and late.result().error_code == ErrorCode.NONE
         assert kept == 11 or not answered
-        await world.holds(heir, kept)
+        await world.holds(successor, kept)
         await world.back(zombie)
 
     World(10 + seed).happen(story)
 
 
-def test_a_store_that_is_away_delays_the_takeover_and_loses_nothing() -> None:
+def test_an_unavailable_store_delays_the_takeover_without_data_loss() -> None:
     async def story(world: World) -> None:
         dead = world.leader()
         await world.fill(dead)
@@ -175,34 +177,35 @@ def test_a_store_that_is_away_delays_the_takeover_and_loses_nothing() -> None:
         assert not world.serves_somewhere()
         assert len(world.open_logs(dead)) == 1
         faults.down = False
-        heir = await world.taken_over(dead)
-        await world.holds(heir, 6)
+        successor = await world.taken_over(dead)
+        await world.holds(successor, 6)
 
     World(4).happen(story)
 
 
-def test_a_broker_that_is_told_to_stop_leaves_nothing_behind() -> None:
+def test_a_stopping_broker_leaves_no_data_in_its_log() -> None:
     async def story(world: World) -> None:
         leaving = world.leader()
         await world.fill(leaving)
         world.cluster.stop(leaving)
         await world.gone(leaving)
-        heir = world.other(leaving)
-        assert world.leader() == heir
+        successor = world.other(leaving)
+        assert world.leader() == successor
         assert world.open_logs(leaving) == []
-        assert world.node(leaving).fenced, "nobody looks for it"
-        await world.holds(heir, 6)
+        assert world.node(leaving).fenced, "no failover starts for it"
+        await world.holds(successor, 6)
         assert world.cluster.store is not None
         node_id = world.cluster.node_of(leaving)
         objects = world.cluster.store.bucket.objects
-        # What the node saw of the controllers' log stays: the next process of this node id needs it.
+        # The node's record of the controllers' log stays, because the next process of this node id
+        # needs it.
         assert not [key for key in objects if f"/{node_id}/" in key and "/seen/" not in key]
         await world.back(leaving)
 
     World(5).happen(story)
 
 
-def test_the_last_broker_stops_as_if_it_were_alone_and_closes_its_log() -> None:
+def test_the_last_broker_stops_without_a_drain_and_closes_its_log() -> None:
     async def story(world: World) -> None:
         last = world.leader()
         other = world.other(last)
@@ -211,7 +214,7 @@ def test_the_last_broker_stops_as_if_it_were_alone_and_closes_its_log() -> None:
         await world.gone(other)
         world.cluster.stop(last)
         await world.gone(last)
-        assert world.leader() == last, "nobody could take it"
+        assert world.leader() == last, "no broker could take it"
         assert world.open_logs(last) == []
         await world.back(last)
         await world.until(world.serves_somewhere)
@@ -221,7 +224,7 @@ def test_the_last_broker_stops_as_if_it_were_alone_and_closes_its_log() -> None:
     World(6).happen(story)
 
 
-def test_when_the_whole_cluster_stops_nothing_is_moved() -> None:
+def test_a_stop_of_the_whole_cluster_moves_no_partition() -> None:
     async def story(world: World) -> None:
         name = world.leader()
         await world.fill(name)
@@ -242,8 +245,10 @@ def test_when_the_whole_cluster_stops_nothing_is_moved() -> None:
     World(7).happen(story)
 
 
-def test_a_drain_that_takes_too_long_ends_as_a_stop() -> None:
-    """The store is away: nothing can be closed there, and the process must not wait for ever."""
+def test_a_drain_that_times_out_ends_as_a_stop() -> None:
+    """The store is unavailable, so streams cannot be closed, and the process must not wait without
+    limit.
+    """
 
     async def story(world: World) -> None:
         name = world.leader()
@@ -252,34 +257,34 @@ def test_a_drain_that_takes_too_long_ends_as_a_stop() -> None:
         world.cluster.stop(name)
         await world.gone(name)
         world.store_of_faults().down = False
-        heir = await world.taken_over(name)
-        await world.holds(heir, 6)
+        successor = await world.taken_over(name)
+        await world.holds(successor, 6)
         await world.back(name)
 
     World(8, broker=BrokerSettings(drain_ms_max=3_000)).happen(story)
 
 
-def test_a_broker_that_a_tool_drains_goes_on_empty_until_it_is_stopped() -> None:
+def test_a_broker_drained_by_a_tool_runs_without_partitions_until_it_is_stopped() -> None:
     async def story(world: World) -> None:
         name = world.leader()
-        heir = world.other(name)
+        successor = world.other(name)
         await world.fill(name)
         body = SetDrain(node_id=world.cluster.node_of(name), draining=True)
-        await world.services[heir]._session.submit(Operation(set_drain=body))
-        await world.until(lambda: world.leader() == heir and world.serves_somewhere())
+        await world.services[successor]._session.submit(Operation(set_drain=body))
+        await world.until(lambda: world.leader() == successor and world.serves_somewhere())
         await asyncio.sleep(5.0)
         assert world.cluster.processes[name].running
         assert (await world.produce(name)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         world.cluster.stop(name)
         await world.gone(name)
-        await world.holds(heir, 6)
+        await world.holds(successor, 6)
         await world.back(name)
 
     World(9).happen(story)
 
 
-def test_a_broker_that_is_cut_off_serves_nothing_by_the_time_it_is_replaced() -> None:
-    """No client of its side of the cut is shown an end of the log that is not the end any more."""
+def test_an_isolated_broker_serves_nothing_when_it_is_replaced() -> None:
+    """A client on its side of the cut must not see an outdated end of the log."""
 
     async def story(world: World) -> None:
         lost = world.leader()
@@ -287,23 +292,23 @@ def test_a_broker_that_is_cut_off_serves_nothing_by_the_time_it_is_replaced() ->
         hub = world.simulation.network
         for source, target in (("controller", lost), (lost, "controller")):
             hub.cut(source, target)
-        heir = await world.taken_over(lost)
-        assert world.cluster.processes[lost].running, "it cannot know"
-        await world.fill(heir, 1)
+        successor = await world.taken_over(lost)
+        assert world.cluster.processes[lost].running, "the fence did not reach it"
+        await world.fill(successor, 1)
         fetched, produced = await world.fetch(lost), await world.produce(lost)
         refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (fetched.error_code, produced.error_code) == (refused, refused)
         hub.heal()
         await world.until(lambda: not world.cluster.processes[lost].running)
         assert isinstance(world.cluster.processes[lost].failure, NodeFencedError)
-        await world.holds(heir, 8)
+        await world.holds(successor, 8)
         await world.back(lost)
 
     World(14).happen(story)
 
 
-def test_the_place_of_the_log_changes_only_when_nothing_is_in_it() -> None:
-    """A refusal that a person can do something about: one line and no fail-stop."""
+def test_a_broker_changes_the_place_of_its_log_only_when_the_log_is_empty() -> None:
+    """The refusal is one line for the operator and not a fail-stop."""
 
     async def story(world: World) -> None:
         name = world.leader()

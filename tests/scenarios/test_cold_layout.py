@@ -1,6 +1,8 @@
-"""A broker writes, rolls, cleans, deletes and trims; uploads commit its streams one before the other. Whoever reads objects alone must find every offset at its place, and never a hole.
+"""Cold readers find every offset, without gaps, in any order of a broker's writes, rolls,
+cleanings, deletions, trims and uploads.
 
-The rules of both sides are the real ones: `StreamTrims` says what the broker trims, `lay_out` what a cold reader makes of what is committed (docs/design/spark.md#snapshots).
+Both sides use the real code: `StreamTrims` decides what the broker trims, `lay_out` derives a cold
+reader's layout from committed data (docs/design/spark.md#snapshots).
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ LOG, KEPT = DATA, DATA + CLEANED
 
 @dataclass
 class ModelStream:
-    """As a broker sees its stream: what is trimmed, committed and appended; `kafka` says which Kafka offset lies where."""
+    """A stream as its broker sees it: trimmed, committed and appended offsets; `kafka` maps stream
+    offsets to Kafka offsets.
+    """
 
     stream_id: int
     start_offset: int = 0
@@ -40,7 +44,7 @@ class ModelStream:
 
 
 class ColdReading(RuleBasedStateMachine):
-    """One partition under one leader; everything that is appended is durable at once."""
+    """One partition under one leader. Appends are durable immediately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +67,7 @@ class ColdReading(RuleBasedStateMachine):
         self.meta.append(0)
 
     def change(self, change: bytes) -> None:
-        """The first entry of a key is a whole value; so the list is written whole once, by its first change."""
+        """The first entry of a key is a whole value, so the first change writes the whole list."""
         self.log.apply_change(change)
         is_first = not any(entry.key == LogMeta.key for entry in self.entries)
         self.put(LogMeta.key, self.log.snapshot() if is_first else change, is_change=not is_first)
@@ -85,7 +89,7 @@ class ColdReading(RuleBasedStateMachine):
     @precondition(lambda self: len(self.log.segments) > 1 and self.log_start < self.log.active.base_offset)
     @rule(data=st.data())
     def clean(self, data: st.DataObject) -> None:
-        """Some closed segments become one, which lies at the end of the cleaned stream."""
+        """Replace some closed segments by one at the end of the cleaned stream."""
         closed = self.log.segments[:-1]
         first = data.draw(st.integers(0, len(closed) - 1))
         last = data.draw(st.integers(first, len(closed) - 1))
@@ -110,7 +114,7 @@ class ColdReading(RuleBasedStateMachine):
 
     @rule()
     def trim(self) -> None:
-        """As `PartitionLog.trim`."""
+        """Trim as `PartitionLog.trim` does."""
         if self.log.segment_of(self.log_start) is not self.log.segments[0]:
             self.change(LogMeta.drop_change(self.log_start))
         needed = {stream.stream_id: offset for stream, offset in self.trims.due(self.log_start)}
@@ -124,13 +128,15 @@ class ColdReading(RuleBasedStateMachine):
 
     @rule(names=st.lists(st.sampled_from([LOG, KEPT]), min_size=1))
     def upload_large_runs(self, names: list[str]) -> None:
-        """The small rest is carried: the Meta stream is always in it (docs/design/storage-and-write-path.md#small-rests)."""
+        """The small rest is carried; it always contains the Meta stream
+        (docs/design/storage-and-write-path.md#small-rests).
+        """
         for name in names:
             self.streams[name].committed_offset = self.streams[name].next_offset
 
     @rule()
     def upload_in_two_commits(self) -> None:
-        """The Meta stream's commit comes first, the other one in a moment."""
+        """Commit the Meta stream first and the other stream later."""
         self.meta.committed_offset = self.meta.next_offset
 
     @invariant()

@@ -1,4 +1,6 @@
-"""The coordinator of a group moves with its partition: the members keep their ids and their generation, and nobody joins again."""
+"""The coordinator of a group moves with its partition: members keep their ids and their generation,
+and none rejoins.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Member:
-    """Of the group, by hand: every request is the story's."""
+    """A client of the group that sends individual requests."""
 
     def __init__(self, world: MovingWorld) -> None:
         self._world = world
@@ -43,12 +45,12 @@ class Member:
         self.generation = -1
 
     async def ask(self, name: str, request: Message, version: int, expected: type[M]) -> M:
-        """One request to a broker."""
+        """Send one request to a broker."""
         client = await self._world.client(name)
         return await client.ask(request, version, expected, timeout_s=ASK_S_MAX)
 
     async def coordinator(self, asked: str) -> str | None:
-        """Whom a broker names; None for nobody yet."""
+        """The coordinator that a broker names; None if there is none yet."""
         answer = await self.ask(asked, FindCoordinatorRequest(GROUP), 3, FindCoordinatorResponse)
         if answer.error_code:
             assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -56,7 +58,7 @@ class Member:
         return self._world.cluster.broker_of(answer.node_id)
 
     async def join(self, name: str) -> int:
-        """JoinGroup, with the id that the coordinator gives."""
+        """JoinGroup with the id that the coordinator assigns."""
         while True:
             request = JoinGroupRequest(
                 GROUP,
@@ -71,7 +73,7 @@ class Member:
             self.member_id = answer.member_id
             if answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = (
-                    ""  # as every client does: the id died with a rebalance that was never written
+                    ""  # as every client does: the id became invalid with a rebalance that was not written
                 )
             elif answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
                 self.generation = answer.generation_id
@@ -84,19 +86,19 @@ class Member:
         return (await self.ask(name, request, 3, SyncGroupResponse)).error_code
 
     async def heartbeat(self, name: str) -> int:
-        """Heartbeat."""
+        """Send a Heartbeat."""
         request = HeartbeatRequest(GROUP, self.generation, self.member_id)
         return (await self.ask(name, request, 3, HeartbeatResponse)).error_code
 
     async def commit(self, name: str, offset: int) -> int:
-        """OffsetCommit."""
+        """Commit an offset."""
         rows = [OffsetCommitRequestTopic(TOPIC, partitions=[OffsetCommitRequestPartition(0, offset)])]
         request = OffsetCommitRequest(GROUP, self.generation, self.member_id, topics=rows)
         answer = await self.ask(name, request, 7, OffsetCommitResponse)
         return answer.topics[0].partitions[0].error_code
 
     async def committed(self, name: str) -> int:
-        """OffsetFetch."""
+        """Fetch the committed offset."""
         request = OffsetFetchRequest(GROUP, [OffsetFetchRequestTopic(TOPIC, [0])])
         answer = await self.ask(name, request, 5, OffsetFetchResponse)
         assert answer.error_code == ErrorCode.NONE
@@ -104,7 +106,7 @@ class Member:
 
 
 async def begin(world: MovingWorld) -> tuple[Member, str, int]:
-    """A member in a stable group; its coordinator, and the partition that keeps it."""
+    """Create a stable group with one member; return its coordinator and its partition."""
     member = Member(world)
     while (name := await member.coordinator(world.cluster.brokers[0])) is None:
         await asyncio.sleep(0.1)
@@ -116,7 +118,7 @@ async def begin(world: MovingWorld) -> tuple[Member, str, int]:
 
 
 def row_of(world: MovingWorld, index: int) -> PartitionRow:
-    """The partition of the offsets topic, as the controller has it."""
+    """The controller's row of the offsets partition."""
     assert world.cluster.watch.controller is not None
     image = world.cluster.watch.controller.image
     (topic,) = [row for row in image[TOPICS] if row.name == OFFSETS]
@@ -125,7 +127,7 @@ def row_of(world: MovingWorld, index: int) -> PartitionRow:
     return row
 
 
-def test_a_group_goes_on_at_the_new_place_without_a_rebalance() -> None:
+def test_a_group_continues_at_the_new_coordinator_without_a_rebalance() -> None:
     async def story(world: MovingWorld) -> None:
         member, source, index = await begin(world)
         target = world.other(source)
@@ -136,7 +138,7 @@ def test_a_group_goes_on_at_the_new_place_without_a_rebalance() -> None:
             answers.add(await member.heartbeat(source))
             await asyncio.sleep(0.002)
         assert await moving == [ErrorCode.NONE]
-        answers.add(await member.heartbeat(target))  # it may be loading still
+        answers.add(await member.heartbeat(target))  # it may still be loading
         assert answers <= {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR}
         await asyncio.sleep(0.5)
         assert await member.heartbeat(source) == ErrorCode.NOT_COORDINATOR
@@ -155,7 +157,7 @@ def test_a_group_goes_on_at_the_new_place_without_a_rebalance() -> None:
     MovingWorld(1).tell(story)
 
 
-def test_a_group_of_which_the_move_is_taken_back_goes_on_where_it_was() -> None:
+def test_a_group_continues_at_its_coordinator_after_a_cancelled_move() -> None:
     async def story(world: MovingWorld) -> None:
         member, source, index = await begin(world)
         store = world.store_of_faults()
@@ -177,11 +179,11 @@ def test_a_group_of_which_the_move_is_taken_back_goes_on_where_it_was() -> None:
     MovingWorld(2).tell(story)
 
 
-def test_who_waits_in_a_join_is_told_to_look_for_the_coordinator() -> None:
+def test_a_member_waiting_in_a_join_is_redirected_to_the_new_coordinator() -> None:
     async def story(world: MovingWorld) -> None:
         first, source, index = await begin(world)
         second = Member(world)
-        world.forget_client(source)  # a connection of its own: a join waits for the others of the group
+        world.forget_client(source)  # a separate connection, because a join waits for the other members
         joining = asyncio.ensure_future(second.join(source))
         await asyncio.sleep(0.5)
         assert not joining.done()
@@ -189,7 +191,8 @@ def test_who_waits_in_a_join_is_told_to_look_for_the_coordinator() -> None:
         await world.move(target, index, by=target, topic=OFFSETS)
         assert await joining == ErrorCode.NOT_COORDINATOR
         await asyncio.sleep(0.5)
-        # The group is as it was written last: the first member is in it, and the second joins anew.
+        # The group has its last written state: the first member is in it, and the second joins
+        # again.
         assert await first.heartbeat(target) == ErrorCode.NONE
         world.forget_client(target)
         again = asyncio.ensure_future(second.join(target))
@@ -202,8 +205,10 @@ def test_who_waits_in_a_join_is_told_to_look_for_the_coordinator() -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_the_first_group_of_a_new_cluster_is_refused_nothing(seed: int) -> None:
-    """The first question makes the offsets topic; it and the first requests wait until the group's partition serves."""
+def test_the_first_group_of_a_new_cluster_sees_no_error(seed: int) -> None:
+    """The first request creates the offsets topic. This and the next requests wait until the
+    group's partition serves.
+    """
 
     async def story(world: MovingWorld) -> None:
         member = Member(world)
@@ -221,7 +226,9 @@ LAG = DelayLaw((0.5, 0.6), 0.0)
 
 
 async def hear_late_of_the_election(world: MovingWorld, target: str, index: int) -> None:
-    """Move the offsets partition. The target's image shows the move at once, and the election half a second later."""
+    """Move the offsets partition. The target's image shows the move immediately and the election
+    half a second later.
+    """
     source = row_of(world, index)
     moving = asyncio.ensure_future(world.move(target, index, by=target, topic=OFFSETS))
     moves = world.image_of(target)[MOVES]
@@ -232,8 +239,10 @@ async def hear_late_of_the_election(world: MovingWorld, target: str, index: int)
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_a_coordinator_that_hears_late_that_it_is_named_refuses_nothing(seed: int) -> None:
-    """Its image shows the first open of the group's partition, and later the election after a move, after the broker that was asked knows of them."""
+def test_a_coordinator_with_a_late_image_refuses_nothing(seed: int) -> None:
+    """Its image shows the first open of the group's partition, and later the election after a move,
+    later than the broker that answered FindCoordinator.
+    """
 
     async def story(world: MovingWorld) -> None:
         asked, late = world.cluster.brokers

@@ -1,4 +1,6 @@
-"""Faults at every step between making a stream or a key and recording it: at rest nothing is left that no row explains."""
+"""Faults between the creation of a stream or key and its record in the partition: when the cluster
+is quiescent, no stream or key is left without a row that uses it.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,17 @@ from tests.scenarios.moving_world import MovingWorld
 from tests.simulation.mutants.table import MUTANTS
 
 STEPS = 5
-"""Operations of the controllers that the first open of a partition asks for: streams made, key put, streams opened, and some more."""
+"""Controller operations of a partition's first open: create streams, put a key, open streams, and
+some more."""
 SURE_STEPS = 3
-"""So many there are in every run."""
+"""Number of operations in every run."""
 PURGED_S = 5.0
 REST_S_MAX = 120.0
 NAME = "opening"
 
 
 class Fault(Enum):
-    """What happens when an operation was committed and its answer is on its way."""
+    """The fault that follows an operation's commit, before its answer arrives."""
 
     CRASH = "crash"
     REFUSAL = "refusal"
@@ -44,14 +47,14 @@ class Fault(Enum):
 
 
 class Faults:
-    """Lets one operation of one broker meet a fault."""
+    """Injects a fault into one operation of one broker."""
 
     def __init__(self) -> None:
         self.left = 0
         self.strike: Callable[[NodeId], Any] | None = None
 
     async def answered(self, node_id: NodeId) -> None:
-        """An operation of a broker was committed; its caller does not know yet."""
+        """Called when an operation of a broker was committed and its answer was not delivered."""
         if self.strike is None:
             return
         self.left -= 1
@@ -95,7 +98,7 @@ async def _strike(world: MovingWorld, fault: Fault, node_id: NodeId) -> None:
             world.store_of_faults().down = True
         case Fault.DELETION:
             await _delete(world)
-            await asyncio.sleep(PURGED_S)  # the broker hears the answer after everything of the topic is gone
+            await asyncio.sleep(PURGED_S)  # the broker receives the answer after the topic was deleted
 
 
 async def _delete(world: MovingWorld) -> None:
@@ -112,7 +115,7 @@ async def _create(world: MovingWorld) -> None:
 
 
 def _rest(world: MovingWorld) -> list[str]:
-    """What no row explains, and partitions that are not served."""
+    """Streams and keys that no row uses, and partitions that are not served."""
     assert world.cluster.watch.controller is not None
     image = world.cluster.watch.controller.image
     left = unexplained(image)
@@ -124,7 +127,7 @@ def _rest(world: MovingWorld) -> list[str]:
 
 
 def _tell(fault: Fault, step: int, *, rest_s: float = REST_S_MAX) -> list[str]:
-    """Open a new topic's partitions, with a fault at a step; what no row explains in the end."""
+    """Open a new topic's partitions with a fault at a step; return what is left without a row."""
     faults, left = Faults(), [""]
 
     async def story(world: MovingWorld) -> None:
@@ -156,7 +159,7 @@ def _tell(fault: Fault, step: int, *, rest_s: float = REST_S_MAX) -> list[str]:
 
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
-def test_nothing_is_left_that_no_row_explains(fault: Fault, step: int) -> None:
+def test_no_stream_or_key_is_left_without_a_row(fault: Fault, step: int) -> None:
     assert _tell(fault, step) == []
 
 
@@ -167,6 +170,6 @@ def test_nothing_is_left_that_no_row_explains(fault: Fault, step: int) -> None:
         ("open_forgets_after_refusal", Fault.REFUSAL, 1),
     ],
 )
-def test_a_planted_bug_leaves_something(mutant: str, fault: Fault, step: int) -> None:
+def test_a_planted_bug_leaves_streams_or_keys(mutant: str, fault: Fault, step: int) -> None:
     with MUTANTS[mutant].planted():
         assert _tell(fault, step, rest_s=20.0) != []

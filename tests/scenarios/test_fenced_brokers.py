@@ -1,4 +1,4 @@
-"""A broker that was replaced, or may have been, shows its clients nothing of what it remembers."""
+"""A broker that was replaced, or may have been, does not answer from its old state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ COORDINATOR = ErrorCode.NOT_COORDINATOR
 
 
 class Reader:
-    """A consumer with an incremental fetch session at one broker, and a member of a group that the same broker coordinates."""
+    """A consumer with an incremental fetch session at one broker, and a member of a group with the
+    same broker as coordinator.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -41,7 +43,7 @@ class Reader:
         self.session_id = found.session_id
 
     async def fetch(self, offset: int | None = None, *, max_wait_ms: int = 0) -> FetchResponse:
-        """The next request of the session; with an offset it says where to read on."""
+        """Send the next request of the session; with an offset, it continues there."""
         row = FetchPartition(0, fetch_offset=offset or 0, partition_max_bytes=1 << 20)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
@@ -57,7 +59,7 @@ class Reader:
 
 
 async def leads_and_coordinates(world: World) -> str:
-    """A broker that leads the topic's partition and coordinates the group."""
+    """Find a broker that leads the topic's partition and coordinates the group."""
     member = Member(world)
     while (name := await member.coordinator(world.cluster.brokers[0])) is None:
         await asyncio.sleep(0.2)
@@ -68,24 +70,24 @@ async def leads_and_coordinates(world: World) -> str:
 
 
 def cut_from_controllers(world: World, name: str) -> None:
-    """No frame passes between a broker and the controllers; its clients and the store still reach it."""
+    """Cut a broker off from the controllers. Its clients and the store still reach it."""
     for source, target in (("controller", name), (name, "controller")):
         world.simulation.network.cut(source, target)
 
 
 @pytest.mark.parametrize("seed", [14, 15])
-def test_a_broker_that_is_cut_off_and_replaced_answers_no_reader_and_no_group(seed: int) -> None:
+def test_an_isolated_and_replaced_broker_answers_no_reader_and_no_group(seed: int) -> None:
     async def story(world: World) -> None:
         lost = await leads_and_coordinates(world)
         reader = Reader(world, lost)
         await world.fill(lost)
         await reader.begin()
         cut_from_controllers(world, lost)
-        heir = await world.taken_over(lost)
-        await world.fill(heir, 5)
-        while await reader.member.commit(heir, 5) != ErrorCode.NONE:
+        successor = await world.taken_over(lost)
+        await world.fill(successor, 5)
+        while await reader.member.commit(successor, 5) != ErrorCode.NONE:
             await asyncio.sleep(0.2)
-        assert world.cluster.processes[lost].running, "it cannot know that it was replaced"
+        assert world.cluster.processes[lost].running, "its replacement did not reach it"
 
         assert (await reader.fetch()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         assert (await world.fetch(lost)).error_code == LEADER
@@ -94,7 +96,7 @@ def test_a_broker_that_is_cut_off_and_replaced_answers_no_reader_and_no_group(se
         assert await reader.member.commit(lost, 2) == COORDINATOR
         assert await reader.member.join(lost) == COORDINATOR
         assert await reader.member.coordinator(lost) is None
-        with pytest.raises(AssertionError):  # its helper takes an answer without an error for granted
+        with pytest.raises(AssertionError):  # its helper expects an answer without an error
             await reader.member.committed(lost)
         client = await world.client(lost)
         with pytest.raises(ConnectionClosedError):
@@ -104,13 +106,13 @@ def test_a_broker_that_is_cut_off_and_replaced_answers_no_reader_and_no_group(se
         world.simulation.network.heal()
         await world.until(lambda: not world.cluster.processes[lost].running)
         assert isinstance(world.cluster.processes[lost].failure, NodeFencedError)
-        assert await reader.member.committed(heir) == 5
+        assert await reader.member.committed(successor) == 5
         await world.back(lost)
 
     World(seed).happen(story)
 
 
-def test_requests_that_wait_at_a_broker_that_is_cut_off_are_refused_before_it_is_replaced() -> None:
+def test_requests_waiting_at_an_isolated_broker_are_refused_before_it_is_replaced() -> None:
     async def story(world: World) -> None:
         lost = await leads_and_coordinates(world)
         reader = Reader(world, lost)
@@ -120,14 +122,14 @@ def test_requests_that_wait_at_a_broker_that_is_cut_off_are_refused_before_it_is
         cut_from_controllers(world, lost)
         waiting = asyncio.ensure_future(reader.fetch(6, max_wait_ms=60_000))
         await world.until(waiting.done)
-        assert world.leader() == lost, "nobody has replaced it yet"
+        assert world.leader() == lost, "it was not replaced yet"
         assert waiting.result().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         world.simulation.network.heal()
 
     World(16).happen(story)
 
 
-def test_a_broker_that_hears_the_controllers_again_in_time_goes_on() -> None:
+def test_a_broker_that_reaches_the_controllers_again_in_time_continues() -> None:
     async def story(world: World) -> None:
         lost = await leads_and_coordinates(world)
         reader = Reader(world, lost)
@@ -142,7 +144,7 @@ def test_a_broker_that_hears_the_controllers_again_in_time_goes_on() -> None:
         await world.until(lambda: serving.refusal is None)
         assert world.leader() == lost
         await world.holds(lost, 6)
-        assert await reader.member.heartbeat(lost) == ErrorCode.NONE, "the group is as it was"
+        assert await reader.member.heartbeat(lost) == ErrorCode.NONE, "the group is unchanged"
         assert await reader.member.committed(lost) == 1
         assert (await reader.fetch()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -150,12 +152,12 @@ def test_a_broker_that_hears_the_controllers_again_in_time_goes_on() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20, 24))
-def test_a_zombie_wakes_up_and_shows_nothing_of_what_it_remembers(seed: int) -> None:
-    """Requests that reached it before and during the pause are the first thing that it sees."""
+def test_a_resumed_zombie_does_not_answer_from_its_old_state(seed: int) -> None:
+    """After its pause it first processes requests that arrived before and during the pause."""
 
     async def story(world: World) -> None:
         zombie = await leads_and_coordinates(world)
-        heir = world.other(zombie)
+        successor = world.other(zombie)
         reader = Reader(world, zombie)
         await world.fill(zombie)
         await reader.begin()
@@ -168,8 +170,8 @@ def test_a_zombie_wakes_up_and_shows_nothing_of_what_it_remembers(seed: int) -> 
             asyncio.ensure_future(world.end_offset(zombie)),
         ]
         await world.taken_over(zombie)
-        await world.fill(heir, 5)
-        while await reader.member.commit(heir, 5) != ErrorCode.NONE:
+        await world.fill(successor, 5)
+        while await reader.member.commit(successor, 5) != ErrorCode.NONE:
             await asyncio.sleep(0.2)
         process.resume()
         await world.until(lambda: not process.running)

@@ -1,4 +1,6 @@
-"""DescribeQuorum and UpdateFeatures: a broker's handlers in front of three real controllers, in virtual time."""
+"""DescribeQuorum and UpdateFeatures: a broker's handlers with three real controllers, in virtual
+time.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ TIMEOUT_MS = 5_000
 
 
 class Broker:
-    """The two handlers, and the quorum behind them."""
+    """The two handlers and the quorum."""
 
     def __init__(self, rig: QuorumRig, runtime: Runtime) -> None:
         self.rig = rig
@@ -52,7 +54,7 @@ class Broker:
         self._quorum = quorum
 
     async def describe(self, version: int = 2) -> DescribeQuorumResponse:
-        """Answered, and encodable in that version."""
+        """Handle a request; check that the answer can be encoded in its version."""
         answer = await self._describe.handle(LOG, _context(version))
         assert encode(answer, version)
         return answer
@@ -78,7 +80,7 @@ Story: TypeAlias = Callable[[Broker], Awaitable[None]]
 
 
 def tell(story: Story) -> None:
-    """Run a story in a process of its own beside three controllers."""
+    """Run a story in its own process next to three controllers."""
     rig = QuorumRig(2)
 
     async def main(runtime: Runtime) -> None:
@@ -99,14 +101,14 @@ def tell(story: Story) -> None:
 
 
 def partition(answer: DescribeQuorumResponse) -> DescribeQuorumResponsePartitionData:
-    """The only one."""
+    """Return the only element."""
     assert answer.error_code == ErrorCode.NONE, answer.error_message
     (topic,) = answer.topics
     (found,) = topic.partitions
     return found
 
 
-def test_voters_are_told_with_directories_and_addresses_from_version_2_on() -> None:
+def test_voters_have_directories_and_addresses_from_version_2_on() -> None:
     async def story(broker: Broker) -> None:
         leader = await broker.rig.until_led()
         for version in (0, 1, 2):
@@ -125,7 +127,7 @@ def test_voters_are_told_with_directories_and_addresses_from_version_2_on() -> N
     tell(story)
 
 
-def test_a_voter_that_lags_is_seen_to_lag() -> None:
+def test_a_lagging_voter_is_shown_as_lagging() -> None:
     async def story(broker: Broker) -> None:
         leader = await broker.rig.until_led()
         dead = next(each for each in broker.rig.processes if each is not broker.rig.process_of(leader))
@@ -143,7 +145,7 @@ def test_a_voter_that_lags_is_seen_to_lag() -> None:
     tell(story)
 
 
-def test_without_a_majority_the_tool_is_told_that_nobody_answers_in_time() -> None:
+def test_without_a_majority_the_request_fails_in_time() -> None:
     async def story(broker: Broker) -> None:
         leader = await broker.rig.until_led()
         for process in broker.rig.processes:
@@ -158,7 +160,7 @@ def test_without_a_majority_the_tool_is_told_that_nobody_answers_in_time() -> No
     tell(story)
 
 
-def test_levels_that_are_in_force_are_a_success_and_old_versions_hear_of_each_feature() -> None:
+def test_finalized_levels_succeed_and_old_versions_list_each_feature() -> None:
     async def story(broker: Broker) -> None:
         update = FeatureUpdateKey(FEATURE, LATEST_LEVEL)
         for version, features in ((0, [FEATURE]), (1, [FEATURE]), (2, [])):
@@ -171,7 +173,7 @@ def test_levels_that_are_in_force_are_a_success_and_old_versions_hear_of_each_fe
     tell(story)
 
 
-def test_what_cannot_be_is_refused_with_kafkas_code_and_changes_nothing() -> None:
+def test_impossible_updates_get_kafkas_error_code_and_change_nothing() -> None:
     async def story(broker: Broker) -> None:
         leader = await broker.rig.until_led()
         before = leader.driver.node.last_index

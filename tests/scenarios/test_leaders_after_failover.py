@@ -1,4 +1,6 @@
-"""Whom Metadata names while the log of a dead broker is recovered, and while a partition moves; and what becomes of records that are sent without acknowledgement then."""
+"""Leaders in Metadata during the recovery of a dead broker's log and during a move, and records
+sent with acks=0 at these times.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from tests.scenarios.test_new_topics_serve import leaders
 from tests.scenarios.test_silent_producers import SilentProducer, stored_values
 
 RECOVERY_S = 20.0
-"""Longer than requests without acknowledgement wait at the new leader."""
+"""Longer than requests with acks=0 wait at the new leader."""
 
 
 async def described(world: MovingWorld, by: str) -> tuple[int, str | None]:
-    """What DescribeTopicPartitions tells of the topic's first partition: the error, and who leads."""
+    """DescribeTopicPartitions of the topic's first partition: error and leader."""
     client = await world.client(by)
     request = DescribeTopicPartitionsRequest([TopicRequest(TOPIC)], 100, None)
     answer = await client.ask(request, 0, DescribeTopicPartitionsResponse, timeout_s=ASK_S_MAX)
@@ -32,7 +34,7 @@ async def described(world: MovingWorld, by: str) -> tuple[int, str | None]:
 
 
 @pytest.mark.parametrize("seed", [31, 32])
-def test_nobody_is_named_before_the_log_of_the_dead_leader_is_recovered_and_nothing_is_lost(
+def test_no_leader_is_named_before_the_dead_leaders_log_is_recovered(
     seed: int,
 ) -> None:
     async def story(world: World) -> None:
@@ -53,20 +55,22 @@ def test_nobody_is_named_before_the_log_of_the_dead_leader_is_recovered_and_noth
                 assert await described(world, name) == (ErrorCode.LEADER_NOT_AVAILABLE, None)
             await asyncio.sleep(1)
         world.store_of_faults().down = False
-        heir = await world.taken_over(dead)
+        successor = await world.taken_over(dead)
         await world.until(lambda: bool(silent.connections))
-        assert await leaders(world, TOPIC, alive[0]) == {0: heir}
-        assert await described(world, alive[0]) == (ErrorCode.NONE, heir)
+        assert await leaders(world, TOPIC, alive[0]) == {0: successor}
+        assert await described(world, alive[0]) == (ErrorCode.NONE, successor)
         silent.stopping = True
         await sending
         assert [connection.closed_at_s for connection in silent.connections] == [None]
-        silent.check([value for value in await stored_values(world, heir) if value.startswith(b"silent")])
+        silent.check(
+            [value for value in await stored_values(world, successor) if value.startswith(b"silent")]
+        )
 
     World(seed, brokers=3).happen(story)
 
 
 @pytest.mark.parametrize("wal", WalKind)
-def test_somebody_is_named_at_any_time_of_a_move(wal: WalKind) -> None:
+def test_a_leader_is_named_during_the_whole_move(wal: WalKind) -> None:
     async def story(world: MovingWorld) -> None:
         stopping = asyncio.Event()
 
@@ -81,7 +85,7 @@ def test_somebody_is_named_at_any_time_of_a_move(wal: WalKind) -> None:
         asked = world.cluster.brokers[0]
         for _ in range(5):
             target = world.other(world.leader())
-            world.forget_client(asked)  # a connection of its own: the looks go on over theirs
+            world.forget_client(asked)  # a separate connection, because the queries continue on theirs
             assert await world.move(target) == [ErrorCode.NONE]
             await world.until(lambda: world.moves() == 0 and world.serves_somewhere())
             assert world.leader() == target

@@ -1,4 +1,4 @@
-"""Whoever is told the leader of a new partition can write to it at once, without acknowledgement too."""
+"""A client that gets the leader of a new partition can immediately produce to it, even with acks=0."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def create(world: MovingWorld, name: str, partitions: int) -> None:
 
 
 async def leaders(world: MovingWorld, topic: str, by: str) -> dict[int, str]:
-    """What a broker tells of a topic's leaders, by partition."""
+    """The leaders of a topic by partition, according to a broker."""
     client = await world.client(by)
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     answer = await client.ask(request, METADATA_VERSION, MetadataResponse, timeout_s=ASK_S_MAX)
@@ -64,13 +64,13 @@ async def end_offset(world: MovingWorld, topic: str, index: int, leader: str) ->
 
 
 @pytest.mark.parametrize("wal", [WalKind.FILE, WalKind.OBJECT])
-def test_what_is_sent_to_a_new_topic_without_acknowledgement_arrives(wal: WalKind) -> None:
+def test_records_sent_with_acks_0_to_a_new_topic_are_stored(wal: WalKind) -> None:
     async def story(world: MovingWorld) -> None:
         for number in range(TOPICS):
             name = f"new-{number}"
             await create(world, name, 2)
             told = await leaders(world, name, world.cluster.brokers[number % 2])
-            if len(told) < 2:  # the other broker's image may be a moment behind: it names nobody yet
+            if len(told) < 2:  # the other broker's image may lag: it names no leader yet
                 told = await leaders(world, name, world.cluster.brokers[0])
             assert sorted(told) == [0, 1], "CreateTopics answers when leaders are named"
             for index, leader in told.items():
@@ -84,8 +84,8 @@ def test_what_is_sent_to_a_new_topic_without_acknowledgement_arrives(wal: WalKin
     MovingWorld(8, wal=wal).tell(story)
 
 
-def test_what_is_sent_without_acknowledgement_while_a_partition_moves_back_arrives() -> None:
-    """A sealed partition that stays after all takes what came meanwhile."""
+def test_records_sent_with_acks_0_during_a_cancelled_move_are_stored() -> None:
+    """A sealed partition that stays stores the records that arrived meanwhile."""
 
     async def story(world: MovingWorld) -> None:
         source = world.leader()

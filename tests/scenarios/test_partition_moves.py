@@ -1,6 +1,6 @@
-"""A partition moves to another broker: what its clients see, and what happens when a step of the move fails.
+"""Moves of a partition to another broker: what clients see, and failures of each step.
 
-Two shipped brokers and a controller in one simulated world (docs/design/moves-and-failover.md).
+Two real brokers and a controller in one simulated world (docs/design/moves-and-failover.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORT_MOVES = ControllerSettings(reelection_timeout_ms=2_000)
 
 
 @pytest.mark.parametrize("wal", WalKind)
-def test_a_partition_is_at_its_new_place_with_all_that_it_had(wal: WalKind) -> None:
+def test_a_moved_partition_keeps_its_data_and_state(wal: WalKind) -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         target = world.other(source)
@@ -38,7 +38,7 @@ def test_a_partition_is_at_its_new_place_with_all_that_it_had(wal: WalKind) -> N
         assert await world.move(target) == [ErrorCode.NONE]
         await world.until(lambda: world.leader() == target)
         assert world.row().leader_epoch == 1
-        # What was sent last is known as a repeat, and what follows is taken.
+        # The last batch is recognised as a repeat, and the next one is accepted.
         repeat = await world.produce(target, 2, producer_id=PRODUCER, sequence=4)
         assert (repeat.error_code, repeat.base_offset) == (ErrorCode.NONE, 4)
         new = await world.produce(target, 1, producer_id=PRODUCER, sequence=6)
@@ -52,7 +52,7 @@ def test_a_partition_is_at_its_new_place_with_all_that_it_had(wal: WalKind) -> N
     MovingWorld(1, wal=wal).tell(story)
 
 
-def test_who_asks_at_the_old_place_is_told_the_new_one() -> None:
+def test_the_old_leader_names_the_new_one() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         target = world.other(source)
@@ -74,7 +74,7 @@ def test_who_asks_at_the_old_place_is_told_the_new_one() -> None:
 
 
 @pytest.mark.parametrize("wal", WalKind)
-def test_back_and_forth_under_load_nothing_is_lost_doubled_or_out_of_order(wal: WalKind) -> None:
+def test_repeated_moves_under_load_lose_duplicate_and_reorder_nothing(wal: WalKind) -> None:
     moves = 12
 
     async def story(world: MovingWorld) -> None:
@@ -101,7 +101,7 @@ def test_back_and_forth_under_load_nothing_is_lost_doubled_or_out_of_order(wal: 
             target = world.other(world.leader())
             assert await world.move(target) == [ErrorCode.NONE]
             await world.until(lambda target=target: world.leader() == target)  # type: ignore[misc]
-            for name in world.cluster.brokers:  # whoever says where the end is never takes it back
+            for name in world.cluster.brokers:  # a reported end of the log never moves back
                 code, end, _ = await world.end_offset(name)
                 if code == ErrorCode.NONE:
                     assert end >= watermark
@@ -117,8 +117,10 @@ def test_back_and_forth_under_load_nothing_is_lost_doubled_or_out_of_order(wal: 
     MovingWorld(3, wal=wal).tell(story)
 
 
-def test_a_move_that_a_client_takes_back_in_time_was_never_felt() -> None:
-    """The store does not take the residue: the partition serves until the move is called off, and after it."""
+def test_a_move_cancelled_by_a_client_in_time_has_no_effect() -> None:
+    """The store does not accept the residue: the partition serves before and after the
+    cancellation.
+    """
 
     async def story(world: MovingWorld) -> None:
         source = world.leader()
@@ -138,7 +140,7 @@ def test_a_move_that_a_client_takes_back_in_time_was_never_felt() -> None:
     MovingWorld(4).tell(story)
 
 
-def test_a_source_whose_store_takes_nothing_calls_its_move_off() -> None:
+def test_a_source_cancels_its_move_when_the_store_fails() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         await world.produce(source)
@@ -148,14 +150,16 @@ def test_a_source_whose_store_takes_nothing_calls_its_move_off() -> None:
         await world.until(lambda: world.moves() == 0)
         assert (world.leader(), world.row().leader_epoch) == (source, 0)
         assert (await world.produce(source)).base_offset == 1
-        assert source in world.cluster.serving, "nobody took it for stuck"
+        assert source in world.cluster.serving, "it was not fenced as stuck"
 
     MovingWorld(14, controller=SHORT_MOVES).tell(story)
 
 
 @pytest.mark.parametrize("who", ["client", "source"])
-def test_a_sealed_partition_goes_on_as_if_nothing_had_happened(who: str) -> None:
-    """The store stands still just when the rest is to be uploaded. Who had sent something meanwhile gets its answer late, or is told to come again."""
+def test_a_sealed_partition_continues_after_a_cancelled_move(who: str) -> None:
+    """The store stalls when the rest is uploaded. Requests sent meanwhile get a late answer or a
+    retriable error.
+    """
 
     async def story(world: MovingWorld) -> None:
         source = world.leader()
@@ -165,7 +169,7 @@ def test_a_sealed_partition_goes_on_as_if_nothing_had_happened(who: str) -> None
         await world.until(lambda: world.is_at(source, Stage.SEALED))
         store.down = True
         sent = asyncio.ensure_future(world.produce(source))
-        assert (await world.end_offset(source))[:2] == (ErrorCode.NONE, 1), "it is read as before"
+        assert (await world.end_offset(source))[:2] == (ErrorCode.NONE, 1), "reads are unchanged"
         if who == "client":
             assert await world.move(None, by=world.other(source)) == [ErrorCode.NONE]
             answer = await sent
@@ -184,7 +188,7 @@ def test_a_sealed_partition_goes_on_as_if_nothing_had_happened(who: str) -> None
     MovingWorld(5, controller=SHORT_MOVES).tell(story)
 
 
-def test_a_move_that_is_taken_back_too_late_ends_at_the_source_under_a_new_epoch_or_at_the_target() -> None:
+def test_a_late_cancellation_ends_at_the_source_with_a_new_epoch_or_at_the_target() -> None:
     async def story(world: MovingWorld) -> None:
         ended: dict[str, int] = {}
         for _ in range(12):
@@ -212,7 +216,7 @@ def test_a_move_that_is_taken_back_too_late_ends_at_the_source_under_a_new_epoch
 
 @pytest.mark.parametrize("stage", [Stage.WAITING, Stage.SEALED, Stage.CLOSING])
 @pytest.mark.parametrize("wal", WalKind)
-def test_a_source_that_dies_in_the_middle_loses_nothing(stage: Stage, wal: WalKind) -> None:
+def test_a_source_that_dies_during_a_move_loses_nothing(stage: Stage, wal: WalKind) -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         for number in range(5):
@@ -232,7 +236,7 @@ def test_a_source_that_dies_in_the_middle_loses_nothing(stage: Stage, wal: WalKi
     MovingWorld(7, wal=wal, controller=SHORT_MOVES).tell(story)
 
 
-def test_a_hundred_partitions_share_uploads_and_operations() -> None:
+def test_a_hundred_moves_share_uploads_and_operations() -> None:
     count = 100
 
     async def story(world: MovingWorld) -> None:
@@ -246,7 +250,8 @@ def test_a_hundred_partitions_share_uploads_and_operations() -> None:
         indexes = world.row().leader_epoch, world.committed_index()
         assert await world.move(target, *mine) == [ErrorCode.NONE] * len(mine)
         await world.until(lambda: all(world.leader(index) == target for index in mine))
-        # What nodes write down of the controllers' log (`ponor_metadata.client.seen_history`) is no upload.
+        # The nodes' records of the controllers' log (`ponor_metadata.client.seen_history`) are not
+        # uploads.
         uploaded = [key for key in bucket.put_at_ms if key not in before and not key.startswith(PREFIX)]
         assert len(uploaded) <= 4
         assert world.committed_index() - indexes[1] < len(mine)
@@ -257,7 +262,7 @@ def test_a_hundred_partitions_share_uploads_and_operations() -> None:
     MovingWorld(8).tell(story, partitions=count)
 
 
-def test_nobody_waits_where_there_is_no_room_for_waiting() -> None:
+def test_requests_are_refused_immediately_when_parking_is_full() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         await world.produce(source)
@@ -272,7 +277,7 @@ def test_nobody_waits_where_there_is_no_room_for_waiting() -> None:
     MovingWorld(9, broker=BrokerSettings(park_bytes_max=0)).tell(story)
 
 
-def test_a_fetch_that_waits_for_data_is_told_the_new_place() -> None:
+def test_a_waiting_fetch_gets_the_new_leader() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         await world.produce(source)
@@ -317,7 +322,7 @@ def test_a_move_is_one_trace_with_a_span_for_every_step() -> None:
     MovingWorld(11).tell(story)
 
 
-def test_another_target_takes_the_place_of_the_first() -> None:
+def test_another_target_replaces_the_first() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         first, second = [name for name in world.cluster.brokers if name != source]
@@ -326,7 +331,7 @@ def test_another_target_takes_the_place_of_the_first() -> None:
         store.down = True
         assert await world.move(first) == [ErrorCode.NONE]
         assert await world.listed() == [(0, world.cluster.node_of(first), world.cluster.node_of(source))]
-        assert await world.move(first) == [ErrorCode.NONE], "asked for again: nothing to do"
+        assert await world.move(first) == [ErrorCode.NONE], "a repeated request changes nothing"
         assert await world.move(second) == [ErrorCode.NONE]
         assert await world.listed() == [(0, world.cluster.node_of(second), world.cluster.node_of(source))]
         store.down = False
@@ -341,7 +346,7 @@ def test_another_target_takes_the_place_of_the_first() -> None:
     MovingWorld(12, brokers=3).tell(story)
 
 
-def test_a_target_that_dies_before_it_is_elected_leaves_the_partition_where_it_is() -> None:
+def test_a_target_that_dies_before_its_election_leaves_the_partition_at_the_source() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         target = world.other(source)

@@ -1,4 +1,6 @@
-"""Partitions that their leader cannot open for a while, or not at this epoch: they are opened in the end, and moves of them harm nobody."""
+"""Partitions that their leader cannot open for a while, or not at this epoch: they are opened
+eventually, and moving them fences no broker.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ SERVED_S_MAX = 120.0
 
 
 def streams_of(world: MovingWorld) -> list[StreamRow]:
-    """Rows of the partition's streams at the controller."""
+    """The controller's rows of the partition's streams."""
     assert world.cluster.watch.controller is not None
     image = world.cluster.watch.controller.image
     return list(Topics(lambda: image).streams((world.topic_id, 0)))
@@ -42,7 +44,7 @@ def session_of(world: MovingWorld, name: str) -> SessionClient:
 
 
 async def make_unknown_stream(world: MovingWorld, *, is_opened: bool) -> int:
-    """What an attempt leaves that dies between the controller's answer and the log meta."""
+    """State after an attempt that failed between the controller's answer and the log meta."""
     name, row = world.leader(), world.row()
     tags = {"topic": row.topic_id.hex(), "partition": "0", "kind": "time"}
     session = session_of(world, name)
@@ -57,7 +59,7 @@ async def make_unknown_stream(world: MovingWorld, *, is_opened: bool) -> int:
 
 
 @pytest.mark.parametrize("is_opened", [True, False])
-def test_a_stream_that_no_log_meta_names_is_deleted_and_a_late_failure_does_no_harm(is_opened: bool) -> None:
+def test_a_stream_without_a_log_meta_entry_is_deleted_and_a_late_failure_is_harmless(is_opened: bool) -> None:
     async def story(world: World) -> None:
         dead = world.leader()
         await world.fill(dead, 5)
@@ -79,8 +81,10 @@ def is_opened_by_leader_but(world: MovingWorld, unknown: int) -> bool:
     return all(row.open and row.node_id == node_id for row in streams_of(world) if row.stream_id != unknown)
 
 
-def test_a_stream_that_was_closed_at_the_present_epoch_is_opened_at_a_new_one() -> None:
-    """A partition whose append failed closes its streams; only another epoch opens them again."""
+def test_a_stream_closed_at_the_present_epoch_is_opened_at_a_new_one() -> None:
+    """A partition with a failed append closes its streams; they can only be reopened at another
+    epoch.
+    """
 
     async def story(world: MovingWorld) -> None:
         name, epoch = world.leader(), world.row().leader_epoch
@@ -95,8 +99,10 @@ def test_a_stream_that_was_closed_at_the_present_epoch_is_opened_at_a_new_one() 
     MovingWorld(6, wal=WalKind.OBJECT).tell(story)
 
 
-def test_a_move_of_a_partition_that_is_not_open_yet_ends_and_its_leader_lives() -> None:
-    """The store is away when the new leader has opened the streams: it closes them, and the target opens them."""
+def test_a_move_of_an_unopened_partition_ends_and_its_leader_continues() -> None:
+    """The store is unavailable after the new leader has opened the streams: it closes them, and the
+    target opens them.
+    """
 
     async def story(world: World) -> None:
         dead = world.leader()
@@ -117,7 +123,7 @@ def test_a_move_of_a_partition_that_is_not_open_yet_ends_and_its_leader_lives() 
     World(7, brokers=3, broker=UPLOADS).happen(story)
 
 
-def test_a_move_of_a_partition_whose_log_is_being_recovered_is_cancelled_and_its_leader_lives() -> None:
+def test_a_move_of_a_partition_whose_log_is_being_recovered_is_cancelled() -> None:
     async def story(world: World) -> None:
         dead = world.leader()
         await world.fill(dead, 20)
@@ -137,8 +143,10 @@ def test_a_move_of_a_partition_whose_log_is_being_recovered_is_cancelled_and_its
     World(7, brokers=3, broker=UPLOADS).happen(story)
 
 
-def test_a_stream_that_its_partition_does_not_know_is_given_up_with_it() -> None:
-    """The broker holds it open, so it is closed with the move. When the partition comes back it is opened again, like all others."""
+def test_a_stream_unknown_to_its_partition_is_closed_with_it() -> None:
+    """The broker holds it open, so it is closed with the move. When the partition moves back, it is
+    opened again.
+    """
 
     async def story(world: MovingWorld) -> None:
         source = world.leader()
@@ -159,8 +167,10 @@ def test_a_stream_that_its_partition_does_not_know_is_given_up_with_it() -> None
     MovingWorld(8, wal=WalKind.OBJECT).tell(story)
 
 
-def test_a_second_move_of_a_partition_whose_log_is_being_recovered_harms_nobody() -> None:
-    """The first move is cancelled by its author, and another one begins before its time is over."""
+def test_a_second_move_of_a_partition_whose_log_is_being_recovered_is_harmless() -> None:
+    """The first move is cancelled by its author, and another one begins before the first would time
+    out.
+    """
 
     async def story(world: World) -> None:
         dead = world.leader()
@@ -185,7 +195,7 @@ def test_a_second_move_of_a_partition_whose_log_is_being_recovered_harms_nobody(
     World(7, brokers=3, broker=UPLOADS).happen(story)
 
 
-def test_a_move_back_while_the_target_still_opens_fences_nobody() -> None:
+def test_a_move_back_while_the_target_still_opens_fences_no_broker() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         target = world.other(source)

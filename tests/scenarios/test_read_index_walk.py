@@ -1,8 +1,9 @@
-"""The read index, told as a story: stream object -> stream set object of node A -> stream set object of node B -> stream object -> lag.
+"""The read index in an example: stream object, stream set object of node A, stream set object of
+node B, stream object, lag.
 
-One stream lives through the whole of it. Node A writes a long run, which the upload makes a stream object, then a little, which
-travels in a stream set object with other streams. The partition moves to node B, which writes a little, then another long run. A
-broker elsewhere follows the log and is asked where offsets 30 to 460 lie, while its image is still behind.
+Node A writes a long run, which becomes a stream object, then a short one, which shares a stream set
+object with other streams. The partition moves to node B, which writes a short run, then another
+long one. Another broker follows the log and looks up offsets 30 to 460 while its image lags.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LONG_RUN_OF_A, MIXED_OF_A, UNRELATED_OF_A, MIXED_OF_B, LONG_RUN_OF_B, NOT_YET_HE
 
 
 class FollowingBroker:
-    """A broker that holds nothing but the image, and hears of one batch after the other."""
+    """A broker with only an image, which receives one batch after the other."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -89,13 +90,15 @@ def broker() -> FollowingBroker:
     broker.hears(node_registered(NODE_A), node_registered(NODE_B))
     broker.hears(*(("stream_created", pb.StreamCreated(stream_id=stream)) for stream in (ORDERS, PAYMENTS)))
 
-    # Node A owns both streams. Orders 0-100 become a stream object; orders 100-150 travel with payments.
+    # Node A owns both streams. Orders 0-100 become a stream object; orders 100-150 share an object
+    # with payments.
     broker.hears(opened(ORDERS, 1, NODE_A), opened(PAYMENTS, 1, NODE_A))
     broker.hears(prepared(LONG_RUN_OF_A, 3, NODE_A))
     broker.hears(stream_object(LONG_RUN_OF_A, 0, 100))
     broker.hears(stream_set_object(MIXED_OF_A, NODE_A, (ORDERS, 100, 150), (PAYMENTS, 0, 20)))
 
-    # Orders move to node B; A goes on with payments, so that its newest object says nothing about orders.
+    # Orders move to node B; A continues with payments, so its newest object does not contain
+    # orders.
     broker.hears(("stream_closed", pb.StreamClosed(stream_id=ORDERS, stream_epoch=1)))
     broker.hears(opened(ORDERS, 2, NODE_B))
     broker.hears(stream_set_object(UNRELATED_OF_A, NODE_A, (PAYMENTS, 20, 90)))
@@ -107,16 +110,16 @@ def broker() -> FollowingBroker:
     return broker
 
 
-def test_the_walk_goes_through_both_nodes_and_stops_where_the_metadata_ends(broker: FollowingBroker) -> None:
+def test_a_lookup_uses_objects_of_both_nodes_and_ends_where_the_metadata_end(broker: FollowingBroker) -> None:
     assert broker.finds(30, 460) == [
-        (LONG_RUN_OF_A, 30, 100),  # the stream's own object, from the middle of it
-        (MIXED_OF_A, 100, 150),  # it stops short: the ranges name node A, whose objects are scanned
-        (MIXED_OF_B, 150, 200),  # past the move the ranges name node B
-        (LONG_RUN_OF_B, 200, 400),  # back to the stream's own objects
-    ]  # and 400 to 460 are not known here yet: the answer is short, never wrong
+        (LONG_RUN_OF_A, 30, 100),  # the stream's own object, from its middle on
+        (MIXED_OF_A, 100, 150),  # its end: the ranges name node A, whose objects are scanned
+        (MIXED_OF_B, 150, 200),  # after the move, the ranges name node B
+        (LONG_RUN_OF_B, 200, 400),  # the stream's own object again
+    ]  # 400 to 460 are not in the image yet: the answer is short
 
 
-def test_the_caller_asks_again_when_the_metadata_has_caught_up(broker: FollowingBroker) -> None:
+def test_a_repeated_lookup_continues_when_the_metadata_have_caught_up(broker: FollowingBroker) -> None:
     assert broker.finds(400, 460) == []
     broker.hears(stream_set_object(NOT_YET_HEARD_OF, NODE_B, (ORDERS, 400, 500)))
     assert broker.finds(400, 460) == [(NOT_YET_HEARD_OF, 400, 460)]
@@ -127,7 +130,7 @@ def test_a_request_within_one_object_costs_one_piece(broker: FollowingBroker) ->
     assert piece == Piece(MIXED_OF_B, "home", 0, 1 << 20, 160, 180)
 
 
-def test_after_a_trim_the_walk_begins_at_the_new_start(broker: FollowingBroker) -> None:
+def test_after_a_trim_the_lookup_begins_at_the_new_start(broker: FollowingBroker) -> None:
     broker.hears(
         ("stream_trimmed", pb.StreamTrimmed(stream_id=ORDERS, start_offset=120)),
         ("objects_destroyed", pb.ObjectsDestroyed(object_ids=[LONG_RUN_OF_A])),

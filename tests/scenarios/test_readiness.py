@@ -1,4 +1,6 @@
-"""When processes of a cluster withdraw their readiness, and get it back. In virtual time: the bounds are the protocol's, not the machine's."""
+"""Readiness of processes is withdrawn and restored in time. In virtual time, because the limits
+come from the protocol and not from the machine.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ponor_simulation.simulation import Simulation, SimulationFailedError
 from tests.simulation.mutants.table import MUTANTS
 
 NOTICED_S_MAX = 5.0 - LOOK_S
-"""A probe is to fail within 5 s, and the conditions are evaluated every `LOOK_S`."""
+"""A probe must fail within 5 s; conditions are evaluated every `LOOK_S`."""
 START_S_MAX = 60.0
 Story = Callable[["World"], Awaitable[None]]
 
@@ -66,13 +68,13 @@ def cut_off_is_noticed(name_of: Callable[[World], str], condition: str) -> Story
         await asyncio.sleep(NOTICED_S_MAX)
         assert condition in world.unmet(name), world.unmet(name)
         others = [each for each in world.cluster.processes if each != name]
-        assert not [each for each in others if world.unmet(each)], "one process that is cut off is no other's"
+        assert not [each for each in others if world.unmet(each)], "other processes are not affected"
 
     return story
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_broker_that_hears_no_controller_withdraws_its_readiness_within_five_seconds(seed: int) -> None:
+def test_a_broker_without_controllers_becomes_unready_within_five_seconds(seed: int) -> None:
     World(seed).tell(cut_off_is_noticed(lambda world: world.cluster.brokers[1], "metadata"))
 
 
@@ -83,16 +85,16 @@ def test_a_broker_that_ignores_the_age_of_its_metadata_is_caught(monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["gc", "compactor-0"])
-def test_a_worker_without_a_session_withdraws_its_readiness_within_five_seconds(name: str) -> None:
+def test_a_worker_without_a_session_becomes_unready_within_five_seconds(name: str) -> None:
     World(7).tell(cut_off_is_noticed(lambda _: name, "session"))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_controller_that_hears_no_leader_withdraws_its_readiness_within_five_seconds(seed: int) -> None:
+def test_a_controller_without_a_leader_becomes_unready_within_five_seconds(seed: int) -> None:
     World(seed).tell(cut_off_is_noticed(World.follower, "quorum"))
 
 
-def test_a_controller_that_lags_withdraws_its_readiness() -> None:
+def test_a_lagging_controller_becomes_unready() -> None:
     async def story(world: World) -> None:
         follower = world.cluster.watch.controllers[world.follower()]
         driver = follower.driver
@@ -103,7 +105,7 @@ def test_a_controller_that_lags_withdraws_its_readiness() -> None:
     World(4).tell(story)
 
 
-def test_a_controller_hears_how_far_the_leader_has_committed() -> None:
+def test_a_controller_receives_the_leaders_commit_index() -> None:
     async def story(world: World) -> None:
         leader = world.cluster.leader
         assert leader is not None
@@ -123,7 +125,7 @@ def test_a_fenced_broker_is_not_ready() -> None:
         world.cut_off(name)
         await wait_until(lambda: "fence" in world.unmet(name), timeout_s=30)
         assert "the leading controller was silent" in world.unmet(name)["fence"]
-        # The controllers fence it, so that it would stop when it is back.
+        # The controllers fence it, so it stops when it is connected again.
         world.cluster.processes[name].crash()
         world.cluster.start(name)
 

@@ -1,4 +1,6 @@
-"""A move is cancelled while the controllers refuse to close the streams of its source: the source takes the partition back."""
+"""A move is cancelled while the controllers refuse to close the streams of its source: the source
+reopens the partition.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.scenarios.moving_world import MovingWorld
 
 
 class RefusedCloses:
-    """CloseStreams of every broker is refused while `refusing`."""
+    """Refuses CloseStreams of every broker while `refusing`."""
 
     def __init__(self) -> None:
         self.refusing = True
@@ -29,7 +31,7 @@ class RefusedCloses:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """While this lasts."""
+        """Refuse within this context."""
         closes = dispatch.VALIDATORS["close_streams"]
 
         def validate(body: wire.CloseStreams, situation: Situation) -> Decision:
@@ -57,8 +59,8 @@ def test_a_source_that_cannot_close_serves_again_when_its_move_is_cancelled(wal:
         assert (await world.fetch(source)).high_watermark == 3
         asked = closes.refused
         await asyncio.sleep(30)
-        assert closes.refused == asked, "nothing is asked again and again"
-        # What was taken back can move later, with all that it has.
+        assert closes.refused == asked, "requests are not repeated without limit"
+        # The partition can move later, with all its data.
         closes.refusing = False
         assert await world.move(target) == [ErrorCode.NONE]
         await world.until(lambda: world.leader() == target and world.serves_somewhere())
@@ -70,7 +72,7 @@ def test_a_source_that_cannot_close_serves_again_when_its_move_is_cancelled(wal:
         MovingWorld(31, wal=wal).tell(story)
 
 
-def test_a_leader_that_gave_a_partition_up_before_it_served_opens_it_when_the_move_is_cancelled() -> None:
+def test_a_source_that_moved_before_serving_opens_the_partition_after_a_cancellation() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()
         target = world.other(source)
@@ -79,7 +81,7 @@ def test_a_leader_that_gave_a_partition_up_before_it_served_opens_it_when_the_mo
         assert await world.move(target) == [ErrorCode.NONE]
         await world.until(lambda: world.leader() == target)
         store = world.store_of_faults()
-        store.latency_s = (1.0, 1.0)  # the target reads what the source wrote, and is told to move meanwhile
+        store.latency_s = (1.0, 1.0)  # the target reads what the source wrote, and is moved meanwhile
         closes.refusing = True
         assert await world.move(source, by=source) == [ErrorCode.NONE]
         await world.until(lambda: closes.refused > 1)
@@ -91,7 +93,7 @@ def test_a_leader_that_gave_a_partition_up_before_it_served_opens_it_when_the_mo
         assert (await world.produce(target)).base_offset == 2
         asked = closes.refused
         await asyncio.sleep(30)
-        assert closes.refused == asked, "nothing is asked again and again"
+        assert closes.refused == asked, "requests are not repeated without limit"
 
     closes = RefusedCloses()
     with closes.on():

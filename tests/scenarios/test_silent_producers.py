@@ -1,4 +1,4 @@
-"""A producer without acknowledgement beside an idempotent one, while their partition moves or opens slowly."""
+"""A producer with acks=0 and an idempotent one, while their partition moves or opens slowly."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ PRODUCER = 4711
 MOVES = 10
 PAUSE_S = 0.02
 IN_FLIGHT_S_MAX = 2.0
-"""Until a move has ended, and the client knows that its connection is closed."""
+"""Until a move has ended, and the client has detected that its connection is closed."""
 
 
 @dataclass
 class SilentConnection:
-    """What was sent on one connection without acknowledgement, and when."""
+    """Batches sent with acks=0 on one connection, and their times."""
 
     sent: list[tuple[float, bytes]] = field(default_factory=list)
     closed_at_s: float | None = None
 
 
 class SilentProducer:
-    """Sends to the broker that names itself leader; after a refusal, which ends the connection, it connects again."""
+    """Sends to the broker that names itself leader. A refusal closes the connection, and the client
+    reconnects.
+    """
 
     def __init__(self, world: MovingWorld, topic: str = TOPIC) -> None:
         self._world = world
@@ -64,7 +66,8 @@ class SilentProducer:
                         await self._send_to(client)
                 finally:
                     await client.close()
-            # A closed connection fails at once: without a pause virtual time would stand still.
+            # A closed connection fails immediately: without a pause, virtual time would not
+            # advance.
             await asyncio.sleep(PAUSE_S)
 
     async def _send_to(self, client: KafkaClient) -> None:
@@ -83,10 +86,12 @@ class SilentProducer:
             connection.closed_at_s = self._world.simulation.loop.time()
         else:
             await asyncio.sleep(IN_FLIGHT_S_MAX)
-            assert not client.is_closed, "nothing that was sent last is refused"
+            assert not client.is_closed, "the last batches are not refused"
 
     def check(self, stored: list[bytes]) -> None:
-        """What is stored is in the order of sending, and lacks only what was in flight on connections that were closed."""
+        """Check that stored batches are in the order of sending, and that only batches in flight on
+        closed connections are missing.
+        """
         assert stored == sorted(set(stored)), "in order, each once"
         have = set(stored)
         for connection in self.connections:
@@ -95,12 +100,12 @@ class SilentProducer:
             if connection.closed_at_s is None:
                 assert not lost
             elif lost:
-                assert not kept or max(kept) < min(lost), "a connection loses only its end"
+                assert not kept or max(kept) < min(lost), "a connection loses only its last batches"
                 assert connection.closed_at_s - min(lost) < IN_FLIGHT_S_MAX
 
 
 async def names_itself(world: MovingWorld, client: KafkaClient, name: str, topic: str) -> bool:
-    """Whether a broker's Metadata says that it leads."""
+    """Whether a broker's Metadata names it as leader."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     answer = await client.ask(request, 12, MetadataResponse, timeout_s=30)
     partitions = answer.topics[0].partitions
@@ -126,7 +131,7 @@ def fetched_bytes(found: PartitionData) -> bytes:
 
 
 async def stored_values(world: MovingWorld, name: str, start: int = 0) -> list[bytes]:
-    """Values of all records from an offset, which have to be without a gap."""
+    """Values of all records from an offset on, which must have no gap."""
     values: list[bytes] = []
     offset = start
     while True:
@@ -141,7 +146,7 @@ async def stored_values(world: MovingWorld, name: str, start: int = 0) -> list[b
 
 
 async def produce_acknowledged(world: MovingWorld, acknowledged: list[int], stopping: asyncio.Event) -> None:
-    """One batch behind the other, to whoever is named leader; the offsets."""
+    """Produce batches sequentially to the named leader; return the offsets."""
     at, sequence = world.leader(), 0
     while not stopping.is_set():
         answer = await world.produce(at, 1, producer_id=PRODUCER, sequence=sequence)
@@ -156,7 +161,7 @@ async def produce_acknowledged(world: MovingWorld, acknowledged: list[int], stop
 
 
 @pytest.mark.parametrize("wal", WalKind)
-def test_moves_lose_no_acknowledged_record_and_of_others_only_those_in_flight_on_a_closed_connection(
+def test_moves_lose_only_acks_0_records_in_flight_on_a_closed_connection(
     wal: WalKind,
 ) -> None:
     async def story(world: MovingWorld) -> None:
@@ -189,8 +194,10 @@ def test_moves_lose_no_acknowledged_record_and_of_others_only_those_in_flight_on
 
 
 @pytest.mark.parametrize("wal", WalKind)
-def test_a_topic_that_opens_slowly_takes_what_is_sent_without_acknowledgement(wal: WalKind) -> None:
-    """Opening takes several calls of a store that needs up to two seconds for each: longer than `park_ms_max`."""
+def test_a_topic_that_opens_slowly_stores_records_sent_with_acks_0(wal: WalKind) -> None:
+    """Opening needs several calls of a store that takes up to two seconds for each: longer than
+    `park_ms_max`.
+    """
 
     async def story(world: MovingWorld) -> None:
         world.store_of_faults().latency_s = (1.0, 2.0)

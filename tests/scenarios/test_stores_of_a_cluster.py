@@ -1,4 +1,8 @@
-"""Brokers that meet another store than their cluster's or an older copy of the controllers' log, and a collector that may delete nothing. Shipped services in one simulated world."""
+"""Brokers with the store of another cluster, or with an older copy of the controllers' log, and a
+collector that may delete nothing.
+
+Real services in one simulated world.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +37,13 @@ UPLOAD_S_MAX = 120.0
 GARBAGE_S_MAX = 900.0
 RECOVER_S_MAX = 300.0
 SILENT_S = 20.0
-"""Longer than a broker waits that found the marker at an earlier start."""
+"""Longer than the wait of a broker that found the marker at an earlier start."""
 
 
 def test_a_broker_on_an_empty_store_is_refused_where_only_brokers_ever_registered() -> None:
-    """It put a marker there, and recovered a dead broker's log to nothing: acknowledged records were lost."""
+    """Before, it put a marker there and recovered a dead broker's log as empty: acknowledged
+    records were lost.
+    """
 
     async def story(world: World) -> None:
         cluster, dead = world.cluster, world.leader()
@@ -64,8 +70,10 @@ def test_a_broker_on_an_empty_store_is_refused_where_only_brokers_ever_registere
     world.happen(story)
 
 
-def test_a_broker_that_began_while_its_store_was_silent_checks_it_before_it_uploads() -> None:
-    """Another store answered later: acknowledged records went there, and their write-ahead log was trimmed."""
+def test_a_broker_started_with_a_silent_store_checks_it_before_it_uploads() -> None:
+    """Before, another store answered later: acknowledged records went there, and their write-ahead
+    log was trimmed.
+    """
 
     async def story(world: MovingWorld) -> None:
         cluster, (name,) = world.cluster, world.cluster.brokers
@@ -87,8 +95,8 @@ def test_a_broker_that_began_while_its_store_was_silent_checks_it_before_it_uplo
     MovingWorld(1, brokers=1).tell(story)
 
 
-def test_a_broker_that_began_while_its_store_was_silent_notices_an_older_log_of_the_controllers() -> None:
-    """It uploaded under object ids that an older log assigned a second time."""
+def test_a_broker_started_with_a_silent_store_detects_an_older_log_of_the_controllers() -> None:
+    """Before, it uploaded under object ids that an older log assigned a second time."""
 
     async def story(world: MovingWorld) -> None:
         cluster, (name,) = world.cluster, world.cluster.brokers
@@ -104,12 +112,12 @@ def test_a_broker_that_began_while_its_store_was_silent_notices_an_older_log_of_
         cluster.processes[name].failure = None
 
     world = MovingWorld(1, brokers=1)
-    # A living collector would tell the controller what it saw.
+    # A live collector would report its record of the log to the controller.
     del world.cluster.processes["gc"]
     world.tell(story)
 
 
-def test_a_broker_that_began_while_its_store_was_silent_uploads_after_the_checks() -> None:
+def test_a_broker_started_with_a_silent_store_uploads_after_the_checks() -> None:
     async def story(world: MovingWorld) -> None:
         (name,) = world.cluster.brokers
         await with_an_older_copy(world)
@@ -121,7 +129,9 @@ def test_a_broker_that_began_while_its_store_was_silent_uploads_after_the_checks
 
 
 def test_a_recovery_of_a_dead_broker_on_another_store_is_refused() -> None:
-    """It uploaded the dead broker's log there and closed its streams: acknowledged records were lost."""
+    """Before, it uploaded the dead broker's log there and closed its streams: acknowledged records
+    were lost.
+    """
 
     async def story(world: MovingWorld) -> None:
         cluster = world.cluster
@@ -155,8 +165,8 @@ def test_a_recovery_of_a_dead_broker_on_another_store_is_refused() -> None:
     MovingWorld(1, brokers=2).tell(story)
 
 
-def test_a_recovery_of_a_dead_broker_notices_an_older_log_of_the_controllers() -> None:
-    """It registered without what nodes recorded in the store, uploaded and closed streams."""
+def test_a_recovery_of_a_dead_broker_detects_an_older_log_of_the_controllers() -> None:
+    """Before, it registered without the nodes' records in the store, uploaded and closed streams."""
 
     async def story(world: MovingWorld) -> None:
         (dead,) = world.cluster.brokers
@@ -176,7 +186,9 @@ def test_a_recovery_of_a_dead_broker_notices_an_older_log_of_the_controllers() -
 
 
 class Rescuer:
-    """`ponor broker recover` with the disk of a dead broker. `report` is that of the last run."""
+    """`ponor broker recover` with the disk of a dead broker. `report` is the result of the last
+    run.
+    """
 
     def __init__(self, world: MovingWorld, dead: str) -> None:
         self._world = world
@@ -210,7 +222,9 @@ class Rescuer:
 
 
 async def with_an_older_copy(world: MovingWorld) -> DiskState:
-    """Upload records twice, acknowledge others, and end the only broker. Returns the controller's disk between the uploads."""
+    """Upload records twice, acknowledge others, and end the only broker. Return the controller's
+    disk between the uploads.
+    """
     (name,) = world.cluster.brokers
     await world.until(world.serves_somewhere, FAILOVER_S_MAX)
     assert (await world.produce(name, 2)).error_code == ErrorCode.NONE
@@ -254,7 +268,7 @@ def uploaded(world: MovingWorld) -> set[str]:
 
 
 def open_streams(world: MovingWorld, name: str) -> int:
-    """How many streams a broker holds open, by the controller."""
+    """Number of streams that a broker holds open, according to the controller."""
     assert world.cluster.watch.controller is not None
     return len(
         world.cluster.watch.controller.image[STREAMS].find(STREAMS_OPEN_AT, world.cluster.node_of(name))
@@ -269,8 +283,10 @@ def node_epoch(world: MovingWorld, name: str) -> int:
     return row.node_epoch
 
 
-def test_a_collector_that_may_delete_nothing_claims_nothing_more() -> None:
-    """Its claims kept other collectors from the objects and were written into the controllers' log again and again."""
+def test_a_collector_that_may_delete_nothing_stops_claiming() -> None:
+    """Before, its claims blocked other collectors and were written into the controllers' log
+    repeatedly.
+    """
 
     async def story(world: MovingWorld) -> None:
         assert world.cluster.store is not None
@@ -305,12 +321,12 @@ async def leave_garbage(world: MovingWorld) -> None:
 
 
 def garbage(world: MovingWorld) -> dict[int, int]:
-    """Objects that are to be deleted, and until when each is claimed."""
+    """Objects to be deleted, and the end of each claim."""
     assert world.cluster.watch.controller is not None
     rows = world.cluster.watch.controller.image[OBJECTS]
     return {row.object_id: row.claimed_until_ms for row in rows if row.state is ObjectState.DESTROYED}
 
 
 def claimed(world: MovingWorld) -> dict[int, int]:
-    """Those of them that ever were claimed."""
+    """Objects that were ever claimed."""
     return {object_id: until for object_id, until in garbage(world).items() if until}

@@ -1,4 +1,4 @@
-"""Topics that are deleted while brokers open their partitions: nothing of them stays."""
+"""Topics that are deleted while brokers open their partitions leave nothing behind."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ async def _create_and_delete(world: MovingWorld, name: str, pause_s: float) -> N
 
 
 async def _churn(world: MovingWorld) -> None:
-    """Delete each topic at another moment of its opening."""
+    """Delete each topic at another time during its opening."""
     for number in range(ROUNDS):
         await _create_and_delete(world, f"short-lived-{number}", 0.0002 * number)
 
 
 def _left(world: MovingWorld) -> list[str]:
-    """Streams and keys of topics that are gone."""
+    """Streams and keys of deleted topics."""
     assert world.cluster.watch.controller is not None
     image = world.cluster.watch.controller.image
     topics = {row.topic_id.hex() for row in image[TOPICS]}
@@ -69,7 +69,7 @@ def test_no_stream_and_no_key_of_a_deleted_topic_stays() -> None:
     MovingWorld(3, brokers=2, wal=WalKind.OBJECT).tell(story)
 
 
-def test_a_broker_that_opened_deleted_topics_stops_in_order() -> None:
+def test_a_broker_that_opened_deleted_topics_stops_normally() -> None:
     async def story(world: MovingWorld) -> None:
         await _churn(world)
         await asyncio.sleep(SETTLED_S)

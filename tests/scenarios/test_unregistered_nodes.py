@@ -1,4 +1,6 @@
-"""A broker that died is unregistered, and its node id is given to a new process: at a higher epoch, whatever its objects are called. In virtual time."""
+"""A dead broker is unregistered, and its node id is assigned to a new process at a higher epoch. In
+virtual time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ ATTEMPTS_MAX = 60
 
 
 async def unregister(world: World, name: str) -> None:
-    """Ask until the controllers have given its partitions and its log to others."""
+    """Retry until the controllers have reassigned its partitions and its log."""
     assert world._runtime is not None
     runtime = world._runtime
     client = ClusterClient(runtime.network, runtime.clock, world.cluster.addresses)
@@ -37,16 +39,16 @@ async def a_broker_dies_and_its_id_is_used_again(world: World) -> None:
     await unregister(world, dead)
     world.cluster.start(dead)
     await world.until(lambda: world.cluster.is_serving, 60.0)
-    assert world.node(dead).node_epoch > before, "epochs of a node id never begin again"
+    assert world.node(dead).node_epoch > before, "epochs of a node id never restart"
     await world.fill(world.leader())
     await world.holds(world.leader(), 12)
 
 
-def test_a_node_id_is_used_again_at_a_higher_epoch_and_nothing_is_lost() -> None:
+def test_a_reused_node_id_gets_a_higher_epoch_and_no_data_is_lost() -> None:
     World(3).happen(a_broker_dies_and_its_id_is_used_again)
 
 
-def test_a_registration_that_begins_its_epochs_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registration_that_restarts_the_epochs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS["unregistration_forgets_epochs"].plant(monkeypatch)
-    with pytest.raises(SimulationFailedError, match="never begin again"):
+    with pytest.raises(SimulationFailedError, match="never restart"):
         World(3).happen(a_broker_dies_and_its_id_is_used_again)

@@ -32,13 +32,13 @@ from services.controller.tests.startup.test_restored_copy import (
 )
 from tests.scenarios import test_fenced_brokers as fenced_brokers
 from tests.scenarios.test_absent_observers import (
-    test_a_controller_that_was_paused_does_not_take_the_source_of_a_move_for_stuck as move_under_pause,
+    test_a_paused_controller_does_not_fence_the_source_of_a_move as move_under_pause,
 )
 from tests.scenarios.test_connections_are_closed import (
-    test_nobody_leaves_a_connection_to_a_silent_controller_open as silent_controller,
+    test_clients_close_connections_to_a_silent_controller as silent_controller,
 )
 from tests.scenarios.test_partition_moves import (
-    test_back_and_forth_under_load_nothing_is_lost_doubled_or_out_of_order as moves_under_load,
+    test_repeated_moves_under_load_lose_duplicate_and_reorder_nothing as moves_under_load,
 )
 from tests.simulation.mutants.mutant import Suite
 from tests.simulation.mutants.table import MUTANTS, caught_by
@@ -84,7 +84,7 @@ STORIES: dict[str, Callable[[], object]] = {
     "compaction_keeps_uploads_open": lambda: asyncio.run(interrupted_compaction(Kind.NOT_APPLIED)),
     "controller_believes_other_clusters": stranger,
     "permission_not_asked_by_groups": lambda: (
-        fenced_brokers.test_a_broker_that_is_cut_off_and_replaced_answers_no_reader_and_no_group(14)
+        fenced_brokers.test_an_isolated_and_replaced_broker_answers_no_reader_and_no_group(14)
     ),
     "purge_forgets_keys": reclaim_orphans,
     "session_keeps_refused_connections": silent_controller,

@@ -1,7 +1,8 @@
-"""What must never happen in a Raft group, watched from outside.
+"""Invariants of a Raft group: the safety properties of the paper and of
+docs/design/consensus.md#the-raft-core, checked after every step of every replica.
 
-What lives here: the promises of the paper and of docs/design/consensus.md#the-raft-core as checks over everything that replicas do, with a memory that no crash
-erases. Numbers in brackets are those of the project's list of invariants.
+The oracle remembers all commits and leaders across crashes. Numbers in brackets refer to the
+project's list of invariants.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MUST_STAY_ZERO = (
 
 
 class DurableLog:
-    """What one disk holds; the part of a `Persist` that survives a crash."""
+    """The content of one disk: the part of a `Persist` that survives a crash."""
 
     def __init__(self, membership: Membership) -> None:
         self.hard_state = HardState()
@@ -52,12 +53,12 @@ class DurableLog:
         if hard_state is not None:
             assert hard_state.term >= self.hard_state.term, "[8] terms on a disk never fall"
             if hard_state.term == self.hard_state.term and self.hard_state.voted_for is not None:
-                assert hard_state.voted_for == self.hard_state.voted_for, "[8] a vote is given once a term"
+                assert hard_state.voted_for == self.hard_state.voted_for, "[8] one vote per term"
             self.hard_state = hard_state
         if not entries:
             return
         first = entries[0].index
-        assert first <= self.last_index + 1, "a hole in the log on the disk"
+        assert first <= self.last_index + 1, "a gap in the log on the disk"
         del self.entries[first - self.base[0] - 1 :]
         self.entries.extend(entries)
 
@@ -68,7 +69,7 @@ class DurableLog:
 
 
 class Oracle:
-    """Remembers what was ever true of the whole group."""
+    """Checks a whole group, and remembers its history."""
 
     def __init__(self) -> None:
         self.committed: list[Entry] = []  # entry of index i at i - 1
@@ -81,7 +82,7 @@ class Oracle:
         return len(self.committed)
 
     def saw(self, node: RaftNode, life: int) -> None:
-        """After every call into a replica."""
+        """Check all invariants; call this after every call into a replica."""
         key = (node.own, life)
         assert node.commit_index >= self._commit_of_life.get(key, 0), "[4] the commit index never goes back"
         self._commit_of_life[key] = node.commit_index
@@ -95,7 +96,7 @@ class Oracle:
     def _note_commits(self, node: RaftNode) -> None:
         index = max(self.commit_index + 1, node.first_index)
         if node.commit_index >= index:
-            assert index == self.commit_index + 1, "a snapshot holds what nobody committed"
+            assert index == self.commit_index + 1, "a snapshot contains uncommitted entries"
             self.committed.extend(node.entries(index, node.commit_index))
             self._check_memberships()
         if node.commit_index:
@@ -116,7 +117,9 @@ class Oracle:
             assert node.term_at(entry.index) == entry.term, f"[5] leader of term {node.term} lacks {entry}"
 
     def delivered(self, entries: tuple[Entry, ...], applied: int, disk: DurableLog) -> None:
-        """[3] [6] Committed entries come in order, once, the same everywhere, and are durable where they are given."""
+        """[3] [6] Committed entries are delivered in order, once, equal on all replicas, and are
+        durable at their replica.
+        """
         for entry in entries:
             applied += 1
             assert entry.index == applied
@@ -129,7 +132,7 @@ class Oracle:
             )
 
     def leaves(self, message: Message, node: RaftNode, disk: DurableLog, snapshot_index: int) -> None:
-        """[7] Nothing leaves before what it promises is durable."""
+        """[7] No message is sent before the state that it promises is durable."""
         hard_state = disk.hard_state
         if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
             promised = (hard_state.term, hard_state.voted_for)
@@ -158,7 +161,7 @@ class Oracle:
         self.reads_answered += 1
 
     def check_logs(self, nodes: list[RaftNode]) -> None:
-        """[2] Where two logs agree about an entry, they agree about all before it."""
+        """[2] If two logs agree on an entry, they agree on all entries before it."""
         for position, node in enumerate(nodes):
             for other in nodes[:position]:
                 low = max(node.first_index, other.first_index)

@@ -1,7 +1,7 @@
-"""A group of replicas in a world that goes wrong.
+"""A Raft group with faults: a network that loses, repeats and reorders messages, disks that lose
+unsynced data, and owners that write late, take snapshots and crash.
 
-What lives here: a network that loses, repeats and overtakes; disks that forget what was not synced; owners that write late, take snapshots and crash.
-Every step is chosen by a number, so that a failing run is a list of numbers that gets shorter.
+Every step is chosen by a number, so a failing run is a list of numbers that can be shortened.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def replica_id(node_id: int) -> ReplicaId:
 
 
 def body_at(index: int, oracle: Oracle) -> bytes:
-    """The state after `index`: what a snapshot holds."""
+    """The state after `index`, as in a snapshot."""
     return b"".join(entry.data for entry in oracle.committed[:index])
 
 
 class Member:
-    """One replica with its owner: state machine, disk, snapshots."""
+    """One replica with its state machine, disk and snapshots."""
 
     def __init__(self, own: ReplicaId, membership: Membership, world: World) -> None:
         self.own = own
@@ -79,7 +79,7 @@ class Member:
         self.settle()
 
     def crash(self, written: int) -> None:
-        """Of the writes under way, the first `written` reach the disk; nothing else does."""
+        """Crash: the first `written` of the pending writes reach the disk, the others are lost."""
         for persist in list(self.writing)[:written]:
             self.disk.write(persist)
         self.node = None
@@ -91,7 +91,7 @@ class Member:
             self.settle()
 
     def settle(self) -> None:
-        """Carry out instructions, except that writes wait for `finish_write`."""
+        """Execute the replica's instructions; writes wait for `finish_write`."""
         node = self.node
         assert node is not None
         self._world.oracle.saw(node, self.life)
@@ -189,10 +189,10 @@ class Member:
 
 
 def leadership_in_words(leadership: Leadership) -> str:
-    """As a person would say it."""
+    """Describe the replica's role."""
     leader = leadership.leader
     if leadership.role is Role.FOLLOWER:
-        return f"follows {leader.node_id if leader is not None else 'nobody'} in term {leadership.term}"
+        return f"follows {leader.node_id if leader is not None else 'no leader'} in term {leadership.term}"
     return f"is {leadership.role.value} in term {leadership.term}"
 
 
@@ -201,7 +201,7 @@ def digest(body: bytes) -> bytes:
 
 
 class World:
-    """Members, a network between them, and an oracle that watches."""
+    """Members, a network between them, and an oracle."""
 
     def __init__(self, seed: int, voters: int, spare: int = 0, limits: RaftLimits = LIMITS) -> None:
         self.seed = seed
@@ -220,7 +220,7 @@ class World:
         self._actions = self._draw_actions(random.Random(seed))
 
     def _draw_actions(self, chance: random.Random) -> list[Callable[[int], object]]:
-        """Every world has faults of its own (swarm testing): some seldom, some often, some never."""
+        """Every world has its own probability of each fault (swarm testing)."""
         usual: list[Callable[[int], object]] = (
             [self._deliver] * 60
             + [self._tick] * 12
@@ -238,14 +238,14 @@ class World:
         return usual
 
     def chance_of(self, member: Member) -> Callable[[int], int]:
-        """Each life of each member draws differently."""
+        """Each life of each member has its own random numbers."""
         return random.Random(self.seed * 1000 + member.own.node_id * 50 + member.life).randrange
 
     def note(self, own: ReplicaId, text: str) -> None:
-        """Something worth telling happened at `own`; scripts write it down."""
+        """Record an event at `own`; scripts compare these lines."""
 
     def act(self, number: int) -> None:
-        """One step; the number says which, to whom and how."""
+        """Make one step; the number selects its kind, its members and its details."""
         number, kind = divmod(number, len(self._actions))
         self._actions[kind](number)
 
@@ -263,7 +263,7 @@ class World:
         return leaders[number % len(leaders)] if leaders else None
 
     def _deliver(self, number: int) -> None:
-        """Mostly the oldest message, sometimes one that overtakes."""
+        """Deliver a message: usually the oldest, sometimes a later one."""
         if not self.network:
             return
         position = 0 if number % 4 else (number // 4) % len(self.network)
@@ -283,14 +283,14 @@ class World:
             self.network.append(self.network[number % len(self.network)])
 
     def _tick(self, number: int) -> None:
-        """Time passes for one, or for all."""
+        """Tick one member, or all."""
         member, rest = self._pick(number)
         for each in [member] if rest % 2 else list(self.members.values()):
             if each.own not in self.paused:
                 each.call(lambda node: node.tick())
 
     def _skew(self, number: int) -> None:
-        """A clock that runs ahead, or a process that wakes up."""
+        """Tick one member several times, like a fast clock or a resumed process."""
         member, rest = self._pick(number)
         for _ in range(rest % (2 * self.limits.election_ticks)):
             member.call(lambda node: node.tick())
@@ -315,7 +315,7 @@ class World:
             leader.call(lambda node: attempt(lambda: node.propose(data)))
 
     def _read(self, number: int) -> None:
-        """Mostly of somebody who believes to lead."""
+        """Propose, usually at a member that believes to lead."""
         member = self._pick_leader(number // 2) or self._pick(number)[0]
         if number % 3 == 0:
             member, _ = self._pick(number)
@@ -337,7 +337,7 @@ class World:
         subject, rest = self._pick(number)
         rest, where = divmod(rest, 3)
         wanted = moved(leader.node.membership, subject.own, where)
-        if rest % 4 == 0:  # mostly too much at once
+        if rest % 4 == 0:  # usually too many voters at once
             also, rest = self._pick(rest // 4)
             wanted = moved(wanted, also.own, rest % 3)
         leader.call(lambda node: attempt(lambda: node.propose(b"change;", wanted)))
@@ -370,7 +370,9 @@ class World:
             self.blocked.add((other.own, member.own))
 
     def _pause(self, number: int) -> None:
-        """A leader whose process stands still: it hears nobody and sees no time, but is asked as soon as it wakes."""
+        """Pause a leader: it receives no message and no tick, and gets a read as soon as it
+        resumes.
+        """
         leader = self._pick_leader(number)
         if leader is not None:
             self.paused.add(leader.own)
@@ -387,7 +389,9 @@ class World:
         self.oracle.check_logs([member.node for member in self.members.values() if member.node is not None])
 
     def recover(self, rounds_max: int = 400) -> None:
-        """Heal everything and demand that the group works again: a leader, a commit, every member at its index."""
+        """Repair all faults and check that the group works again: a leader, a commit, and every
+        member at its index.
+        """
         self.blocked.clear()
         self.paused.clear()
         for member in self.members.values():
@@ -445,7 +449,7 @@ class World:
 
 
 def moved(membership: Membership, subject: ReplicaId, where: int) -> Membership:
-    """`subject` as a voter (0), a learner (1) or nothing (2)."""
+    """Change the membership: `subject` becomes a voter (0), a learner (1) or neither (2)."""
     voters = tuple(
         sorted({*membership.voters, subject} if where == 0 else set(membership.voters) - {subject})
     )
@@ -456,6 +460,6 @@ def moved(membership: Membership, subject: ReplicaId, where: int) -> Membership:
 
 
 def attempt(action: Callable[[], object]) -> None:
-    """Refusals are answers, too."""
+    """A refusal is an acceptable outcome."""
     with suppress(NotLeaderError, ProposalsFullError, MembershipChangeError, TransferError):
         action()

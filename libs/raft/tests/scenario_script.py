@@ -1,27 +1,28 @@
-"""Reads scenarios: a script says what happens to a group, and what comes of it stands below each line.
+"""Runs scripted scenarios: each command is followed by its expected outcome.
 
-What lives here: the notation. A script is a text file:
+A script is a text file:
 
-    # words for the reader
-    > command            what happens
-      outcome            what comes of it: compared, or written anew with PONOR_REWRITE_SCENARIOS=1
+    # comment
+    > command
+      outcome            compared, or rewritten with PONOR_REWRITE_SCENARIOS=1
 
-Replicas are called by their numbers, entries index@term. A world of scripts is calm: messages wait until they are delivered, disks write at once unless told
-to wait, election timeouts are `election_ticks` exactly. The oracle of the chaos tests watches here as well.
+Replicas are named by their numbers, entries index@term. Nothing is random: messages wait until they
+are delivered, disks write immediately unless they are stalled, and election timeouts are exactly
+`election_ticks`. The oracle of the chaos tests checks every step.
 
     group 1 2 3 [reads_max=4 …]     voters of a new group, with limits
     blank 4                         a replica with an empty disk that is no member
     tick 1 [n] | tick all [n]       time passes
-    pass [n]                        n times: everybody ticks, then everything settles
-    elect 1                         everybody suspects its leader, and 1 alone sees time pass until it campaigns; then everything settles
-    settle [aloud]                  deliver and write until nothing is left to do; aloud: tell every message
-    deliver 1>2 [kind]              deliver what waits between two, of a kind (append, vote, heartbeat, …), or all
+    pass [n]                        n times: tick all, then settle
+    elect 1                         all suspect their leader, 1 alone ticks until it campaigns; then settle
+    settle [aloud]                  deliver and write until nothing is pending; aloud: print every message
+    deliver 1>2 [kind]              deliver waiting messages of a kind (append, vote, heartbeat, …), or all
     lose 1>2 [kind] | repeat 1>2 [kind] | keep 1>2 kind name | release name
     cut 1 2 | cut 1>2 | heal        the network
     stall 1 | write 1 [n] | flow 1  the disk: writes wait; n of them end; writes end at once again
     crash 1 [n] | restart 1         n of the waiting writes reach the disk
     propose 1 text | change 1 voters=1,2 learners=3
-    read 1 | transfer 1 2 | suspect 1 2 | doubt (everybody its leader) | unreachable 1 2 | stepdown 1
+    read 1 | transfer 1 2 | suspect 1 2 | doubt (all suspect their leader) | unreachable 1 2 | stepdown 1
     snapshot 1 [trailing]           take one of what is applied, forget all entries but the last `trailing`
     show 1 | show all | progress 1
 """
@@ -80,7 +81,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 class CalmWorld(World):
-    """A world in which nothing happens by chance."""
+    """A world without random events."""
 
     def __init__(self, voters: int, limits: RaftLimits) -> None:
         self.lines: list[str] = []
@@ -94,7 +95,7 @@ class CalmWorld(World):
         self.lines.append(f"{own.node_id} {text}")
 
     def end_writes(self) -> bool:
-        """What is not stalled writes at once. True: something was written."""
+        """Complete all writes that are not stalled; return whether there were any."""
         wrote = False
         for member in self.members.values():
             while member.writing and member.node is not None and member.own not in self.stalled:
@@ -112,7 +113,7 @@ class Script:
         self._reads = 0
 
     def run(self, text: str) -> str:
-        """The script with the outcomes as they are."""
+        """Return the script with its actual outcomes."""
         result: list[str] = []
         for line in text.splitlines():
             if line.startswith("> "):
@@ -261,7 +262,7 @@ class Script:
     def _restart(self, number: str) -> None:
         self._member(number).start()
 
-    # --- what owners ask for ---
+    # --- requests of owners ---
 
     def _propose(self, number: str, *words: str) -> None:
         node = self._node(number)
@@ -298,7 +299,7 @@ class Script:
     def _snapshot(self, number: str, trailing: str = "0") -> None:
         self._member(number).take_snapshot(int(trailing))
 
-    # --- looking ---
+    # --- inspection ---
 
     def _node(self, number: str) -> RaftNode:
         node = self._member(number).node
@@ -338,11 +339,11 @@ def _suspect_its_leader(node: RaftNode) -> None:
 
 
 def numbers(replicas: tuple[ReplicaId, ...]) -> str:
-    return " ".join(str(replica.node_id) for replica in replicas) or "nobody"
+    return " ".join(str(replica.node_id) for replica in replicas) or "none"
 
 
 def in_words(message: Message) -> str:
-    """One message on one line."""
+    """Format a message as one line."""
     return f"{message.sender.node_id}>{message.to.node_id} term {message.term}: {_content(message)}"
 
 
@@ -385,7 +386,7 @@ def _list(entries: tuple[Entry, ...]) -> str:
 
 
 def script_of(path: Path) -> str:
-    """The text of a script; commands are words separated by blanks."""
+    """Build the text of a script; commands are words separated by blanks."""
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"[ \t]+$", text, re.MULTILINE), f"{path.name} has blanks at the end of a line"
     return text

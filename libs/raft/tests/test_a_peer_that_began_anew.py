@@ -1,4 +1,6 @@
-"""A follower whose last write was damaged where no proof covers it: it starts with less than it once said, and gets it again."""
+"""A follower whose last write was damaged without a proof of its sync: it restarts with less than
+it acknowledged, and receives the entries again.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ LIMITS = RaftLimits(election_ticks=6, heartbeat_ticks=2)
 
 
 class Owner:
-    """A replica with a disk that is never slow."""
+    """A replica with a fast disk."""
 
     def __init__(self, own: ReplicaId, entries: list[Entry], hard_state: HardState) -> None:
         self.entries = entries
@@ -25,7 +27,7 @@ class Owner:
         self._opened = False
 
     def messages(self) -> list[Message]:
-        """Everything that there is to do is done; what it says to others."""
+        """Complete all pending work; return the messages to others."""
         said: list[Message] = []
         while (ready := self.node.ready()) is not None:
             self.node.validate()
@@ -44,7 +46,7 @@ class Owner:
 
 
 def settle(owners: dict[ReplicaId, Owner], ticks: int = 0) -> None:
-    """Time passes for the leader, and everything that is said arrives."""
+    """Tick the leader and deliver all messages."""
     for _ in range(ticks + 1):
         waiting = [message for owner in owners.values() for message in owner.messages()]
         while waiting:
@@ -54,7 +56,7 @@ def settle(owners: dict[ReplicaId, Owner], ticks: int = 0) -> None:
         owners[IDS[0]].node.tick()
 
 
-def test_the_leader_sends_again_what_the_follower_lost_and_nothing_committed_moves() -> None:
+def test_the_leader_resends_the_lost_entries_and_the_commit_index_stays() -> None:
     owners = {own: Owner(own, [], HardState()) for own in IDS}
     settle(owners, ticks=20)
     leader, lame = owners[IDS[0]].node, IDS[1]
@@ -74,8 +76,8 @@ def test_the_leader_sends_again_what_the_follower_lost_and_nothing_committed_mov
     assert owners[lame].node.commit_index == leader.commit_index == committed + 1
 
 
-def test_without_a_new_stream_a_refusal_of_what_was_confirmed_counts_as_old() -> None:
-    """This is why the owner has to say it."""
+def test_without_a_new_stream_a_refusal_of_confirmed_entries_counts_as_old() -> None:
+    """Therefore the owner must report the new stream."""
     owners = {own: Owner(own, [], HardState()) for own in IDS}
     settle(owners, ticks=20)
     leader, lame = owners[IDS[0]].node, IDS[1]

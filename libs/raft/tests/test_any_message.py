@@ -1,4 +1,4 @@
-"""Nothing that a peer sends makes a replica raise or break its own invariants; and bounds hold whoever asks."""
+"""Arbitrary messages from peers neither raise errors nor break invariants, and all limits hold."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def drain(node: RaftNode) -> None:
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(MESSAGES | st.integers(1, 5), max_size=30))
 def test_any_messages(steps: list[Message | int]) -> None:
-    """Messages that no replica would send, between ticks."""
+    """Generate messages that no replica would send, between ticks."""
     node = a_node()
     for step in steps:
         if isinstance(step, int):
@@ -101,7 +101,7 @@ def test_any_messages(steps: list[Message | int]) -> None:
 
 
 def a_leader(limits: RaftLimits) -> RaftNode:
-    """Of a group of one, so that no answers are needed."""
+    """A leader of a group of one, which needs no answers."""
     node = a_node(limits, Membership((OWN,)))
     node.tick()
     drain(node)
@@ -148,7 +148,7 @@ def test_memory_is_bounded_until_the_log_is_compacted() -> None:
     assert node.propose(b"x").index == index + 2
 
 
-def test_nothing_is_compacted_that_no_snapshot_holds() -> None:
+def test_entries_without_a_snapshot_are_not_compacted() -> None:
     node = a_leader(RaftLimits())
     with pytest.raises(AssertionError, match="no snapshot reaches"):
         node.compact(node.commit_index)
@@ -167,7 +167,7 @@ def test_reads_are_bounded() -> None:
     assert sum(isinstance(message, ReadIndexRequest) for message in ready.messages) == 2
 
 
-def test_a_forwarded_read_is_given_up_in_time() -> None:
+def test_a_forwarded_read_times_out() -> None:
     node = a_node()
     node.step(HeartbeatRequest(replica_id(2), OWN, 2, 0, 1))
     node.read_index(7)
@@ -180,8 +180,8 @@ def test_a_forwarded_read_is_given_up_in_time() -> None:
     assert [(read.context, read.index) for read in ready.reads] == [(7, None)]
 
 
-def test_an_answer_to_a_former_life_is_not_an_answer() -> None:
-    """Contexts may repeat after a restart; what travels does not."""
+def test_an_answer_to_a_previous_life_is_ignored() -> None:
+    """Contexts may repeat after a restart; the ids in messages do not."""
     draws = iter([0, 5])
     state = StoredState(HardState(2), BASE, (), 2, (2, 1))
     node = RaftNode(OWN, RaftLimits(), state, lambda _: next(draws))
@@ -198,7 +198,7 @@ def test_an_answer_to_a_former_life_is_not_an_answer() -> None:
     assert [(read.context, read.index) for read in ready.reads] == [(1, 3)]
 
 
-def test_a_follower_names_the_leader() -> None:
+def test_followers_name_the_leader() -> None:
     node = a_node()
     with pytest.raises(NotLeaderError, match="no known leader"):
         node.propose(b"x")
@@ -221,8 +221,8 @@ def test_persists_end_in_the_order_they_were_given() -> None:
         node.persisted(second.persist.sequence)
 
 
-def test_a_commit_index_says_nothing_about_what_the_message_does_not_cover() -> None:
-    """Entries behind those of the message may be another leader's."""
+def test_a_commit_index_does_not_apply_to_entries_beyond_the_message() -> None:
+    """Entries behind those of the message may come from another leader."""
     node = a_node()
     node.step(AppendRequest(replica_id(2), OWN, 3, 3, 1, (), 4))
     assert (node.commit_index, node.last_index) == (3, 4)
@@ -239,8 +239,8 @@ def test_a_snapshot_brings_its_membership() -> None:
     assert (node.membership, node.membership_index, node.first_index) == (GROUP, 9, 10)
 
 
-def test_a_snapshot_among_committed_entries_is_not_given_again() -> None:
-    """The owner stands at the snapshot; what it holds must not come once more."""
+def test_a_snapshot_received_among_committed_entries_is_not_delivered_again() -> None:
+    """The owner is at the snapshot; its entries must not be delivered again."""
     node = a_node()
     node.step(AppendRequest(replica_id(2), OWN, 3, 4, 2, (Entry(5, 3, b"c"), Entry(6, 3, b"d")), 6))
     assert node.commit_index == 6
@@ -272,8 +272,10 @@ def test_a_chunk_waits_until_its_term_is_durable() -> None:
     assert ready.chunks == (chunk,)
 
 
-def test_a_full_window_takes_what_is_needed_before_anything_can_be_compacted() -> None:
-    """Uncommitted entries and the opening entry of a term are taken beyond the bound; others wait until committed ones are compacted."""
+def test_a_full_window_accepts_the_entries_needed_for_compaction() -> None:
+    """Uncommitted entries and the opening entry of a term are accepted beyond the limit; others
+    wait until committed ones are compacted.
+    """
     leader = replica_id(2)
     node = a_node(RaftLimits(window_entries_max=4))
 
@@ -284,12 +286,12 @@ def test_a_full_window_takes_what_is_needed_before_anything_can_be_compacted() -
         return node.last_index
 
     begin, prev = node.last_index + 1, node.last_term
-    assert append(2, begin, prev, 10, 0) == begin + 9, "none of them is known to be committed"
+    assert append(2, begin, prev, 10, 0) == begin + 9, "the commit index covers none of them"
     assert append(2, begin + 10, 2, 1, begin + 9) == begin + 10
     assert append(2, begin + 11, 2, 1, begin + 10) == begin + 10, "committed ones fill the window"
     assert node.dropped["window full"] == 1
-    assert node.commit_index == begin + 10, "what is known to be committed is learnt without room too"
-    assert append(3, begin + 11, 2, 2, begin + 10) == begin + 11, "the opening entry alone is taken"
+    assert node.commit_index == begin + 10, "the commit index advances without room too"
+    assert append(3, begin + 11, 2, 2, begin + 10) == begin + 11, "only the opening entry is accepted"
     node.snapshot_available(SnapshotMeta(begin + 10, 2, node.membership, bytes(16), 0))
     node.compact(begin + 10)
     assert append(3, begin + 12, 3, 1, begin + 11) == begin + 12

@@ -1,4 +1,4 @@
-"""Whatever a world that goes wrong does to a group, nothing committed is lost, and when it stops the group works again."""
+"""Random faults lose no committed entry, and the group works again when they stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS_A_DAY = 1500
 
 
 class CountingWorld(World):
-    """Counts what happens, so that a world in which nothing goes wrong is noticed."""
+    """Counts events, so that a test can detect a world without faults."""
 
     def __init__(self, seed: int, voters: int, spare: int) -> None:
         self.events: Counter[str] = Counter()
@@ -56,13 +56,13 @@ def test_any_steps(seed: int, voters: int, spare: int, steps: list[int]) -> None
 
 
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_bad_days(seed: int) -> None:
+def test_many_faults_of_all_kinds(seed: int) -> None:
     world = bad_days(seed, days=3)
     assert world.oracle.commit_index > 0
 
 
-def test_bad_days_are_bad_enough() -> None:
-    """Everything that the other tests are about happens: else they prove nothing."""
+def test_the_faults_occur_often_enough() -> None:
+    """Every kind of event of the other tests occurs; otherwise they would prove nothing."""
     events: Counter[str] = Counter()
     changes = 0
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""What a leader knows of a follower only grows, whatever old answers say."""
+"""A leader's record of a follower's log never moves back because of old answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_match_never_goes_back(steps: list[tuple[str, int, int]]) -> None:
         progress.validate(LAST, LIMITS)
 
 
-def test_the_window_fills_by_messages_and_by_bytes() -> None:
+def test_the_window_is_limited_by_messages_and_by_bytes() -> None:
     progress = FollowerProgress(1)
     progress.replicate()
     for index in range(1, 4):
@@ -62,7 +62,7 @@ def test_the_window_fills_by_messages_and_by_bytes() -> None:
 
 
 def test_a_refusal_of_what_was_acknowledged_is_ignored() -> None:
-    """An old message, or a disk that forgot: trying at once would go round in circles."""
+    """It is an old message, or the follower lost data: retrying immediately would loop."""
     progress = FollowerProgress(6)
     progress.acknowledged(5)
     progress.probe()

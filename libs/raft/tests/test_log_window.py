@@ -1,4 +1,6 @@
-"""The window over the log says the same as a plain list would, whatever is appended, cut, forgotten and written in which order."""
+"""The window over the log compared with a plain list, for any order of appends, truncations,
+compactions and writes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def entries(first: int, terms: list[int], size: int = 1) -> list[Entry]:
 
 
 class WindowAgainstList(RuleBasedStateMachine):
-    """The model: all entries since ever in a list, and a disk that is written in order."""
+    """The model: all entries ever in a list, and a disk that writes in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +120,7 @@ WindowAgainstList.TestCase.settings = settings(max_examples=60, stateful_step_co
 TestWindow = WindowAgainstList.TestCase
 
 
-def test_a_write_that_was_cut_makes_nothing_durable() -> None:
+def test_a_truncated_write_makes_nothing_durable() -> None:
     window = LogWindow(0, 0, delivered=0)
     window.append(entries(1, [1, 1]))
     assert [entry.index for entry in window.begin_write(1)] == [1, 2]
@@ -136,7 +138,7 @@ def test_a_write_that_was_cut_makes_nothing_durable() -> None:
     assert window.durable == 2
 
 
-def test_writes_end_in_order() -> None:
+def test_writes_complete_in_order() -> None:
     window = LogWindow(0, 0, delivered=0)
     window.append(entries(1, [1]))
     window.begin_write(1)
@@ -146,7 +148,7 @@ def test_writes_end_in_order() -> None:
         window.end_write(2)
 
 
-def test_a_snapshot_beyond_the_log_begins_it_anew() -> None:
+def test_a_snapshot_beyond_the_log_replaces_it() -> None:
     window = LogWindow(0, 0, delivered=0)
     window.append(entries(1, [1, 1, 1]))
     window.begin_write(1)
@@ -163,7 +165,7 @@ def test_a_snapshot_beyond_the_log_begins_it_anew() -> None:
     assert window.durable == 10
 
 
-def test_a_snapshot_that_agrees_keeps_what_follows() -> None:
+def test_a_snapshot_that_matches_the_log_keeps_the_entries_after_it() -> None:
     window = LogWindow(0, 0, delivered=0)
     window.append(entries(1, [1, 1, 2, 2]))
     window.begin_write(1)
@@ -181,7 +183,7 @@ def test_readers_of_one_range_share_it() -> None:
     assert window.begin_write(1) is window.batch_from(1, 100, 100)
 
 
-def test_a_snapshot_among_entries_that_no_write_has_had() -> None:
+def test_a_snapshot_among_unwritten_entries() -> None:
     window = LogWindow(0, 0, delivered=0)
     window.append(entries(1, [1, 1, 1]))
     window.commit_to(3)

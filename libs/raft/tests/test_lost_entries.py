@@ -1,4 +1,6 @@
-"""A voter whose disk lost entries that it acknowledged: an older copy of its directory was put back, or the end of its log rotted. What was committed is not lost by it."""
+"""A voter whose disk lost acknowledged entries, because an older copy of its directory was restored
+or the end of its log was damaged. No committed entry is lost.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def log_to(index: int, term: int = 1) -> list[Entry]:
 
 
 class Owner:
-    """A replica with a disk that is never slow."""
+    """A replica with a fast disk."""
 
     def __init__(self, own: ReplicaId, entries: list[Entry], hard_state: HardState) -> None:
         self.entries = list(entries)
@@ -34,8 +36,8 @@ class Owner:
     def restarted(self) -> Owner:
         return Owner(self.node.own, self.entries, self.hard_state)
 
-    def told(self, *messages: Message) -> list[Message]:
-        """What it says to that, when everything is on its disk."""
+    def receive(self, *messages: Message) -> list[Message]:
+        """Deliver messages; return the answers after everything is on its disk."""
         said: list[Message] = []
         for message in messages:
             self.node.step(message)
@@ -56,16 +58,16 @@ class Owner:
         return said
 
     def campaign(self) -> list[Message]:
-        """What it says when it heard nobody for long."""
+        """Return its messages after a long time without any other."""
         said: list[Message] = []
         for _ in range(3 * LIMITS.election_ticks):
             self.node.tick()
-            said += self.told()
+            said += self.receive()
         return said
 
 
 def probe(*, last: int, commit: int, term: int = 1, acknowledged: int = 0) -> AppendRequest:
-    """What a leader says first on a new stream."""
+    """The first message of a leader on a new stream."""
     return AppendRequest(LEADER, VOTER, term, last, 1, (), commit, 1, acknowledged)
 
 
@@ -78,68 +80,72 @@ def is_granted(said: list[Message]) -> bool:
     return answer.granted
 
 
-def test_it_votes_for_nobody_who_lacks_what_it_acknowledged_even_after_another_restart() -> None:
-    """The leader and this voter had acknowledged entry 9. Here it is at 5; the leader dies, and a voter that lags at 7 campaigns."""
+def test_it_refuses_candidates_without_its_acknowledged_entries_even_after_another_restart() -> None:
+    """The leader and this voter had acknowledged entry 9. The voter's log now ends at 5; the leader
+    crashes, and a voter at 7 campaigns.
+    """
     voter = Owner(VOTER, log_to(5), HardState(1, None))
-    voter.told(probe(last=9, commit=9, acknowledged=9))
+    voter.receive(probe(last=9, commit=9, acknowledged=9))
     for each in (voter, voter.restarted()):
         for last in (5, 7, 8):
-            assert not is_granted(each.told(vote_request(LAGGARD, last, pre_vote=True)))
-        assert not is_granted(each.told(vote_request(LAGGARD, 8, pre_vote=False)))
-        assert is_granted(each.told(vote_request(LEADER, 9, pre_vote=False)))
+            assert not is_granted(each.receive(vote_request(LAGGARD, last, pre_vote=True)))
+        assert not is_granted(each.receive(vote_request(LAGGARD, 8, pre_vote=False)))
+        assert is_granted(each.receive(vote_request(LEADER, 9, pre_vote=False)))
 
 
-def test_it_does_not_campaign_before_it_has_it_again() -> None:
+def test_it_does_not_campaign_before_it_has_the_entries_again() -> None:
     voter = Owner(VOTER, log_to(5), HardState(1, None))
-    voter.told(probe(last=9, commit=9, acknowledged=9))
-    voter.told(TimeoutNow(LEADER, VOTER, 1))
+    voter.receive(probe(last=9, commit=9, acknowledged=9))
+    voter.receive(TimeoutNow(LEADER, VOTER, 1))
     for each in (voter, voter.restarted()):
         assert each.campaign() == []
         assert each.node.role is Role.FOLLOWER
     again = tuple(log_to(9)[5:])
-    voter.told(AppendRequest(LEADER, VOTER, 1, 5, 1, again, 9, 1, 9))
+    voter.receive(AppendRequest(LEADER, VOTER, 1, 5, 1, again, 9, 1, 9))
     assert any(isinstance(each, VoteRequest) for each in voter.restarted().campaign())
 
 
-def test_it_keeps_the_vote_that_its_disk_lost_with_the_leader_of_the_term() -> None:
-    """It may have elected the leader in this term. A candidate that lost this election asks again."""
+def test_it_keeps_its_lost_vote_for_the_leader_of_the_term() -> None:
+    """It may have elected the leader in this term. A candidate that lost this election campaigns
+    again.
+    """
     voter = Owner(VOTER, log_to(5), HardState(0, None))
-    voter.told(probe(last=5, commit=5))
+    voter.receive(probe(last=5, commit=5))
     again = voter.restarted()
-    assert not is_granted(again.told(vote_request(LAGGARD, 9, pre_vote=False, term=1)))
+    assert not is_granted(again.receive(vote_request(LAGGARD, 9, pre_vote=False, term=1)))
 
 
-def test_what_was_lost_is_said_once_and_not_of_a_voter_that_only_lags() -> None:
+def test_the_loss_is_reported_once_and_not_for_a_voter_that_only_lags() -> None:
     lagging = Owner(VOTER, log_to(5), HardState(1, None))
-    lagging.told(probe(last=9, commit=9), probe(last=9, commit=9, acknowledged=5))
+    lagging.receive(probe(last=9, commit=9), probe(last=9, commit=9, acknowledged=5))
     assert lagging.lost == []
     voter = Owner(VOTER, log_to(5), HardState(1, None))
-    voter.told(probe(last=9, commit=9, acknowledged=8), probe(last=9, commit=9, acknowledged=8))
+    voter.receive(probe(last=9, commit=9, acknowledged=8), probe(last=9, commit=9, acknowledged=8))
     assert voter.lost == [LostEntries(5, 8)]
 
 
-def test_a_commit_of_a_term_above_the_leaders_cannot_be() -> None:
-    """Else a voter would wait for ever for an entry that does not exist."""
+def test_a_commit_index_with_a_term_above_the_leaders_is_ignored() -> None:
+    """Otherwise a voter would wait forever for an entry that does not exist."""
     voter = Owner(VOTER, log_to(5), HardState(1, None))
-    voter.told(AppendRequest(LEADER, VOTER, 1, 5, 1, (), 5, 7))
+    voter.receive(AppendRequest(LEADER, VOTER, 1, 5, 1, (), 5, 7))
     assert voter.node.dropped["malformed append"] == 1
     assert voter.hard_state.floor == (0, 0)
 
 
 def settle(owners: dict[ReplicaId, Owner], *absent: ReplicaId) -> None:
-    """Everything arrives, but what comes from or goes to somebody who is absent."""
-    waiting = [message for owner in owners.values() for message in owner.told()]
+    """Deliver all messages except those from or to an absent replica."""
+    waiting = [message for owner in owners.values() for message in owner.receive()]
     while waiting:
         passed = [each for each in waiting if not {each.sender, each.to} & set(absent)]
-        waiting = [message for each in passed for message in owners[each.to].told(each)]
+        waiting = [message for each in passed for message in owners[each.to].receive(each)]
 
 
-def test_an_entry_that_two_of_three_acknowledged_survives_the_older_copy_of_one_and_the_death_of_the_other() -> (
+def test_an_entry_acknowledged_by_two_of_three_survives_an_old_copy_of_one_and_the_loss_of_the_other() -> (
     None
 ):
     owners = {own: Owner(own, [], HardState()) for own in IDS}
     for owner in owners.values():
-        owner.told()
+        owner.receive()
     for _ in range(2 * LIMITS.election_ticks):
         owners[LEADER].node.tick()
         settle(owners)
@@ -153,10 +159,10 @@ def test_an_entry_that_two_of_three_acknowledged_survives_the_older_copy_of_one_
 
     owners[VOTER] = Owner(VOTER, *older)
     leader.node.began_anew(VOTER)
-    (heard,) = [each for each in leader.told() if each.to == VOTER]
-    owners[VOTER].told(heard)
+    (heard,) = [each for each in leader.receive() if each.to == VOTER]
+    owners[VOTER].receive(heard)
     assert owners[VOTER].lost == [LostEntries(acknowledged - 1, acknowledged)]
-    for _ in range(20 * LIMITS.election_ticks):  # the leader is gone
+    for _ in range(20 * LIMITS.election_ticks):  # the leader crashed
         for own in (VOTER, LAGGARD):
             owners[own].node.tick()
         settle(owners, LEADER)
@@ -175,13 +181,13 @@ POSITIONS = st.tuples(st.integers(1, 3), st.integers(1, 9))
 
 
 @given(own_index=st.integers(0, 9), floors=st.lists(POSITIONS, max_size=4), candidate=POSITIONS)
-def test_a_vote_needs_the_own_log_and_every_committed_entry_that_was_heard_of(
+def test_a_vote_needs_the_own_log_and_every_committed_entry_that_was_announced(
     own_index: int, floors: list[tuple[int, int]], candidate: tuple[int, int]
 ) -> None:
     voter = Owner(VOTER, log_to(own_index), HardState(3, None))
     for term, index in floors:
-        voter.told(AppendRequest(LEADER, VOTER, 3, 99, 3, (), index, term))
+        voter.receive(AppendRequest(LEADER, VOTER, 3, 99, 3, (), index, term))
     own = (1, own_index) if own_index else (0, 0)
     request = VoteRequest(LAGGARD, VOTER, 4, candidate[1], candidate[0], pre_vote=False, transfer=True)
     for each in (voter.restarted(), voter):
-        assert is_granted(each.told(request)) == (candidate >= max([own, *floors]))
+        assert is_granted(each.receive(request)) == (candidate >= max([own, *floors]))

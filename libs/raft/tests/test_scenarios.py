@@ -1,4 +1,6 @@
-"""Every script in `scenarios/` comes out as it says. `PONOR_REWRITE_SCENARIOS=1` writes the outcomes anew; read the difference before keeping it."""
+"""Scripts in `scenarios/` have the expected outcomes. `PONOR_REWRITE_SCENARIOS=1` rewrites the
+outcomes; review the diff.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a restart finds fits together, or is not the log."""
+"""Validation of the stored state at a restart."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def stored(
     )
 
 
-def test_nothing() -> None:
+def test_an_empty_state_is_valid() -> None:
     log = StoredState(HardState(), SnapshotMeta(0, 0, GROUP, bytes(16), 0), (), 0, (0, 0)).open_log()
     assert (log.first_index, log.last_index) == (1, 0)
 
 
-def test_entries_behind_the_snapshot() -> None:
+def test_entries_after_the_snapshot_are_kept() -> None:
     log = stored(base=(5, 2), terms=[2, 3], first=6, before_term=2).open_log()
     assert (log.first_index, log.last_index, log.durable, log.commit, log.delivered) == (6, 7, 7, 5, 5)
 
@@ -45,7 +45,7 @@ def test_trailing_entries_stay_for_slow_followers() -> None:
     assert (log.first_index, log.last_index, log.commit) == (3, 7, 5)
 
 
-def test_what_is_committed_is_given_again() -> None:
+def test_committed_entries_are_delivered_again() -> None:
     log = stored(base=(5, 2), terms=[2, 3], first=6, before_term=2, commit=7).open_log()
     assert [entry.index for entry in log.deliver()] == [6, 7]
 
@@ -54,11 +54,11 @@ def test_what_is_committed_is_given_again() -> None:
     ("base", "terms", "first", "before_term"),
     [
         ((9, 4), [1, 1], 3, 1),  # the entries end before the received snapshot
-        ((4, 4), [3, 3, 3], 3, 3),  # they hold another entry where it stands
-        ((5, 4), [3, 3], 6, 3),  # they follow on another entry
+        ((4, 4), [3, 3, 3], 3, 3),  # they have another entry at its index
+        ((5, 4), [3, 3], 6, 3),  # they follow another entry
     ],
 )
-def test_what_a_received_snapshot_replaced_is_not_the_log(
+def test_a_log_replaced_by_a_received_snapshot_is_dropped(
     base: tuple[int, int], terms: list[int], first: int, before_term: int
 ) -> None:
     log = stored(base=base, terms=terms, first=first, before_term=before_term).open_log()
@@ -72,7 +72,7 @@ def test_an_unknown_term_before_the_first_entry() -> None:
     assert (log.before_index, log.before_term, log.last_index) == (4, 1, 7)
 
 
-def test_committed_entries_must_be_there() -> None:
+def test_missing_committed_entries_are_an_error() -> None:
     with pytest.raises(AssertionError, match="committed entry is missing"):
         stored(base=(5, 2), terms=[2], first=6, before_term=2, commit=8).open_log()
 
