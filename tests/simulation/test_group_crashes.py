@@ -182,9 +182,7 @@ class GroupWorld:
         self.partitions = [opened[each] for each in wanted]
         broker: Any = OpenOffsets(self.partitions)
         serving = Serving(runtime.clock, staleness_ms=lambda: 0, silence_ms=lambda: 0)
-        coordinator = GroupCoordinator(
-            broker, broker, broker, serving, node_id=1, runtime=runtime, settings=SETTINGS
-        )
+        coordinator = GroupCoordinator(broker, broker, serving, node_id=1, runtime=runtime, settings=SETTINGS)
         coordinator.start()
         requests = self.requests = asyncio.Queue()
         self.coordinator = coordinator

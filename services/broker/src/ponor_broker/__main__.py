@@ -43,8 +43,7 @@ costs more than it frees."""
 
 async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the broker, its metrics endpoint and its ready file."""
-    # Before anything is opened: a start creates millions of objects that live as long as the
-    # process.
+    # Before anything is opened: a start creates millions of objects that live as long as the process.
     gc.set_threshold(*GC_THRESHOLDS)
     metrics = start_metrics(runtime, configuration.metrics)
     try:

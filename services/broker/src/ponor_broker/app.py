@@ -294,8 +294,6 @@ class _Broker:
 
 
 def _own_configs(settings: BrokerSettings, options: BrokerOptions) -> dict[str, str]:
-    """Return this broker's settings and the addresses of the cluster, for DescribeConfigs under
-    `ponor.`.
-    """
+    """Return this broker's settings and the addresses of the cluster, for DescribeConfigs under `ponor.`."""
     own = {row.name: str(value) for row, value in describe_values(settings)}
     return {"controllers": ",".join(options.controllers), "object.store": options.object_store, **own}

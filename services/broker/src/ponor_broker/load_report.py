@@ -33,9 +33,7 @@ class LoadReporter:
         requests: Callable[[], int],
         send: Callable[[LoadReport], None],
     ) -> None:
-        """`requests` returns the number of answered requests; `send` takes a report without
-        waiting.
-        """
+        """`requests` returns the number of answered requests; `send` takes a report without waiting."""
         self._clock = clock
         self._process = process
         self._interval_ms = interval_ms

@@ -5,27 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
-from ponor_metadata.client.errors import SessionClosedError
 from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
 from ponor_metadata.nouns.nodes import WalKind
 from ponor_metadata.nouns.streams import StreamRow
-from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
-from ponor_rpc.errors import OperationError
-from ponor_runtime.health import Health
 from ponor_runtime.identity import NodeId
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 from s3stream.client import StreamClient
-from s3stream.errors import StreamClosedError
 
 from ponor_broker.budgets import export_limits
 from ponor_broker.configs.description import ConfigDescriptions
@@ -86,28 +81,7 @@ from ponor_broker.requests.dispatch import Dispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.serving import Serving, fence_after_ms
 from ponor_broker.settings import BrokerSettings
-from ponor_broker.storage.wal_manager import storage_error_of
-
-
-def require_serving(health: Health, led: Callable[[], int], opened: Callable[[], int]) -> None:
-    """Report the broker as not ready while it leads partitions and has opened none.
-
-    A single partition that cannot be opened does not make a broker unready: that would remove the
-    broker, with all partitions that it serves, from the bootstrap service.
-
-    Args:
-        health: of the process.
-        led: number of partitions that the broker leads.
-        opened: number of them that are open.
-    """
-
-    def check() -> str:
-        count = led()
-        return (
-            f"none of the {count} partitions that this broker leads is open" if count and not opened() else ""
-        )
-
-    health.require("partitions", check)
+from ponor_broker.storage.wal_manager import submit
 
 
 class BrokerServices:
@@ -158,7 +132,6 @@ class BrokerServices:
         )
         self.coordinator = GroupCoordinator(
             self.partitions,
-            self.topics,
             self.topics,
             self.serving,
             node_id=node_id,
@@ -373,10 +346,17 @@ class BrokerServices:
         )
         self._runtime.health.require("fence", lambda: self.serving.refusal or "")
         self._tasks.spawn(self.serving.watch(), "permission to answer")
-        require_serving(self._runtime.health, self._led_count, lambda: len(self.partitions))
+        self._runtime.health.require("partitions", self._unopened)
 
-    def _led_count(self) -> int:
-        return len(self._subscription.image[PARTITIONS].find(PARTITIONS_LED_BY, self._node_id))
+    def _unopened(self) -> str:
+        """Report the broker as not ready while it leads partitions and has opened none.
+
+        A single partition that cannot be opened does not make a broker unready: that would remove the broker,
+        with all partitions that it serves, from the bootstrap service.
+        """
+        led = len(self.topics.led_by(self._node_id))
+        is_unready = led and not len(self.partitions)
+        return f"none of the {led} partitions that this broker leads is open" if is_unready else ""
 
     def _load_reporter(self) -> LoadReporter:
         return LoadReporter(
@@ -408,10 +388,5 @@ class BrokerServices:
 
     async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
         body = PutKeys(puts=[PutKey(key=key, value=value) for key, value in puts])
-        try:
-            result = await self._session.submit(Operation(put_keys=body))
-        except OperationError as error:
-            raise storage_error_of(error) from error
-        except SessionClosedError as error:
-            raise StreamClosedError(str(error)) from error
+        result = await submit(self._session, Operation(put_keys=body))
         return [held.value for held in result.keys_held.held]

@@ -83,9 +83,7 @@ class Serving:
         return self.refusal
 
     async def watch(self) -> None:
-        """Check periodically, so that waiting requests are refused in time. Returns if there is no
-        bound.
-        """
+        """Check periodically, so that waiting requests are refused in time. Returns if there is no bound."""
         while self._after_ms:
             self.check()
             await self._clock.sleep(self._after_ms / LOOKS / 1000)
@@ -100,8 +98,7 @@ class Serving:
                 f" {self._after_ms} ms are allowed"
             )
             return
-        # Ages only fall when news arrives, so no check is needed before the larger one reaches the
-        # bound.
+        # Ages only fall when news arrives, so no check is needed before the larger one reaches the bound.
         self._permitted_until_ns = now_ns + (self._after_ms - max(staleness_ms, silence_ms)) * NS_PER_MS
         self._permit()
 

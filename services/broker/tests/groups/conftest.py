@@ -396,7 +396,6 @@ class BrokerWorld:
         self.coordinator = GroupCoordinator(
             self,
             self,
-            self,
             self.permission.serving,
             node_id=65_537,
             runtime=runtime,

@@ -50,9 +50,7 @@ class ConfigSources:
         return {} if row is None else row.configs
 
     def of_broker(self, name: str) -> list[SourcedValue]:
-        """Return the values of a broker config under its name and its synonyms; the first one is in
-        force.
-        """
+        """Return the values of a broker config under its name and its synonyms; the first one is in force."""
         names = broker_synonyms(name)
         found = (
             SourcedValue(each, value, source)

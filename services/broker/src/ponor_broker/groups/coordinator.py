@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -32,7 +32,6 @@ from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.offsets_log import OffsetsLog, OffsetsLogCorruptError
 from ponor_broker.groups.ports import (
     BrokerAddress,
-    BrokerDirectory,
     OffsetsPartition,
     OffsetsPartitions,
     TopicDirectory,
@@ -68,9 +67,7 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 
 _LOG = logging.getLogger(__name__)
-_LOAD_RETRY_S = 1.0
-_REWRITE_RETRY_S = 1.0
-_FORGET_RETRY_S = 1.0
+_RETRY_S = 1.0
 _DONE: Final = object()
 _MEMBER_ID_PREFIX_CHARS_MAX = 255
 ROWS_PER_STEP: Final = 1_000
@@ -84,7 +81,6 @@ class GroupCoordinator:
         self,
         partitions: OffsetsPartitions,
         topics: TopicDirectory,
-        brokers: BrokerDirectory,
         serving: Serving,
         *,
         node_id: int,
@@ -93,7 +89,6 @@ class GroupCoordinator:
     ) -> None:
         self._partitions = partitions
         self._topics = topics
-        self._brokers = brokers
         self._serving = serving
         self._node_id = node_id
         self._runtime = runtime
@@ -136,8 +131,10 @@ class GroupCoordinator:
         """Follow the partitions of `__consumer_offsets` that open and close here."""
         self._partitions.follow(OFFSETS_TOPIC, self._opened, self._closed)
         self._tasks.spawn(self._expire_now_and_then(), "group expiry")
-        self._tasks.spawn(self._shorten_logs(), "group log rewrites")
-        self._tasks.spawn(self._forget_deleted_topics(), "offsets of deleted topics")
+        # One log at a time, no faster than the disk, which commits share.
+        self._tasks.spawn(self._whenever(self._rewrite_due, self._shorten_log), "group log rewrites")
+        forget = self._whenever(self._topics_deleted, self._forget_deleted_topics)
+        self._tasks.spawn(forget, "offsets of deleted topics")
         telemetry, budget = self._runtime.telemetry, self.budget
         for state in GroupState:
             telemetry.gauge("ponor_groups", partial(budget.by_state.__getitem__, state), state=state)
@@ -202,10 +199,9 @@ class GroupCoordinator:
             try:
                 await shard.load()
             except (S3StreamError, OffsetsLogCorruptError) as error:
-                # Its groups answer COORDINATOR_LOAD_IN_PROGRESS meanwhile; other partitions are not
-                # affected.
+                # Its groups answer COORDINATOR_LOAD_IN_PROGRESS meanwhile; other partitions are not affected.
                 _LOG.error("loading the groups of %s failed, retrying: %s", name, error)
-                await self._runtime.clock.sleep(_LOAD_RETRY_S)
+                await self._runtime.clock.sleep(_RETRY_S)
         self._topics_deleted.set()
         self._readiness.changed()
         if len(shard):
@@ -218,20 +214,24 @@ class GroupCoordinator:
             for shard in self._loaded():
                 self._expired.add(await shard.removal.expire())
 
-    async def _shorten_logs(self) -> None:
-        """Rewrite one log at a time, no faster than the disk, which commits share."""
+    async def _whenever(self, due: asyncio.Event, work: Callable[[GroupShard], Awaitable[bool]]) -> None:
+        """Do the work of every shard, one after the other, whenever the event is set; after a pause
+        again if `work` returns False for one of them.
+        """
         while True:
-            await self._rewrite_due.wait()
-            self._rewrite_due.clear()
-            for shard in self._loaded():
-                if not shard.rewrite.is_due:
-                    continue
-                if await shard.rewrite.write():
-                    self._rewrites.add()
-                else:
-                    self._rewrite_due.set()
-            if self._rewrite_due.is_set():
-                await self._runtime.clock.sleep(_REWRITE_RETRY_S)
+            await due.wait()
+            due.clear()
+            is_done = [await work(shard) for shard in self._loaded()]
+            if not all(is_done):
+                due.set()
+                await self._runtime.clock.sleep(_RETRY_S)
+
+    async def _shorten_log(self, shard: GroupShard) -> bool:
+        if not shard.rewrite.is_due:
+            return True
+        is_written = await shard.rewrite.write()
+        self._rewrites.add(int(is_written))
+        return is_written
 
     def topics_deleted(self) -> None:
         """Topics were deleted: remove their committed offsets in the background."""
@@ -239,18 +239,12 @@ class GroupCoordinator:
             shard.has_to_forget_topics = True
         self._topics_deleted.set()
 
-    async def _forget_deleted_topics(self) -> None:
-        while True:
-            await self._topics_deleted.wait()
-            self._topics_deleted.clear()
-            for shard in self._loaded():
-                if shard.has_to_forget_topics:
-                    shard.has_to_forget_topics = False
-                    if not await shard.removal.forget_deleted_topics(self._is_gone):
-                        shard.has_to_forget_topics = True
-            if any(shard.has_to_forget_topics for shard in self._loaded()):
-                self._topics_deleted.set()
-                await self._runtime.clock.sleep(_FORGET_RETRY_S)
+    async def _forget_deleted_topics(self, shard: GroupShard) -> bool:
+        if shard.has_to_forget_topics:
+            shard.has_to_forget_topics = False
+            if not await shard.removal.forget_deleted_topics(self._is_gone):
+                shard.has_to_forget_topics = True
+        return not shard.has_to_forget_topics
 
     def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
         # The image never goes back, and a commit is accepted only for an existing topic: a topic
@@ -289,7 +283,7 @@ class GroupCoordinator:
         await self._readiness.wait(lambda: any(map(self._is_undecided, distinct)))
         if self.refusal is not None:
             return [None] * len(group_ids)
-        leaders = {index: self._brokers.leader(OFFSETS_TOPIC, index) for index in distinct}
+        leaders = {index: self._topics.leader(OFFSETS_TOPIC, index) for index in distinct}
         return [leaders[index] for index in indexes]
 
     def _partitions_of(self, group_ids: Iterable[str]) -> Steps[list[int]]:
@@ -304,7 +298,7 @@ class GroupCoordinator:
         """Return whether the partition has not been opened for the first time yet."""
         if self.refusal is not None or self._tasks.is_closed:
             return False
-        return self._brokers.is_new(OFFSETS_TOPIC, index)
+        return self._topics.is_new(OFFSETS_TOPIC, index)
 
     def image_changed(self) -> None:
         """Topics, partitions or brokers changed: waiting requests check again."""
@@ -326,7 +320,7 @@ class GroupCoordinator:
         # The broker that named this one to the client may have a newer image, with the first open
         # or the election after a move.
         here = (OFFSETS_TOPIC, index, self._node_id)
-        return self._brokers.is_led_by(*here) or self._brokers.is_moving_to(*here)
+        return self._topics.is_led_by(*here) or self._topics.is_moving_to(*here)
 
     async def _create_topic(self) -> None:
         try:
@@ -355,7 +349,7 @@ class GroupCoordinator:
         if shard is None:
             # Led here but not open yet, as just after the topic was created: the client is at the
             # right broker and must wait.
-            is_ours = self._brokers.is_led_by(OFFSETS_TOPIC, index, self._node_id)
+            is_ours = self._topics.is_led_by(OFFSETS_TOPIC, index, self._node_id)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
         return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 

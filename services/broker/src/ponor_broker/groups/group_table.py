@@ -55,9 +55,7 @@ class GroupBudget:
         return self.admits(GROUP_BYTES + len(group_id))
 
     def admits(self, more_bytes: int) -> bool:
-        """Return whether groups may grow by this many bytes. A change without growth is always
-        allowed.
-        """
+        """Return whether groups may grow by this many bytes. A change without growth is always allowed."""
         if more_bytes <= 0 or self.size_bytes + more_bytes <= self._settings.groups_memory_bytes_max:
             return True
         self._refuse(f"groups take {self.size_bytes} bytes, groups_memory_bytes_max would be exceeded")
@@ -122,9 +120,7 @@ class GroupTable:
         return iter(list(self._groups.values()))
 
     async def walk(self, clock: Clock) -> AsyncIterator[Group]:
-        """Yield every group that still exists when the walk reaches it, in bounded event-loop
-        turns.
-        """
+        """Yield every group that still exists when the walk reaches it, in bounded event-loop turns."""
         walked = 0
         for group in self:
             if group not in self:

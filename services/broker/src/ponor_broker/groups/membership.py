@@ -99,9 +99,7 @@ class Membership:
 
     @property
     def protocol_type(self) -> str:
-        """Protocol type of the members, for example `consumer`; empty for a group that never had
-        members.
-        """
+        """Protocol type of the members, for example `consumer`; empty for a group that never had members."""
         return self._roster.protocol_type or ""
 
     @property
@@ -111,9 +109,7 @@ class Membership:
 
     @property
     def is_of_consumers(self) -> bool:
-        """Whether the members use the consumer protocol, so that their subscriptions can be
-        decoded.
-        """
+        """Whether the members use the consumer protocol, so that their subscriptions can be decoded."""
         return self._roster.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     @property
@@ -211,8 +207,7 @@ class Membership:
         )
         self._rebalance.note_new_member()
         self._roster.add(member, request.protocol_type)
-        # It cannot send heartbeats while its join waits; this timer ends a join whose client
-        # disappeared.
+        # It cannot send heartbeats while its join waits; this timer ends a join whose client disappeared.
         self._out.set_timer(
             Timer(TimerKind.SESSION, member_id), self._settings.group_new_member_join_timeout_ms
         )
@@ -226,8 +221,7 @@ class Membership:
         if (self.state is GroupState.COMPLETING_REBALANCE and same_subscriptions) or (
             self.state is GroupState.STABLE and same_subscriptions and not leads
         ):
-            # It did not receive this generation's answer, or rejoins without a change: repeat the
-            # answer.
+            # It did not receive this generation's answer, or rejoins without a change: repeat the answer.
             self._roster.hold_join(member, request.request)
             self._rebalance.answer_join(member)
             return
@@ -247,9 +241,7 @@ class Membership:
     # --- SyncGroup, Heartbeat, OffsetCommit
 
     def sync(self, request: SyncRequest) -> list[Instruction]:
-        """Handle a SyncGroup: a member gets its assignment; the leader's request contains all
-        assignments.
-        """
+        """Handle a SyncGroup: a member gets its assignment; the leader's request contains all assignments."""
         error = self._refusal_of_sync(request)
         if error is not None:
             self._out.answer(request.request, SyncAnswer(error))
@@ -390,8 +382,7 @@ class Membership:
         if member is None:
             self._roster.remove_pending(member_id)
         elif member.is_new or not member.is_waiting:
-            # A client whose request waits cannot send heartbeats: its session restarts with the
-            # answer.
+            # A client whose request waits cannot send heartbeats: its session restarts with the answer.
             self._remove(member)
         self._rebalance_without(members_before)
 
@@ -432,9 +423,7 @@ class Membership:
         return self._out.drain()
 
     def restore(self, record: GroupRecord) -> list[Instruction]:
-        """Restore the state from the log: every member has its full session timeout to send a
-        heartbeat.
-        """
+        """Restore the state from the log: every member has its full session timeout to send a heartbeat."""
         assert self.state is GroupState.EMPTY
         assert not self._roster
         self._roster.protocol_type = record.protocol_type

@@ -15,9 +15,7 @@ OFFSET_BYTES: Final = 600
 
 
 class OffsetTable:
-    """Only durable commits can be read. Commits in flight are counted, so that a deletion includes
-    them.
-    """
+    """Only durable commits can be read. Commits in flight are counted, so that a deletion includes them."""
 
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, CommittedOffset] = {}
@@ -83,9 +81,7 @@ class OffsetTable:
             self._committed[partition] = committed
 
     def forget(self, count: int) -> bool:
-        """Free the memory of `count` durable commits, of a removed group; return whether any
-        remain.
-        """
+        """Free the memory of `count` durable commits, of a removed group; return whether any remain."""
         for _ in range(min(count, len(self._committed))):
             self._committed.popitem()
         return bool(self._committed)

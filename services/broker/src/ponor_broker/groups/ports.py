@@ -2,7 +2,7 @@
 
 The coordinator stores its state in the partitions of `__consumer_offsets`.
 `ponor_broker.partitions` implements `OffsetsPartition` and `OffsetsPartitions`, the metadata image
-implements `TopicDirectory` and `BrokerDirectory`. Nothing in `ponor_broker.groups` imports those
+implements `TopicDirectory`. Nothing in `ponor_broker.groups` imports those
 packages, so the state machines can be tested without them.
 """
 
@@ -77,22 +77,6 @@ class OffsetsPartitions(Protocol):
         ...
 
 
-class TopicDirectory(Protocol):
-    """Names, ids and partition counts of topics, from the image."""
-
-    def topic_id(self, name: str) -> UUID | None:
-        """Return the id of a topic of the caller's tenant."""
-        ...
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        """Return the name of a topic."""
-        ...
-
-    def partition_count(self, name: str) -> int | None:
-        """Return the number of partitions; None if the topic does not exist."""
-        ...
-
-
 class BrokerAddress(Protocol):
     """A broker's address for clients."""
 
@@ -106,8 +90,20 @@ class BrokerAddress(Protocol):
     def port(self) -> int: ...
 
 
-class BrokerDirectory(Protocol):
-    """Leaders of partitions, from the image."""
+class TopicDirectory(Protocol):
+    """Topics and the leaders of their partitions, from the image."""
+
+    def topic_id(self, name: str) -> UUID | None:
+        """Return the id of a topic of the caller's tenant."""
+        ...
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """Return the name of a topic."""
+        ...
+
+    def partition_count(self, name: str) -> int | None:
+        """Return the number of partitions; None if the topic does not exist."""
+        ...
 
     def leader(self, topic: str, index: int) -> BrokerAddress | None:
         """Return the address of the partition's leader; None if there is no partition or leader, or

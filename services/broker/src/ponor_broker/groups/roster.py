@@ -97,9 +97,7 @@ class Roster:
             self.leader_id = next(iter(self._members), None)
 
     def replace_static(self, member: Member, new_member_id: str) -> None:
-        """A static member returned under a new id: it keeps its position, leadership and
-        assignment.
-        """
+        """A static member returned under a new id: it keeps its position, leadership and assignment."""
         assert member.instance_id is not None
         old_member_id = member.member_id
         assert self._static[member.instance_id] == old_member_id

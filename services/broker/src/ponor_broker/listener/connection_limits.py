@@ -1,6 +1,4 @@
-"""Limits of the listener: connected clients, in total and per address, and log lines about refused
-ones.
-"""
+"""Limits of the listener: connected clients, in total and per address, and log lines about refused ones."""
 
 from __future__ import annotations
 

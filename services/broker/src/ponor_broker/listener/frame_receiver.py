@@ -81,9 +81,7 @@ class FrameReceiver:
         return None if self._frame is None else memoryview(self._frame)[self._filled :]
 
     def received_own(self, count: int) -> list[bytearray]:
-        """Note that `count` bytes were written into `own_buffer`. Returns the frame if they
-        completed it.
-        """
+        """Note that `count` bytes were written into `own_buffer`. Returns the frame if they completed it."""
         frame = self._frame
         assert frame is not None
         self._filled += count

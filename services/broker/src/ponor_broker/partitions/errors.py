@@ -30,9 +30,7 @@ class RecordError(NamedTuple):
 
 
 class PartitionError(Exception):
-    """A request that a partition refused: code for the client, message, and problems of single
-    records.
-    """
+    """A request that a partition refused: code for the client, message, and problems of single records."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         super().__init__(message)

@@ -40,8 +40,7 @@ class InFlightAppends(deque[InFlightAppend]):
     def __init__(self) -> None:
         super().__init__()
         self.repeats: dict[int, list[OnSettled]] = {}
-        """By end offset: callbacks of requests that repeated the batch meanwhile. Nearly always
-        empty."""
+        """By end offset: callbacks of requests that repeated the batch meanwhile. Nearly always empty."""
 
     def tell_also(self, end_offset: int, on_settled: OnSettled) -> bool:
         """Add a callback for a repeated batch that ends here; return False if none that ends here

@@ -134,9 +134,7 @@ class Partition:
         self.service_changed()
 
     def service_changed(self, *, wake: bool = False) -> None:
-        """Notify maintenance, and with `wake` also waiting readers, of changed configs or
-        `service`.
-        """
+        """Notify maintenance, and with `wake` also waiting readers, of changed configs or `service`."""
         has_plain = self.is_writable and not self.is_internal
         self.plain_bytes_max = self.config.plain_bytes_max if has_plain else -1
         self._attend(self)

@@ -144,24 +144,19 @@ class PartitionManager:
         return self.find(topic, index)
 
     def note_refusal(self, topic: str | bytes, index: int, batch: ProducerBatch) -> None:
-        """Note a batch that was refused temporarily: later batches of its producer must wait for
-        it.
-        """
+        """Note a batch that was refused temporarily: later batches of its producer must wait for it."""
         row = self.topics.by_id(topic) if isinstance(topic, bytes) else self.topics.by_name(topic)
         if row is not None:
             self._refused.note((row.topic_id, index), batch)
 
     def _is_in_transit(self, key: PartitionKey) -> bool:
-        """Return whether a partition that is not served here will soon be served, here or
-        elsewhere.
-        """
+        """Return whether a partition that is not served here will soon be served, here or elsewhere."""
         if self._stopping:
             return False
         if key in self.source or self._wish(key) is not None:
             return True
         move = self.topics.image[MOVES].get(key)
-        # Another broker, or the controllers, may know of this broker's election before this image
-        # shows it.
+        # Another broker, or the controllers, may know of this broker's election before this image shows it.
         return move is not None and move.target_id == self._node_id
 
     def _absence(self, topic: str | bytes, index: int) -> PartitionError:
@@ -255,9 +250,7 @@ class PartitionManager:
                 self._registry.note_stale(key)
 
     async def wait_settled(self) -> None:
-        """Wait until every partition that the image assigns to this broker was opened, or refused,
-        once.
-        """
+        """Wait until every partition that the image assigns to this broker was opened, or refused, once."""
         await self._target.wait_settled()
 
     def _reconcile(self) -> None:
@@ -296,8 +289,7 @@ class PartitionManager:
         stale = self._registry.take_stale()
         if self._all_stale:
             self._all_stale = False
-            # A partition that was deleted, or has another leader by now, is in no row of this
-            # broker.
+            # A partition that was deleted, or has another leader by now, is in no row of this broker.
             known = (*self._open, *self._target.waiting, *self.parking.partitions)
             stale.update(dict.fromkeys(known))
             stale.update(((row.topic_id, row.partition), None) for row in self.topics.led_by(self._node_id))
@@ -329,9 +321,7 @@ class PartitionManager:
             self._registry.note_stale(key)
 
     async def close(self) -> None:
-        """Persist every partition and refuse requests. The stream client closes all streams
-        together.
-        """
+        """Persist every partition and refuse requests. The stream client closes all streams together."""
         await self.source.close()
         self._stopping = True
         await self._target.close()

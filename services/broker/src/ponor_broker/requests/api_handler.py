@@ -19,8 +19,7 @@ class WhenFenced(Enum):
     CLOSES = "closes"
     """The connection is closed. The default: the API has no error answer."""
     REFUSES = "refuses"
-    """The handler answers with errors without waiting, because partitions or the group coordinator
-    refuse."""
+    """The handler answers with errors without waiting, because partitions or the group coordinator refuse."""
     SETTLES = "settles"
     """New requests as with REFUSES. Requests that started before are completed by the write-ahead
     log: its acknowledgement stays true under a new leader."""

@@ -182,17 +182,13 @@ class ClientConnection:
             self._take_turn()
 
     def set_writable(self, *, writable: bool) -> None:
-        """Note whether the client reads its answers fast enough. No request starts while it does
-        not.
-        """
+        """Note whether the client reads its answers fast enough. No request starts while it does not."""
         self._writable = writable
         if writable:
             self._take_turn()
 
     def closed(self) -> None:
-        """The socket is closed: cancel what can be cancelled. Appends continue; their answers are
-        dropped.
-        """
+        """The socket is closed: cancel what can be cancelled. Appends continue; their answers are dropped."""
         if self._closed:
             return
         self._closed = True

@@ -89,9 +89,7 @@ class Reply:
         return encode_response_frame(header.api_key, header.api_version, header.correlation_id, body)
 
     def note(self) -> None:
-        """Count the request as answered. Counted once, also when an answer is replaced by a
-        refusal.
-        """
+        """Count the request as answered. Counted once, also when an answer is replaced by a refusal."""
         if not self._is_noted:
             self._is_noted = True
             self._measured.answered(self.received_ns)
@@ -315,8 +313,7 @@ class Dispatcher:
     ) -> Response:
         version = header.api_version
         if handler.key is ApiKey.API_VERSIONS and not handler.version_min <= version <= handler.version_max:
-            # Version 0 of the answer lists the versions; a request of an unknown version cannot be
-            # decoded.
+            # Version 0 of the answer lists the versions; a request of an unknown version cannot be decoded.
             version = header.api_version = 0
             request = None
         else:

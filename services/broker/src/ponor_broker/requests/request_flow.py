@@ -46,8 +46,7 @@ class AnswerBacklog:
 
 Flush: TypeAlias = Callable[[], None]
 StartQueued: TypeAlias = Callable[[int], int]
-"""Starts at most the given number of requests of one connection's queue; returns how many it
-started."""
+"""Starts at most the given number of requests of one connection's queue; returns how many it started."""
 
 QUEUED_STARTS_PER_TURN_MAX: Final = 32
 QUEUED_STARTS_TURN_NS_MAX: Final = 4_000_000
@@ -78,9 +77,7 @@ class RequestFlow:
         self.read_ns = self._clock.monotonic_ns()
 
     def flush_later(self, flush: Flush) -> None:
-        """Call `flush` at the end of this event-loop turn. The caller calls this at most once per
-        turn.
-        """
+        """Call `flush` at the end of this event-loop turn. The caller calls this at most once per turn."""
         if not self._due:
             asyncio.get_running_loop().call_soon(self._flush)
         self._due.append(flush)
@@ -91,9 +88,7 @@ class RequestFlow:
             flush()
 
     def take_turn(self, start_queued: StartQueued) -> None:
-        """Call `start_queued` in this connection's next turn. A connection waits for one turn at a
-        time.
-        """
+        """Call `start_queued` in this connection's next turn. A connection waits for one turn at a time."""
         if not self._turns:
             asyncio.get_running_loop().call_soon(self._give_turns)
         self._turns.append(start_queued)

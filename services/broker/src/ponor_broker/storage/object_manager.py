@@ -31,8 +31,7 @@ from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamRange
 from ponor_broker.storage.wal_manager import storage_error_of, wire_wal
 
 LAG_WAIT_MS = 1_000
-"""Longest wait of a look-up for an image that does not show the last commit yet; then the caller
-retries."""
+"""Longest wait of a look-up for an image that does not show the last commit yet; then the caller retries."""
 
 _LEASE_IS_OVER: Final = frozenset(
     {error_pb2.ERROR_CODE_OBJECT_EXPIRED, error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED}

@@ -9,17 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
-from ponor_metadata.client.errors import SessionClosedError
 from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
-from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId, StreamEpoch, StreamId
-from s3stream.errors import StreamClosedError
 from s3stream.ports import StreamState, WalName
 
 from ponor_broker.partitions.log.stream_port import state_of
-from ponor_broker.storage.wal_manager import storage_error_of, wire_wal
+from ponor_broker.storage.wal_manager import submit, wire_wal
 
 
 class ControllerStreamManager:
@@ -76,12 +73,7 @@ class ControllerStreamManager:
         return stream_id in self._subscription.image[STREAMS]
 
     async def _submit(self, operation: Operation) -> OperationResult:
-        try:
-            return await self._session.submit(operation)
-        except OperationError as error:
-            raise storage_error_of(error) from error
-        except SessionClosedError as error:
-            raise StreamClosedError(str(error)) from error
+        return await submit(self._session, operation)
 
 
 def _wire_state(state: StreamState) -> wire.StreamState:

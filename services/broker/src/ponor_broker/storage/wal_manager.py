@@ -8,7 +8,7 @@ from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor.controller.v1.session_service_pb2 import Operation
+from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
 from ponor_metadata.client.errors import NodeFencedError, SessionClosedError
 from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
@@ -45,6 +45,20 @@ def storage_error_of(error: OperationError) -> S3StreamError:
     operation are handled there.
     """
     return _ERRORS.get(error.code, S3StreamError)(str(error))
+
+
+async def submit(session: SessionClient, operation: Operation) -> OperationResult:
+    """Execute an operation on streams or keys.
+
+    Raises:
+        S3StreamError: the controller refused it, or the session is closed.
+    """
+    try:
+        return await session.submit(operation)
+    except OperationError as error:
+        raise storage_error_of(error) from error
+    except SessionClosedError as error:
+        raise StreamClosedError(str(error)) from error
 
 
 class ControllerWalManager:

@@ -71,9 +71,7 @@ class ApiVersionsHandler:
         return self._answer()
 
     def _is_meant(self, request: ApiVersionsRequest) -> bool:
-        """Return whether the request is for this node and cluster: an address may have been
-        reassigned.
-        """
+        """Return whether the request is for this node and cluster: an address may have been reassigned."""
         if request.cluster_id is not None and request.cluster_id != self._topics.cluster_id:
             return False
         return request.node_id in {ANY_NODE, self._node_id}
@@ -83,8 +81,7 @@ class ApiVersionsHandler:
         it was two thirds of the cost.
         """
         if self._serving.refusal is not None:
-            # The list of APIs is valid without permission to answer; the cluster's features may be
-            # outdated.
+            # The list of APIs is valid without permission to answer; the cluster's features may be outdated.
             return ApiVersionsResponse(api_keys=self._api_keys())
         index = self._topics.image.index
         if self._answered is None or self._answered[0] != index:
@@ -92,10 +89,10 @@ class ApiVersionsHandler:
         return self._answered[1]
 
     def _build_answer(self) -> ApiVersionsResponse:
-        features = list(self._topics.image[FEATURES])
-        names = [FEATURE_PREFIX + feature.name.removeprefix(FEATURE_PREFIX) for feature in features]
-        levels = [feature.level for feature in features]
-        rows = list(zip(names, levels, strict=True))
+        rows = [
+            (FEATURE_PREFIX + feature.name.removeprefix(FEATURE_PREFIX), feature.level)
+            for feature in self._topics.image[FEATURES]
+        ]
         return ApiVersionsResponse(
             api_keys=self._api_keys(),
             supported_features=[SupportedFeatureKey(name, 1, level) for name, level in rows],

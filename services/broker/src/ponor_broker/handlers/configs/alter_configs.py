@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from ponor_kafka.configs.changes import ChangeKind, ConfigChange
 from ponor_kafka.errors import ErrorCode
@@ -26,13 +26,14 @@ from ponor_broker.requests.bounded_gather import bounded_gather
 CHANGE_KINDS: Final = frozenset(int(kind) for kind in ChangeKind)
 
 
-class _Outcome(NamedTuple):
-    code: ErrorCode
-    message: str | None
+Changes: TypeAlias = Sequence[tuple[str, int, str | None]]
+"""Name, kind and value of each config of one resource."""
+Row: TypeAlias = tuple[ErrorCode, str | None, int, str]
+"""Code, message, type and name of one resource of an answer."""
 
 
 class AlterConfigsHandler:
-    """Sends changes to the controller. `apis` contains both APIs."""
+    """Sends changes to the controller."""
 
     def __init__(self, topics: Topics, admin: TopicAdmin, *, node_id: int) -> None:
         self._topics = topics
@@ -43,66 +44,51 @@ class AlterConfigsHandler:
         self, request: alter_configs.AlterConfigsRequest, _: RequestContext
     ) -> alter_configs.AlterConfigsResponse:
         """Replace all configs of a resource; those not named return to their defaults."""
-        rows = [(resource.resource_type, resource.resource_name) for resource in request.resources]
-        sets = [
-            [(config.name, ChangeKind.SET, config.value) for config in resource.configs]
-            for resource in request.resources
+        wanted = [
+            (
+                each.resource_type,
+                each.resource_name,
+                [(row.name, ChangeKind.SET, row.value) for row in each.configs],
+            )
+            for each in request.resources
         ]
-        outcomes = await self._alter_all(rows, sets, replace=True, validate_only=request.validate_only)
+        rows = await self._alter_all(wanted, replace=True, validate_only=request.validate_only)
         return alter_configs.AlterConfigsResponse(
-            responses=[
-                alter_configs.AlterConfigsResourceResponse(code, message, *row)
-                for row, (code, message) in zip(rows, outcomes, strict=True)
-            ]
+            responses=[alter_configs.AlterConfigsResourceResponse(*row) for row in rows]
         )
 
     async def change(
         self, request: incremental_alter_configs.IncrementalAlterConfigsRequest, _: RequestContext
     ) -> incremental_alter_configs.IncrementalAlterConfigsResponse:
         """Change named configs; the others stay."""
-        rows = [(resource.resource_type, resource.resource_name) for resource in request.resources]
-        changes = [
-            [(config.name, config.config_operation, config.value) for config in resource.configs]
-            for resource in request.resources
+        wanted = [
+            (
+                each.resource_type,
+                each.resource_name,
+                [(row.name, row.config_operation, row.value) for row in each.configs],
+            )
+            for each in request.resources
         ]
-        outcomes = await self._alter_all(rows, changes, replace=False, validate_only=request.validate_only)
+        rows = await self._alter_all(wanted, replace=False, validate_only=request.validate_only)
         return incremental_alter_configs.IncrementalAlterConfigsResponse(
-            responses=[
-                incremental_alter_configs.AlterConfigsResourceResponse(code, message, *row)
-                for row, (code, message) in zip(rows, outcomes, strict=True)
-            ]
+            responses=[incremental_alter_configs.AlterConfigsResourceResponse(*row) for row in rows]
         )
 
     async def _alter_all(
-        self,
-        rows: Sequence[tuple[int, str]],
-        changes: Sequence[Sequence[tuple[str, int, str | None]]],
-        *,
-        replace: bool,
-        validate_only: bool,
-    ) -> list[_Outcome]:
-        times = Counter(rows)
-        return await bounded_gather(
-            self._outcome(row, each, times[row], replace=replace, validate_only=validate_only)
-            for row, each in zip(rows, changes, strict=True)
-        )
+        self, wanted: Sequence[tuple[int, str, Changes]], *, replace: bool, validate_only: bool
+    ) -> list[Row]:
+        times = Counter((kind, name) for kind, name, _ in wanted)
 
-    async def _outcome(
-        self,
-        row: tuple[int, str],
-        changes: Sequence[tuple[str, int, str | None]],
-        times: int,
-        *,
-        replace: bool,
-        validate_only: bool,
-    ) -> _Outcome:
-        try:
-            if times > 1:
-                raise PartitionError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            await self._alter(*row, _checked(changes), replace=replace, validate_only=validate_only)
-        except PartitionError as error:
-            return _Outcome(error.code, str(error))
-        return _Outcome(ErrorCode.NONE, None)
+        async def alter(kind: int, name: str, changes: Changes) -> Row:
+            try:
+                if times[kind, name] > 1:
+                    raise PartitionError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                await self._alter(kind, name, _checked(changes), replace=replace, validate_only=validate_only)
+            except PartitionError as error:
+                return error.code, str(error), kind, name
+            return ErrorCode.NONE, None, kind, name
+
+        return await bounded_gather(alter(*each) for each in wanted)
 
     async def _alter(
         self, kind: int, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool
@@ -131,7 +117,7 @@ class AlterConfigsHandler:
             )
 
 
-def _checked(changes: Sequence[tuple[str, int, str | None]]) -> list[ConfigChange]:
+def _checked(changes: Changes) -> list[ConfigChange]:
     """Return the changes.
 
     Raises:

@@ -35,9 +35,7 @@ BURST_MS: Final = 250
 
 
 class FairSlots:
-    """A semaphore whose slots rotate over the waiting owners; first come, first served within one
-    owner.
-    """
+    """A semaphore whose slots rotate over the waiting owners; first come, first served within one owner."""
 
     def __init__(self, count: int) -> None:
         self._free = count

@@ -183,9 +183,7 @@ class FetchHandler:
         return session
 
     def _begin(self, walk: FetchWalk, version: int) -> FetchSession | None:
-        """End the session that a full request names; return a new session if the request starts
-        one.
-        """
+        """End the session that a full request names; return a new session if the request starts one."""
         if (named := self._sessions.find(walk.session_id)) is not None:
             self._sessions.remove(named)
         if walk.session_epoch == FINAL_EPOCH or version < SESSION_MIN:
@@ -328,9 +326,7 @@ class FetchHandler:
 
 
 def _partitions(walk: FetchWalk) -> list[PartitionFetch]:
-    """Return the requested partitions. Of a partition named twice, the last entry counts, as in
-    Kafka.
-    """
+    """Return the requested partitions. Of a partition named twice, the last entry counts, as in Kafka."""
     wanted = {(topic, row[0]): row for topic, rows in walk.topics for row in rows}
     return [PartitionFetch(topic, row) for (topic, _), row in wanted.items()]
 

@@ -82,8 +82,7 @@ class PartitionFetch(FetchedPartition):
         """Set an error as the result."""
         code = error.code
         if code is ErrorCode.REQUEST_TIMED_OUT:
-            # Java's consumer handles KAFKA_STORAGE_ERROR in a Fetch, but throws on
-            # REQUEST_TIMED_OUT.
+            # Java's consumer handles KAFKA_STORAGE_ERROR in a Fetch, but throws on REQUEST_TIMED_OUT.
             code = ErrorCode.KAFKA_STORAGE_ERROR
         self.error_code = code
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
@@ -116,8 +115,6 @@ class PartitionFetch(FetchedPartition):
         return not (self.is_news or self.is_cold or self.is_held or self.fetch_offset < self.high_watermark)
 
     def told(self) -> None:
-        """The current result was sent. After an error, the next result without one is always
-        reported.
-        """
+        """The current result was sent. After an error, the next result without one is always reported."""
         self.told_high_watermark = NOT_TOLD if self.error_code else self.high_watermark
         self.told_log_start_offset = self.log_start_offset

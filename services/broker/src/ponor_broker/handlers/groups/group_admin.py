@@ -31,8 +31,7 @@ DESCRIBED_PER_STEP: Final = 500
 DELETED_TOGETHER_MAX: Final = 32
 """Groups of a request that are deleted at a time. The first step of each takes about 0.1 ms."""
 NOT_FOUND_FROM: Final = 6
-"""In earlier versions DescribeGroups reports a missing group with state Dead and no error
-(KIP-1043)."""
+"""In earlier versions DescribeGroups reports a missing group with state Dead and no error (KIP-1043)."""
 GROUP_TYPE: Final = "classic"
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
 _READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11

@@ -18,8 +18,7 @@ from ponor_broker.requests.api_handler import RequestContext
 
 REBALANCE_TIMEOUT_FROM: Final = 1
 KNOWN_MEMBER_ID_FROM: Final = 4
-"""KIP-394: a member gets its id in a first request, so that a client's retries create no orphaned
-members."""
+"""KIP-394: a member gets its id in a first request, so that a client's retries create no orphaned members."""
 PROTOCOL_NAMED_FROM: Final = 5
 NULL_PROTOCOL_FROM: Final = 7
 SKIP_ASSIGNMENT_FROM: Final = 9

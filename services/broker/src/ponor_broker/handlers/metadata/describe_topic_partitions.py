@@ -1,6 +1,4 @@
-"""DescribeTopicPartitions: topics by pages (KIP-966). `kafka-topics --describe` tries this API
-first.
-"""
+"""DescribeTopicPartitions: topics by pages (KIP-966). `kafka-topics --describe` tries this API first."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ PARTITIONS_PER_TURN: Final = 500
 async def describe_topic_partitions(
     topics: Topics, request: DescribeTopicPartitionsRequest, _: RequestContext
 ) -> DescribeTopicPartitionsResponse:
-    """Describe topics by name from the cursor on, until the page is full. Topics with errors take no
-    room.
-    """
+    """Describe topics by name from the cursor on, until the page is full. Topics with errors take no room."""
     names = sorted({topic.name for topic in request.topics})
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):

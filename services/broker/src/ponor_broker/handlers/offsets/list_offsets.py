@@ -124,8 +124,7 @@ class ListOffsetsHandler:
                 is_outside = storage_error(error).code == ErrorCode.OFFSET_OUT_OF_RANGE
                 if not is_outside or partition.log_start_offset == start:
                     raise
-                # Retention moved the log start past the offset of the read: search the remaining
-                # log.
+                # Retention moved the log start past the offset of the read: search the remaining log.
 
     def _epoch_at(self, partition: Partition, offset: int) -> int:
         epoch = partition.epochs.epoch_at(offset)

@@ -131,9 +131,7 @@ class PlainProduceHandler:
         self._deadlines = ProduceDeadlines(clock)
 
     def start(self, frame: bytearray, measured: Measured, received_ns: int) -> PlainPending | None:
-        """Append the batch of a plain request; return None, without any effect, for every other
-        request.
-        """
+        """Append the batch of a plain request; return None, without any effect, for every other request."""
         plain = read_plain_produce(frame)
         if plain is None:
             return None

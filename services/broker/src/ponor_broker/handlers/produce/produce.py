@@ -130,9 +130,7 @@ class SilentPending(ProducePending):
         self.waits = False
 
     def respond(self) -> Response:
-        """Return no answer; a refusal closes the connection, because the client gets no other
-        signal.
-        """
+        """Return no answer; a refusal closes the connection, because the client gets no other signal."""
         connection = self.connection
         try:
             _close_on_refusal(self.drop_outcomes())

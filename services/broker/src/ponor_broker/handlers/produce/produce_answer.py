@@ -37,8 +37,7 @@ _MARKS: Final = (-2_000_000_001, -3, -4_000_000_000_000_000_001, -5_000_000_000_
 name, and is longer than a topic id."""
 
 Template: TypeAlias = Callable[[int, int, int, int, int], bytes]
-"""From correlation id, partition, base offset, log append time and log start offset to a response
-frame."""
+"""From correlation id, partition, base offset, log append time and log start offset to a response frame."""
 
 
 class PartitionOutcome:

@@ -48,9 +48,7 @@ class DeleteTopicsHandler:
     def _separate(
         self, states: Sequence[DeleteTopicState]
     ) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
-        """Return the topics that are named once, and refusals for those named more often, by name
-        or id.
-        """
+        """Return the topics that are named once, and refusals for those named more often, by name or id."""
         times = Counter((state.name, state.topic_id) for state in states)
         named: dict[str | None, bytes] = {
             state.name: row.topic_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor_kafka.errors import ErrorCode
@@ -55,8 +55,6 @@ _CODES: Final[Mapping[int, ErrorCode]] = MappingProxyType(
 )
 """Translation of the controller's refusals; every other refusal concerns the requested broker."""
 
-Refusals: TypeAlias = dict[PartitionKey, PartitionError]
-
 
 class PartitionReassignmentsHandler:
     """Lists from the image; sends changes to the controller."""
@@ -71,43 +69,37 @@ class PartitionReassignmentsHandler:
         self, request: AlterPartitionReassignmentsRequest, _: RequestContext
     ) -> AlterPartitionReassignmentsResponse:
         """Return a result per partition. A refused partition does not affect the others."""
+        response = AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+        )
         moves: dict[PartitionKey, NodeId] = {}
         cancels: dict[PartitionKey, None] = {}
-        refusals: dict[tuple[str, int], PartitionError] = {}
+        rows: list[tuple[ReassignablePartitionResponse, PartitionKey]] = []
+        topics: list[ReassignableTopicResponse] = []
         for topic in request.topics:
-            for wanted in topic.partitions:
+            answers = [
+                ReassignablePartitionResponse(each.partition_index, error_message=None)
+                for each in topic.partitions
+            ]
+            topics.append(ReassignableTopicResponse(topic.name, answers))
+            for wanted, row in zip(topic.partitions, answers, strict=True):
                 try:
-                    self._sort(topic.name, wanted, moves, cancels)
+                    rows.append((row, self._sort(topic.name, wanted, moves, cancels)))
                 except PartitionError as error:
-                    refusals[topic.name, wanted.partition_index] = error
-        code, message, refused = await self._carry_out(moves, cancels, request.timeout_ms)
-        if code is not ErrorCode.NONE:
-            return AlterPartitionReassignmentsResponse(
-                allow_replication_factor_change=request.allow_replication_factor_change,
-                error_code=code,
-                error_message=message,
-            )
-
-        def answer(topic: str, index: int) -> ReassignablePartitionResponse:
-            row = self._topics.by_name(topic)
-            error = refusals.get((topic, index))
-            if error is None and row is not None:
-                error = refused.get((row.topic_id, index))
-            if error is None:
-                return ReassignablePartitionResponse(index, ErrorCode.NONE, None)
-            return ReassignablePartitionResponse(index, error.code, str(error) or None)
-
-        return AlterPartitionReassignmentsResponse(
-            allow_replication_factor_change=request.allow_replication_factor_change,
-            error_code=ErrorCode.NONE,
-            error_message=None,
-            responses=[
-                ReassignableTopicResponse(
-                    topic.name, [answer(topic.name, wanted.partition_index) for wanted in topic.partitions]
-                )
-                for topic in request.topics
-            ],
-        )
+                    _refuse(row, error)
+        try:
+            refused = await self._carry_out(moves, cancels, max(request.timeout_ms, TIMEOUT_MS_MIN))
+        except OperationError as error:
+            response.error_code, response.error_message = ErrorCode.INVALID_REQUEST, error.message
+            return response
+        except (OperationTimeoutError, MetadataLagError, SessionClosedError) as error:
+            response.error_code, response.error_message = ErrorCode.REQUEST_TIMED_OUT, str(error)
+            return response
+        for row, key in rows:
+            if key in refused:
+                _refuse(row, refused[key])
+        response.responses = topics
+        return response
 
     def _sort(
         self,
@@ -115,8 +107,8 @@ class PartitionReassignmentsHandler:
         wanted: ReassignablePartition,
         moves: dict[PartitionKey, NodeId],
         cancels: dict[PartitionKey, None],
-    ) -> None:
-        """Add the partition to moves or cancels; to neither if nothing changes."""
+    ) -> PartitionKey:
+        """Add the partition to moves or cancels; to neither if nothing changes. Return its key."""
         row = self._partition(topic, wanted.partition_index)
         key = (row.topic_id, row.partition)
         move = self._topics.image[MOVES].get(key)
@@ -124,7 +116,7 @@ class PartitionReassignmentsHandler:
             if move is None:
                 raise PartitionError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
             cancels[key] = None
-            return
+            return key
         check_replicas(wanted.replicas, self._topics)
         if len(wanted.replicas) > 1:
             raise PartitionError(
@@ -136,6 +128,7 @@ class PartitionReassignmentsHandler:
             moves[key] = target_id
             if move is not None:
                 cancels[key] = None
+        return key
 
     def _partition(self, topic: str, index: int) -> PartitionRow:
         row = self._topics.by_name(topic)
@@ -151,29 +144,29 @@ class PartitionReassignmentsHandler:
         return partition
 
     async def _carry_out(
-        self, moves: Mapping[PartitionKey, NodeId], cancels: Iterable[PartitionKey], timeout_ms: int
-    ) -> tuple[ErrorCode, str | None, Refusals]:
-        """Send cancels, then moves: a move to another target is cancelled before the new one
-        begins.
+        self, moves: Mapping[PartitionKey, NodeId], cancels: Iterable[PartitionKey], deadline_ms: int
+    ) -> dict[PartitionKey, PartitionError]:
+        """Send cancels, then moves: a move to another target is cancelled before the new one begins. Return
+        the refusals; that of a cancel does not count if the partition is to move.
         """
-        deadline_ms = max(timeout_ms, TIMEOUT_MS_MIN)
-        refused: Refusals = {}
-        try:
-            back = [LedPartition(key) for key in cancels]
-            outcomes = await self._moves.cancel(back, REASON, deadline_ms=deadline_ms) if back else []
-            _note_refusals(refused, [key for key, _ in back if key not in moves], back, outcomes)
-            away = [WantedMove(key, target_id) for key, target_id in moves.items()]
-            outcomes = (
-                await self._moves.move(away, cause=MoveCause.REQUEST, reason=REASON, deadline_ms=deadline_ms)
-                if away
-                else []
+        outcomes: dict[PartitionKey, MoveOutcome] = {}
+        back = [LedPartition(key) for key in cancels]
+        if back:
+            cancelled = await self._moves.cancel(back, REASON, deadline_ms=deadline_ms)
+            outcomes.update(zip(cancels, cancelled, strict=True))
+        away = [WantedMove(key, target_id) for key, target_id in moves.items()]
+        if away:
+            begun = await self._moves.move(
+                away, cause=MoveCause.REQUEST, reason=REASON, deadline_ms=deadline_ms
             )
-            _note_refusals(refused, list(moves), away, outcomes)
-        except OperationError as error:
-            return ErrorCode.INVALID_REQUEST, error.message, {}
-        except (OperationTimeoutError, MetadataLagError, SessionClosedError) as error:
-            return ErrorCode.REQUEST_TIMED_OUT, str(error), {}
-        return ErrorCode.NONE, None, refused
+            outcomes.update(zip(moves, begun, strict=True))
+        return {
+            key: PartitionError(
+                _CODES.get(outcome.code, ErrorCode.INVALID_REPLICA_ASSIGNMENT), outcome.message
+            )
+            for key, outcome in outcomes.items()
+            if not outcome.is_done
+        }
 
     # List
 
@@ -211,17 +204,8 @@ class PartitionReassignmentsHandler:
         return found
 
 
-def _note_refusals(
-    refused: Refusals,
-    relevant: Sequence[PartitionKey],
-    asked: Sequence[LedPartition] | Sequence[WantedMove],
-    outcomes: Sequence[MoveOutcome],
-) -> None:
-    known = set(relevant)
-    for (key, _), outcome in zip(asked, outcomes, strict=True):
-        if key in known and not outcome.is_done:
-            code = _CODES.get(outcome.code, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
-            refused[key] = PartitionError(code, outcome.message)
+def _refuse(row: ReassignablePartitionResponse, error: PartitionError) -> None:
+    row.error_code, row.error_message = error.code, str(error) or None
 
 
 def _ongoing(move: MoveRow) -> OngoingPartitionReassignment:

@@ -39,9 +39,7 @@ READ_BYTES: Final = 1 << 20
 
 
 class CleaningStoppedError(Exception):
-    """The partition closes, moves, or changed: completed groups stay, the rest is left for a later
-    pass.
-    """
+    """The partition closes, moves, or changed: completed groups stay, the rest is left for a later pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,7 @@ class OffsetMap:
         """Memory allocated so far."""
 
     def put(self, key: Buffer, offset: int) -> bool:
-        """Store a record's offset; the largest offset of a key counts. Return False if there is no
-        room.
-        """
+        """Store a record's offset; the largest offset of a key counts. Return False if there is no room."""
         digest = digest_of(key)
         number, page, at = self._find(digest)
         if page[at : at + DIGEST_BYTES] != digest:

@@ -73,9 +73,7 @@ class OutcomeScan:
 
 
 class TransactionTrail:
-    """Walks a log from its start, batch by batch, and decides which batches the cleaner may
-    discard.
-    """
+    """Walks a log from its start, batch by batch, and decides which batches the cleaner may discard."""
 
     def __init__(self, aborted: list[AbortedTransaction]) -> None:
         self._ahead = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))

@@ -44,8 +44,7 @@ from ponor_broker.partitions.partition import Partition
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 
 TOGETHER_MAX: Final = 128
-"""Partitions that are sealed together: the target opens them together, and all of them wait for the
-last."""
+"""Partitions that are sealed together: the target opens them together, and all of them wait for the last."""
 BATCHES_IN_FLIGHT_MAX: Final = 2
 """While one batch closes, the next one uploads its residue."""
 RESIDUE_ROUNDS_MAX: Final = 8
@@ -146,9 +145,7 @@ class HandoffSource:
         return was_closing
 
     async def close(self) -> None:
-        """Stop: start nothing, cancel what can be cancelled, and wait for handoffs that are
-        closing.
-        """
+        """Stop: start nothing, cancel what can be cancelled, and wait for handoffs that are closing."""
         self._stopping = True
         for handoff in list(self._handoffs.values()):
             if handoff.stage is not Stage.CLOSING:
@@ -218,9 +215,7 @@ class HandoffSource:
             one.end_step("tail")
 
     def _leave(self, batch: Sequence[Handoff]) -> None:
-        """Close the streams and request the elections; from now on only the image shows the
-        outcome.
-        """
+        """Close the streams and request the elections; from now on only the image shows the outcome."""
         for one in batch:
             if one.partition.service.failure is not None:
                 self._forget(one, "failed")
@@ -315,9 +310,7 @@ class HandoffSource:
     # Cancellation
 
     def _give_up(self, batch: Sequence[Handoff], error: Exception) -> None:
-        """The store, or the log, did not accept the uploads: keep the partitions and cancel their
-        moves.
-        """
+        """The store, or the log, did not accept the uploads: keep the partitions and cancel their moves."""
         kept = [one for one in batch if one.stage in {Stage.WAITING, Stage.SEALED}]
         reason = str(error) or "the source's uploads did not end in time"
         for one in kept:

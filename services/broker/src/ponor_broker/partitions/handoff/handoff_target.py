@@ -148,9 +148,7 @@ class HandoffTarget:
             self._goes_on(opening)
 
     def elected(self, changed: PartitionChanged) -> None:
-        """Note a new leader in the image: the open time of this broker's partitions counts from
-        here.
-        """
+        """Note a new leader in the image: the open time of this broker's partitions counts from here."""
         key = (changed.topic_id, changed.partition)
         if changed.leader_id != self._node_id:
             self._elections.pop(key, None)
@@ -168,9 +166,7 @@ class HandoffTarget:
         self._elections.pop(key, None)
 
     async def wait_settled(self) -> None:
-        """Wait until every partition that the image assigns to this broker was opened, or refused,
-        once.
-        """
+        """Wait until every partition that the image assigns to this broker was opened, or refused, once."""
         await self._settled.wait()
 
     async def close(self) -> None:
@@ -353,9 +349,7 @@ class HandoffTarget:
                 await self._release.cancel_moves(staying, reason)
 
     def _take_long_moves(self) -> Iterator[LedPartition]:
-        """Remove and yield partitions that still wait for their streams after the deadline of their
-        move.
-        """
+        """Remove and yield partitions that still wait for their streams after the deadline of their move."""
         now_ns = self._clock.monotonic_ns()
         for key, (move, until_ns) in list(self._watched_moves.items()):
             if now_ns < until_ns:

@@ -39,9 +39,7 @@ class OwnedStreams:
         *,
         attend: Callable[[Partition], None],
     ) -> None:
-        """`attend` is called for partitions whose addition failed: they may have an unknown stream
-        now.
-        """
+        """`attend` is called for partitions whose addition failed: they may have an unknown stream now."""
         self._streams = streams
         self._topics = topics
         self._node_id = node_id

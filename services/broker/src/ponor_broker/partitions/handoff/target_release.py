@@ -108,9 +108,7 @@ class TargetRelease:
             )
 
     def abandon(self, opening: Opening) -> None:
-        """Drop the streams that attempts opened: they were closed or deleted, or have another
-        owner.
-        """
+        """Drop the streams that attempts opened: they were closed or deleted, or have another owner."""
         for stream in self._held(opening):
             stream.abandon()
 

@@ -123,9 +123,7 @@ class TransitParking:
         return bool(self._called)
 
     def holds_back(self, key: PartitionKey) -> bool:
-        """Return whether a new request must park behind those of the partition that are being
-        called.
-        """
+        """Return whether a new request must park behind those of the partition that are being called."""
         return key in self._called
 
     def park(

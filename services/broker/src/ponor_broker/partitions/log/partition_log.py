@@ -180,9 +180,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments. A segment that is partly below the log start counts fully, as in
-        Kafka.
-        """
+        """Bytes of all segments. A segment that is partly below the log start counts fully, as in Kafka."""
         return self.active_bytes + self.log_meta.closed_bytes
 
     # The start of the log

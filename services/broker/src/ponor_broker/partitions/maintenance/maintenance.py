@@ -143,6 +143,5 @@ class PartitionMaintenance:
         silent_since_ms = partition.producers.oldest_ms
         if silent_since_ms is not None:
             deadline_ms = min(deadline_ms, silent_since_ms + self._producer_expiration_ms + 1)
-        # A deadline in the past means that something is pending, such as an append that is not
-        # durable yet.
+        # A deadline in the past means that something is pending, such as an append that is not durable yet.
         self._schedule.at(partition, max(deadline_ms, self._clock.wall_ms() + self._interval_ms))

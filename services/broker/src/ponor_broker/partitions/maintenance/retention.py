@@ -21,9 +21,7 @@ NEVER_MS: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A segment for retention: Kafka offsets [base, end), bytes, and the time from which its age
-    counts.
-    """
+    """A segment for retention: Kafka offsets [base, end), bytes, and the time from which its age counts."""
 
     base_offset: int
     end_offset: int
@@ -82,9 +80,7 @@ def retained_from(
 
 
 def next_due_ms(segments: Sequence[Extent], config: TopicConfig) -> int:
-    """Return when age will delete the oldest segment; never without segments, or without retention
-    by age.
-    """
+    """Return when age will delete the oldest segment; never without segments, or without retention by age."""
     if not segments or not config.deletes_old or config.retention_ms < 0:
         return NEVER_MS
     return min(segments[0].newest_ms + config.retention_ms + 1, NEVER_MS)

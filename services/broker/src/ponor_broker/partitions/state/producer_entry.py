@@ -1,6 +1,4 @@
-"""State of one idempotent producer, and its bytes in a PRODUCER_SNAPSHOT
-(docs/formats/partition-meta.md).
-"""
+"""State of one idempotent producer, and its bytes in a PRODUCER_SNAPSHOT (docs/formats/partition-meta.md)."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ class ProducerEntry(NamedTuple):
         return self.batches[-1].last_sequence
 
     def is_in_the_past(self, batch: ProducerBatch) -> bool:
-        """Return whether every record of the batch was certainly appended before the retained
-        window.
-        """
+        """Return whether every record of the batch was certainly appended before the retained window."""
         run_length = (self.last_sequence - self.run_first_sequence) % SEQUENCE_MODULUS
         behind = (self.last_sequence - batch.first_sequence) % SEQUENCE_MODULUS
         before_window = (self.batches[0].first_sequence - 1 - batch.last_sequence) % SEQUENCE_MODULUS

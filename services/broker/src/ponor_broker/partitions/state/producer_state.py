@@ -65,17 +65,14 @@ class ProducerStates:
         self.restored_offset = 0
         """Replay of batches below this offset has no effect: the snapshot contains them."""
         self.changes = 0
-        """Incremented with every change of the snapshot's content; shows whether a new write is
-        due."""
+        """Incremented with every change of the snapshot's content; shows whether a new write is due."""
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._resting)
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the producer that was idle longest appended last (wall clock); None without
-        producers.
-        """
+        """When the producer that was idle longest appended last (wall clock); None without producers."""
         for row in self._resting.values():
             return updated_ms_of(row)
         return next((entry.updated_ms for entry in self._entries.values()), None)
@@ -258,9 +255,7 @@ class ProducerStates:
         return join_rows(offset, [*rows, *self._rows_in_flight()])
 
     def snapshot_at(self, offset: int) -> bytes:
-        """Return all producers as of the confirmed Kafka offset `offset`, without appends in
-        flight.
-        """
+        """Return all producers as of the confirmed Kafka offset `offset`, without appends in flight."""
         while self.rest():
             pass
         self._unwritten = []

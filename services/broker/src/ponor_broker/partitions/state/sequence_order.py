@@ -150,8 +150,7 @@ class SequenceOrder:
             self._producers.check(batch)
         except PartitionError as error:
             if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and has_in_flight:
-                # Clients treat this code as an acknowledgement, and the batch may not be durable
-                # yet.
+                # Clients treat this code as an acknowledgement, and the batch may not be durable yet.
                 raise PartitionError(
                     ErrorCode.REQUEST_TIMED_OUT, f"{self._identity}: {error}; not durable yet"
                 ) from error

@@ -42,8 +42,7 @@ from ponor_broker.partitions.topics.topics import Topics
 DEFAULT_COUNT: Final = -1
 IMAGE_WAIT_MS: Final = 5_000
 ANNOUNCED_WAIT_MS: Final = 5_000
-"""Longest wait for the leaders of new partitions: some brokers may be down, and the topic exists
-anyway."""
+"""Longest wait for the leaders of new partitions: some brokers may be down, and the topic exists anyway."""
 INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         OFFSETS_TOPIC: MappingProxyType(
@@ -100,9 +99,7 @@ class CreatedTopic(NamedTuple):
 
 
 class TopicAdmin:
-    """Operations on topics of one tenant. They raise PartitionError with the code for the Kafka
-    client.
-    """
+    """Operations on topics of one tenant. They raise PartitionError with the code for the Kafka client."""
 
     def __init__(
         self,

@@ -23,9 +23,7 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Typed configs; Kafka's names are in `resolve`. Immutable: `Partition.apply_config` replaces
-    it.
-    """
+    """Typed configs; Kafka's names are in `resolve`. Immutable: `Partition.apply_config` replaces it."""
 
     message_bytes_max: int = 1_048_588
     timestamp_before_ms_max: int = TIMESTAMP_UNBOUNDED

@@ -68,9 +68,7 @@ class Broker(NamedTuple):
 
 
 class Topics:
-    """The image for one tenant. `image` is called at every look-up, because a subscription may
-    replace it.
-    """
+    """The image for one tenant. `image` is called at every look-up, because a subscription may replace it."""
 
     def __init__(self, image: Callable[[], View], tenant_id: TenantId = DEFAULT_TENANT) -> None:
         self._image = image
