@@ -10,7 +10,7 @@ import random
 import pytest
 
 from services.broker.tests.partition_rig import PartitionRig
-from services.broker.tests.test_refused_sequences import Producer
+from services.broker.tests.partitions.state.test_refused_sequences import Producer
 from tests.simulation.mutants.table import MUTANTS
 
 SEEDS = 40

@@ -28,9 +28,9 @@ from ponor_runtime.disk import Buffer
 from ponor_runtime.system import SystemClock
 from ponor_runtime.telemetry import Telemetry
 
+from services.broker.tests.handlers.test_cluster_answers import metadata_handler
 from services.broker.tests.image_kit import ImageKit
 from services.broker.tests.serving_kit import Permission
-from services.broker.tests.test_cluster_answers import metadata_handler
 from tests.benchmarks.turns.scenario import scenario
 from tests.benchmarks.turns.turn_recorder import TurnRecorder
 

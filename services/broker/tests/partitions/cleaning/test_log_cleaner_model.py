@@ -19,7 +19,7 @@ from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 from s3stream.records import TIMESTAMP_MIN
 
-from services.broker.tests.cleaning_kit import COMPACTED, CleaningRig
+from services.broker.tests.partitions.cleaning.cleaning_kit import COMPACTED, CleaningRig
 
 KEYS = [b"a", b"b", b"c", b"", b"a longer key than the others"]
 RETENTION_MS = 1_000

@@ -19,9 +19,9 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import BatchView
 from s3stream.errors import S3StreamError
 
+from services.broker.tests.handlers.produce.test_produce_path import produce, settle
+from services.broker.tests.handlers.produce.test_produce_transit import Sealed, sealed
 from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig, SteppedClock, batch
-from services.broker.tests.test_produce_path import produce, settle
-from services.broker.tests.test_produce_transit import Sealed, sealed
 
 __all__ = ["sealed"]
 KEY = (TOPIC_ID, 0)

@@ -14,8 +14,8 @@ from ponor_broker.partitions.partition import Partition
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.telemetry_otlp import export_spans
 
+from services.broker.tests.handlers.produce.test_produce_path import Client, produce, settle
 from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig, batch
-from services.broker.tests.test_produce_path import Client, produce, settle
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 PRODUCER = 4711

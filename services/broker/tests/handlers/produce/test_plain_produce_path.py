@@ -15,8 +15,8 @@ from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_runtime.telemetry import Telemetry
 from s3stream.records import StreamRecord
 
+from services.broker.tests.handlers.produce.test_produce_path import Client, produce, settle
 from services.broker.tests.partition_rig import PartitionRig, SteppedClock
-from services.broker.tests.test_produce_path import Client, produce, settle
 
 NOW_MS: Final = SteppedClock().now_ms
 CONFIGS: Final = {

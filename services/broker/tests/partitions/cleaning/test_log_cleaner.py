@@ -22,9 +22,9 @@ from ponor_runtime.identity import StreamId
 from ponor_runtime.telemetry import Telemetry
 from s3stream.records import StreamRecord
 
-from services.broker.tests.cleaning_kit import COMPACTED, CleaningRig
 from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 from services.broker.tests.partition_rig import PartitionRig
+from services.broker.tests.partitions.cleaning.cleaning_kit import COMPACTED, CleaningRig
 
 IDS = {"meta": 99, "log": 100, "time": 101, "log.cleaned": 102, "time.cleaned": 103}
 
