@@ -148,6 +148,9 @@ class Ledger:
         )
         registration = register_node(hello, self.view, self.now_ms)
         self.apply(registration.records)
+        while registration.raised is not None:
+            registration = register_node(hello, self.view, self.now_ms, registration.raised)
+            self.apply(registration.records)
         return Caller(node_id, NodeEpoch(registration.node_epoch), role)
 
     def fence(self, caller: Caller) -> None:

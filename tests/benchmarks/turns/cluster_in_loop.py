@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,15 @@ class ClusterInLoop:
     session: SessionClient
     subscription: SubscriptionClient
     compactor: SessionClient | None = None
+    start_broker: Callable[[], SessionClient] | None = None
+    """Starts the session of another process of the broker."""
+
+    async def register_again(self) -> None:
+        """End the broker's process and start the next one; returns when it is registered."""
+        assert self.start_broker is not None
+        await self.session.close()
+        self.session = self.start_broker()
+        await self.session.ready()
 
     async def ask(self, **kind: Any) -> wire.OperationResult:
         """Submit one operation and wait for its result."""
@@ -140,12 +149,19 @@ async def cluster_in_loop(settings: ControllerSettings | None = None) -> AsyncIt
         )
         clients = (session, compactor, subscription)
         running = [asyncio.create_task(client.run()) for client in clients]
+
+        def start_broker() -> SessionClient:
+            later = _session(network, at, NodeRole.BROKER)
+            running.append(asyncio.create_task(later.run()))
+            return later
+
+        cluster = ClusterInLoop(session, subscription, compactor, start_broker)
         try:
             await session.ready()
             await compactor.ready()
-            yield ClusterInLoop(session, subscription, compactor)
+            yield cluster
         finally:
-            for client in clients:
+            for client in (cluster.session, compactor, subscription):
                 await client.close()
             await asyncio.gather(*running)
             await network.close()

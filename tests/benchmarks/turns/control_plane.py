@@ -10,7 +10,7 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.settings import CompactionSettings, ControllerSettings
 from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
 from ponor_metadata.nouns.streams import RECLAIMS, STREAM_OBJECTS
-from ponor_metadata.nouns.topics import DELETIONS, TOPICS
+from ponor_metadata.nouns.topics import DELETIONS, PARTITIONS, TOPICS
 from s3stream.settings import COMMIT_OBJECTS_MAX
 
 from tests.benchmarks.turns.cluster_in_loop import ClusterInLoop, cluster_in_loop
@@ -28,6 +28,7 @@ TIMES: Final = 20
 LIMITS: Final = ControllerSettings()
 EAGER: Final = CompactionSettings(compaction_settle_ms=0, compaction_patience_ms=0)
 COMMIT_STREAMS: Final = 1_500
+LED_PARTITIONS: Final = 20_000
 SETTLE_SECONDS: Final = 0.2
 """For what subscribers have still to apply."""
 
@@ -137,6 +138,20 @@ async def topics(recorder: TurnRecorder) -> None:
             await cluster.ask(delete_topic=wire.DeleteTopic(topic_id=topic_id))
         await asyncio.sleep(SETTLE_SECONDS)
         recorder.stop_recording()
+
+
+@scenario("register-again", f"a broker registers again and leads {LED_PARTITIONS:,} partitions")
+async def register_again(recorder: TurnRecorder) -> None:
+    """The leader epoch of every partition rises, in batches."""
+    async with cluster_in_loop() as cluster:
+        for number in range(LED_PARTITIONS // LIMITS.partitions_per_topic_max):
+            await cluster.create_topic(f"t{number}", LIMITS.partitions_per_topic_max)
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.start_recording()
+        await cluster.register_again()
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.stop_recording()
+        assert {row.leader_epoch for row in cluster.subscription.image[PARTITIONS]} == {1}
 
 
 @scenario("delete-topic", f"a topic with {DELETED_OBJECTS:,} stream objects is deleted")

@@ -75,6 +75,15 @@ class Merged(Sequence[R], Generic[R]):
         visible = (row for row in self._base if self._order(row) not in self._hidden)
         return heapq.merge(visible, self._shown, key=self._order)
 
+    def behind(self, order: Any) -> Iterator[R]:
+        """See the function `rows_behind`."""
+        order_of = self._order
+        first = bisect_right(self._base, order, key=order_of)
+        base = (self._base[i] for i in range(first, len(self._base)))
+        visible = (row for row in base if order_of(row) not in self._hidden)
+        shown = (row for row in self._shown if order_of(row) > order)
+        return heapq.merge(visible, shown, key=order_of)
+
     def last_at(self, order: Any) -> R | None:
         """See the function of this name."""
         base, shown, order_of = self._base, self._shown, self._order
@@ -84,6 +93,14 @@ class Merged(Sequence[R], Generic[R]):
         j = bisect_right(shown, order, key=order_of) - 1
         found = [rows[at] for rows, at in ((base, i), (shown, j)) if at >= 0]
         return max(found, key=order_of, default=None)
+
+
+def rows_behind(found: Sequence[R], index: Index[Any, R], order: Any) -> Iterator[R]:
+    """Iterate over the rows whose order is above `order`, by binary search. `found`: what `index` found."""
+    if isinstance(found, Merged):
+        return found.behind(order)
+    first = bisect_right(found, order, key=index.order)
+    return (found[i] for i in range(first, len(found)))
 
 
 def last_at(found: Sequence[R], index: Index[Any, R], order: Any) -> R | None:

@@ -5,7 +5,9 @@ A suspected node keeps its rights. New partitions avoid it, and failover may fen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from ponor_metadata.image.image import MetadataImage
@@ -64,6 +66,7 @@ class NodeActivity:
         self._left_ns: dict[NodeId, int] = {}
         self._restarts: dict[NodeId, int] = {}
         """How often the timeout of a silent node restarted since it was heard."""
+        self._registering: Counter[NodeId] = Counter()
         self._listeners: list[Callable[[], None]] = []
         self._most_silent: tuple[int, bool] | None = None
         """The last result of `_most_fell_silent` and its millisecond, because it is called for each silent node."""
@@ -109,6 +112,21 @@ class NodeActivity:
         self._most_silent = None
         for listener in self._listeners:
             listener()
+
+    @contextmanager
+    def registering(self, node_id: NodeId) -> Iterator[None]:
+        """A process of the node registers. If it takes several batches, the node is fenced meanwhile."""
+        self._registering[node_id] += 1
+        try:
+            yield
+        finally:
+            self._registering[node_id] -= 1
+            if not self._registering[node_id]:
+                del self._registering[node_id]
+
+    def is_registering(self, node_id: NodeId) -> bool:
+        """Whether a process of the node registers, so that failover does not replace the node."""
+        return node_id in self._registering
 
     def ignore(self, node_id: NodeId) -> None:
         """The node is fenced: ignore its silence when deciding whether most nodes are silent."""

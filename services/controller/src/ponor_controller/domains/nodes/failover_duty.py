@@ -53,7 +53,7 @@ class FailoverDuty:
         cluster = cluster_of(view)
         if cluster is not None and cluster.stop_until_ms > now_ms:
             return (cluster.stop_until_ms - now_ms) / 1000
-        failures = find_failures(view, self._activity.is_suspected)
+        failures = find_failures(view, self._activity.is_suspected, self._activity.is_registering)
         why = [self._activity.reason(node.node_id) for node in failures.fenced]
         records = failures.records(view)
         if records:

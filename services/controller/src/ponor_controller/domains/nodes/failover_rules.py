@@ -9,7 +9,8 @@ Each step depends on rows only, so a new leader continues where the last one sto
 | the epoch of a log's owner is over, and no live broker recovers the log | assign it to the broker with the fewest recoveries |
 
 A broker with its log in a file is excluded: only its own restart, or an operator with its disk, can
-recover acknowledged records. Nothing is due while a stop of the cluster is announced.
+recover acknowledged records. A broker whose next process registers is excluded until it has
+registered. Nothing is due while a stop of the cluster is announced.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Failures:
         assigned: logs and their recoverers.
         elected: partitions and their leaders.
         more: more partitions or logs are left for the next step.
-        blocked: a change needs a live broker and there is none; check again soon.
+        blocked: a change needs a live broker and there is none, or waits for a registration; check again soon.
     """
 
     fenced: list[NodeRow] = field(default_factory=list)
@@ -91,17 +92,24 @@ class Failures:
         ]
 
 
-def find_failures(view: View, is_suspected: Callable[[NodeId], bool]) -> Failures:
+def find_failures(
+    view: View,
+    is_suspected: Callable[[NodeId], bool],
+    is_registering: Callable[[NodeId], bool] = lambda _: False,
+) -> Failures:
     """Find the changes that are due. The caller checks for announced stops."""
-    return _Search(view, is_suspected).run()
+    return _Search(view, is_suspected, is_registering).run()
 
 
 class _Search:
     """One search. A broker that this search fences counts as fenced for the rest of it."""
 
-    def __init__(self, view: View, is_suspected: Callable[[NodeId], bool]) -> None:
+    def __init__(
+        self, view: View, is_suspected: Callable[[NodeId], bool], is_registering: Callable[[NodeId], bool]
+    ) -> None:
         self._view = view
         self._suspects = is_suspected
+        self._registers = is_registering
         self._brokers = [row for row in view[NODES] if row.role is NodeRole.BROKER]
         self._targets = candidates(view, is_suspected)
         self._found = Failures()
@@ -131,6 +139,9 @@ class _Search:
         for wal in self._view[WALS]:
             owner = (wal.node_id, wal.wal_epoch)
             if (is_current(self._view, *owner) and owner not in fenced) or self._is_recovered(wal):
+                continue
+            if self._registers(wal.node_id):
+                self._found.blocked = True
                 continue
             if not recoveries:
                 self._found.blocked = True
@@ -184,5 +195,9 @@ class _Search:
         yield from partitions.find(PARTITIONS_LED_BY, NO_LEADER)
         fenced = {node.node_id for node in self._found.fenced}  # only for membership tests
         for node in self._brokers:
-            if node.wal is WalKind.OBJECT and (node.fenced or node.node_id in fenced):
+            if node.wal is not WalKind.OBJECT or not (node.fenced or node.node_id in fenced):
+                continue
+            if self._registers(node.node_id):
+                self._found.blocked = True
+            else:
                 yield from partitions.find(PARTITIONS_LED_BY, node.node_id)

@@ -1,14 +1,19 @@
 """Register a node process and give it an epoch.
 
 A new incarnation fences the former process, raises the leader epoch of every partition that the
-node leads, and is assigned the recovery of the node's write-ahead logs in the store, all in one
-batch. The same incarnation on a new connection keeps its epoch. A process that registered before a
+node leads, and is assigned the recovery of the node's write-ahead logs in the store. This is one
+batch unless the node leads more than `PARTITIONS_PER_BATCH_MAX` partitions. Then the first batch
+fences the former process, and the last one registers the new process. The former process opens no
+streams in between, so every leader epoch that was raised since the fence is new. The same
+incarnation on a new connection keeps its epoch. A process that registered before a
 forced recovery must stop, because its records may be lost.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
@@ -19,6 +24,7 @@ from ponor_metadata.nouns.quorum import QUORUM
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY, PartitionRow, next_leader_epoch
 from ponor_metadata.nouns.wals import WALS, WALS_OF, WalRow
+from ponor_metadata.tables.found import rows_behind
 from ponor_metadata.tables.schema import View
 from ponor_runtime.host_port import HOST_CHARACTERS_MAX, PORT_MAX
 from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
@@ -28,19 +34,44 @@ from ponor_controller.kernel.decisions import invalid, refuse
 INCARNATION_BYTES = 16
 WAL_KINDS = (0, *WalKind)
 _PLACES = {WalKind.FILE: "a file", WalKind.OBJECT: "the object store"}
+PARTITIONS_PER_BATCH_MAX: Final = 250
+"""Leader epochs that one batch raises. Every subscriber applies it in one turn of its event loop."""
 ROLES = (records_pb2.NODE_ROLE_BROKER, records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """The partitions whose leader epochs rose since the former process was fenced.
+
+    Attributes:
+        fenced_epoch: of the former process. If the node has another epoch by now, the work begins anew.
+        last: topic id and number of the last of these partitions, in the order of the index.
+    """
+
+    fenced_epoch: NodeEpoch
+    last: tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
-    """The epoch of a process, and the records that assign it (none: it has the epoch already)."""
+    """The epoch of a process, and the records that assign it (none: it has the epoch already).
+
+    If `raised` is set, the records do not register the process yet: decide again after their commit.
+    """
 
     node_epoch: NodeEpoch
     records: list[records_pb2.Record]
+    raised: Raised | None = None
 
 
-def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
+def register_node(hello: wire.Hello, view: View, now_ms: int, raised: Raised | None = None) -> Registration:
     """Decide on a Hello.
+
+    Args:
+        hello: of the process.
+        view: of the leader.
+        now_ms: cluster time.
+        raised: what earlier batches of this registration did.
 
     Raises:
         OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or NODE_EPOCH_STALE
@@ -69,13 +100,30 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
     _check_wal_kind(hello, row, view)
     node_epoch = next_node_epoch(view, row)
     records = _fence(row)
+    partitions = _next_partitions(view, node_id, row, raised)
+    if len(partitions) > PARTITIONS_PER_BATCH_MAX:
+        assert row is not None, "an unknown node leads nothing"
+        del partitions[PARTITIONS_PER_BATCH_MAX:]
+        last = (partitions[-1].topic_id, partitions[-1].partition)
+        records.extend(raise_leader_epoch(view, each) for each in partitions)
+        return Registration(node_epoch, records, Raised(row.node_epoch, last))
     records.append(_registered(hello, node_epoch, now_ms))
-    for partition in view[PARTITIONS].find(PARTITIONS_LED_BY, node_id):
-        records.append(raise_leader_epoch(view, partition))
+    records.extend(raise_leader_epoch(view, each) for each in partitions)
     for wal in view[WALS].find(WALS_OF, node_id):
         if not _is_recovered_elsewhere(wal, view):
             records.append(assign_recovery(wal, node_id, node_epoch))
     return Registration(node_epoch, records)
+
+
+def _next_partitions(
+    view: View, node_id: NodeId, row: NodeRow | None, raised: Raised | None
+) -> list[PartitionRow]:
+    """Partitions of the node whose epochs are to be raised: one more than a batch holds if more are left."""
+    led = view[PARTITIONS].find(PARTITIONS_LED_BY, node_id)
+    rows = iter(led)
+    if raised is not None and row is not None and row.fenced and row.node_epoch == raised.fenced_epoch:
+        rows = rows_behind(led, PARTITIONS_LED_BY, raised.last)
+    return list(islice(rows, PARTITIONS_PER_BATCH_MAX + 1))
 
 
 def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:

@@ -23,7 +23,7 @@ from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, ConnectionClosedError
 from ponor_runtime.observer_clock import ObserverClock
 
-from ponor_controller.domains.nodes.registration import register_node
+from ponor_controller.domains.nodes.registration import Raised, Registration, register_node
 from ponor_controller.kernel.lanes import Lanes
 from ponor_controller.kernel.leading import Leading, not_leading
 from ponor_controller.kernel.node_activity import NodeActivity
@@ -175,33 +175,43 @@ class SessionService:
     async def _register(self, hello: wire.Hello) -> tuple[Caller, int]:
         """Register the process; returns after its epoch is committed."""
         await self._check_history(hello)
-        await self._proposer.room()
-        view = self._proposer.view
-        try:
-            registration = register_node(hello, view, self._proposer.now_ms())
-        except OperationError:
-            # The refusal may be based on proposed rows, and a node stops when its epoch is refused. A leader that
-            # was suspended and deposed must not cause that.
-            await self._proposer.commits.reached(self._proposer.last_index)
-            await self._leading.read_index()
-            raise
-        # Before the row names the process, so that silence or a broken session of its predecessor does not count.
-        self._activity.heard(NodeId(hello.node_id))
-        if registration.records:
-            self._proposer.propose(registration.records)
-        registered_index = self._proposer.last_index
-        await self._proposer.commits.reached(registered_index)
+        node_id = NodeId(hello.node_id)
+        with self._activity.registering(node_id):
+            registration, registered_index = await self._commit_registration(hello)
         if not registration.records:
             # A welcome confirms the epoch, which a suspended and deposed leader must not do.
             await self._leading.read_index()
-        node = view[NODES].get(NodeId(hello.node_id))
+        node = self._proposer.view[NODES].get(node_id)
         assert node is not None
         if node.node_epoch != registration.node_epoch:
             raise OperationError(
                 error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
                 f"another process registered as node {hello.node_id} in the meantime; this one must stop",
             )
-        return Caller(NodeId(hello.node_id), registration.node_epoch, hello.role), registered_index
+        return Caller(node_id, registration.node_epoch, hello.role), registered_index
+
+    async def _commit_registration(self, hello: wire.Hello) -> tuple[Registration, int]:
+        """Decide and commit, in several batches if the node leads many partitions; also the index of the last."""
+        raised: Raised | None = None
+        while True:
+            await self._proposer.room()
+            try:
+                registration = register_node(hello, self._proposer.view, self._proposer.now_ms(), raised)
+            except OperationError:
+                # The refusal may be based on proposed rows, and a node stops when its epoch is refused. A leader
+                # that was suspended and deposed must not cause that.
+                await self._proposer.commits.reached(self._proposer.last_index)
+                await self._leading.read_index()
+                raise
+            # Before the row names the process, so that silence or a broken session of its predecessor does not count.
+            self._activity.heard(NodeId(hello.node_id))
+            if registration.records:
+                self._proposer.propose(registration.records)
+            index = self._proposer.last_index
+            await self._proposer.commits.reached(index)
+            raised = registration.raised
+            if raised is None:
+                return registration, index
 
     async def _check_history(self, hello: wire.Hello) -> None:
         """Refuse all nodes once this controller's log is known to be an older copy.
