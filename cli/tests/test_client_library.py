@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from aiokafka import client
 from aiokafka.errors import for_code
+from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v4
 from ponor_cli.records import client_library
 from ponor_cli.records.client_library import describe_error, quiet_library, stop_client
 from ponor_kafka.errors import ErrorCode
@@ -35,3 +37,10 @@ def test_quiet_library_names_error_codes_that_aiokafka_does_not_list() -> None:
         text = describe_error(for_code(ErrorCode.INVALID_RECORD)())
     assert text.startswith("INVALID_RECORD (")
     assert "records with a key only" in text
+
+
+def test_clients_within_quiet_library_do_not_create_topics() -> None:
+    with quiet_library():
+        request = client.MetadataRequest(["deleted"]).build(MetadataRequest_v4)
+    assert request.allow_auto_topic_creation is False
+    assert client.MetadataRequest is MetadataRequest

@@ -8,8 +8,10 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
+from aiokafka import client
 from aiokafka.errors import BrokerResponseError, KafkaTimeoutError, kafka_errors
 from ponor_kafka.errors import ErrorCode
 
@@ -35,13 +37,20 @@ REMEDIES: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.CORRUPT_MESSAGE: "`ponor object verify` checks the objects",
     ErrorCode.INVALID_RECORD: "a compacted topic takes records with a key only",
     ErrorCode.MESSAGE_TOO_LARGE: "the topic's max.message.bytes is the limit",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "was the topic deleted?",
 }
 
 
 @contextmanager
 def quiet_library() -> Iterator[LastWarning]:
-    """Keep aiokafka's log lines off the terminal, and complete its error codes."""
+    """Keep aiokafka's log lines off the terminal, and complete its error codes.
+
+    Its clients create no topics either: a refresh of their metadata would create a topic again that
+    was deleted.
+    """
     _add_error_codes()
+    creating = client.MetadataRequest
+    client.MetadataRequest = partial(creating, allow_auto_topic_creation=False)
     handler = LastWarning(logging.WARNING)
     logger = logging.getLogger("aiokafka")
     logger.addHandler(handler)
@@ -49,6 +58,7 @@ def quiet_library() -> Iterator[LastWarning]:
     try:
         yield handler
     finally:
+        client.MetadataRequest = creating
         logger.removeHandler(handler)
         logger.propagate = True
 
@@ -85,8 +95,8 @@ def partitions_of(bootstrap: str, topic: str) -> list[int]:
     Raises:
         CommandError: the topic does not exist, or no broker answers.
     """
-    with KafkaClient(bootstrap) as client:
-        found = client.metadata([topic]).topics[0]
+    with KafkaClient(bootstrap) as connection:
+        found = connection.metadata([topic]).topics[0]
     if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise absent_topic(topic)
     if found.error_code != ErrorCode.NONE:

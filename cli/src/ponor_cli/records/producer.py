@@ -161,6 +161,10 @@ class TopicProducer:
             raise CommandError(refused)
 
     async def _send(self, partition: int, record: TextRecord) -> asyncio.Future[RecordMetadata]:
+        if partition not in await self._producer.partitions_for(self._topic):
+            raise CommandError(
+                f"topic {self._topic} has no partition {partition} any more; was it deleted and created again?"
+            )
         sending: asyncio.Future[RecordMetadata] = await self._producer.send(
             self._topic,
             record.value,
@@ -181,8 +185,16 @@ class TopicProducer:
             if error is None:
                 self._note_offset(partition, future.result().offset)
             elif refusal is None:
-                refusal = f"{self._topic}-{partition} refuses: {describe_error(error)}"
+                refusal = self._describe_failure(partition, error)
         return refusal
+
+    def _describe_failure(self, partition: int, error: BaseException) -> str:
+        if getattr(error, "retriable", False):  # aiokafka gave up; an earlier attempt may be written
+            return (
+                f"{self._topic}-{partition}: no acknowledgement, so the last records may or may not be written:"
+                f" {describe_error(error)}{self._warning.text}"
+            )
+        return f"{self._topic}-{partition} refuses: {describe_error(error)}"
 
     def _note_offset(self, partition: int, offset: int) -> None:
         written = self.written.setdefault(partition, WrittenRange(partition, offset, offset, 0))
