@@ -38,7 +38,6 @@ PENDING: Final = (
     "libs/metadata/",
     "libs/simulation/",
     "simulation/",
-    "services/broker/",
     "services/controller/",
     "tests/acceptance/",
     "tests/benchmarks/",

@@ -60,7 +60,7 @@ Key = tuple[str, int]
 
 
 class SeededRandomness:
-    """Chance of a test."""
+    """Random values from a fixed seed."""
 
     def __init__(self) -> None:
         self._random = random.Random(1)
@@ -79,7 +79,7 @@ class SeededRandomness:
 
 
 class SilentController:
-    """Hears what brokers ask of it about moves, and leaves the answer to the image, which is the test's."""
+    """Records operations on moves. The test puts their effects into the image."""
 
     def __init__(self) -> None:
         self.left: list[LeavingPartition] = []
@@ -100,12 +100,12 @@ def no_topic_id(name: str) -> bytes:
 
 @dataclass
 class FetchRig:
-    """Brokers' insides from the fetch handler down to memory streams. Topics are made and deleted in the image, as a controller would."""
+    """The components of a broker from the fetch handler to memory streams. Tests create and delete topics in the image, as a controller does."""
 
     version: int = 16
     slots_max: int = 4
     settings: BrokerSettings = field(default_factory=lambda: BrokerSettings(park_ms_max=10_000))
-    """Who waits for a partition waits for the story, however long the machine takes over it."""
+    """With a long park time, so that slow machines do not end waits early."""
     session_bytes_max: int = 1 << 20
     sessions_bytes_max: int = 1 << 22
     tasks_max: int = 10_000
@@ -226,7 +226,7 @@ class FetchRig:
     # The cluster
 
     async def create(self, topic: str, partitions: int = 1, *, leader: NodeId = NODE, epoch: int = 0) -> None:
-        """A topic in the image; returns when its partitions serve."""
+        """Put a topic into the image; return when its partitions serve."""
         topic_id = uuid.uuid4().bytes if topic in self.topic_ids else no_topic_id(topic)
         self.topic_ids[topic] = topic_id
         self.image[TOPICS].put(TopicRow(topic_id, DEFAULT_TENANT, topic, 1, {}))
@@ -235,7 +235,7 @@ class FetchRig:
         await self.follow()
 
     async def delete(self, topic: str) -> None:
-        """Gone from the image and from this broker."""
+        """Delete a topic from the image; return when the broker has closed it."""
         topic_id = self.topic_ids[topic]
         for row in [row for row in self.image[PARTITIONS] if row.topic_id == topic_id]:
             self.image[PARTITIONS].delete((topic_id, row.partition))
@@ -243,13 +243,13 @@ class FetchRig:
         await self.follow()
 
     async def move(self, topic: str, index: int, leader: NodeId, epoch: int) -> None:
-        """Another leader, or the same one again at a new epoch."""
+        """Put another leader, or the same one at a new epoch, into the image."""
         topic_id = self.topic_ids[topic]
         self.image[PARTITIONS].put(PartitionRow(topic_id, index, leader, epoch, (leader,)))
         await self.follow()
 
     async def begin_move(self, topic: str, index: int = 0, target: NodeId = OTHER_NODE) -> None:
-        """The image shows a move away from here; returns when the broker has done its part of it."""
+        """Put a move to another broker into the image; return when this broker has completed its part."""
         row = MoveRow(self.topic_ids[topic], index, NODE, target, 0, 10_000, MoveCause.REQUEST, "a story", "")
         self.image[MOVES].put(row)
         await self.follow()
@@ -257,12 +257,12 @@ class FetchRig:
     async def end_move(
         self, topic: str, index: int = 0, *, leader: NodeId = OTHER_NODE, epoch: int = 1
     ) -> None:
-        """The election."""
+        """End the move with an election."""
         self.image[MOVES].delete((self.topic_ids[topic], index))
         await self.move(topic, index, leader, epoch)
 
     async def follow(self) -> None:
-        """Let the broker see the image."""
+        """Let the broker process the image."""
         self.partitions.image_changed(None)
         for _ in range(400):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""An image without a controller: what the tests of handlers that only read it stand on."""
+"""An image without a controller, for tests of handlers that only read it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ImageKit:
         return row
 
     def announce(self, row: TopicRow, number: int) -> None:
-        """The leader has made the partition's Meta stream, and opened it."""
+        """Put the partition's Meta stream, open at its leader, into the image."""
         partition = self.image[PARTITIONS].get((row.topic_id, number))
         assert partition is not None
         stream_id = StreamId(len(self.image[KEYS]) + 1)
@@ -63,18 +63,18 @@ class ImageKit:
     def set_meta_stream(
         self, row: TopicRow, number: int, *, is_open: bool, at: NodeId, epoch: int = 0
     ) -> None:
-        """Who has, or had, a partition's Meta stream open."""
+        """Put the owner of a partition's Meta stream into the image."""
         stream_id = self.topics.meta_stream_id(row.topic_id, number)
         assert stream_id is not None
         owner = (at, NodeEpoch(1), (epoch, at, 0), ("partition", str(number), "topic", row.topic_id.hex()))
         self.image[STREAMS].put(StreamRow(stream_id, StreamEpoch(epoch), is_open, 0, 0, *owner))
 
     def elect(self, row: TopicRow, number: int, leader: NodeId, epoch: int) -> None:
-        """A partition has a new leader."""
+        """Put a new leader of a partition into the image."""
         self.image[PARTITIONS].put(PartitionRow(row.topic_id, number, leader, epoch, (leader,)))
 
     def set_broker(self, node_id: NodeId, **configs: str) -> None:
-        """Dynamic settings; dots of their names are written as two underscores."""
+        """Put dynamic configs; dots in names are written as two underscores."""
         named = {name.replace("__", "."): value for name, value in configs.items()}
         self.image[BROKER_CONFIGS].put(BrokerConfigsRow(node_id, named))
 

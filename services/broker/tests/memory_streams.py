@@ -1,4 +1,4 @@
-"""Streams in memory that keep the port's promises, with durability in the test's hands."""
+"""Streams in memory that fulfil the port; the test controls durability."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OnDurable: TypeAlias = Callable[[BaseException | None], None]
 
 
 class MemoryStream:
-    """Appends become durable at once, or when the test says so (`hold`, then `confirm` or `fail`)."""
+    """Appends become durable immediately, or on the test's call (`hold`, then `confirm` or `fail`)."""
 
     payload_bytes_max = 1 << 30
 
@@ -97,7 +97,7 @@ class MemoryStream:
             on_durable(None)
 
     def fail(self) -> None:
-        """The log below failed: nothing that waits becomes durable."""
+        """Fail the log: no waiting append becomes durable."""
         self.closed = True
         while self.waiting:
             _, on_durable = self.waiting.popleft()

@@ -27,7 +27,7 @@ TOPIC_ID = bytes(range(16))
 
 @dataclass
 class SteppedClock:
-    """Time that the test moves."""
+    """A clock that the test advances."""
 
     now_ms: int = 1_000_000
 
@@ -43,7 +43,7 @@ class SteppedClock:
 
 @dataclass
 class PartitionRig:
-    """One partition that can be opened again and again, each time at the next epoch."""
+    """One partition that can be opened repeatedly, each time at the next epoch."""
 
     config: TopicConfig = field(default_factory=TopicConfig)
     streams: MemoryStreams = field(default_factory=MemoryStreams)

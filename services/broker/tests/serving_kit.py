@@ -1,4 +1,4 @@
-"""Permission to answer, in the hand of a test."""
+"""Permission to answer, controlled by a test."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Permission:
         self.serving.limit(BOUND_MS)
 
     def look(self, staleness_ms: int | None, silence_ms: int | None = 0) -> str | None:
-        """Set both ages, and look."""
+        """Set both ages, and check."""
         self.age(staleness_ms, silence_ms)
         return self.serving.check()
 
     def age(self, staleness_ms: int | None, silence_ms: int | None = 0) -> None:
-        """Set both ages; nobody has looked yet, as after a pause of the process."""
+        """Set both ages without a check, as after a pause of the process."""
         self.staleness_ms, self.silence_ms = staleness_ms, silence_ms
         self.serving._permitted_until_ns = -1
 

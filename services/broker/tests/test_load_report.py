@@ -1,4 +1,4 @@
-"""What a broker tells of its load: the difference between two looks, the busiest first, silence where nothing happens."""
+"""Load reports: differences between two readings, the busiest partitions first, no reports without traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPIC = bytes(16)
 
 
 class SteppedClock(SystemClock):
-    """Time goes on when the test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -26,7 +26,7 @@ class SteppedClock(SystemClock):
 
 @dataclass
 class Work:
-    """Processor time that was used."""
+    """A process with a settable CPU time."""
 
     used_ns: int = 0
     is_hurried: bool = False
@@ -38,7 +38,7 @@ class Work:
         return None
 
     def postpone_end(self, seconds: float) -> None:
-        raise AssertionError("nobody asked for the end")
+        raise AssertionError("unexpected request for the end")
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ def test_rates_are_means_of_the_window() -> None:
     assert (report.requests_per_s, report.cpu_permille) == (25, 500)
 
 
-def test_nothing_is_said_without_traffic_and_its_end_is_said_once() -> None:
+def test_no_report_without_traffic_and_one_when_it_ends() -> None:
     watched = Watched()
     assert watched.look() is None
     watched.traffic[0].bytes_in += 1
@@ -99,7 +99,7 @@ def test_nothing_is_said_without_traffic_and_its_end_is_said_once() -> None:
     assert watched.look() is None
 
 
-def test_a_partition_that_opens_again_starts_from_nothing() -> None:
+def test_a_reopened_partition_counts_from_zero() -> None:
     watched = Watched(partitions=1)
     watched.traffic[0].bytes_in = 5_000
     watched.look()
@@ -109,7 +109,7 @@ def test_a_partition_that_opens_again_starts_from_nothing() -> None:
     assert report.in_bytes_per_s == 100
 
 
-def test_what_does_not_fit_is_in_the_totals_alone() -> None:
+def test_partitions_beyond_the_bound_count_in_the_totals_only() -> None:
     watched = Watched(partitions=PARTITIONS_MAX + 10)
     for index, each in enumerate(watched.traffic):
         each.bytes_in = index + 1

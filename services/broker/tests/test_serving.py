@@ -1,4 +1,4 @@
-"""When a broker may not answer, and what becomes of requests that are under way then."""
+"""The serving lease: withdrawal and return of permission, and running requests."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_either_age_withdraws_permission_and_both_restore_it() -> None:
     assert permission.serving.epoch == 2
 
 
-def test_a_broker_that_never_heard_a_controller_may_not_answer() -> None:
+def test_a_broker_without_contact_to_a_controller_may_not_answer() -> None:
     assert Permission(SystemClock()).look(None, 0) is not None
     assert Permission(SystemClock()).look(0, None) is not None
 
 
-async def test_a_fenced_broker_finds_no_partition_and_goes_on_where_it_was() -> None:
+async def test_a_fenced_broker_finds_no_partition_and_continues_afterwards() -> None:
     async with FetchRig() as rig:
         await rig.create("t")
         partition = rig.partitions.find("t", 0)
@@ -62,7 +62,7 @@ async def test_a_fenced_broker_finds_no_partition_and_goes_on_where_it_was() -> 
         assert rig.partitions.find("t", 0) is partition
 
 
-async def test_a_fetch_session_from_before_is_forgotten() -> None:
+async def test_a_fetch_session_does_not_survive_a_withdrawal() -> None:
     async with FetchRig() as rig:
         await rig.create("t")
         await rig.append("t")
@@ -87,7 +87,7 @@ async def test_a_fetch_session_of_a_fenced_broker_finds_its_partitions_when_perm
 
 
 class Desk:
-    """A dispatcher with three APIs, each answered when the test says so, and what reached the client."""
+    """A dispatcher with three APIs that the test answers, and the frames that reached the client."""
 
     def __init__(self) -> None:
         self.clock = SteppedClock()
@@ -169,8 +169,8 @@ async def test_requests_that_wait_are_refused_when_permission_is_withdrawn() -> 
     assert desk.dispatcher.requests == 3
 
 
-async def test_an_answer_of_a_process_that_was_paused_does_not_leave() -> None:
-    """Nobody looked at the clock since the request began: the answer's own look finds that permission is over."""
+async def test_a_paused_process_does_not_send_its_answer() -> None:
+    """No check ran since the request began, so the check at the answer finds that permission has ended."""
     desk = Desk()
     await desk.ask(ApiKey.HEARTBEAT)
     await desk.ask(ApiKey.LIST_GROUPS)
@@ -182,7 +182,7 @@ async def test_an_answer_of_a_process_that_was_paused_does_not_leave() -> None:
     assert len(desk.ended) == 1
 
 
-async def test_a_request_whose_permission_came_back_meanwhile_is_not_carried_out_twice() -> None:
+async def test_a_request_is_not_executed_twice_when_permission_returns() -> None:
     desk = Desk()
     await desk.ask(ApiKey.HEARTBEAT)
     desk.permission.withdraw()
@@ -197,7 +197,7 @@ async def test_a_request_whose_permission_came_back_meanwhile_is_not_carried_out
     assert codes(desk) == [ErrorCode.NONE]
 
 
-async def test_a_client_that_left_leaves_nothing_behind() -> None:
+async def test_a_disconnected_client_leaves_no_running_request() -> None:
     desk = Desk()
     connection = await desk.ask(ApiKey.HEARTBEAT)
     assert len(desk.dispatcher._under_way) == 1

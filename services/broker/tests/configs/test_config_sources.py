@@ -1,4 +1,4 @@
-"""Where values of settings come from, how they are described, and what holds for partitions."""
+"""Sources and descriptions of config values, and the configs of partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values(kit: ImageKit, static: dict[str, str] | None = None) -> ConfigSources
     return ConfigSources(lambda: kit.image, NODE, static or {})
 
 
-def test_the_strongest_source_holds_and_all_are_told() -> None:
+def test_the_strongest_source_is_in_force_and_all_sources_are_listed() -> None:
     kit = ImageKit()
     sources = values(kit, {"log.retention.hours": "1"})
     assert sources.of_broker("log.retention.ms") == [], "Kafka shows a synonym's layers from its own name on"
@@ -48,7 +48,7 @@ def test_the_strongest_source_holds_and_all_are_told() -> None:
     assert sources.of_topic("leader.replication.throttled.replicas", {}) == []
 
 
-def test_partitions_get_what_is_described() -> None:
+def test_partitions_use_the_described_values() -> None:
     kit = ImageKit()
     static = {"message.max.bytes": "90"}
     configs = TopicConfigs(lambda: kit.image, NODE, static)
@@ -62,7 +62,7 @@ def test_partitions_get_what_is_described() -> None:
     assert configs.static_defaults == TopicConfig(message_bytes_max=90)
 
 
-def test_equal_topics_share_one_object_and_changes_show_at_once() -> None:
+def test_equal_configs_are_one_object_and_changes_apply_immediately() -> None:
     kit = ImageKit()
     configs = TopicConfigs(lambda: kit.image, NODE)
     plain, other = kit.put_topic("a"), kit.put_topic("b")
@@ -75,13 +75,13 @@ def test_equal_topics_share_one_object_and_changes_show_at_once() -> None:
     assert configs.of(plain) is configs.static_defaults
 
 
-def test_a_broker_s_settings_stand_under_kafka_s_names() -> None:
+def test_settings_are_listed_under_kafkas_names() -> None:
     settings = BrokerSettings(segment_bytes=2_000_000, num_partitions=4)
     static = static_values(settings, NODE, host="h", port=9)
     assert static["log.segment.bytes"] == "2000000"
     assert static["num.partitions"] == "4"
     assert static["advertised.listeners"] == "PLAINTEXT://h:9"
-    assert "log.roll.ms" not in static, "what equals Kafka's default is nobody's choice"
+    assert "log.roll.ms" not in static, "values equal to Kafka's default are omitted"
     for name in NUMBERS:
         assert BROKER_CONFIGS[name].effect is Effect.IN_FORCE, name
     assert TopicConfigs(lambda: ImageKit().image, NODE, static).static_defaults.segment_bytes == 2_000_000
@@ -113,8 +113,8 @@ async def test_every_setting_is_described() -> None:
     assert len(broker) == len([each for each in BROKER_CONFIGS.values() if not each.unlisted]) + 1
 
 
-async def test_a_resource_that_is_named_again_and_again_is_described_once() -> None:
-    """A request of a few megabytes could otherwise have an answer of many gigabytes."""
+async def test_a_resource_named_repeatedly_is_described_once() -> None:
+    """Otherwise a request of a few megabytes could have an answer of gigabytes."""
     kit = ImageKit()
     kit.put_topic("t")
     handler = DescribeConfigsHandler(kit.topics, ConfigDescriptions(values(kit, {}), {}), node_id=NODE)
@@ -123,7 +123,7 @@ async def test_a_resource_that_is_named_again_and_again_is_described_once() -> N
     assert [each.resource_name for each in answer.results] == ["7", "t"]
 
 
-async def test_keys_choose_and_the_defaults_of_all_brokers_are_what_was_set() -> None:
+async def test_requested_keys_filter_and_the_default_of_all_brokers_lists_set_configs() -> None:
     kit = ImageKit()
     kit.put_topic("t", configs={"internal.segment.bytes": "100"})
     assert [each.name for each in (await _describe(kit, TOPIC, "t", "segment.ms", "nope")).configs] == [
@@ -151,5 +151,5 @@ async def test_keys_choose_and_the_defaults_of_all_brokers_are_what_was_set() ->
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_what_cannot_be_described(kind: int, name: str, code: ErrorCode) -> None:
+async def test_unsupported_resources_are_refused(kind: int, name: str, code: ErrorCode) -> None:
     assert (await _describe(ImageKit(), kind, name)).error_code == code

@@ -1,4 +1,4 @@
-"""A teller of stories for the group state machine, and a small world around a coordinator (virtual time, partitions in memory)."""
+"""Scenarios of the group state machine, and a broker around a coordinator in virtual time with partitions in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STEP_PATTERN = re.compile(r"^(?P<action>.*?)\s*->\s*(?P<outcome>.*)$")
 class Story:
     """Each line is `what happens -> what follows; what follows`; nothing more may follow, and in this order.
 
-    Clients have names: `a`. The member ids that they are given are `a.1`, `a.2`, ...; a client uses the id it was told last, or the one
+    Clients have names: `a`. The member ids that they are given are `a.1`, `a.2`, ...; a client uses the id it got last, or the one
     written out (`a.1 beats`). `a joins static` uses its name as the instance id. Time passes by `3000 ms`. The disk answers at once, unless
     the story says `disk is slow`; then `disk writes` and `disk fails` end the oldest write.
     """
@@ -154,7 +154,7 @@ class Story:
     def _claim(self, who: str) -> MemberClaim:
         client, _, at = who.partition("@")
         name = client.split(".")[0]
-        member_id = client if "." in client else self.ids.get(client, "nobody")
+        member_id = client if "." in client else self.ids.get(client, "unknown")
         instance_id = name if self._is_static(name) else None
         return MemberClaim(member_id, instance_id, int(at) if at else self.generations.get(name, -1))
 
@@ -195,7 +195,7 @@ class Story:
 
     def _write(self, write_id: int, record: GroupRecord) -> None:
         shares = " ".join(f"{row.member_id}={row.assignment.decode()}" for row in record.members)
-        self._followed.append(f"kept: generation {record.generation} {shares or 'of nobody'}")
+        self._followed.append(f"kept: generation {record.generation} {shares or 'without members'}")
         self.written.append(record)
         if self._slow_writes is None:
             self._run(self.membership.written(write_id, ErrorCode.NONE))
@@ -228,7 +228,7 @@ def story() -> Story:
 
 @pytest.fixture
 def quick_story() -> Story:
-    """Without initial delay and without known member ids being asked for by default."""
+    """A story without initial delay and without required member ids."""
     return Story(GroupSettings(group_initial_rebalance_delay_ms=0))
 
 
@@ -238,7 +238,7 @@ def story_type() -> type[Story]:
 
 
 class VirtualClock:
-    """Time that passes only when the test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now_ns = 5_000_000_000
@@ -272,7 +272,7 @@ class VirtualClock:
         self.now_ns = until_ns
 
     async def be_absent_ms(self, ms: int) -> None:
-        """The process does not run: whatever was due in this time comes late, and at once."""
+        """Pause the process: everything that was due in this time comes late, together."""
         self.now_ns += ms * 1_000_000
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= self.now_ns:
@@ -287,7 +287,7 @@ class VirtualClock:
 
 
 class MemoryPartition:
-    """A partition of `__consumer_offsets` whose disk can be slow or refuse; what is durable survives a restart."""
+    """A partition of `__consumer_offsets` whose disk can be slow or refuse; durable data survives a restart."""
 
     def __init__(self, index: int, log: list[bytearray]) -> None:
         self.index = index
@@ -322,7 +322,7 @@ class MemoryPartition:
         return done
 
     def sync(self, *, told_backwards: bool = False, count: int | None = None) -> None:
-        """Everything under way becomes durable, or the oldest `count`; who waits may be told in any order."""
+        """Make all appends in flight durable, or the oldest `count`; callers may be notified in any order."""
         told = []
         ended, self._under_way = self._under_way[:count], self._under_way[len(self._under_way[:count]) :]
         for batch, done in ended:
@@ -361,10 +361,10 @@ class Address:
 
 
 class BrokerWorld:
-    """What the coordinator sees of its broker: partitions, topics, brokers. Restarting makes a new coordinator over the same logs."""
+    """The broker around a coordinator: partitions, topics, brokers. A restart creates a new coordinator over the same logs."""
 
     def __init__(self, settings: GroupSettings, *, wait_ms_max: int = 0) -> None:
-        """`wait_ms_max`: how long requests wait for a partition that is not loaded; most stories are about what they are told without that."""
+        """`wait_ms_max`: how long requests wait for a partition that is not loaded; most stories test the answers without it."""
         self.settings = replace(settings, coordinator_wait_ms_max=wait_ms_max)
         self.clock = VirtualClock()
         self.permission = Permission(self.clock)
@@ -409,7 +409,7 @@ class BrokerWorld:
         return self.coordinator
 
     async def kill(self) -> None:
-        """As SIGKILL: nothing is answered, nothing more becomes durable."""
+        """Stop as by SIGKILL: no answers, and nothing more becomes durable."""
         for partition in self.open.values():
             partition._under_way.clear()
         self.open.clear()
@@ -427,7 +427,7 @@ class BrokerWorld:
             callback(partition)
 
     def take_back(self, index: int) -> None:
-        """A move of the partition began and was called off: it is closed to its coordinator and opened again, with all that is under way."""
+        """Begin and cancel a move: close the partition to its coordinator and open it again, with its appends in flight."""
         for callbacks in (self._closed, self._opened):
             for callback in callbacks:
                 callback(self.open[index])

@@ -1,11 +1,11 @@
-"""How an empty group gathers its members, told as stories. How to read a line: see `Story` in conftest.py."""
+"""The initial rebalance delay of an empty group. `Story` in conftest.py describes the lines."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def test_the_first_delay_is_whole_even_for_members_with_less_patience(story: Any) -> None:
+def test_the_initial_delay_is_not_shortened_by_rebalance_timeouts(story: Any) -> None:
     story.tell("""
         a joins version=3 rebalance=1000 -> nothing
         1000 ms -> nothing
@@ -15,12 +15,12 @@ def test_the_first_delay_is_whole_even_for_members_with_less_patience(story: Any
     """)
 
 
-def test_a_group_that_became_empty_gathers_like_a_new_one(story: Any) -> None:
+def test_an_emptied_group_has_the_initial_delay_again(story: Any) -> None:
     story.tell("""
         a joins version=3 -> nothing
         3000 ms -> a: in generation 1 by range, leads a.1/t
         a syncs a=A -> kept: generation 1 a.1=A; a: gets A
-        a leaves -> a: gone; kept: generation 2 of nobody
+        a leaves -> a: gone; kept: generation 2 without members
         b joins version=3 -> nothing
         2000 ms -> nothing
         c joins version=3 -> nothing
@@ -29,7 +29,7 @@ def test_a_group_that_became_empty_gathers_like_a_new_one(story: Any) -> None:
     """)
 
 
-def test_a_client_that_took_an_id_and_went_away_holds_the_others_up_for_its_session_and_no_longer(
+def test_an_unused_assigned_id_delays_the_group_for_its_session_timeout(
     story: Any,
 ) -> None:
     story.tell("""
@@ -44,7 +44,7 @@ def test_a_client_that_took_an_id_and_went_away_holds_the_others_up_for_its_sess
     """)
 
 
-def test_an_id_that_was_handed_out_is_not_taken_under_a_static_name(story: Any) -> None:
+def test_an_assigned_id_is_not_accepted_with_an_instance_id(story: Any) -> None:
     story.tell("""
         a joins -> a: MEMBER_ID_REQUIRED
         a joins static -> a: INVALID_REQUEST

@@ -17,7 +17,7 @@ from ponor_kafka.record_builder import build_batch
 from ponor_runtime.turns import at_once
 from s3stream.errors import AppendBackpressureError, StorageFailedError, StreamClosedError
 
-NOBODY = MemberClaim("")
+NO_MEMBER = MemberClaim("")
 
 
 def joining(
@@ -60,12 +60,12 @@ def partition_of(world: Any, group_id: str) -> Any:
     return world.open[world.coordinator.partition_of(group_id)]
 
 
-async def test_a_commit_under_way_when_a_move_is_called_off_is_kept(world: Any) -> None:
-    """The shard that took it is gone, and it is acknowledged all the same: the next shard must not be ready before it can be read."""
+async def test_a_commit_in_flight_survives_a_cancelled_move(world: Any) -> None:
+    """The former shard acknowledges the commit, so the next shard may only serve when it has read it."""
     coordinator, partition = world.coordinator, partition_of(world, "g")
-    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(5)}) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(5)}) is ErrorCode.NONE
     partition.is_slow = True
-    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(6)}))
+    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(6)}))
     await world.clock.settle()
     world.take_back(partition.index)
     await world.clock.pass_ms(100)
@@ -76,10 +76,10 @@ async def test_a_commit_under_way_when_a_move_is_called_off_is_kept(world: Any) 
     assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), CommittedOffset(6))]
 
 
-async def test_a_write_under_way_that_fails_after_a_move_was_called_off_is_not_waited_for(world: Any) -> None:
+async def test_a_write_that_fails_after_a_cancelled_move_is_not_awaited(world: Any) -> None:
     coordinator, partition = world.coordinator, partition_of(world, "g")
     partition.is_slow = True
-    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(6)}))
+    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(6)}))
     await world.clock.settle()
     world.take_back(partition.index)
     await world.clock.pass_ms(100)
@@ -89,11 +89,11 @@ async def test_a_write_under_way_that_fails_after_a_move_was_called_off_is_not_w
     assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), None)]
 
 
-async def test_a_commit_is_readable_only_once_it_is_durable(world: Any) -> None:
+async def test_a_commit_is_readable_only_when_it_is_durable(world: Any) -> None:
     coordinator, partition = world.coordinator, partition_of(world, "g")
     partition.is_slow = True
     commits = {("t", 0): CommittedOffset(5, 1, "note", 10), ("t", 1): CommittedOffset(6)}
-    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, commits))
+    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, commits))
     await world.clock.settle()
     assert not commit.done()
     assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), None)]
@@ -104,7 +104,7 @@ async def test_a_commit_is_readable_only_once_it_is_durable(world: Any) -> None:
         (("t", 3), None),
     ]
     assert coordinator.fetch_offsets("g", None) == list(commits.items())
-    assert coordinator.fetch_offsets("nobody-knows", None) == []
+    assert coordinator.fetch_offsets("missing", None) == []
 
 
 @pytest.mark.parametrize(
@@ -115,15 +115,15 @@ async def test_a_commit_is_readable_only_once_it_is_durable(world: Any) -> None:
         (StreamClosedError("moved"), ErrorCode.NOT_COORDINATOR),
     ],
 )
-async def test_a_commit_that_fails_changes_nothing_and_may_be_tried_again(
+async def test_a_failed_commit_has_no_effect_and_may_be_retried(
     world: Any, error: Exception, code: ErrorCode
 ) -> None:
     coordinator, partition = world.coordinator, partition_of(world, "g")
-    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
     partition.refusal = error
-    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(2)}) is code
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(2)}) is code
     partition.refusal, partition.is_slow = None, True
-    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(2)}))
+    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(2)}))
     await world.clock.settle()
     partition.fail(error)
     assert await commit is code
@@ -133,7 +133,7 @@ async def test_a_commit_that_fails_changes_nothing_and_may_be_tried_again(
 async def test_a_commit_that_takes_too_long_is_answered_and_may_still_become_durable(world: Any) -> None:
     coordinator, partition = world.coordinator, partition_of(world, "g")
     partition.is_slow = True
-    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(2)}))
+    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(2)}))
     await world.clock.pass_ms(4_999)
     assert not commit.done()
     await world.clock.pass_ms(1)
@@ -148,7 +148,7 @@ async def test_memory_follows_the_order_of_the_log_and_not_that_of_wake_ups(worl
     partition.is_slow = True
     commits = []
     for offset in range(4):
-        commit = coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(offset)})
+        commit = coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(offset)})
         commits.append(asyncio.ensure_future(commit))
         await world.clock.settle()
     partition.sync(told_backwards=True)
@@ -165,7 +165,7 @@ async def test_groups_and_offsets_survive_a_kill(world: Any) -> None:
     commit = {("t", 0): CommittedOffset(40, 2, "m", 3, topic_id=bytes(15) + b"\x01")}
     assert await coordinator.commit_offsets("g", first, commit) is ErrorCode.NONE
     assert await coordinator.commit_offsets("g", first, {("t", 0): CommittedOffset(41)}) is ErrorCode.NONE
-    assert await coordinator.commit_offsets("alone", NOBODY, commit) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("alone", NO_MEMBER, commit) is ErrorCode.NONE
     await world.kill()
     coordinator = await world.start()
     assert coordinator.fetch_offsets("g", None) == [(("t", 0), CommittedOffset(41))]
@@ -183,7 +183,7 @@ async def test_groups_and_offsets_survive_a_kill(world: Any) -> None:
     assert coordinator.heartbeat("g", first) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-async def test_what_was_not_durable_is_gone_after_a_kill(world: Any) -> None:
+async def test_commits_that_were_not_durable_are_lost_after_a_kill(world: Any) -> None:
     (member,) = await form_group(world)
     partition = partition_of(world, "g")
     partition.is_slow = True
@@ -197,22 +197,22 @@ async def test_what_was_not_durable_is_gone_after_a_kill(world: Any) -> None:
     commit.cancel()
 
 
-async def test_while_its_partition_is_read_a_group_answers_so(world: Any) -> None:
+async def test_a_group_answers_load_in_progress_while_its_partition_is_read(world: Any) -> None:
     await form_group(world)
     index = world.coordinator.partition_of("g")
     world.close_partition(index)
     coordinator = world.coordinator
     assert (await coordinator.join_group("g", joining())).error is ErrorCode.NOT_COORDINATOR
-    assert coordinator.heartbeat("g", NOBODY) is ErrorCode.NOT_COORDINATOR
+    assert coordinator.heartbeat("g", NO_MEMBER) is ErrorCode.NOT_COORDINATOR
     assert coordinator.fetch_offsets("g", None) is ErrorCode.NOT_COORDINATOR
     world.open_partition(index).read_failures = 2
     await world.clock.settle()
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await coordinator.join_group("g", joining())).error is loading
-    assert (await coordinator.sync_group("g", SyncRequest(NOBODY, None, None, {}))).error is loading
-    assert coordinator.heartbeat("g", NOBODY) is ErrorCode.NONE
-    assert await coordinator.leave_group("g", (NOBODY,)) is loading
-    assert await coordinator.commit_offsets("g", NOBODY, {}) is loading
+    assert (await coordinator.sync_group("g", SyncRequest(NO_MEMBER, None, None, {}))).error is loading
+    assert coordinator.heartbeat("g", NO_MEMBER) is ErrorCode.NONE
+    assert await coordinator.leave_group("g", (NO_MEMBER,)) is loading
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {}) is loading
     assert coordinator.fetch_offsets("g", None) is loading
     assert coordinator.describe_group("g").error is loading
     assert await coordinator.delete_group("g") is loading
@@ -221,39 +221,39 @@ async def test_while_its_partition_is_read_a_group_answers_so(world: Any) -> Non
     assert coordinator.describe_group("g").state is GroupState.STABLE
 
 
-async def test_a_partition_that_is_led_here_and_not_open_yet_is_one_that_is_read(world: Any) -> None:
+async def test_a_partition_that_is_led_here_but_not_open_answers_load_in_progress(world: Any) -> None:
     coordinator, index = world.coordinator, world.coordinator.partition_of("g")
     world.close_partition(index)
-    assert await coordinator.commit_offsets("g", NOBODY, {}) is ErrorCode.NOT_COORDINATOR
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {}) is ErrorCode.NOT_COORDINATOR
     world.led.add(index)
-    assert await coordinator.commit_offsets("g", NOBODY, {}) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {}) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     world.open_partition(index)
     await world.clock.settle()
     commit = {("t", 0): CommittedOffset(1)}
-    assert await coordinator.commit_offsets("g", NOBODY, commit) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, commit) is ErrorCode.NONE
 
 
-async def test_damage_in_one_partition_leaves_the_others_alone(world: Any) -> None:
+async def test_damage_in_one_partition_does_not_affect_the_others(world: Any) -> None:
     await world.kill()
     bad = next(index for index in range(4) if index != world.coordinator.partition_of("g"))
     world.logs[bad].append(build_batch([(1, b"\x00\x01\x00", b"x")]))
     coordinator = await world.start()
     await world.clock.pass_ms(3_000)
-    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(7)}) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(7)}) is ErrorCode.NONE
     assert at_once(coordinator.list_groups())[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     world.logs[bad].clear()
     await world.clock.pass_ms(1_000)
     assert at_once(coordinator.list_groups())[0] is ErrorCode.NONE
 
 
-async def test_when_its_partition_moves_a_waiting_member_is_told(world: Any) -> None:
+async def test_a_waiting_member_is_answered_when_its_partition_moves(world: Any) -> None:
     join = asyncio.ensure_future(world.coordinator.join_group("g", joining()))
     await world.clock.settle()
     world.close_partition(world.coordinator.partition_of("g"))
     assert (await join).error is ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_member_whose_client_went_away_is_dropped_by_its_session(world: Any) -> None:
+async def test_a_member_without_client_is_removed_after_its_session_timeout(world: Any) -> None:
     join = asyncio.ensure_future(world.coordinator.join_group("g", joining()))
     await world.clock.settle()
     join.cancel()
@@ -263,7 +263,7 @@ async def test_a_member_whose_client_went_away_is_dropped_by_its_session(world: 
     assert world.coordinator.describe_group("g").state is GroupState.EMPTY
 
 
-async def test_the_first_question_for_a_coordinator_makes_the_topic(world_type: Any) -> None:
+async def test_the_first_find_coordinator_creates_the_topic(world_type: Any) -> None:
     world = world_type(GroupSettings(offsets_topic_partitions=4))
     coordinator = await world.start()
     assert await coordinator.find(["g"]) == [None]
@@ -275,15 +275,15 @@ async def test_the_first_question_for_a_coordinator_makes_the_topic(world_type: 
     assert world.failures == []
 
 
-async def test_a_partition_that_opens_while_the_broker_stops_is_nobodys(world: Any) -> None:
-    """The coordinator ends before the partitions do, and one that is opened in between is no failure of the process."""
+async def test_a_partition_that_opens_during_the_stop_gets_no_shard(world: Any) -> None:
+    """The coordinator stops before the partitions; an open in between must not fail the process."""
     index = world.coordinator.partition_of("g")
     world.close_partition(index)
     await world.coordinator.close()
     world.open_partition(index)
     await world.clock.settle()
     assert world.failures == []
-    commit = await world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+    commit = await world.coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)})
     assert commit in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
@@ -298,12 +298,13 @@ async def test_group_ids_have_bounds(world: Any) -> None:
         assert (await world.coordinator.join_group(group_id, joining())).error is ErrorCode.INVALID_GROUP_ID
         assert world.coordinator.describe_group(group_id).error is ErrorCode.GROUP_ID_NOT_FOUND
     assert (
-        await world.coordinator.commit_offsets("", NOBODY, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
+        await world.coordinator.commit_offsets("", NO_MEMBER, {("t", 0): CommittedOffset(1)})
+        is ErrorCode.NONE
     )
-    assert await world.coordinator.commit_offsets("x" * 32_768, NOBODY, {}) is ErrorCode.INVALID_GROUP_ID
+    assert await world.coordinator.commit_offsets("x" * 32_768, NO_MEMBER, {}) is ErrorCode.INVALID_GROUP_ID
 
 
-async def test_the_number_of_groups_and_of_writes_under_way_is_bounded(world_type: Any) -> None:
+async def test_groups_and_writes_in_flight_are_bounded(world_type: Any) -> None:
     world = world_type(
         GroupSettings(offsets_topic_partitions=1, groups_max=2, coordinator_writes_in_flight_max=1)
     )
@@ -311,16 +312,16 @@ async def test_the_number_of_groups_and_of_writes_under_way_is_bounded(world_typ
     coordinator = await world.start()
     for group_id in ("g1", "g2"):
         assert (
-            await coordinator.commit_offsets(group_id, NOBODY, {("t", 0): CommittedOffset(1)})
+            await coordinator.commit_offsets(group_id, NO_MEMBER, {("t", 0): CommittedOffset(1)})
             is ErrorCode.NONE
         )
     full = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert await coordinator.commit_offsets("g3", NOBODY, {("t", 0): CommittedOffset(1)}) is full
+    assert await coordinator.commit_offsets("g3", NO_MEMBER, {("t", 0): CommittedOffset(1)}) is full
     assert (await coordinator.join_group("g3", joining())).error is full
     world.open[0].is_slow = True
-    first = asyncio.ensure_future(coordinator.commit_offsets("g1", NOBODY, {("t", 0): CommittedOffset(2)}))
+    first = asyncio.ensure_future(coordinator.commit_offsets("g1", NO_MEMBER, {("t", 0): CommittedOffset(2)}))
     await world.clock.settle()
-    assert await coordinator.commit_offsets("g1", NOBODY, {("t", 0): CommittedOffset(3)}) is full
+    assert await coordinator.commit_offsets("g1", NO_MEMBER, {("t", 0): CommittedOffset(3)}) is full
     world.open[0].sync()
     assert await first is ErrorCode.NONE
     await coordinator.close()
@@ -331,7 +332,7 @@ async def test_a_write_that_is_too_large_is_refused_as_kafka_does(world_type: An
     world.topics["__consumer_offsets"] = (world.topics["t"][0], 1)
     coordinator = await world.start()
     commits = {("t", n): CommittedOffset(1) for n in range(100)}
-    assert await coordinator.commit_offsets("g", NOBODY, commits) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, commits) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     join = asyncio.ensure_future(coordinator.join_group("g", joining()))
     await world.clock.pass_ms(3_000)
     member_id = (await join).member_id
@@ -340,7 +341,7 @@ async def test_a_write_that_is_too_large_is_refused_as_kafka_does(world_type: An
     await coordinator.close()
 
 
-async def test_a_deleted_group_is_gone_for_good_with_commits_that_were_under_way(world: Any) -> None:
+async def test_a_deleted_group_stays_deleted_with_its_commits_in_flight(world: Any) -> None:
     coordinator, partition = world.coordinator, partition_of(world, "g")
     (member,) = await form_group(world)
     assert await coordinator.commit_offsets("g", member, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
@@ -349,12 +350,12 @@ async def test_a_deleted_group_is_gone_for_good_with_commits_that_were_under_way
     assert left == LeaveAnswer(((member, ErrorCode.NONE),))
     await world.clock.settle()
     partition.is_slow = True
-    late = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 1): CommittedOffset(9)}))
+    late = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("t", 1): CommittedOffset(9)}))
     await world.clock.settle()
     delete = asyncio.ensure_future(coordinator.delete_group("g"))
     await world.clock.settle()
     assert await coordinator.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
-    assert await coordinator.commit_offsets("g", NOBODY, {}) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {}) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     partition.sync()
     assert (await late, await delete) == (ErrorCode.NONE, ErrorCode.NONE)
     assert coordinator.describe_group("g").error is ErrorCode.GROUP_ID_NOT_FOUND
@@ -365,11 +366,11 @@ async def test_a_deleted_group_is_gone_for_good_with_commits_that_were_under_way
     assert await coordinator.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def test_a_group_whose_deletion_fails_lives_on(world: Any) -> None:
+async def test_a_group_whose_deletion_fails_continues(world: Any) -> None:
     coordinator, partition = world.coordinator, partition_of(world, "g")
     (member,) = await form_group(world)
     await coordinator.leave_group("g", (member,))
-    await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+    await coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)})
     partition.refusal = AppendBackpressureError("full")
     assert await coordinator.delete_group("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     partition.refusal = None
@@ -389,7 +390,7 @@ async def test_offsets_of_an_empty_group_expire_a_week_after_it_became_empty(wor
     await coordinator.leave_group("g", (member,))
     short = CommittedOffset(1, commit_timestamp_ms=now_ms, expire_timestamp_ms=now_ms + 1_000)
     await coordinator.commit_offsets(
-        "h", NOBODY, {("t", 0): short, ("t", 1): CommittedOffset(2, commit_timestamp_ms=now_ms)}
+        "h", NO_MEMBER, {("t", 0): short, ("t", 1): CommittedOffset(2, commit_timestamp_ms=now_ms)}
     )
     await world.clock.pass_ms(700_000)
     assert coordinator.fetch_offsets("h", None) == [
@@ -404,7 +405,7 @@ async def test_offsets_of_an_empty_group_expire_a_week_after_it_became_empty(wor
     assert at_once(coordinator.list_groups()) == (ErrorCode.NONE, [])
 
 
-async def test_what_is_snapshot_is_what_a_restart_finds(world: Any) -> None:
+async def test_a_snapshot_equals_the_restored_state(world: Any) -> None:
     claims = await form_group(world, members=2)
     await world.coordinator.commit_offsets("g", claims[0], {("t", n): CommittedOffset(n) for n in range(4)})
     shard = world.coordinator._shards[world.coordinator.partition_of("g")]
@@ -418,7 +419,7 @@ async def test_what_is_snapshot_is_what_a_restart_finds(world: Any) -> None:
 
 async def test_groups_are_counted_by_state(world: Any) -> None:
     (member,) = await form_group(world, "g")
-    await world.coordinator.commit_offsets("h", NOBODY, {("t", 0): CommittedOffset(1)})
+    await world.coordinator.commit_offsets("h", NO_MEMBER, {("t", 0): CommittedOffset(1)})
     counted = {state: count for state, count in world.coordinator.budget.by_state.items() if count}
     assert counted == {GroupState.STABLE: 1, GroupState.EMPTY: 1}
     await world.coordinator.leave_group("g", (member,))

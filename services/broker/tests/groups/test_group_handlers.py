@@ -105,7 +105,7 @@ async def join(wire: Wire, version: int) -> Any:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
-async def test_a_member_lives_and_leaves_in_every_version(wire: Wire, version: int) -> None:
+async def test_a_member_joins_and_leaves_in_every_version(wire: Wire, version: int) -> None:
     joined = await join(wire, version)
     assert (joined.error_code, joined.generation_id, joined.protocol_name) == (0, 1, "range")
     assert joined.leader == joined.member_id == joined.members[0].member_id
@@ -122,7 +122,7 @@ async def test_a_member_lives_and_leaves_in_every_version(wire: Wire, version: i
     assert beat.error_code == ErrorCode.NONE
     leave_version = min(version, 5)
     leaving = (
-        LeaveGroupRequest("g", members=[MemberIdentity(joined.member_id), MemberIdentity("nobody")])
+        LeaveGroupRequest("g", members=[MemberIdentity(joined.member_id), MemberIdentity("unknown")])
         if leave_version >= 3
         else LeaveGroupRequest("g", joined.member_id)
     )
@@ -135,7 +135,7 @@ async def test_a_member_lives_and_leaves_in_every_version(wire: Wire, version: i
     assert beat.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_the_protocol_that_a_member_syncs_for_must_be_the_groups(wire: Wire) -> None:
+async def test_sync_group_requires_the_protocol_of_the_group(wire: Wire) -> None:
     joined = await join(wire, 9)
     request = SyncGroupRequest("g", 1, joined.member_id, protocol_type="consumer", protocol_name="sticky")
     answer = await wire.send(ApiKey.SYNC_GROUP, 5, request)
@@ -156,7 +156,7 @@ async def test_finding_a_coordinator(wire: Wire, version: int) -> None:
         assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, 65_537, "127.0.0.1", 9092)
 
 
-async def test_other_coordinators_are_refused_and_a_missing_one_is_to_be_asked_for_again(wire: Wire) -> None:
+async def test_other_key_types_are_refused_and_a_missing_coordinator_is_retriable(wire: Wire) -> None:
     request = FindCoordinatorRequest(coordinator_keys=["t"], key_type=2)
     (answer,) = (await wire.send(ApiKey.FIND_COORDINATOR, 6, request)).coordinators
     assert (answer.error_code, answer.node_id) == (ErrorCode.INVALID_REQUEST, -1)
@@ -210,7 +210,7 @@ def fetched(answer: Any, version: int) -> dict[int, tuple[int, int, str, int]]:
     }
 
 
-async def test_all_offsets_of_a_group_are_fetched_once_however_often_it_is_named(wire: Wire) -> None:
+async def test_a_group_named_repeatedly_is_fetched_once(wire: Wire) -> None:
     await wire.send(ApiKey.OFFSET_COMMIT, 8, committing(8, OffsetCommitRequestPartition(1, 40)))
     some = OffsetFetchRequestTopics("t", ZERO_UUID, [1])
     asked = [("g", None), ("h", None), ("g", [some]), ("g", None), ("g", [some])]
@@ -242,7 +242,7 @@ async def test_commits_of_every_version_are_fetched_by_every_version(wire: Wire,
             assert fetched(everything, fetch_version) == {1: (40, told_epoch, "where I was", 0)}
 
 
-async def test_what_cannot_be_committed_is_refused_by_partition(wire: Wire) -> None:
+async def test_invalid_commits_are_refused_by_partition(wire: Wire) -> None:
     long_note = OffsetCommitRequestPartition(0, 1, -1, "x" * 4_097)
     fits = OffsetCommitRequestPartition(1, 1, -1, "é" * 2_048)
     answer = await wire.send(ApiKey.OFFSET_COMMIT, 9, committing(9, long_note, fits))
@@ -258,12 +258,12 @@ async def test_what_cannot_be_committed_is_refused_by_partition(wire: Wire) -> N
     assert answer.topics[0].topic_id == OTHER_ID
     assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
     request = committing(9, OffsetCommitRequestPartition(0, 1))
-    request.generation_id_or_member_epoch, request.member_id = 5, "nobody"
+    request.generation_id_or_member_epoch, request.member_id = 5, "unknown"
     answer = await wire.send(ApiKey.OFFSET_COMMIT, 9, request)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_offsets_of_a_deleted_topic_are_not_those_of_its_successor(wire: Wire) -> None:
+async def test_offsets_of_a_deleted_topic_are_hidden_from_a_new_topic_of_its_name(wire: Wire) -> None:
     await wire.send(ApiKey.OFFSET_COMMIT, 9, committing(9, OffsetCommitRequestPartition(0, 7)))
     wire.world.topics["t"] = (UUID(bytes=OTHER_ID), 4)
     answer = await wire.send(ApiKey.OFFSET_FETCH, 9, fetching(9, [0]))
@@ -273,9 +273,7 @@ async def test_offsets_of_a_deleted_topic_are_not_those_of_its_successor(wire: W
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
-async def test_a_group_led_elsewhere_is_told_where_each_version_looks_for_it(
-    wire: Wire, version: int
-) -> None:
+async def test_not_coordinator_is_reported_where_each_version_expects_it(wire: Wire, version: int) -> None:
     wire.world.close_partition(wire.world.coordinator.partition_of("g"))
     answer = await wire.send(ApiKey.OFFSET_FETCH, version, fetching(version, [1]))
     if version >= 8:
@@ -372,14 +370,12 @@ async def test_offsets_are_deleted_by_partition(wire: Wire) -> None:
     answer = await wire.send(ApiKey.OFFSET_DELETE, 0, request)
     assert [p.error_code for t in answer.topics for p in t.partitions] == [0, missing, missing]
     assert fetched(await wire.send(ApiKey.OFFSET_FETCH, 9, fetching(9, [0])), 9) == {0: (-1, -1, "", 0)}
-    answer = await wire.send(ApiKey.OFFSET_DELETE, 0, OffsetDeleteRequest("nobody", topics[1:]))
+    answer = await wire.send(ApiKey.OFFSET_DELETE, 0, OffsetDeleteRequest("unknown", topics[1:]))
     assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
-async def test_a_member_of_a_group_that_is_not_there_is_told_so_as_its_version_knows(
-    wire: Wire, version: int
-) -> None:
+async def test_a_commit_to_a_missing_group_gets_the_error_of_its_version(wire: Wire, version: int) -> None:
     request = committing(version, OffsetCommitRequestPartition(0, 7, -1, "x" * 5_000))
     request.generation_id_or_member_epoch, request.member_id = 3, "m"
     answer = await wire.send(ApiKey.OFFSET_COMMIT, version, request)
@@ -387,7 +383,7 @@ async def test_a_member_of_a_group_that_is_not_there_is_told_so_as_its_version_k
     assert answer.topics[0].partitions[0].error_code == expected
 
 
-async def test_a_commit_of_nothing_that_exists_makes_no_group(wire: Wire) -> None:
+async def test_a_commit_of_unknown_partitions_creates_no_group(wire: Wire) -> None:
     request = committing(9, OffsetCommitRequestPartition(0, 7), topic="nowhere")
     await wire.send(ApiKey.OFFSET_COMMIT, 9, request)
     await wire.send(ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest("g"))
@@ -402,7 +398,7 @@ async def test_metadata_is_measured_in_utf16_units_as_kafka_does(wire: Wire) -> 
     assert [p.error_code for p in answer.topics[0].partitions] == [0, too_large, 0, too_large]
 
 
-async def test_an_id_that_was_handed_out_cannot_be_joined_with_under_a_static_name(wire: Wire) -> None:
+async def test_an_assigned_id_with_an_instance_id_is_refused(wire: Wire) -> None:
     first = await wire.send(ApiKey.JOIN_GROUP, 9, joining_request())
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
     answer = await wire.send(

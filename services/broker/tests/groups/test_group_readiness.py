@@ -1,4 +1,4 @@
-"""The first requests of a group on a new cluster, or at a broker that was just given its partition, wait a moment instead of being refused."""
+"""First requests of a group on a new cluster, or after a move, wait instead of being refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 
-NOBODY = MemberClaim("")
+NO_MEMBER = MemberClaim("")
 WAIT_MS = 2_000
 
 
@@ -43,7 +43,7 @@ async def end(world: Any) -> None:
     assert world.failures == []
 
 
-async def test_the_first_question_is_answered_when_the_topic_serves(world_type: Any) -> None:
+async def test_the_first_find_coordinator_waits_until_the_topic_serves(world_type: Any) -> None:
     world = await new_cluster(world_type)
     finds = [asyncio.ensure_future(world.coordinator.find([name])) for name in ("g", "h")]
     await world.clock.pass_ms(100)
@@ -51,7 +51,8 @@ async def test_the_first_question_is_answered_when_the_topic_serves(world_type: 
     assert [address.node_id for address in addresses] == [65_537, 65_537]
     assert len(world.coordinator._readiness) == 0
     assert (
-        await world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
+        await world.coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)})
+        is ErrorCode.NONE
     )
     await end(world)
 
@@ -70,7 +71,7 @@ async def loading(world_type: Any) -> Any:
 async def test_a_commit_waits_until_its_partition_is_loaded(world_type: Any) -> None:
     world = await loading(world_type)
     commit = asyncio.ensure_future(
-        world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+        world.coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)})
     )
     await world.clock.pass_ms(900)
     assert not commit.done()
@@ -79,8 +80,8 @@ async def test_a_commit_waits_until_its_partition_is_loaded(world_type: Any) -> 
     await end(world)
 
 
-async def test_a_question_waits_until_the_first_leader_is_named(world_type: Any) -> None:
-    """Another broker was asked first: the topic is in the image, and its partitions are not open anywhere."""
+async def test_find_coordinator_waits_until_the_first_leader_is_named(world_type: Any) -> None:
+    """Another broker created the topic: it is in the image, and its partitions are not open yet."""
     world = world_type(GroupSettings(offsets_topic_partitions=1), wait_ms_max=WAIT_MS)
     await world.start()
     world.topics["__consumer_offsets"] = (UUID(int=99), 1)
@@ -101,14 +102,14 @@ async def test_a_question_waits_until_the_first_leader_is_named(world_type: Any)
 async def test_a_request_waits_at_the_broker_to_which_its_partition_moves(
     world_type: Any, is_elected: bool
 ) -> None:
-    """The broker that named it may show the election earlier than its own image."""
+    """The broker that named the coordinator may have a newer image than the coordinator."""
     world = world_type(GroupSettings(offsets_topic_partitions=1), wait_ms_max=WAIT_MS)
     world.topics["__consumer_offsets"] = (UUID(int=99), 1)
     await world.start()
     world.close_partition(0)
     world.coming.add(0)
     commit = asyncio.ensure_future(
-        world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+        world.coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)})
     )
     await world.clock.pass_ms(500)
     assert not commit.done()
@@ -123,11 +124,11 @@ async def test_a_request_waits_at_the_broker_to_which_its_partition_moves(
 
 
 @pytest.mark.parametrize("end_of_wait", ["time", "close", "permission", "client"])
-async def test_a_wait_ends(world_type: Any, end_of_wait: str) -> None:
+async def test_the_wait_of_a_request_is_bounded(world_type: Any, end_of_wait: str) -> None:
     world = await loading(world_type)
     world.open[0].read_failures = 1_000
     commit = asyncio.ensure_future(
-        world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+        world.coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)})
     )
     await world.clock.pass_ms(500)
     assert not commit.done()
@@ -149,7 +150,7 @@ async def test_a_wait_ends(world_type: Any, end_of_wait: str) -> None:
     await end(world)
 
 
-async def test_members_outlive_a_time_in_which_their_heartbeats_are_refused(world_type: Any) -> None:
+async def test_members_survive_a_time_of_refused_heartbeats(world_type: Any) -> None:
     world = await loading(world_type)
     world.open[0].read_failures = 0
     await world.clock.pass_ms(1_000)

@@ -1,4 +1,4 @@
-"""Offsets and groups that are deleted: by an administrator, with their topic, or because memory is full."""
+"""Deletion of offsets and groups: by an administrator, with their topic, and the memory bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_runtime.turns import at_once
 from s3stream.errors import AppendBackpressureError, ReadTimeoutError
 
-NOBODY = MemberClaim("")
+NO_MEMBER = MemberClaim("")
 READS_T = b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 
 
@@ -58,7 +58,7 @@ async def one_group_world(world_type: Any, **settings: int) -> Any:
     return world
 
 
-async def test_an_administrator_deletes_offsets_of_topics_that_nobody_reads(world: Any) -> None:
+async def test_an_administrator_deletes_offsets_of_unread_topics(world: Any) -> None:
     coordinator = world.coordinator
     member = await form(world, "g", joining())
     commits = {("t", 0): CommittedOffset(1), ("left", 0): CommittedOffset(2), ("left", 1): CommittedOffset(3)}
@@ -79,7 +79,7 @@ async def test_an_administrator_deletes_offsets_of_topics_that_nobody_reads(worl
     assert committed(world, "g") == [("left", 1)]
 
 
-async def test_what_members_that_are_no_consumers_read_is_not_known_so_nothing_of_theirs_is_deleted(
+async def test_offsets_of_groups_with_other_protocols_are_not_deleted(
     world: Any,
 ) -> None:
     await form(world, "connect", joining(protocol_type="connect"))
@@ -89,11 +89,11 @@ async def test_what_members_that_are_no_consumers_read_is_not_known_so_nothing_o
     assert await coordinator.delete_offsets("", [("t", 0)]) is ErrorCode.INVALID_GROUP_ID
 
 
-async def test_a_commit_under_way_is_deleted_with_the_others(world: Any) -> None:
+async def test_a_commit_in_flight_is_deleted_with_the_others(world: Any) -> None:
     coordinator = world.coordinator
     partition = world.open[coordinator.partition_of("g")]
     partition.is_slow = True
-    late = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)}))
+    late = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)}))
     await world.clock.settle()
     delete = asyncio.ensure_future(coordinator.delete_offsets("g", [("t", 0)]))
     await world.clock.settle()
@@ -103,14 +103,14 @@ async def test_a_commit_under_way_is_deleted_with_the_others(world: Any) -> None
     assert committed(world, "g") == []
 
 
-async def test_offsets_of_a_deleted_topic_go_with_it(world: Any) -> None:
+async def test_offsets_of_a_deleted_topic_are_removed(world: Any) -> None:
     coordinator = world.coordinator
     world.topics["old"] = (UUID(int=7), 1)
     commits = {
         ("old", 0): CommittedOffset(1, topic_id=UUID(int=7).bytes),
         ("t", 0): CommittedOffset(2, topic_id=UUID(int=1).bytes),
     }
-    assert await coordinator.commit_offsets("g", NOBODY, commits) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, commits) is ErrorCode.NONE
     del world.topics["old"]
     coordinator.topics_deleted()
     await world.clock.settle()
@@ -125,10 +125,12 @@ async def test_offsets_of_a_deleted_topic_go_with_it(world: Any) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["refused", "failed"])
-async def test_offsets_of_a_deleted_topic_go_although_the_log_refused_once(world: Any, trouble: str) -> None:
+async def test_offsets_of_a_deleted_topic_are_removed_after_a_refused_write(world: Any, trouble: str) -> None:
     coordinator = world.coordinator
     world.topics["old"] = (UUID(int=7), 1)
-    assert await coordinator.commit_offsets("g", NOBODY, {("old", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    assert (
+        await coordinator.commit_offsets("g", NO_MEMBER, {("old", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    )
     partition = world.open[coordinator.partition_of("g")]
     if trouble == "refused":
         partition.refusal = ReadTimeoutError("the log takes nothing now")
@@ -148,12 +150,12 @@ async def test_offsets_of_a_deleted_topic_go_although_the_log_refused_once(world
     assert committed(world, "g") == []
 
 
-async def test_groups_are_loaded_looked_through_and_ended_in_bounded_turns(world_type: Any) -> None:
-    """Counted in groups: what one turn of the event loop does to them does not grow with their number."""
+async def test_groups_are_loaded_checked_and_removed_in_bounded_turns(world_type: Any) -> None:
+    """The groups that one event-loop turn processes are bounded."""
     world = await one_group_world(world_type, offsets_retention_ms=1_000)
     for number in range(6_000):
         commits = {("t", 0): CommittedOffset(1, commit_timestamp_ms=world.clock.wall_ms())}
-        commit = asyncio.ensure_future(world.coordinator.commit_offsets(f"g{number}", NOBODY, commits))
+        commit = asyncio.ensure_future(world.coordinator.commit_offsets(f"g{number}", NO_MEMBER, commits))
         if number % 500 == 499:
             await commit
     await world.kill()
@@ -177,12 +179,12 @@ async def test_groups_are_loaded_looked_through_and_ended_in_bounded_turns(world
     assert most_in_a_turn <= 256
 
 
-async def test_offsets_of_a_topic_that_was_deleted_while_the_broker_was_down_go_when_it_is_back(
+async def test_offsets_of_a_topic_deleted_during_downtime_are_removed_after_the_start(
     world: Any,
 ) -> None:
     world.topics["old"] = (UUID(int=7), 1)
     commits = {("old", 0): CommittedOffset(1, topic_id=UUID(int=7).bytes), ("t", 0): CommittedOffset(2)}
-    assert await world.coordinator.commit_offsets("g", NOBODY, commits) is ErrorCode.NONE
+    assert await world.coordinator.commit_offsets("g", NO_MEMBER, commits) is ErrorCode.NONE
     await world.kill()
     del world.topics["old"]
     await world.start()
@@ -190,12 +192,12 @@ async def test_offsets_of_a_topic_that_was_deleted_while_the_broker_was_down_go_
     assert committed(world, "g") == [("t", 0)]
 
 
-async def test_a_commit_that_was_under_way_when_its_topic_was_deleted_goes_too(world: Any) -> None:
+async def test_a_commit_in_flight_at_the_deletion_of_its_topic_is_removed(world: Any) -> None:
     coordinator = world.coordinator
     world.topics["old"] = (UUID(int=7), 1)
     partition = world.open[coordinator.partition_of("g")]
     partition.is_slow = True
-    late = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("old", 0): CommittedOffset(1)}))
+    late = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("old", 0): CommittedOffset(1)}))
     await world.clock.settle()
     del world.topics["old"]
     coordinator.topics_deleted()
@@ -208,22 +210,20 @@ async def test_a_commit_that_was_under_way_when_its_topic_was_deleted_goes_too(w
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_a_commit_to_the_successor_of_a_deleted_topic_is_not_ended_with_it(
-    world: Any, is_kept: bool
-) -> None:
-    """It is on its way when the commits to the deleted topic are looked for: their tombstone would come behind it."""
+async def test_a_commit_to_a_new_topic_of_the_same_name_is_kept(world: Any, is_kept: bool) -> None:
+    """The commit is in flight during the check, and a tombstone after it would remove it."""
     coordinator = world.coordinator
     partition = world.open[coordinator.partition_of("g")]
     world.topics["t"] = (UUID(int=7), 1)
     old, new = (CommittedOffset(offset, topic_id=UUID(int=offset).bytes) for offset in (7, 8))
-    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): old}) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): old}) is ErrorCode.NONE
     partition.is_slow = True
-    other = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("u", 0): CommittedOffset(1)}))
+    other = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("u", 0): CommittedOffset(1)}))
     await world.clock.settle()
     world.topics |= {"t": (UUID(int=8), 1), "u": (UUID(int=9), 1)}
     coordinator.topics_deleted()
     await world.clock.settle()
-    late = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): new}))
+    late = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): new}))
     await world.clock.settle()
     partition.sync(count=1)
     assert await other is ErrorCode.NONE
@@ -246,7 +246,9 @@ async def test_a_commit_to_the_successor_of_a_deleted_topic_is_not_ended_with_it
 
 
 @pytest.mark.parametrize("end", ["deleted", "expired"])
-async def test_a_group_with_more_offsets_than_one_batch_holds_ends_whole(world_type: Any, end: str) -> None:
+async def test_a_group_with_more_offsets_than_one_batch_is_removed_completely(
+    world_type: Any, end: str
+) -> None:
     world = await one_group_world(
         world_type,
         coordinator_batch_bytes_max=4_096,
@@ -256,7 +258,7 @@ async def test_a_group_with_more_offsets_than_one_batch_holds_ends_whole(world_t
     coordinator = world.coordinator
     for index in range(300):
         assert (
-            await coordinator.commit_offsets("g", NOBODY, {("t", index): CommittedOffset(1)})
+            await coordinator.commit_offsets("g", NO_MEMBER, {("t", index): CommittedOffset(1)})
             is ErrorCode.NONE
         )
     if end == "deleted":
@@ -274,26 +276,26 @@ async def test_a_deletion_that_the_log_refuses_leaves_the_group_usable(world_typ
     world = await one_group_world(world_type, coordinator_batch_bytes_max=4_096)
     coordinator = world.coordinator
     for index in range(100):
-        await coordinator.commit_offsets("g", NOBODY, {("t", index): CommittedOffset(1)})
+        await coordinator.commit_offsets("g", NO_MEMBER, {("t", index): CommittedOffset(1)})
     world.open[0].refusal = AppendBackpressureError("full")
     assert await coordinator.delete_group("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
     world.open[0].refusal = None
     assert len(committed(world, "g")) == 100
-    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(2)}) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(2)}) is ErrorCode.NONE
     assert await coordinator.delete_group("g") is ErrorCode.NONE
     await coordinator.close()
 
 
-async def test_a_deletion_ends_with_the_shard_that_began_it_when_a_move_is_called_off(
+async def test_a_deletion_ends_with_its_shard_when_a_move_is_cancelled(
     world_type: Any,
 ) -> None:
-    """The next shard is loaded from the same log, and reads nothing that is appended to it by the former one later."""
+    """The next shard loads the same log and does not read later appends of the former one."""
     world = await one_group_world(
         world_type, coordinator_batch_bytes_max=4_096, offsets_rewrite_log_bytes_min=1 << 30
     )
     coordinator, partition = world.coordinator, world.open[0]
     for index in range(600):
-        await coordinator.commit_offsets("g", NOBODY, {("t", index): CommittedOffset(1)})
+        await coordinator.commit_offsets("g", NO_MEMBER, {("t", index): CommittedOffset(1)})
     partition.is_slow = True
     deletion = asyncio.ensure_future(coordinator.delete_group("g"))
     await world.clock.settle()
@@ -307,7 +309,7 @@ async def test_a_deletion_ends_with_the_shard_that_began_it_when_a_move_is_calle
     served = committed(world, "g")
     assert 0 < len(served) < 600
     later = {("t", 599): CommittedOffset(2)}
-    assert await coordinator.commit_offsets("g", NOBODY, later) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("g", NO_MEMBER, later) is ErrorCode.NONE
     await world.kill()
     await world.start()
     for _ in range(10):
@@ -316,7 +318,7 @@ async def test_a_deletion_ends_with_the_shard_that_began_it_when_a_move_is_calle
     await world.coordinator.close()
 
 
-async def test_when_memory_is_full_new_things_are_refused_and_old_ones_go_on(
+async def test_at_the_memory_bound_only_growth_is_refused(
     world_type: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = await one_group_world(world_type, groups_memory_bytes_max=1 << 16)
@@ -324,7 +326,7 @@ async def test_when_memory_is_full_new_things_are_refused_and_old_ones_go_on(
     member = await form(world, "g", joining())
     taken = 0
     while True:
-        error = await coordinator.commit_offsets(f"h{taken}", NOBODY, {("t", 0): CommittedOffset(1)})
+        error = await coordinator.commit_offsets(f"h{taken}", NO_MEMBER, {("t", 0): CommittedOffset(1)})
         if error is not ErrorCode.NONE:
             break
         taken += 1
@@ -335,18 +337,20 @@ async def test_when_memory_is_full_new_things_are_refused_and_old_ones_go_on(
     greedy = await coordinator.join_group("g", joining(metadata=READS_T + bytes(1 << 16), client="d"))
     assert greedy.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     long = {("t", 1): CommittedOffset(1, metadata="x" * 4_000)}
-    assert await coordinator.commit_offsets("h0", NOBODY, long) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert await coordinator.commit_offsets("h0", NOBODY, {("t", 0): CommittedOffset(2)}) is ErrorCode.NONE
+    assert await coordinator.commit_offsets("h0", NO_MEMBER, long) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await coordinator.commit_offsets("h0", NO_MEMBER, {("t", 0): CommittedOffset(2)}) is ErrorCode.NONE
     assert coordinator.heartbeat("g", member) is ErrorCode.NONE
     assert coordinator.describe_group("g").state is GroupState.STABLE
     (said,) = [record.getMessage() for record in caplog.records]
     assert "groups_memory_bytes_max" in said
     assert await coordinator.delete_group("h1") is ErrorCode.NONE
-    assert await coordinator.commit_offsets("new", NOBODY, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    assert (
+        await coordinator.commit_offsets("new", NO_MEMBER, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    )
     await coordinator.close()
 
 
-async def test_protocols_without_subscriptions_take_memory_too(world_type: Any) -> None:
+async def test_protocols_without_subscriptions_are_charged(world_type: Any) -> None:
     world = await one_group_world(world_type, groups_memory_bytes_max=1 << 20)
     coordinator = world.coordinator
 
@@ -364,11 +368,11 @@ async def test_protocols_without_subscriptions_take_memory_too(world_type: Any) 
     await asyncio.gather(*joins)
 
 
-async def test_the_id_of_a_group_takes_memory_too(world_type: Any) -> None:
+async def test_the_id_of_a_group_is_charged(world_type: Any) -> None:
     world = await one_group_world(world_type, groups_memory_bytes_max=1 << 17)
     coordinator = world.coordinator
     errors = [
-        await coordinator.commit_offsets("g" * 20_000 + str(n), NOBODY, {("t", 0): CommittedOffset(1)})
+        await coordinator.commit_offsets("g" * 20_000 + str(n), NO_MEMBER, {("t", 0): CommittedOffset(1)})
         for n in range(10)
     ]
     assert errors[:4] == [ErrorCode.NONE] * 4

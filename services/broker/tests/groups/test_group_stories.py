@@ -1,4 +1,4 @@
-"""The classic group protocol, told as stories. How to read a line: see `Story` in conftest.py."""
+"""Scenarios of the classic group protocol. `Story` in conftest.py describes the lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TWO_IN_GENERATION_1 = """
 """
 
 
-def test_members_who_arrive_during_the_initial_delay_share_the_first_generation(story: Any) -> None:
+def test_members_that_join_during_the_initial_delay_share_the_first_generation(story: Any) -> None:
     story.tell(TWO_IN_GENERATION_1)
     assert story.membership.state is GroupState.STABLE
 
@@ -40,7 +40,7 @@ def test_the_initial_delay_is_extended_by_newcomers_up_to_the_rebalance_timeout(
     """)
 
 
-def test_a_newcomer_makes_the_others_rejoin_and_a_polite_leaver_too(story: Any) -> None:
+def test_a_join_and_a_leave_make_the_others_rejoin(story: Any) -> None:
     story.tell(TWO_IN_GENERATION_1)
     story.tell("""
         c joins -> c: MEMBER_ID_REQUIRED
@@ -59,18 +59,18 @@ def test_a_newcomer_makes_the_others_rejoin_and_a_polite_leaver_too(story: Any) 
     """)
 
 
-def test_the_last_one_out_leaves_an_empty_group_that_keeps_counting_generations(story: Any) -> None:
+def test_the_generation_of_an_empty_group_continues(story: Any) -> None:
     story.tell(TWO_IN_GENERATION_1)
     story.tell("""
         b leaves -> b: gone
-        a leaves -> a: gone; kept: generation 2 of nobody
+        a leaves -> a: gone; kept: generation 2 without members
         a beats -> a: UNKNOWN_MEMBER_ID
         c joins version=3 -> nothing
         3000 ms -> c: in generation 3 by range, leads c.1/t
     """)
 
 
-def test_a_member_that_falls_silent_is_out_after_its_session_timeout(story: Any) -> None:
+def test_a_silent_member_is_removed_after_its_session_timeout(story: Any) -> None:
     story.tell(TWO_IN_GENERATION_1)
     story.tell("""
         9999 ms -> nothing
@@ -82,13 +82,13 @@ def test_a_member_that_falls_silent_is_out_after_its_session_timeout(story: Any)
     """)
 
 
-def test_everybody_dies_and_the_group_becomes_empty_by_itself(story: Any) -> None:
+def test_a_group_becomes_empty_when_all_sessions_end(story: Any) -> None:
     story.tell(TWO_IN_GENERATION_1)
-    story.tell("10000 ms -> kept: generation 2 of nobody")
+    story.tell("10000 ms -> kept: generation 2 without members")
     assert story.timers == {}
 
 
-def test_a_member_that_does_not_rejoin_within_the_longest_rebalance_timeout_is_left_behind(
+def test_a_member_that_does_not_rejoin_in_time_is_removed(
     quick_story: Any,
 ) -> None:
     quick_story.tell("""
@@ -105,7 +105,7 @@ def test_a_member_that_does_not_rejoin_within_the_longest_rebalance_timeout_is_l
     """)
 
 
-def test_members_that_join_and_never_sync_are_out_after_the_rebalance_timeout(quick_story: Any) -> None:
+def test_members_that_do_not_sync_in_time_are_removed(quick_story: Any) -> None:
     quick_story.tell("""
         a joins version=3 rebalance=8000 session=60000 -> nothing
         b joins version=3 rebalance=8000 session=60000 -> nothing
@@ -117,7 +117,7 @@ def test_members_that_join_and_never_sync_are_out_after_the_rebalance_timeout(qu
     """)
 
 
-def test_an_id_that_was_handed_out_holds_the_next_generation_back_until_it_expires(quick_story: Any) -> None:
+def test_an_assigned_id_delays_the_next_generation_until_it_expires(quick_story: Any) -> None:
     quick_story.tell("""
         a joins version=3 -> nothing
         0 ms -> a: in generation 1 by range, leads a.1/t
@@ -130,7 +130,7 @@ def test_an_id_that_was_handed_out_holds_the_next_generation_back_until_it_expir
     """)
 
 
-def test_the_first_join_of_a_client_that_went_away_ends_after_five_minutes(quick_story: Any) -> None:
+def test_the_first_join_of_a_disconnected_client_ends_after_five_minutes(quick_story: Any) -> None:
     quick_story.tell("""
         a joins version=3 rebalance=900000 session=1800000 -> nothing
         0 ms -> a: in generation 1 by range, leads a.1/t
@@ -141,7 +141,7 @@ def test_the_first_join_of_a_client_that_went_away_ends_after_five_minutes(quick
     """)
 
 
-def test_a_repeated_join_answers_the_one_that_was_given_up(quick_story: Any) -> None:
+def test_a_repeated_join_answers_the_former_one(quick_story: Any) -> None:
     quick_story.tell("""
         a joins version=3 -> nothing
         0 ms -> a: in generation 1 by range, leads a.1/t
@@ -181,7 +181,7 @@ def test_the_protocol_is_voted_for_among_those_all_support(quick_story: Any) -> 
     """)
 
 
-def test_a_group_that_is_full_turns_newcomers_away(story_type: Any) -> None:
+def test_a_full_group_refuses_new_members(story_type: Any) -> None:
     full = story_type(GroupSettings(group_members_max=2, group_initial_rebalance_delay_ms=0))
     full.tell("""
         a joins -> a: MEMBER_ID_REQUIRED
@@ -192,7 +192,7 @@ def test_a_group_that_is_full_turns_newcomers_away(story_type: Any) -> None:
     """)
 
 
-def test_requests_of_past_generations_and_of_strangers_are_refused(story: Any) -> None:
+def test_requests_with_old_generations_or_unknown_ids_are_refused(story: Any) -> None:
     story.tell(TWO_IN_GENERATION_1)
     story.tell("""
         a@0 beats -> a@0: ILLEGAL_GENERATION
@@ -206,7 +206,7 @@ def test_requests_of_past_generations_and_of_strangers_are_refused(story: Any) -
     """)
 
 
-def test_who_may_commit_offsets_when(quick_story: Any) -> None:
+def test_commits_are_checked_against_state_and_generation(quick_story: Any) -> None:
     quick_story.tell("""
         tool commits alone -> tool: may commit
         a joins version=3 -> nothing
@@ -226,7 +226,7 @@ def test_who_may_commit_offsets_when(quick_story: Any) -> None:
     """)
 
 
-def test_the_plan_is_handed_out_only_when_it_is_durable(quick_story: Any) -> None:
+def test_assignments_are_sent_only_when_they_are_durable(quick_story: Any) -> None:
     quick_story.tell("""
         disk is slow -> nothing
         a joins version=3 -> nothing
@@ -238,7 +238,7 @@ def test_the_plan_is_handed_out_only_when_it_is_durable(quick_story: Any) -> Non
     """)
 
 
-def test_a_plan_that_cannot_be_kept_starts_another_round(quick_story: Any) -> None:
+def test_assignments_that_cannot_be_written_start_another_rebalance(quick_story: Any) -> None:
     quick_story.tell("""
         disk is slow -> nothing
         a joins version=3 -> nothing
@@ -263,7 +263,9 @@ STATIC_TWO = """
 """
 
 
-def test_a_static_member_restarts_without_a_rebalance_and_its_older_self_is_fenced(quick_story: Any) -> None:
+def test_a_static_member_restarts_without_a_rebalance_and_its_former_process_is_fenced(
+    quick_story: Any,
+) -> None:
     quick_story.tell(STATIC_TWO)
     quick_story.tell("""
         b joins anew static -> kept: generation 1 a.1=A b.2=B; b: in generation 1 by range, follows a.1
@@ -277,7 +279,7 @@ def test_a_static_member_restarts_without_a_rebalance_and_its_older_self_is_fenc
     """)
 
 
-def test_a_static_leader_restarts_and_is_kept_from_planning_anew(quick_story: Any) -> None:
+def test_a_restarted_static_leader_does_not_assign_again(quick_story: Any) -> None:
     quick_story.tell(STATIC_TWO)
     quick_story.tell("""
         a joins anew static -> kept: generation 1 a.2=A b.1=B; a: in generation 1 by range, leads a.2/t b.1/t, plans nothing
@@ -287,7 +289,7 @@ def test_a_static_leader_restarts_and_is_kept_from_planning_anew(quick_story: An
     """)
 
 
-def test_the_new_id_of_a_static_member_is_told_only_when_it_is_durable(quick_story: Any) -> None:
+def test_the_new_id_of_a_static_member_is_sent_only_when_it_is_durable(quick_story: Any) -> None:
     quick_story.tell(STATIC_TWO)
     quick_story.tell("""
         disk is slow -> nothing
@@ -303,7 +305,7 @@ def test_the_new_id_of_a_static_member_is_told_only_when_it_is_durable(quick_sto
     """)
 
 
-def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends(quick_story: Any) -> None:
+def test_an_absent_static_member_stays_until_its_session_ends(quick_story: Any) -> None:
     quick_story.tell("""
         a joins static rebalance=5000 session=30000 -> nothing
         b joins static rebalance=5000 session=30000 -> nothing
@@ -334,7 +336,7 @@ def restored_group(**changes: Any) -> GroupRecord:
     return GroupRecord("consumer", 7, "range", "b.1", 1, rows)
 
 
-def test_after_a_restart_members_go_on_with_heartbeats(story_type: Any) -> None:
+def test_members_continue_with_heartbeats_after_a_restart(story_type: Any) -> None:
     story = story_type(restored=restored_group())
     story.tell("""
         9999 ms -> nothing
@@ -357,7 +359,7 @@ def test_an_empty_group_is_restored_with_its_generation(story_type: Any) -> None
     """)
 
 
-def test_when_the_partition_moves_everybody_who_waits_is_told(quick_story: Any) -> None:
+def test_all_waiting_members_are_answered_when_the_partition_moves(quick_story: Any) -> None:
     quick_story.tell("""
         a joins version=3 -> nothing
         b joins version=3 -> nothing
@@ -381,9 +383,9 @@ def test_only_a_group_without_members_can_be_deleted(quick_story: Any, ending: s
     """)
     assert quick_story.membership.delete() is ErrorCode.NON_EMPTY_GROUP
     if ending == "leaves":
-        quick_story.tell("a leaves -> a: gone; kept: generation 2 of nobody")
+        quick_story.tell("a leaves -> a: gone; kept: generation 2 without members")
     else:
-        quick_story.tell("10000 ms -> kept: generation 2 of nobody")
+        quick_story.tell("10000 ms -> kept: generation 2 without members")
     assert quick_story.membership.delete() is ErrorCode.NONE
     quick_story.tell("""
         b joins version=3 -> b: COORDINATOR_NOT_AVAILABLE

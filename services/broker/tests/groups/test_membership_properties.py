@@ -1,4 +1,4 @@
-"""Any order of events keeps the promises of the group protocol."""
+"""The group protocol's guarantees hold for any order of events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LONGEST_WAIT_MS = 200_000
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Clients do anything at any time; the disk is slow and fails; the broker restarts."""
+    """Random clients, a slow and failing disk, and restarts of the broker."""
 
     @initialize()
     def begin(self) -> None:
@@ -125,7 +125,7 @@ class GroupMachine(RuleBasedStateMachine):
         until=st.sampled_from(["joined", "synced", "stable"]),
     )
     def clients_do_as_they_should(self, clients: list[str], until: str) -> None:
-        """Members rejoin, the time for joining ends, the leader plans: a way into the depths that chance alone seldom finds."""
+        """Complete a rebalance, which random steps seldom do."""
         present = [m.client_id for m in self.membership.members()]
         for client in dict.fromkeys([*present, *clients]):
             self.join(client, ("range", "sticky"), anew=client not in present, old=True, rebalance_ms=5_000)
@@ -145,7 +145,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _claim(self, client: str) -> MemberClaim:
         instance_id = client if client in STATIC else None
-        return MemberClaim(self.ids.get(client, "nobody"), instance_id, self.generations.get(client, -1))
+        return MemberClaim(self.ids.get(client, "unknown"), instance_id, self.generations.get(client, -1))
 
     # --- time, disk, restart
 
@@ -209,7 +209,7 @@ class GroupMachine(RuleBasedStateMachine):
                 assert body.member_id in known
                 assert not body.members or [row.member_id for row in body.members] == known
         elif isinstance(body, SyncAnswer) and body.error is ErrorCode.NONE:
-            # Whoever is in a generation gets a share of one and the same plan, and only of a durable one.
+            # All members of a generation get shares of the same durable assignments.
             assert self.durable is not None
             generation = self.generations[client]
             assert generation == self.membership.generation == self.durable.generation
@@ -232,7 +232,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_silence_ends(self) -> None:
-        """Each member is timed, or waits in something that is."""
+        """Each member has a timer, or waits for something with a timer."""
         for member in self.membership.members():
             is_timed = Timer(TimerKind.SESSION, member.member_id) in self.timers
             assert is_timed or member.is_waiting
@@ -245,7 +245,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(self.timers) <= SETTINGS.group_members_max + 2, (self.timers, members)
 
     def teardown(self) -> None:
-        """When clients fall silent and the disk works, every request is answered and the group empties."""
+        """When all clients are silent and the disk works, every request is answered and the group becomes empty."""
         if not hasattr(self, "membership"):
             return
         for _ in range(40):
@@ -254,7 +254,7 @@ class GroupMachine(RuleBasedStateMachine):
             self._pass_time(LONGEST_WAIT_MS // 40)
         while self.writes:
             self.disk_ends_a_write(fails=False)
-        assert not self.waiting, "somebody waits for ever"
+        assert not self.waiting, "a request waits forever"
         assert self.membership.state is GroupState.EMPTY
         assert not self.timers
 

@@ -1,4 +1,4 @@
-"""When committed offsets end: stories about one group and a clock, and the tombstones that a restart finds."""
+"""Expiry of committed offsets: scenarios of one group, and tombstones after a restart."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.turns import at_once
 
-NOBODY = MemberClaim("")
+NO_MEMBER = MemberClaim("")
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS
 
 
 def subscription(*topics: str, version: int = 1) -> bytes:
-    """As a Java consumer writes it: version, topics, user data, owned partitions."""
+    """Return a Java consumer's subscription: version, topics, user data, owned partitions."""
     names = b"".join(struct.pack(">h", len(name.encode())) + name.encode() for name in topics)
     return struct.pack(">hi", version, len(topics)) + names + struct.pack(">ii", -1, 0)
 
@@ -42,7 +42,7 @@ def group(
 
 
 def over_at(made: Group, committed: CommittedOffset, topic: str = "t") -> int | None:
-    """The first millisecond at which the offset is over, with a retention of 100 ms."""
+    """Return the first millisecond at which the offset has expired, with a retention of 100 ms."""
     made.offsets.restore((topic, 0), committed)
     for now_ms in range(5_000):
         if expired_offsets(made, made.offsets.partitions(), now_ms=now_ms, retention_ms=100):
@@ -50,42 +50,42 @@ def over_at(made: Group, committed: CommittedOffset, topic: str = "t") -> int | 
     return None
 
 
-def test_an_empty_group_keeps_offsets_from_its_last_members_leaving_or_a_later_commit() -> None:
+def test_offsets_of_an_empty_group_expire_after_the_last_leave_or_commit() -> None:
     assert over_at(group(GroupState.EMPTY), CommittedOffset(1, commit_timestamp_ms=10)) == 1_100
     assert over_at(group(GroupState.EMPTY), CommittedOffset(1, commit_timestamp_ms=2_000)) == 2_100
 
 
-def test_without_members_ever_the_commit_counts() -> None:
+def test_without_members_retention_starts_with_the_commit() -> None:
     simple = Group("g", Membership(GroupSettings()))
     assert over_at(simple, CommittedOffset(1, commit_timestamp_ms=10)) == 110
 
 
-def test_a_living_group_keeps_what_it_reads_and_forgets_what_it_does_not() -> None:
+def test_a_stable_group_keeps_only_offsets_of_subscribed_topics() -> None:
     stable = group(GroupState.STABLE)
     assert over_at(stable, CommittedOffset(1, commit_timestamp_ms=10), "read") is None
     assert over_at(stable, CommittedOffset(1, commit_timestamp_ms=10), "left") == 110
 
 
 @pytest.mark.parametrize("reads", [b"", b"\x00\x01\x00\x00\x00\x09no", subscription("t")[:-9]])
-def test_a_living_group_whose_subscriptions_cannot_be_read_keeps_everything(reads: bytes) -> None:
+def test_a_stable_group_with_unreadable_subscriptions_keeps_all_offsets(reads: bytes) -> None:
     assert (
         over_at(group(GroupState.STABLE, reads=reads), CommittedOffset(1, commit_timestamp_ms=10), "t")
         is None
     )
 
 
-def test_a_living_group_that_is_not_of_consumers_keeps_everything() -> None:
+def test_a_stable_group_of_another_protocol_keeps_all_offsets() -> None:
     connect = group(GroupState.STABLE, protocol_type="connect")
     assert over_at(connect, CommittedOffset(1, commit_timestamp_ms=10)) is None
 
 
 @pytest.mark.parametrize("state", [GroupState.EMPTY, GroupState.STABLE])
-def test_an_explicit_retention_time_counts_instead(state: GroupState) -> None:
+def test_an_explicit_retention_time_replaces_the_configured_one(state: GroupState) -> None:
     short = CommittedOffset(1, commit_timestamp_ms=10, expire_timestamp_ms=40)
     assert over_at(group(state), short) == 40
 
 
-def test_a_commit_under_way_begins_the_time_anew() -> None:
+def test_a_commit_in_flight_restarts_the_retention() -> None:
     simple = Group("g", Membership(GroupSettings()))
     simple.offsets.began([("t", 0)])
     assert over_at(simple, CommittedOffset(1, commit_timestamp_ms=10)) is None
@@ -98,7 +98,7 @@ def test_subscriptions_of_all_versions_are_read(topics: list[list[str]], version
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_break_the_reading_of_a_subscription(garbage: bytes) -> None:
+def test_any_bytes_of_a_subscription_are_handled(garbage: bytes) -> None:
     read = subscribed_topics([garbage])
     assert read is None or all(isinstance(name, str) for name in read)
 
@@ -109,7 +109,7 @@ def test_no_bytes_break_the_reading_of_a_subscription(garbage: bytes) -> None:
 async def join_reading(
     world: Any, *topics: str, group_id: str = "g", session_ms: int = 1_800_000
 ) -> MemberClaim:
-    """One member that is stable, and silent for long without being missed."""
+    """A group with one stable member whose session does not end."""
     request = JoinRequest(
         member_id="",
         instance_id="static",
@@ -143,7 +143,7 @@ async def stay_alive(world: Any, claim: MemberClaim, ms: int) -> None:
         await world.clock.pass_ms(1_200_000)
 
 
-async def test_a_topic_that_nobody_subscribes_to_any_more_is_forgotten_while_the_group_lives(
+async def test_offsets_of_an_unsubscribed_topic_expire_in_a_stable_group(
     world: Any,
 ) -> None:
     coordinator = world.coordinator
@@ -159,7 +159,7 @@ async def test_a_topic_that_nobody_subscribes_to_any_more_is_forgotten_while_the
     assert [row[0] for row in coordinator.fetch_offsets("g", None)] == [("t", 0)]
 
 
-async def test_a_group_that_committed_long_ago_keeps_its_offsets_for_the_whole_time_after_its_last_member_left(
+async def test_old_offsets_are_kept_for_the_retention_after_the_last_member_left(
     world: Any,
 ) -> None:
     coordinator = world.coordinator
@@ -185,13 +185,11 @@ async def test_a_group_that_committed_long_ago_keeps_its_offsets_for_the_whole_t
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
-async def test_a_clock_that_jumps_by_an_hour_moves_the_end_by_an_hour_and_nothing_else(
-    world: Any, jump_ms: int
-) -> None:
+async def test_a_clock_jump_moves_the_expiry_by_the_same_time(world: Any, jump_ms: int) -> None:
     coordinator = world.coordinator
     member = await join_reading(world, "t")
     await coordinator.commit_offsets("g", member, {("t", 0): now(world, 1)})
-    await coordinator.commit_offsets("alone", NOBODY, {("t", 0): now(world, 1)})
+    await coordinator.commit_offsets("alone", NO_MEMBER, {("t", 0): now(world, 1)})
     world.clock.wall_ahead_ms = jump_ms
     assert coordinator.heartbeat("g", member) is ErrorCode.NONE, "sessions do not follow the wall clock"
     await stay_alive(world, member, HOUR_MS)

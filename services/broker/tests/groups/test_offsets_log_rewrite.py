@@ -1,4 +1,4 @@
-"""The log of a partition of `__consumer_offsets` is written anew: what it says stays the same, whatever happens meanwhile."""
+"""Rewrites of the log of a partition of `__consumer_offsets` keep its content under concurrent changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ponor_kafka.record_builder import build_batch
 from ponor_runtime.turns import at_once
 from s3stream.errors import AppendBackpressureError, StreamClosedError
 
-NOBODY = MemberClaim("")
+NO_MEMBER = MemberClaim("")
 SETTINGS = GroupSettings(
     offsets_topic_partitions=1, offsets_rewrite_log_bytes_min=1 << 14, coordinator_batch_bytes_max=1 << 14
 )
@@ -43,7 +43,7 @@ async def commit(
     world: Any, offset: int, *, group: str = "g", partition: int = 0, note: str = ""
 ) -> ErrorCode:
     commits = {("t", partition): CommittedOffset(offset, metadata=note)}
-    code: ErrorCode = await world.coordinator.commit_offsets(group, NOBODY, commits)
+    code: ErrorCode = await world.coordinator.commit_offsets(group, NO_MEMBER, commits)
     return code
 
 
@@ -57,7 +57,7 @@ def held(world: Any) -> dict[str, dict[tuple[str, int], int]]:
     }
 
 
-async def test_a_log_of_endless_commits_stays_short_and_is_read_quickly(small_world: Any) -> None:
+async def test_the_log_stays_short_under_endless_commits(small_world: Any) -> None:
     world = small_world
     for number in range(3_000):
         assert await commit(world, number, group=f"g{number % 7}", partition=number % 4) is ErrorCode.NONE
@@ -71,7 +71,7 @@ async def test_a_log_of_endless_commits_stays_short_and_is_read_quickly(small_wo
     assert held(world) == before
 
 
-async def test_an_image_is_not_due_while_the_log_says_little_more_than_once_what_is_held(
+async def test_no_rewrite_is_due_while_the_log_is_short(
     small_world: Any,
 ) -> None:
     world = small_world
@@ -86,13 +86,13 @@ async def test_an_image_is_not_due_while_the_log_says_little_more_than_once_what
     assert len(held(world)) == 600
 
 
-async def test_a_log_written_under_a_larger_bound_is_loaded_and_written_anew(world_type: Any) -> None:
+async def test_a_log_written_under_a_larger_bound_is_loaded_and_rewritten(world_type: Any) -> None:
     world = world_type(replace(SETTINGS, coordinator_batch_bytes_max=1 << 20))
     world.topics["__consumer_offsets"] = (UUID(int=99), 1)
     await world.start()
     assert await commit(world, 1, group="long", note="x" * 4_000) is ErrorCode.NONE
     many = {("t", index): CommittedOffset(2) for index in range(500)}
-    assert await world.coordinator.commit_offsets("wide", NOBODY, many) is ErrorCode.NONE
+    assert await world.coordinator.commit_offsets("wide", NO_MEMBER, many) is ErrorCode.NONE
     before = held(world)
     world.settings = replace(world.settings, coordinator_batch_bytes_max=1 << 10)
     for _ in range(2):
@@ -106,7 +106,7 @@ async def test_a_log_written_under_a_larger_bound_is_loaded_and_written_anew(wor
     assert world.failures == []
 
 
-async def test_commits_that_overtake_the_image_win(small_world: Any) -> None:
+async def test_commits_during_a_rewrite_win(small_world: Any) -> None:
     world, partition = small_world, small_world.open[0]
     for number in range(400):
         await commit(world, number)
@@ -130,7 +130,7 @@ async def test_commits_that_overtake_the_image_win(small_world: Any) -> None:
     assert held(world) == before
 
 
-async def test_a_commit_under_way_is_not_overwritten_by_the_older_value_that_memory_still_has(
+async def test_a_rewrite_does_not_overwrite_a_commit_in_flight(
     small_world: Any,
 ) -> None:
     world, partition = small_world, small_world.open[0]
@@ -156,7 +156,7 @@ async def test_a_commit_under_way_is_not_overwritten_by_the_older_value_that_mem
     assert held(world)[last] == {("t", 0): 99_999}
 
 
-async def test_deletions_that_overtake_the_image_win(small_world: Any) -> None:
+async def test_deletions_during_a_rewrite_win(small_world: Any) -> None:
     world, partition = small_world, small_world.open[0]
     for group in ("kept", "doomed", "emptied"):
         await commit(world, 7, group=group)
@@ -177,7 +177,7 @@ async def test_deletions_that_overtake_the_image_win(small_world: Any) -> None:
     assert held(world) == {"kept": {("t", 0): 7}}
 
 
-async def test_a_shard_that_closes_while_its_image_is_written_loses_nothing(small_world: Any) -> None:
+async def test_a_shard_that_closes_during_a_rewrite_loses_nothing(small_world: Any) -> None:
     world, partition = small_world, small_world.open[0]
     for number in range(1_200):
         await commit(world, number, group=f"g{number}", note="x" * 20)
@@ -197,7 +197,7 @@ async def test_a_shard_that_closes_while_its_image_is_written_loses_nothing(smal
 
 
 @pytest.mark.parametrize("error", [AppendBackpressureError("full"), StreamClosedError("gone")])
-async def test_an_image_that_cannot_be_written_is_tried_again(small_world: Any, error: Exception) -> None:
+async def test_a_refused_rewrite_is_retried(small_world: Any, error: Exception) -> None:
     world, partition = small_world, small_world.open[0]
     for number in range(100):
         await commit(world, number)
@@ -210,7 +210,7 @@ async def test_an_image_that_cannot_be_written_is_tried_again(small_world: Any, 
     assert held(world) == {"g": {("t", 0): 99}}
 
 
-async def test_a_trim_that_fails_is_tried_again_without_another_image(small_world: Any) -> None:
+async def test_a_failed_trim_is_retried_without_another_rewrite(small_world: Any) -> None:
     world, partition = small_world, small_world.open[0]
     partition.trim_refusal = AppendBackpressureError("full")
     for number in range(2_000):
@@ -226,7 +226,7 @@ async def test_a_trim_that_fails_is_tried_again_without_another_image(small_worl
     assert held(world) == {"g": {("t", 0): 1_999}}
 
 
-async def test_a_log_with_records_of_other_kinds_of_groups_is_left_as_it_is(small_world: Any) -> None:
+async def test_a_log_with_records_of_other_group_kinds_is_not_rewritten(small_world: Any) -> None:
     world = small_world
     await world.kill()
     world.logs[0].append(build_batch([(1, b"\x00\x03\x00\x01g", b"\x00\x00of a kind that is not known")]))
@@ -239,7 +239,7 @@ async def test_a_log_with_records_of_other_kinds_of_groups_is_left_as_it_is(smal
 
 
 class Script:
-    """Steps of commits, deletions, a rewrite, a slow disk and a crash, drawn by chance; and what was acknowledged."""
+    """Random steps of commits, deletions, rewrites, a slow disk and a crash, and the acknowledged state."""
 
     def __init__(self, world: Any) -> None:
         self.world = world
@@ -284,9 +284,7 @@ class Script:
     )
 )
 @settings(deadline=None, max_examples=150)
-def test_whenever_the_power_goes_everything_acknowledged_is_there(
-    world_type: Any, steps: list[tuple[str, int]]
-) -> None:
+def test_acknowledged_commits_survive_any_power_loss(world_type: Any, steps: list[tuple[str, int]]) -> None:
     async def story() -> None:
         world = world_type(SETTINGS)
         world.topics["__consumer_offsets"] = (UUID(int=99), 1)
@@ -307,7 +305,7 @@ def test_whenever_the_power_goes_everything_acknowledged_is_there(
     asyncio.run(story())
 
 
-async def test_what_groups_hold_is_counted_whatever_happens(world_type: Any) -> None:
+async def test_the_budget_equals_the_groups_after_any_events(world_type: Any) -> None:
     world = world_type(SETTINGS)
     world.topics["__consumer_offsets"] = (UUID(int=99), 1)
     await world.start()

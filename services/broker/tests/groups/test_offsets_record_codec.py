@@ -113,7 +113,7 @@ def test_the_generic_codec_reads_what_is_written() -> None:
     assert (version, group.generation, group.members[0].group_instance_id) == (3, 4, "i")
 
 
-def test_kinds_of_other_group_protocols_are_passed_over() -> None:
+def test_records_of_other_group_protocols_are_skipped() -> None:
     assert decode_entry(bytes.fromhex("0003 0001 67"), b"\x00\x00anything") is None
 
 
@@ -130,7 +130,7 @@ def test_kinds_of_other_group_protocols_are_passed_over() -> None:
         (bytes.fromhex("0002 0001 67"), b"\x00\x03\x00"),
     ],
 )
-def test_damage_is_named_with_its_key(key: bytes | None, value: bytes | None) -> None:
+def test_damage_is_reported_with_its_key(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(OffsetsRecordError, match="__consumer_offsets"):
         decode_entry(key, value)
 
@@ -179,12 +179,12 @@ ENTRIES = st.builds(
 
 
 @given(ENTRIES)
-def test_every_entry_comes_back(entry: Entry) -> None:
+def test_every_entry_round_trips(entry: Entry) -> None:
     assert decode_entry(*encode_entry(entry)) == entry
 
 
 @given(ENTRIES, st.data())
-def test_cut_values_are_refused_by_name(entry: Entry, data: st.DataObject) -> None:
+def test_truncated_values_are_refused(entry: Entry, data: st.DataObject) -> None:
     key, value = encode_entry(entry)
     if value is not None:
         cut = value[: data.draw(st.integers(0, len(value) - 1))]

@@ -87,7 +87,7 @@ def ask_metadata(handler: MetadataHandler, request: MetadataRequest) -> tuple[Me
     return decode_as(MetadataResponse, VERSION, body)[0], body
 
 
-def test_a_leader_is_named_when_it_has_made_the_meta_stream() -> None:
+def test_a_leader_is_named_when_its_meta_stream_exists() -> None:
     kit = ImageKit()
     row = kit.put_topic("t", 2, is_announced=False)
     handler = metadata_handler(kit)
@@ -144,7 +144,7 @@ def test_no_leader_is_named_while_a_former_one_has_the_meta_stream_open() -> Non
     assert leaders() == [first, (ErrorCode.LEADER_NOT_AVAILABLE, -1)]
 
 
-def test_a_kept_answer_is_the_very_bytes_until_the_image_changes() -> None:
+def test_a_cached_answer_is_reused_until_the_image_changes() -> None:
     kit = ImageKit()
     kit.put_topic("t", 50)
     handler = metadata_handler(kit)
@@ -159,7 +159,7 @@ def test_a_kept_answer_is_the_very_bytes_until_the_image_changes() -> None:
     assert [topic.name for topic in answer.topics] == ["t", "u"]
 
 
-def test_kept_answers_are_bounded_by_their_bytes_and_errors_are_not_kept() -> None:
+def test_cached_answers_are_bounded_and_errors_are_not_cached() -> None:
     kit = ImageKit()
     kit.put_topic("t", 100)
     names = [kit.put_topic(f"u-{number}").name for number in range(9)]
@@ -186,7 +186,7 @@ def begin_long(handler: MetadataHandler, bodies: Bodies) -> asyncio.Future[Respo
     return answer
 
 
-async def test_an_answer_about_many_partitions_is_made_in_turns_and_once_for_all_who_wait() -> None:
+async def test_a_large_answer_is_built_in_steps_and_shared() -> None:
     kit = ImageKit()
     for name in ("a", "b", "c"):
         kit.put_topic(name, 1_000)
@@ -201,7 +201,7 @@ async def test_an_answer_about_many_partitions_is_made_in_turns_and_once_for_all
     assert ask_metadata(handler, MetadataRequest(topics=None))[1] is body
 
 
-async def test_a_long_answer_that_a_change_overtook_is_not_kept() -> None:
+async def test_an_answer_that_a_change_overtook_is_not_cached() -> None:
     kit = ImageKit()
     for name in ("a", "b", "c"):
         row = kit.put_topic(name, 1_000)
@@ -251,7 +251,7 @@ def test_topics_by_id_twice_and_not_at_all() -> None:
         (CLUSTER_ID, OTHER_NODE, ErrorCode.REBOOTSTRAP_REQUIRED),
     ],
 )
-async def test_who_the_client_takes_this_broker_for(
+async def test_api_versions_checks_cluster_and_node_of_the_request(
     cluster_id: str | None, node_id: int, code: ErrorCode
 ) -> None:
     kit = ImageKit()
@@ -266,7 +266,7 @@ async def test_who_the_client_takes_this_broker_for(
         assert (feature.name, feature.max_version_level) == ("ponor.metadata.level", 1)
 
 
-async def test_elections_and_moves_where_there_is_one_replica() -> None:
+async def test_elections_and_moves_with_one_replica() -> None:
     kit = ImageKit()
     kit.put_topic("t", 2)
     asked = ElectLeadersRequest(0, [TopicPartitions("t", [0, 9]), TopicPartitions("none", [0])])
@@ -292,7 +292,7 @@ async def test_elections_and_moves_where_there_is_one_replica() -> None:
     assert await move([NODE], 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_move_under_way_as_clients_see_it() -> None:
+async def test_a_running_move_is_listed() -> None:
     kit = ImageKit()
     topic = kit.put_topic("t", 2)
     kit.image[MOVES].put(
@@ -325,7 +325,7 @@ async def test_a_move_under_way_as_clients_see_it() -> None:
     assert await listed(ListPartitionReassignmentsTopics("t", [0, 1])) == shown
     assert await listed(ListPartitionReassignmentsTopics("t", [0])) == {}
     assert await listed(ListPartitionReassignmentsTopics("none", [0])) == {}
-    # The leader is who it was, and the only replica; where it goes is nobody's business yet.
+    # Clients still see the former leader, and no target.
     answer = at_once(metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION))
     one = answer.topics[0].partitions[1]
     assert (one.leader_id, one.leader_epoch, one.replica_nodes, one.isr_nodes) == (NODE, 3, [NODE], [NODE])
@@ -334,7 +334,7 @@ async def test_a_move_under_way_as_clients_see_it() -> None:
     assert result.partition_result[0].error_code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-async def test_a_fenced_leader_is_none() -> None:
+async def test_a_fenced_leader_is_not_available() -> None:
     kit = ImageKit()
     kit.put_topic("t", leader=OTHER_NODE)
     kit.put_broker(OTHER_NODE, fenced=True)
@@ -345,7 +345,7 @@ async def test_a_fenced_leader_is_none() -> None:
     assert [broker.node_id for broker in answer.brokers] == [NODE]
 
 
-async def test_fenced_brokers_are_told_when_asked_for() -> None:
+async def test_fenced_brokers_are_listed_on_request() -> None:
     kit = ImageKit()
     kit.put_broker(OTHER_NODE, fenced=True)
     alive = await describe_cluster(kit.topics, NODE, DescribeClusterRequest(), context(2))
@@ -367,7 +367,7 @@ async def test_fenced_brokers_are_told_when_asked_for() -> None:
         assert (refused.error_code, refused.controller_id, list(refused.brokers)) == (code, -1, [])
 
 
-async def test_what_has_settings() -> None:
+async def test_topics_and_brokers_are_config_resources() -> None:
     kit = ImageKit()
     kit.put_topic("t")
 

@@ -1,4 +1,4 @@
-"""Bounds on clients: their number in all and per address, and the lines that refusing them may write."""
+"""Bounds of client connections, in total and per address, and of log lines about refused ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 
 
 @given(st.lists(st.tuples(st.sampled_from(ADDRESSES), st.booleans()), max_size=80))
-def test_neither_bound_is_ever_exceeded_and_room_is_found_again(moves: list[tuple[str, bool]]) -> None:
+def test_connection_bounds_hold_and_free_room_is_used(moves: list[tuple[str, bool]]) -> None:
     counts = ConnectionCounts(connections_max=7, per_address_max=4)
     connected: list[str] = []
     for address, comes in moves:
@@ -34,7 +34,7 @@ def test_neither_bound_is_ever_exceeded_and_room_is_found_again(moves: list[tupl
         assert counts.total == len(connected)
 
 
-def test_a_crowd_of_refused_clients_gets_a_bounded_number_of_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_about_refused_clients_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     log = RefusalLog()
     with caplog.at_level(logging.WARNING, "ponor.broker.listener"):
         for number in range(LINES_PER_PERIOD_MAX + 200):

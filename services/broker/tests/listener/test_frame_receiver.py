@@ -31,7 +31,7 @@ class Client:
         return True
 
     def send(self, data: bytes) -> bytes:
-        """Returns what could not be given because the receiver is blocked."""
+        """Return the bytes that were not passed in because the receiver is blocked."""
         while data and not self.receiver.blocked and self.receiver.failure is None:
             own = self.receiver.own_buffer()
             buffer = self.shared if own is None else own
@@ -89,13 +89,13 @@ def test_only_a_produce_may_be_large(scratch: int) -> None:
     assert "control_request_bytes_max is 1000" in str(client.receiver.failure)
 
 
-def test_what_is_complete_asks_for_no_room() -> None:
+def test_a_complete_frame_needs_no_admission() -> None:
     client = Client(admitted=0, scratch=1 << 16)
     left = client.send(framed(b"one", b"two") + framed(b"three")[:-1])
     assert (client.frames, client.refused, left) == ([b"one", b"two"], [5], b"")
 
 
-def test_bytes_of_others_never_show_in_a_frame() -> None:
+def test_a_frame_never_contains_bytes_of_another_connection() -> None:
     client = Client(scratch=1 << 12)
     client.send(framed(b"s" * 4000)[:10])
     assert client.frames == []
@@ -108,12 +108,14 @@ def test_bytes_of_others_never_show_in_a_frame() -> None:
     st.integers(1, 60),
     st.integers(1, 100),
 )
-def test_a_frame_without_room_waits_and_nothing_is_lost(frames: list[bytes], room: int, cut: int) -> None:
+def test_a_frame_that_is_not_admitted_waits_and_loses_no_bytes(
+    frames: list[bytes], room: int, cut: int
+) -> None:
     client = Client(admitted=room, scratch=cut)
     left = client.send(framed(*frames))
     while client.receiver.blocked:
         assert client.refused
-        client.receiver.resume()  # somebody else released
+        client.receiver.resume()  # another connection released its bytes
         client.budget = room
         left = client.send(left)
     assert client.frames == frames

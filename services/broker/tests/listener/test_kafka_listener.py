@@ -31,7 +31,7 @@ LIMITS = BrokerSettings(
 
 
 def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on the loop of production: what is tested here is how the listener and that loop share buffers."""
+    """Run a test on the event loop of production, because the listener shares buffers with it."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -42,7 +42,7 @@ def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Echo:
-    """Answers every frame with itself, or as often as its first byte says."""
+    """Answers every frame with itself, `repeat` times."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -89,7 +89,7 @@ def framed(data: bytes) -> bytes:
 
 
 @on_uvloop
-async def test_requests_cut_into_single_bytes_and_glued_together() -> None:
+async def test_requests_in_single_bytes_and_joined_are_served() -> None:
     async with serving() as (listener, echo, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         for byte in framed(b"\x00\x03hello"):
@@ -140,7 +140,7 @@ async def test_good_requests_before_a_malformed_one_are_answered_and_a_large_req
 
 
 @on_uvloop
-async def test_a_full_receive_budget_lets_small_requests_through_in_drops() -> None:
+async def test_small_requests_pass_while_the_receive_budget_is_full() -> None:
     limits = replace(LIMITS, receive_bytes_max=1 << 16, request_stall_ms_max=6_000)
     async with serving(limits) as (listener, echo, _):
         greedy_reader, greedy = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -157,7 +157,7 @@ async def test_a_full_receive_budget_lets_small_requests_through_in_drops() -> N
 
 
 @on_uvloop
-async def test_a_reader_that_does_not_read_is_not_served_further_and_memory_stays_bounded() -> None:
+async def test_a_client_that_does_not_read_is_not_served_and_memory_is_bounded() -> None:
     async with serving() as (listener, echo, backlog):
         echo.repeat = 400
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1 << 16)
@@ -222,7 +222,7 @@ async def test_idle_clients_and_too_many_clients_are_dropped() -> None:
 
 
 @on_uvloop
-async def test_a_taken_port_is_named() -> None:
+async def test_the_error_names_a_port_in_use() -> None:
     async with serving() as (listener, _, _):
         with pytest.raises(OSError, match=f"127.0.0.1:{listener.port}"):
             await KafkaListener.bind(
@@ -237,7 +237,7 @@ async def test_a_taken_port_is_named() -> None:
 
 
 @on_uvloop
-async def test_nobody_gets_in_before_the_broker_serves() -> None:
+async def test_connections_are_refused_before_the_broker_serves() -> None:
     listener = await KafkaListener.bind(
         "127.0.0.1",
         0,

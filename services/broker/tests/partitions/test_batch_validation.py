@@ -1,4 +1,4 @@
-"""A producer's batch, rule by rule, with the codes that Kafka answers."""
+"""Validation of a producer's batch, rule by rule, with Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def with_crc(data: bytearray) -> bytearray:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_good_batches_of_every_codec_are_taken_as_they_are(codec: Codec) -> None:
+def test_valid_batches_of_every_codec_are_accepted_unchanged(codec: Codec) -> None:
     sent = build_batch(MANY, codec=codec)
     assert validate(sent).view == sent
 
@@ -82,13 +82,13 @@ def test_exactly_one_batch_is_expected() -> None:
         (build_batch(RECORDS)[:30], ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_what_is_wrong_gets_kafka_s_code(data: bytearray, code: ErrorCode) -> None:
+def test_invalid_batches_get_kafkas_codes(data: bytearray, code: ErrorCode) -> None:
     assert refusal(data).code is code
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("count", [1_999, 2_001, 1 << 30])
-def test_a_count_that_is_not_the_records_is_found_in_batches_of_any_size(codec: Codec, count: int) -> None:
+def test_a_wrong_record_count_is_found_in_batches_of_any_size(codec: Codec, count: int) -> None:
     data = build_batch(MANY, codec=codec)
     struct.pack_into(">i", data, 57, count)
     struct.pack_into(">i", data, 23, count - 1)
@@ -123,7 +123,7 @@ def test_an_lz4_frame_with_linked_blocks_is_refused_because_java_consumers_canno
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_a_small_batch_that_would_grow_without_end_is_refused_at_the_bound(codec: Codec) -> None:
+def test_decompression_above_the_bound_is_refused(codec: Codec) -> None:
     data = build_batch([(NOW, b"k", b"v")], codec=codec)
     body = compress(codec, bytes(64 * MIB))
     bomb = bytearray(data[:61]) + body
@@ -133,7 +133,7 @@ def test_a_small_batch_that_would_grow_without_end_is_refused_at_the_bound(codec
     assert str(8 * MIB) in str(error)
 
 
-def test_topic_settings_are_kept() -> None:
+def test_topic_configs_are_enforced() -> None:
     assert refusal(build_batch(RECORDS), config=TopicConfig(message_bytes_max=70)).code is (
         ErrorCode.MESSAGE_TOO_LARGE
     )
@@ -146,7 +146,7 @@ def test_topic_settings_are_kept() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_record_of_a_compacted_topic_needs_a_key_and_the_answer_says_which_has_none(
+def test_records_without_a_key_are_refused_and_listed_in_a_compacted_topic(
     codec: Codec,
 ) -> None:
     records = [(NOW, None if at in {3, 17} else b"k", b"v") for at in range(20)]
@@ -173,14 +173,14 @@ def test_a_bad_timestamp_decides_the_code_and_a_missing_key_comes_first_in_a_rec
     assert ["key" in item.message for item in error.record_errors] == [True, False, True]
 
 
-def test_an_answer_speaks_of_a_bounded_number_of_records() -> None:
+def test_an_answer_lists_a_bounded_number_of_records() -> None:
     records = [(NOW, None, b"")] * (RECORD_ERRORS_MAX + 5)
     error = refusal(build_batch(records), config=TopicConfig(is_compacted=True))
     assert len(error.record_errors) == RECORD_ERRORS_MAX
     assert str(RECORD_ERRORS_MAX + 5) in str(error)
 
 
-def test_the_largest_timestamp_is_what_the_records_say() -> None:
+def test_the_largest_timestamp_is_computed_from_the_records() -> None:
     batch = validate(patched(35, ">q", NOW + 77))
     batch.check_crc()
     assert batch.max_timestamp == NOW + 2
@@ -204,7 +204,7 @@ def test_only_the_broker_sets_log_append_time() -> None:
 
 @pytest.mark.parametrize("source", list(Codec))
 @pytest.mark.parametrize("target", list(Codec))
-def test_compression_type_of_the_topic_is_the_codec_of_what_is_stored(source: Codec, target: Codec) -> None:
+def test_batches_are_stored_in_the_topics_codec(source: Codec, target: Codec) -> None:
     name = "uncompressed" if target is Codec.NONE else target.name.lower()
     sent = build_batch(MANY, codec=source, producer_id=7, producer_epoch=1, base_sequence=11)
     batch = validate(sent, config=TopicConfig(compression=name))
@@ -224,7 +224,7 @@ def test_levels_have_an_effect() -> None:
     assert sizes[0] > sizes[1]
 
 
-def test_max_message_bytes_holds_for_what_was_sent_and_for_what_is_stored() -> None:
+def test_max_message_bytes_bounds_the_sent_and_the_stored_batch() -> None:
     plain, packed = build_batch(MANY), build_batch(MANY, codec=Codec.ZSTD)
     bound = TopicConfig(message_bytes_max=len(packed))
     assert validate(packed, config=bound).size_bytes == len(packed)
@@ -240,7 +240,7 @@ def test_recompressed_batches_of_log_append_time_topics_keep_their_crc() -> None
     assert (batch.codec, batch.max_timestamp) == (Codec.LZ4, NOW)
 
 
-def test_resolve_puts_the_topic_s_own_settings_over_the_defaults() -> None:
+def test_own_configs_of_a_topic_override_the_defaults() -> None:
     config = TopicConfig(message_bytes_max=5).resolve(
         {"segment.ms": "7", "cleanup.policy": "compact,delete", "message.timestamp.type": "LogAppendTime"}
     )

@@ -26,19 +26,19 @@ async def settle() -> None:
 
 @dataclass
 class Appended:
-    """What an append told so far."""
+    """Outcomes of one append."""
 
     base_offset: int
     told: list[BaseException | None]
 
 
 def append(partition: Partition, one: BatchView) -> Appended:
-    """Append as a Produce request does, and keep what it tells."""
+    """Append as a Produce request does, and record the outcome."""
     told: list[BaseException | None] = []
     return Appended(partition.append(one, partition._clock.wall_ms(), told.append), told)
 
 
-async def test_a_record_is_readable_when_it_is_durable_and_not_before() -> None:
+async def test_a_record_is_readable_only_when_it_is_durable() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     rig.stream("log").hold = True
@@ -71,7 +71,7 @@ async def test_a_repeated_batch_is_answered_only_when_the_first_one_is_durable()
     assert append(partition, batch(2, producer_id=9, epoch=0, sequence=0)) == Appended(0, [None])
 
 
-async def test_a_repeat_of_a_batch_that_fails_fails_with_it() -> None:
+async def test_a_repeated_batch_fails_with_the_first_one() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     rig.stream("log").hold = True
@@ -85,7 +85,7 @@ async def test_a_repeat_of_a_batch_that_fails_fails_with_it() -> None:
     assert partition.producers.entry(9) is None
 
 
-async def test_nothing_behind_a_failed_append_is_called_durable() -> None:
+async def test_appends_after_a_failed_one_are_not_acknowledged() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     data = rig.stream("log")
@@ -113,7 +113,7 @@ async def test_sealing_waits_for_appends_in_flight() -> None:
     assert (await rig.open()).high_watermark == 1
 
 
-async def test_an_old_duplicate_is_not_called_one_while_anything_is_in_flight() -> None:
+async def test_an_old_duplicate_is_refused_retriably_while_appends_are_in_flight() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     rig.stream("log").hold = True
@@ -129,7 +129,7 @@ async def test_an_old_duplicate_is_not_called_one_while_anything_is_in_flight() 
     assert refused.value.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
-async def test_backpressure_changes_nothing_and_the_retry_is_taken() -> None:
+async def test_backpressure_leaves_no_state_and_the_retry_is_accepted() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     rig.stream("log").is_full = True
@@ -167,7 +167,7 @@ async def test_after_a_failed_append_the_sequence_is_rolled_back_and_readers_are
         append(partition, batch(1))
 
 
-async def test_what_a_checkpoint_left_out_as_in_flight_is_in_the_next_one() -> None:
+async def test_appends_in_flight_at_a_checkpoint_are_in_the_next_one() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     data = rig.stream("log")
@@ -184,7 +184,7 @@ async def test_what_a_checkpoint_left_out_as_in_flight_is_in_the_next_one() -> N
     assert append(again, batch(1, producer_id=9, epoch=0, sequence=1)) == Appended(1, [None])
 
 
-async def test_a_roll_whose_batch_never_came_is_not_repeated() -> None:
+async def test_an_empty_segment_is_not_rolled_again() -> None:
     rig = PartitionRig(config=TopicConfig(segment_bytes=100))
     partition = await rig.open()
     await _durable(partition, batch(1))
@@ -212,7 +212,7 @@ async def test_a_clean_close_restores_everything_without_reading_data() -> None:
     assert append(again, batch(1, producer_id=9, epoch=0, sequence=4)).base_offset == 4
 
 
-async def test_after_a_crash_only_what_came_after_the_last_upload_is_replayed() -> None:
+async def test_after_a_crash_only_data_after_the_last_upload_is_replayed() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     for number in range(10):
@@ -241,7 +241,7 @@ async def test_a_snapshot_newer_than_the_checkpoint_is_not_replayed_twice() -> N
     assert len(entry.batches) == 3
 
 
-async def test_a_damaged_data_stream_is_named_and_stops_no_other_partition() -> None:
+async def test_a_damaged_data_stream_is_named_and_affects_no_other_partition() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     await _durable(partition, batch(1))
@@ -302,7 +302,7 @@ async def test_offsets_by_time_with_and_without_a_time_stream(is_cold: bool) -> 
     assert await offset_lookup.largest(partition) == (99, 20_004)
 
 
-async def test_a_time_stream_that_finds_the_cache_full_is_closed_and_the_next_round_makes_another() -> None:
+async def test_a_refused_time_stream_is_closed_and_created_again() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     rig.stream("meta").is_full = True
@@ -319,7 +319,7 @@ async def test_a_time_stream_that_finds_the_cache_full_is_closed_and_the_next_ro
     assert all(stream.closed for stream in rig.streams.streams.values() if stream.epoch >= 0)
 
 
-async def test_a_time_stream_that_is_opened_while_the_partition_leaves_is_closed() -> None:
+async def test_a_time_stream_opened_during_a_move_is_closed() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     partition_closing.begin_move(partition)
@@ -366,7 +366,7 @@ async def _durable(partition: Partition, one: BatchView) -> None:
     assert pending.told == [None]
 
 
-async def test_producers_that_one_write_did_not_tell_of_are_in_the_next() -> None:
+async def test_producers_missing_in_one_write_are_in_the_next() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     for producer_id in (8, 9):

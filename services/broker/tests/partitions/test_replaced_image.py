@@ -1,4 +1,4 @@
-"""A broker whose image was replaced: no record speaks of what changed, and partitions that were deleted are in no row."""
+"""A replaced image: no record shows the changes, and no row contains deleted partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ponor_runtime.identity import NodeEpoch, StreamEpoch, StreamId
 from services.broker.tests.fetch_rig import NODE, OTHER_NODE, FetchRig, no_topic_id
 
 
-async def test_requests_for_a_partition_that_was_to_come_here_end_with_the_topic() -> None:
+async def test_parked_requests_end_when_the_topic_of_their_partition_is_deleted() -> None:
     async with FetchRig() as rig:
         await rig.create("t", leader=OTHER_NODE)
         key = (rig.topic_ids["t"], 0)
@@ -36,7 +36,7 @@ async def test_requests_for_a_partition_that_was_to_come_here_end_with_the_topic
 
 
 class Scanned(dict[PartitionKey, Partition]):
-    """Counts how often somebody walks over it."""
+    """Counts iterations over it."""
 
     scans = 0
 
@@ -45,7 +45,7 @@ class Scanned(dict[PartitionKey, Partition]):
         return super().__iter__()
 
 
-async def test_topics_that_are_deleted_together_cost_one_look_at_the_partitions() -> None:
+async def test_topics_deleted_together_cost_one_scan_of_the_partitions() -> None:
     async with FetchRig() as rig:
         names = [f"t{number}" for number in range(5)]
         for name in names:

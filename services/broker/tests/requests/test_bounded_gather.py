@@ -1,4 +1,4 @@
-"""Rows of a request are worked on in bounded numbers."""
+"""Rows of a request are processed with bounded concurrency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from ponor_broker.requests.bounded_gather import bounded_gather
 
 
-async def test_results_are_in_order_and_only_so_many_run_at_a_time() -> None:
+async def test_results_are_in_order_and_concurrency_is_bounded() -> None:
     running = most = made = 0
 
     async def row(number: int) -> int:
@@ -33,7 +33,7 @@ async def test_results_are_in_order_and_only_so_many_run_at_a_time() -> None:
     assert await bounded_gather([]) == []
 
 
-async def test_an_error_ends_the_rest() -> None:
+async def test_an_error_cancels_the_remaining_work() -> None:
     begun: list[int] = []
 
     async def row(number: int) -> None:

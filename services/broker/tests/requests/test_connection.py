@@ -57,7 +57,7 @@ class Broker:
 
 
 class Wire:
-    """What the client sees."""
+    """Frames and flow control that the client observes."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -94,7 +94,7 @@ def receive(connection: ClientConnection, *frames: bytes) -> None:
 
 
 async def rest(connection: ClientConnection) -> None:
-    """Until all that it sent is answered."""
+    """Wait until all requests are answered."""
     async with asyncio.timeout(30):
         while connection.is_busy:
             await asyncio.sleep(0)
@@ -120,7 +120,7 @@ async def test_produces_overlap_and_are_answered_in_order() -> None:
     assert not connection.is_busy
 
 
-async def test_everything_else_waits_for_what_was_sent_before() -> None:
+async def test_other_requests_wait_for_earlier_ones() -> None:
     broker, wire, connection = connect()
     for api, name in ((PRODUCE, b"p1"), (FETCH, b"f"), (PRODUCE, b"p2")):
         receive(connection, api + name)
@@ -161,7 +161,7 @@ async def test_requests_wait_for_the_budget_and_release_it() -> None:
     assert first._flow.in_flight.held_bytes == first._flow.waiting.held_bytes == 0
 
 
-async def test_a_refused_request_ends_the_connection_and_what_waits_is_dropped() -> None:
+async def test_a_refused_request_closes_the_connection_and_drops_queued_ones() -> None:
     broker, wire, connection = connect()
     receive(connection, PRODUCE + b"a")
     receive(connection, PRODUCE + b"bad")
@@ -175,7 +175,7 @@ async def test_a_refused_request_ends_the_connection_and_what_waits_is_dropped()
     assert wire.sent == []
 
 
-async def test_a_client_that_leaves_cancels_what_a_coroutine_works_on() -> None:
+async def test_a_disconnect_cancels_running_requests() -> None:
     broker, wire, connection = connect()
     receive(connection, FETCH + b"f", PRODUCE + b"p")
     connection.closed()
@@ -186,7 +186,7 @@ async def test_a_client_that_leaves_cancels_what_a_coroutine_works_on() -> None:
     assert connection._flow.in_flight.held_bytes == connection._flow.waiting.held_bytes == 0
 
 
-async def test_answers_that_are_settled_together_leave_in_one_write_per_connection() -> None:
+async def test_answers_of_one_turn_are_sent_in_one_write_per_connection() -> None:
     broker, wire, first = connect()
     other_wire = Wire()
     second = ClientConnection(broker, other_wire, ConnectionContext("other"), first._flow)
@@ -204,7 +204,7 @@ async def test_answers_that_are_settled_together_leave_in_one_write_per_connecti
     assert first._flow.in_flight.held_bytes == 0
 
 
-async def test_an_answer_given_at_once_waits_for_those_before_it() -> None:
+async def test_an_immediate_answer_is_sent_after_earlier_ones() -> None:
     broker, wire, connection = connect()
     receive(connection, PRODUCE + b"slow", PRODUCE + b"now", PRODUCE + b"later")
     assert wire.sent == []
@@ -213,7 +213,7 @@ async def test_an_answer_given_at_once_waits_for_those_before_it() -> None:
     assert wire.sent == [b"slow", b"now"]
 
 
-async def test_a_malformed_request_beside_good_ones_ends_the_connection_behind_them() -> None:
+async def test_a_malformed_request_closes_the_connection_after_the_requests_before_it() -> None:
     broker, wire, connection = connect()
     receive(connection, PRODUCE + b"good", PRODUCE + b"bad", PRODUCE + b"never")
     assert broker.started == [b"good", b"bad"]
@@ -222,7 +222,7 @@ async def test_a_malformed_request_beside_good_ones_ends_the_connection_behind_t
     assert broker.started == [b"good", b"bad"]
 
 
-async def test_a_failed_coroutine_ends_the_connection_with_its_error() -> None:
+async def test_a_failed_request_closes_the_connection_with_its_error() -> None:
     broker, wire, connection = connect()
     receive(connection, FETCH + b"f", FETCH + b"g")
     error = AssertionError("a bug")
@@ -233,7 +233,7 @@ async def test_a_failed_coroutine_ends_the_connection_with_its_error() -> None:
     assert connection._flow.in_flight.held_bytes == connection._flow.waiting.held_bytes == 0
 
 
-async def test_requests_that_wait_are_charged_and_stop_reading_when_there_are_too_many() -> None:
+async def test_queued_requests_are_charged_and_pause_reading_at_the_bound() -> None:
     broker, wire, connection = connect()
     receive(connection, FETCH + b"0")
     seen: list[bool] = []
@@ -253,7 +253,7 @@ async def test_requests_that_wait_are_charged_and_stop_reading_when_there_are_to
     assert connection._flow.waiting.held_bytes == 0
 
 
-async def test_while_the_budget_of_waiting_requests_is_used_up_one_is_enough_to_stop_reading() -> None:
+async def test_one_queued_request_pauses_reading_while_the_budget_is_full() -> None:
     broker, wire, connection = connect(budget_bytes=100)
     receive(connection, FETCH + b"f")
     connection._flow.waiting.charge(100)  # by others
@@ -266,7 +266,7 @@ async def test_while_the_budget_of_waiting_requests_is_used_up_one_is_enough_to_
     assert broker.started == [b"f", b"g"]
 
 
-async def test_answers_given_at_once_do_not_recurse() -> None:
+async def test_immediate_answers_do_not_recurse() -> None:
     _, wire, connection = connect()
     connection.set_writable(writable=False)
     for _ in range(5000):
@@ -276,7 +276,7 @@ async def test_answers_given_at_once_do_not_recurse() -> None:
     assert len(wire.sent) == 5000
 
 
-async def test_more_than_may_start_in_one_turn_is_answered_in_order_in_the_next_ones() -> None:
+async def test_requests_beyond_the_turns_bound_start_in_later_turns() -> None:
     broker, wire, connection = connect()
     frames = 3 * PIPELINED_PRODUCES_MAX
     receive(connection, *[PRODUCE + b"now"] * frames)
@@ -285,7 +285,7 @@ async def test_more_than_may_start_in_one_turn_is_answered_in_order_in_the_next_
     assert len(broker.started) == len(wire.sent) == frames
 
 
-async def test_who_asks_one_thing_at_a_time_does_not_wait_for_those_who_asked_ahead() -> None:
+async def test_single_requests_do_not_wait_for_pipelined_requests_of_others() -> None:
     broker, _, first = connect()
     crowd = [ClientConnection(broker, Wire(), ConnectionContext("crowd"), first._flow) for _ in range(200)]
     for each in crowd:

@@ -1,4 +1,4 @@
-"""Every API of a broker that may not answer: an error, or a closed connection, and no state."""
+"""Every API of a fenced broker answers with an error, or closes the connection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _with_groups(version: int) -> Message:
 
 
 def _refused_request(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
-    """A request that asks for something, and what a fenced broker says of all of it."""
+    """A request, and the error code of all its rows from a fenced broker."""
     match key:
         case ApiKey.PRODUCE:
             name, topic_id = ("t", bytes(16)) if version < 13 else ("", b"i" * 16)
@@ -158,7 +158,7 @@ CLOSED = {
 
 
 def _fenced_dispatcher() -> Dispatcher:
-    """A broker's own, with all its handlers. Nothing was ever heard from a controller."""
+    """Return the dispatcher of a broker without contact to a controller."""
     services = unstarted_services()
     services.serving.limit(9_000)
     return services.dispatcher
@@ -212,7 +212,7 @@ async def test_a_fenced_broker_closes_the_connection(key: ApiKey) -> None:
             await _ask(dispatcher, key, version, b"")
 
 
-async def test_a_fenced_broker_tells_what_it_understands_and_nothing_of_the_cluster() -> None:
+async def test_a_fenced_broker_answers_api_versions_without_cluster_features() -> None:
     dispatcher = _fenced_dispatcher()
     request: Any = request_class(ApiKey.API_VERSIONS)()
     request.client_software_name = request.client_software_version = "a"

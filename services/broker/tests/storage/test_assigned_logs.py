@@ -1,4 +1,4 @@
-"""Whose turn it is to recover a log, as the image says it."""
+"""Assignments of logs to recover, from the image."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def log(epoch: int, recoverer: NodeId, recoverer_epoch: int, token: int = 1) -> 
     return WalRow(OWNER, NodeEpoch(epoch), 10, recoverer, NodeEpoch(recoverer_epoch), token)
 
 
-def test_only_what_was_given_to_this_very_process_is_its_own() -> None:
+def test_only_logs_assigned_to_this_process_are_recovered() -> None:
     image = image_with(log(1, MINE, 4), log(2, MINE, 3), log(3, OTHER, 4), log(4, MINE, 4, token=2))
     assert assigned_to(image, MINE, EPOCH) == [
         Assignment(OWNER, NodeEpoch(1), 1),
@@ -30,7 +30,7 @@ def test_only_what_was_given_to_this_very_process_is_its_own() -> None:
     ]
 
 
-def test_an_assignment_stands_until_the_log_is_closed_or_given_to_somebody_else() -> None:
+def test_an_assignment_ends_when_the_log_is_closed_or_reassigned() -> None:
     row = log(1, MINE, 4)
     image = image_with(row)
     (assignment,) = assigned_to(image, MINE, EPOCH)
@@ -48,6 +48,6 @@ def test_an_assignment_stands_until_the_log_is_closed_or_given_to_somebody_else(
     assert not is_somebody_elses(image, assignment), "its slots may still have to be deleted"
 
 
-def test_a_log_that_comes_back_to_the_same_process_is_another_assignment() -> None:
+def test_a_log_assigned_again_is_a_new_assignment() -> None:
     first = assigned_to(image_with(log(1, MINE, 4, token=1)), MINE, EPOCH)
     assert assigned_to(image_with(log(1, MINE, 4, token=3)), MINE, EPOCH) != first

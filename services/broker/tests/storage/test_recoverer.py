@@ -1,4 +1,4 @@
-"""The recoverer gives a log up only when the log's row says so."""
+"""The recoverer ends a recovery only when the log's row shows that it is over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROW = WalRow(OWNER, EPOCH, 10, MINE, EPOCH, 1)
 
 
 class Attempts:
-    """Takes the place of `recover_wal`: its first calls are refused."""
+    """Replaces `recover_wal`; refuses the first calls."""
 
     def __init__(self, image: MetadataImage, *, refusals: int, other_takes_over: bool) -> None:
         self.image = image
@@ -45,7 +45,7 @@ class Attempts:
 
 
 @pytest.mark.parametrize(("other_takes_over", "calls"), [(False, 4), (True, 1)])
-def test_a_log_that_was_not_held_is_tried_again_while_its_row_names_this_process(
+def test_a_refused_recovery_is_retried_while_the_row_names_this_process(
     monkeypatch: pytest.MonkeyPatch, other_takes_over: bool, calls: int
 ) -> None:
     image = MetadataImage()

@@ -103,7 +103,7 @@ class RequestUnderWay(PendingAnswer):
 
 
 class RequestsUnderWay:
-    """All of one broker."""
+    """The running requests of one broker."""
 
     def __init__(self, serving: Serving, clock: Clock) -> None:
         self.serving = serving
@@ -116,13 +116,13 @@ class RequestsUnderWay:
         return len(self._requests)
 
     def add(self, work: asyncio.Future[Response], epoch: int, again: BeginAgain) -> RequestUnderWay:
-        """A request that began in this serving epoch."""
+        """Add a request that began in this serving epoch."""
         request = RequestUnderWay(self, work, epoch, again)
         self._requests[request] = None
         return request
 
     def forget(self, request: RequestUnderWay) -> None:
-        """It was answered, or nobody waits for its answer."""
+        """Remove a request that was answered, or whose client has disconnected."""
         self._requests.pop(request, None)
 
     def may_leave(self, epoch: int) -> bool:

@@ -1,4 +1,4 @@
-"""The bounds on reads of old data: slots that go round, a waiting room, a speed, a deadline."""
+"""Bounds of reads of old data: rotating slots, waiting reads, rate and duration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def turns(number: int = 5) -> None:
 
 @dataclass
 class Owner:
-    """Somebody with work for slots; `served` is shared by all."""
+    """An owner that requests slots; all owners share `served`."""
 
     name: str
     served: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Owner:
 
 
 class TestSlots:
-    async def test_they_go_round_over_owners(self) -> None:
+    async def test_slots_rotate_over_owners(self) -> None:
         slots, gate, served = FairSlots(1), asyncio.Semaphore(0), list[str]()
         many, one, two = Owner("many", served), Owner("one", served), Owner("two", served)
         tasks = [asyncio.create_task(many.work(slots, gate)) for _ in range(5)]
@@ -62,7 +62,7 @@ class TestSlots:
             st.tuples(st.sampled_from("abc"), st.sampled_from(["enter", "leave", "cancel"])), max_size=60
         )
     )
-    async def test_slots_are_never_lost_nor_given_twice(self, steps: list[tuple[str, str]]) -> None:
+    async def test_no_slot_is_lost_or_granted_twice(self, steps: list[tuple[str, str]]) -> None:
         slots, gate = FairSlots(2), asyncio.Semaphore(0)
         inside: list[asyncio.Task[None]] = []
         tasks: list[asyncio.Task[None]] = []
@@ -99,7 +99,7 @@ class TestSlots:
 
 
 class SlowStream:
-    """Makes the objects behind a stream as slow as the test wants."""
+    """Delays reads of a stream's objects until the test releases them."""
 
     def __init__(self, stream: MemoryStream) -> None:
         self.gate = asyncio.Event()
@@ -132,7 +132,7 @@ async def cold_partition(batches: int = 3) -> tuple[Partition, SlowStream]:
     return partition, SlowStream(rig.stream("log"))
 
 
-async def test_only_so_many_wait() -> None:
+async def test_waiting_reads_are_bounded() -> None:
     partition, slow = await cold_partition()
     with reads(cold_reads_waiting_max=2) as (cold, telemetry):
         waiting = [asyncio.create_task(cold.read(n, partition, 0, 1000, ms_max=None)) for n in range(3)]
@@ -151,7 +151,7 @@ async def test_only_so_many_wait() -> None:
         ]
 
 
-async def test_a_read_has_a_size() -> None:
+async def test_the_size_of_a_read_is_bounded() -> None:
     partition, slow = await cold_partition()
     slow.gate.set()
     with reads(cold_read_bytes_max=1) as (cold, _):
@@ -160,7 +160,7 @@ async def test_a_read_has_a_size() -> None:
         assert len(records) == 1
 
 
-async def test_too_slow_is_an_error_or_nothing() -> None:
+async def test_a_slow_read_returns_an_error_or_no_records() -> None:
     partition, slow = await cold_partition()
     with reads(cold_read_ms_max=1) as (cold, _):
         alone = await cold.read(0, partition, 0, 1000, ms_max=None)

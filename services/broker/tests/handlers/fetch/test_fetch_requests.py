@@ -18,7 +18,7 @@ LONG_MS = 60_000
 
 
 class TestSizes:
-    async def test_the_first_batch_of_an_answer_comes_however_big(self) -> None:
+    async def test_the_first_batch_is_returned_whatever_its_size(self) -> None:
         async with FetchRig() as rig:
             for topic in "ab":
                 await rig.create(topic)
@@ -32,7 +32,7 @@ class TestSizes:
                 "only the first is let in"
             )
 
-    async def test_batches_that_fit_exactly_come_all(self) -> None:
+    async def test_batches_that_fit_exactly_are_all_returned(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
             for _ in range(3):
@@ -43,7 +43,7 @@ class TestSizes:
             answers = rig.answers(await rig.fetch([(A, 0)], partition_max_bytes=2 * size_bytes - 1))
             assert base_offsets(answers[A]) == [0]
 
-    async def test_a_negative_size_is_an_error_where_something_would_be_read(self) -> None:
+    async def test_a_negative_size_is_an_error_if_there_is_data(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
             await rig.append("a")
@@ -59,13 +59,13 @@ class TestSizes:
             (topic,) = (await rig.fetch([(A, 0), (A, 1)])).responses
             assert [base_offsets(one) for one in topic.partitions] == [[1]], "what was said last"
 
-    async def test_an_offset_within_a_batch_brings_the_batch(self) -> None:
+    async def test_an_offset_within_a_batch_returns_the_batch(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
             await rig.append("a", records=10)
             assert base_offsets(rig.answers(await rig.fetch([(A, 7)]))[A]) == [0]
 
-    async def test_while_clients_do_not_read_answers_are_one_batch(self) -> None:
+    async def test_answers_have_one_batch_while_clients_do_not_read(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
             for _ in range(3):
@@ -73,14 +73,14 @@ class TestSizes:
             rig.backlog.replace(0, 1 << 30)
             assert base_offsets(rig.answers(await rig.fetch([(A, 0)]))[A]) == [0]
 
-    async def test_a_fetch_of_too_many_partitions_is_no_request(self) -> None:
+    async def test_a_fetch_of_too_many_partitions_is_malformed(self) -> None:
         async with FetchRig(settings=BrokerSettings(fetch_partitions_max=2)) as rig:
             with pytest.raises(KafkaWireError, match="raise fetch_partitions_max"):
                 rig.start([(("a", index), 0) for index in range(3)])
 
 
 class TestWaiting:
-    async def test_bytes_of_all_partitions_count(self) -> None:
+    async def test_min_bytes_counts_all_partitions(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
             await rig.create("b")
@@ -92,7 +92,7 @@ class TestWaiting:
             answers = rig.answers(await waiting)
             assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], [0])
 
-    async def test_an_error_does_not_wait(self) -> None:
+    async def test_an_error_is_answered_immediately(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
             await rig.create("b", leader=OTHER_NODE)
@@ -101,7 +101,7 @@ class TestWaiting:
             assert answers[A].error_code == 0
 
     @pytest.mark.parametrize("epoch", [-1, 0])
-    async def test_a_topic_that_nobody_has_waits_with_the_others_and_not_alone(self, epoch: int) -> None:
+    async def test_an_unknown_topic_waits_only_with_other_topics(self, epoch: int) -> None:
         """As Kafka: else a client that goes on asking for a deleted topic would ask in a tight loop."""
         async with FetchRig() as rig:
             await rig.create("a")
@@ -117,11 +117,11 @@ class TestWaiting:
             alone = await rig.fetch([(nowhere, 0)], max_wait_ms=LONG_MS, version=12, epoch=epoch)
             assert rig.answers(alone)[nowhere].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    async def test_a_session_of_nothing_is_answered_at_once(self) -> None:
+    async def test_an_empty_session_is_answered_immediately(self) -> None:
         async with FetchRig() as rig:
             assert (await rig.fetch(max_wait_ms=LONG_MS, epoch=0)).responses == []
 
-    async def test_a_full_house_answers_at_once(self) -> None:
+    async def test_fetches_beyond_the_parking_bound_are_answered_immediately(self) -> None:
         async with FetchRig(settings=BrokerSettings(parked_fetches_max=1)) as rig:
             await rig.create("a")
             waiting = rig.start([(A, 0)], max_wait_ms=LONG_MS)
@@ -132,7 +132,7 @@ class TestWaiting:
             await waiting
             assert dict(rig.telemetry.gauges("ponor_fetches_parked"))[()] == 0
 
-    async def test_what_was_there_before_the_wait_counts_and_comes_too(self) -> None:
+    async def test_data_from_before_the_wait_counts_and_is_returned(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
             await rig.append("a")
@@ -145,7 +145,7 @@ class TestWaiting:
 
 
 class TestEpochs:
-    async def test_a_client_with_another_leader_epoch_is_told_where_to_go(self) -> None:
+    async def test_an_outdated_leader_epoch_gets_a_leader_hint(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a", epoch=3)
             for version, has_hint in ((16, True), (15, False)):
@@ -158,7 +158,7 @@ class TestEpochs:
             assert (newer.error_code, newer.current_leader) == (ErrorCode.UNKNOWN_LEADER_EPOCH, None)
             assert rig.answers(await rig.fetch([(A, 0)], leader_epoch=3))[A].error_code == 0
 
-    async def test_a_reader_of_another_history_is_told_where_it_parts(self) -> None:
+    async def test_a_diverging_reader_gets_the_point_of_divergence(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a", epoch=1)
             for _ in range(5):
@@ -191,7 +191,7 @@ class TestEpochs:
 
 
 class TestOldData:
-    async def test_it_is_read_and_answered_beside_new_data(self) -> None:
+    async def test_old_data_is_returned_together_with_new_data(self) -> None:
         async with FetchRig() as rig:
             for topic in "ab":
                 await rig.create(topic)
@@ -200,7 +200,7 @@ class TestOldData:
             answers = rig.answers(await rig.fetch([(A, 0), (B, 0)]))
             assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], [0])
 
-    async def test_it_is_read_in_a_session_too(self) -> None:
+    async def test_old_data_is_returned_in_a_session(self) -> None:
         async with FetchRig() as rig:
             for topic in "ab":
                 await rig.create(topic)
@@ -213,7 +213,7 @@ class TestOldData:
             third = await rig.fetch([(A, 1)], session_id=first.session_id, epoch=2)
             assert rig.answers(third) == {}
 
-    async def test_one_fetch_reads_so_many_partitions_and_the_next_one_the_others(
+    async def test_a_fetch_reads_a_bounded_number_of_cold_partitions(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Few bytes of each of many: they do not take the places of other clients' reads."""
@@ -233,13 +233,11 @@ class TestOldData:
             read = [key for key, one in rig.answers(second).items() if base_offsets(one)]
             assert read == [("a", index) for index in range(20, 30)]
 
-    async def test_what_a_parked_fetch_reads_is_of_its_own_trace(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Whoever appends wakes it, and what came may have left memory again: then it is read in the reader's context, not in the writer's."""
+    async def test_a_parked_fetch_reads_in_its_own_trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An append wakes the fetch. If its data was evicted again, it is read in the context of the fetch, not of the append."""
         async with FetchRig() as rig:
             await rig.create("a")
-            stream, whose = rig.data_stream("a"), contextvars.ContextVar("whose", default="nobody's")
+            stream, whose = rig.data_stream("a"), contextvars.ContextVar("whose", default="none")
             read = stream.fetch
             seen: list[str] = []
 
@@ -256,7 +254,7 @@ class TestOldData:
             assert base_offsets(rig.answers(await waiting)[A]) == [0]
             assert seen == ["the reader's"]
 
-    async def test_a_session_that_went_on_gets_no_batches_of_the_request_before(self) -> None:
+    async def test_an_overtaken_request_returns_no_batches(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
             await rig.append("a")

@@ -19,7 +19,7 @@ Told = tuple[int, int, int]
 
 @dataclass
 class SessionClient:
-    """Kafka's client side of a session: tells changes, believes what it is told."""
+    """Kafka's client side of a session: sends changes and applies the answers."""
 
     rig: FetchRig
     session_id: int = 0
@@ -132,7 +132,7 @@ class Story:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ACTIONS, max_size=40))
-async def test_a_clients_view_is_the_full_state(actions: list[tuple[str, int]]) -> None:
+async def test_the_clients_view_equals_the_full_state(actions: list[tuple[str, int]]) -> None:
     async with FetchRig() as rig:
         await rig.create("t", PARTITIONS)
         story = Story(rig)

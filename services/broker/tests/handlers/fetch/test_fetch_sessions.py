@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) as a client lives through them."""
+"""Fetch sessions (KIP-227) from a client's view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def begin(rig: FetchRig, *keys: tuple[str, int], offset: int = 0) -> Fetch
     return await rig.fetch([(key, offset) for key in keys], epoch=0)
 
 
-async def test_a_full_fetch_gives_a_session_and_every_partition() -> None:
+async def test_a_full_fetch_returns_a_session_and_every_partition() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         await rig.create("b")
@@ -31,7 +31,7 @@ async def test_a_full_fetch_gives_a_session_and_every_partition() -> None:
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 13, 18])
-async def test_later_answers_tell_only_what_changed(version: int) -> None:
+async def test_incremental_answers_contain_only_changes(version: int) -> None:
     async with FetchRig(version=version) as rig:
         for topic in "abc":
             await rig.create(topic)
@@ -46,7 +46,7 @@ async def test_later_answers_tell_only_what_changed(version: int) -> None:
         assert rig.answers(await rig.fetch([(B, 3)], session_id=session_id, epoch=3)) == {}
 
 
-async def test_data_is_told_again_until_the_client_moves_on() -> None:
+async def test_data_is_sent_again_until_the_fetch_offset_advances() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         await rig.append("a")
@@ -55,13 +55,13 @@ async def test_data_is_told_again_until_the_client_moves_on() -> None:
             assert base_offsets(rig.answers(await rig.fetch(session_id=session_id, epoch=epoch))[A]) == [0]
 
 
-async def test_partitions_come_and_go() -> None:
+async def test_partitions_are_added_and_removed() -> None:
     async with FetchRig() as rig:
         for topic in "abc":
             await rig.create(topic)
         session_id = (await begin(rig, A)).session_id
         added = await rig.fetch([(B, 0), (C, 0)], session_id=session_id, epoch=1)
-        assert list(rig.answers(added)) == [B, C], "what is new is told once, whatever it has"
+        assert list(rig.answers(added)) == [B, C], "a new partition is reported once, with or without data"
         for topic in "abc":
             await rig.append(topic)
         left = await rig.fetch(session_id=session_id, epoch=2, forgotten=[A, B, ("never", 3)])
@@ -85,7 +85,7 @@ async def test_epochs_count_up_and_wrap_to_one() -> None:
         assert (await rig.fetch(session_id=session_id, epoch=1)).error_code == 0
 
 
-async def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
+async def test_invalid_session_requests_are_refused_without_effect() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         session_id = (await begin(rig, A)).session_id
@@ -100,7 +100,7 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
         assert (right.error_code, list(right.responses)) == (0, [])
 
 
-async def test_a_session_ends_with_a_full_fetch_of_its_name() -> None:
+async def test_a_full_fetch_ends_the_named_session() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         first = (await begin(rig, A)).session_id
@@ -112,7 +112,7 @@ async def test_a_session_ends_with_a_full_fetch_of_its_name() -> None:
         assert len(rig.sessions) == 0
 
 
-async def test_a_fetch_that_waits_wakes_for_its_partitions_only() -> None:
+async def test_a_parked_fetch_wakes_only_for_its_partitions() -> None:
     async with FetchRig() as rig:
         for topic in "abc":
             await rig.create(topic)
@@ -144,8 +144,8 @@ async def test_min_bytes_are_counted_over_all_partitions() -> None:
         }
 
 
-async def test_who_goes_on_with_a_session_ends_the_wait_of_who_was_there() -> None:
-    """Sessions belong to the broker: a client that reconnects goes on where its old connection still waits."""
+async def test_a_request_that_continues_a_session_ends_the_former_wait() -> None:
+    """Sessions belong to the broker: a reconnected client continues while its old connection still waits."""
     async with FetchRig() as rig:
         await rig.create("a")
         session_id = (await begin(rig, A)).session_id
@@ -156,7 +156,7 @@ async def test_who_goes_on_with_a_session_ends_the_wait_of_who_was_there() -> No
         assert (await waiting).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-async def test_a_client_that_is_gone_leaves_a_session_that_goes_on() -> None:
+async def test_a_session_survives_a_disconnect() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         session_id = (await begin(rig, A)).session_id
@@ -168,7 +168,7 @@ async def test_a_client_that_is_gone_leaves_a_session_that_goes_on() -> None:
         assert list(rig.answers(await rig.fetch(session_id=session_id, epoch=2))) == [A]
 
 
-async def test_errors_are_told_at_once_each_time_and_what_follows_them_once() -> None:
+async def test_errors_are_sent_immediately_and_the_recovery_once() -> None:
     async with FetchRig() as rig:
         await rig.create("a", epoch=3)
         session_id = (await begin(rig, A)).session_id
@@ -186,7 +186,7 @@ async def test_errors_are_told_at_once_each_time_and_what_follows_them_once() ->
         assert rig.answers(await rig.fetch(session_id=session_id, epoch=4)) == {}
 
 
-async def test_a_move_wakes_a_fetch_that_waits() -> None:
+async def test_a_move_wakes_a_parked_fetch() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         session_id = (await begin(rig, A)).session_id
@@ -195,7 +195,7 @@ async def test_a_move_wakes_a_fetch_that_waits() -> None:
         assert rig.answers(await waiting)[A].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_topic_made_again_is_another_topic() -> None:
+async def test_a_recreated_topic_is_another_topic() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         await rig.append("a")
@@ -212,8 +212,8 @@ async def test_a_topic_made_again_is_another_topic() -> None:
         assert base_offsets(rig.answers(new)[A]) == [0]
 
 
-async def test_nobody_starves() -> None:
-    """Answers of one batch each go round over all partitions that have data."""
+async def test_no_partition_starves() -> None:
+    """Answers of one batch each rotate over all partitions with data."""
     async with FetchRig() as rig:
         for topic in "abc":
             await rig.create(topic)
@@ -233,7 +233,7 @@ async def test_nobody_starves() -> None:
         assert order == ["b", "c", "a", "b", "c", "a", "b", "c"]
 
 
-async def test_a_thousand_partitions_at_rest_are_not_looked_at() -> None:
+async def test_a_thousand_idle_partitions_are_not_checked() -> None:
     async with FetchRig(session_bytes_max=1 << 22) as rig:
         await rig.create("many", 1000)
         keys = [("many", index) for index in range(1000)]
@@ -248,7 +248,7 @@ async def test_a_thousand_partitions_at_rest_are_not_looked_at() -> None:
         assert session.due == []
 
 
-async def test_sleeping_sessions_cost_a_busy_partition_one_call() -> None:
+async def test_idle_sessions_cost_a_busy_partition_one_call() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         for _ in range(3):
@@ -259,7 +259,7 @@ async def test_sleeping_sessions_cost_a_busy_partition_one_call() -> None:
         assert len(partition._watchers) == 0
 
 
-async def test_nothing_is_watched_for_who_got_no_session() -> None:
+async def test_a_refused_session_watches_no_partition() -> None:
     async with FetchRig(slots_max=0) as rig:
         await rig.create("a")
         assert (await begin(rig, A)).session_id == 0
@@ -274,7 +274,7 @@ async def test_nothing_is_watched_for_who_got_no_session() -> None:
 
 
 class TestSlots:
-    async def test_an_old_session_yields_to_a_larger_one_only(self) -> None:
+    async def test_an_old_session_is_evicted_only_by_a_larger_one(self) -> None:
         async with FetchRig(slots_max=2) as rig:
             await rig.create("a", 4)
             small = (await begin(rig, ("a", 0))).session_id
@@ -291,7 +291,7 @@ class TestSlots:
             assert (await rig.fetch(session_id=large, epoch=2)).error_code == 0
             assert (await begin(rig, ("a", 0), ("a", 1), ("a", 2))).session_id == 0
 
-    async def test_who_was_silent_for_two_minutes_yields_to_anybody(self) -> None:
+    async def test_an_idle_session_is_evicted_by_any_new_one(self) -> None:
         async with FetchRig(slots_max=1) as rig:
             await rig.create("a", 2)
             first = (await begin(rig, ("a", 0), ("a", 1))).session_id
@@ -302,7 +302,7 @@ class TestSlots:
             assert (await rig.fetch(session_id=first, epoch=1)).error_code == 70
             assert dict(rig.telemetry.counters("ponor_fetch_sessions_evicted_total"))[()] == 1
 
-    async def test_a_session_that_grew_is_judged_by_its_new_size(self) -> None:
+    async def test_a_grown_session_is_charged_its_new_size(self) -> None:
         async with FetchRig(slots_max=2) as rig:
             await rig.create("a", 3)
             first = (await begin(rig, ("a", 0))).session_id
@@ -315,7 +315,7 @@ class TestSlots:
             assert (await rig.fetch(session_id=first, epoch=2)).error_code == 0
             assert (await rig.fetch(session_id=second, epoch=2)).error_code == 70
 
-    async def test_memory_is_bounded_for_one_and_for_all(self) -> None:
+    async def test_memory_of_one_and_of_all_sessions_is_bounded(self) -> None:
         async with FetchRig(slots_max=100, session_bytes_max=4_000, sessions_bytes_max=10_000) as rig:
             await rig.create("a", 10)
             keys = [("a", index) for index in range(10)]

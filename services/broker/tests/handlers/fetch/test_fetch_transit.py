@@ -1,4 +1,4 @@
-"""Fetches that meet a partition on the move: what waits, what does not, and what they are told in the end."""
+"""Fetches of a partition that moves: which ones wait, and their answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def turns(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-async def test_until_its_streams_may_be_closed_a_partition_is_read() -> None:
+async def test_a_sealed_partition_is_readable_until_its_streams_may_be_closed() -> None:
     async with FetchRig() as rig:
         await rig.create("t")
         await rig.append("t")
@@ -32,7 +32,7 @@ async def test_until_its_streams_may_be_closed_a_partition_is_read() -> None:
         assert (one.error_code, one.high_watermark) == (ErrorCode.NONE, 1)
 
 
-async def test_a_full_fetch_waits_and_is_told_the_new_leader() -> None:
+async def test_a_full_fetch_waits_for_the_move_and_names_the_new_leader() -> None:
     async with FetchRig() as rig:
         await rig.create("t")
         await rig.create("u")
@@ -53,7 +53,7 @@ async def test_a_full_fetch_waits_and_is_told_the_new_leader() -> None:
         assert base_offsets(answers["u", 0]) == [0]
 
 
-async def test_an_incremental_fetch_leaves_out_what_is_on_the_move() -> None:
+async def test_an_incremental_fetch_omits_partitions_that_move() -> None:
     async with FetchRig() as rig:
         await rig.create("t")
         await rig.create("u")
@@ -72,7 +72,7 @@ async def test_an_incremental_fetch_leaves_out_what_is_on_the_move() -> None:
         assert ("u", 0) not in answers
 
 
-async def test_a_fetch_that_waited_for_data_when_the_move_began_is_answered_when_it_ended() -> None:
+async def test_a_parked_fetch_is_answered_when_the_move_ends() -> None:
     async with FetchRig() as rig:
         await rig.create("t")
         waiting = rig.start([(("t", 0), 0)], max_wait_ms=20_000)
@@ -82,7 +82,7 @@ async def test_a_fetch_that_waited_for_data_when_the_move_began_is_answered_when
         assert rig.answers(await waiting)["t", 0].error_code == NOT_LEADER
 
 
-async def test_a_move_that_ends_where_it_began_is_a_wait_and_nothing_else() -> None:
+async def test_a_cancelled_move_only_delays_a_fetch() -> None:
     async with FetchRig() as rig:
         await rig.create("t")
         await rig.append("t")
@@ -96,7 +96,7 @@ async def test_a_move_that_ends_where_it_began_is_a_wait_and_nothing_else() -> N
         assert rig.partition("t").leader_epoch == 1
 
 
-async def test_nobody_waits_longer_than_is_allowed() -> None:
+async def test_the_wait_for_a_moving_partition_is_bounded() -> None:
     async with FetchRig(settings=BrokerSettings(park_ms_max=10)) as rig:
         await rig.create("t")
         await rig.begin_move("t")
@@ -107,7 +107,7 @@ async def test_nobody_waits_longer_than_is_allowed() -> None:
         assert again.done(), "once is enough: the partition is not waited for any more"
 
 
-async def test_who_asks_the_target_before_it_has_heard_of_its_election_waits_too() -> None:
+async def test_a_fetch_at_the_target_waits_for_its_election() -> None:
     async with FetchRig() as rig:
         await rig.create("t", leader=OTHER_NODE)
         await rig.begin_move("t", target=NODE)
@@ -118,7 +118,7 @@ async def test_who_asks_the_target_before_it_has_heard_of_its_election_waits_too
         assert rig.answers(await waiting)["t", 0].error_code == ErrorCode.NONE
 
 
-async def test_a_topic_that_is_deleted_on_the_move_is_gone() -> None:
+async def test_a_topic_deleted_during_a_move_is_unknown() -> None:
     async with FetchRig() as rig:
         await rig.create("t")
         await rig.begin_move("t")

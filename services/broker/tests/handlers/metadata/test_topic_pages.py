@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: every partition once, whatever the size of a page."""
+"""DescribeTopicPartitions returns every partition once for any page size."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_pages_hold_every_partition_once_and_in_order(
     assert seen == [(name, number) for name in sorted(sizes) for number in range(sizes[name])]
 
 
-async def test_topics_in_error_and_cursors_that_were_made_up() -> None:
+async def test_unknown_topics_and_invalid_cursors() -> None:
     kit = ImageKit()
     kit.put_topic("t", 3)
     page = await ask(kit, "t", "none", "bad name", "t", limit=1)
@@ -74,7 +74,7 @@ async def test_topics_in_error_and_cursors_that_were_made_up() -> None:
     assert (topic.error_code, list(topic.partitions)) == (ErrorCode.NONE, [])
 
 
-async def test_a_leader_that_is_away_and_a_page_too_large() -> None:
+async def test_a_partition_without_leader_and_an_oversized_limit() -> None:
     kit = ImageKit()
     kit.put_topic("t", PARTITIONS_MAX + 1)
     kit.put_broker(NODE, fenced=True)

@@ -1,4 +1,4 @@
-"""What clients ask about the ends and the size of a log, answered by the real handlers over a real partition."""
+"""ListOffsets, DeleteRecords, DescribeLogDirs and DescribeProducers over a real partition."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NONE, UNSUPPORTED = ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION
 
 @dataclass
 class OnePartition:
-    """Of the manager, the look-ups."""
+    """The look-ups of the partition manager, for one partition."""
 
     partition: Partition
 
@@ -56,7 +56,7 @@ class OnePartition:
 
 
 async def manager() -> PartitionManager:
-    """Offsets 0..4 with timestamps 10, 40, 30, 20, 40, of which the first was deleted; the third batch is producer 7's."""
+    """Return a manager with offsets 0..4 and timestamps 10, 40, 30, 20, 40. The first record is deleted; the third batch has producer 7."""
     partition = await PartitionRig().open()
     for timestamps, producer in (((10, 40), -1), ((30,), -1), ((20, 40), 7)):
         records = [(at, b"k", b"v") for at in timestamps]
@@ -106,7 +106,7 @@ async def test_every_special_timestamp_in_every_version(
     ("timestamp", "new_start", "found"),
     [(20, 3, (3, 20)), (20, 5, (-1, -1)), (-3, 3, (4, 40)), (-3, 5, (-1, -1))],
 )
-async def test_a_search_goes_on_where_the_log_begins_by_then(
+async def test_a_search_continues_at_the_new_log_start(
     timestamp: int, new_start: int, found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partitions = await manager()
@@ -116,7 +116,7 @@ async def test_a_search_goes_on_where_the_log_begins_by_then(
     fetch = stream.fetch
 
     async def fetch_late(start_offset: int, max_bytes: int) -> list[StreamRecord]:
-        """Retention and its trim come first."""
+        """Delete and trim before the fetch."""
         if partition.log_start_offset < new_start:
             await partition.delete_records(new_start)
             await stream.trim(new_start)

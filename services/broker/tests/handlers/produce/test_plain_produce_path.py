@@ -1,4 +1,4 @@
-"""The short way of Produce requests against the long one: same answers, same bytes in the log, whatever the topic's settings and the bytes are."""
+"""The fast path of Produce against the general path: same answers and same bytes in the log for any configs and requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Producer:
         return made
 
     def frame(self, number: int) -> bytes:
-        """A request, most of them good."""
+        """Draw a request; most are valid."""
         rng = self.rng
         batch = self.batch()
         kind = rng.randrange(12)
@@ -80,7 +80,7 @@ async def _client(config: TopicConfig, *, is_short: bool) -> Client:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-async def test_nobody_can_tell_which_way_a_request_took(name: str) -> None:
+async def test_both_paths_give_the_same_answers_and_bytes(name: str) -> None:
     for seed in range(12):
         rng = random.Random(f"{name} {seed}")
         short = await _client(CONFIGS[name], is_short=True)
@@ -118,7 +118,7 @@ def counted(telemetry: Telemetry) -> list[int]:
     return [value for _, value in telemetry.counters("ponor_kafka_requests_total")]
 
 
-async def test_good_requests_do_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plain_requests_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[PlainPending | None] = []
     start = PlainProduceHandler.start
 
@@ -146,7 +146,7 @@ async def test_good_requests_do_take_the_short_way(monkeypatch: pytest.MonkeyPat
     assert client.wire.outcomes() == [(number, [(0, 2 * number)]) for number in range(4)]
 
 
-async def test_a_request_that_is_traced_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_traced_request_takes_the_general_path(monkeypatch: pytest.MonkeyPatch) -> None:
     client = await _client(TopicConfig(), is_short=True)
 
     class EverythingTraced:

@@ -77,7 +77,7 @@ class OnePartition:
 
 @dataclass
 class Wire:
-    """What the client gets: answers by correlation id, and their order."""
+    """Answers to the client by correlation id, and their order."""
 
     answers: dict[int, list[PartitionProduceResponse]] = field(default_factory=dict)
     ended: list[str | BaseException] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Wire:
             self.answers[number] = [row for topic in response.responses for row in topic.partition_responses]
 
     def want_reading(self, *, wanted: bool) -> None:
-        """Frames are given whatever it says."""
+        """Accept frames regardless of backpressure."""
 
     def end(self, reason: str | BaseException) -> None:
         self.ended.append(reason)
@@ -107,7 +107,7 @@ class Wire:
 
 
 class Client:
-    """A connection to a broker that leads one partition, whose disk is in the test's hands."""
+    """A connection to a broker that leads one partition; the test controls its disk."""
 
     def __init__(self, rig: PartitionRig, partition: Partition, *, is_short: bool) -> None:
         self.wire = Wire()
@@ -145,7 +145,7 @@ Connect = Callable[[], Awaitable[tuple[Partition, Client]]]
 
 @pytest.fixture(params=[True, False], ids=["short way", "long way"])
 def connect(request: pytest.FixtureRequest) -> Connect:
-    """A partition and a client of it. Nobody can tell which way a request takes."""
+    """A partition and a client of it, on the fast path and on the general path."""
 
     async def connected() -> tuple[Partition, Client]:
         rig = PartitionRig()
@@ -158,7 +158,7 @@ def connect(request: pytest.FixtureRequest) -> Connect:
 def produce(
     number: int, *rows: tuple[int, Buffer], acks: int = -1, timeout_ms: int = 30_000, topic: str = "t"
 ) -> bytes:
-    """A request with this correlation id; one batch of one record for partition 0 unless said otherwise."""
+    """Return a request with this correlation id; by default one batch of one record for partition 0."""
     data = [PartitionProduceData(*row) for row in rows or [(0, batch().view)]]
     request = ProduceRequest(None, acks, timeout_ms, [TopicProduceData(topic, partition_data=data)])
     return encode_request_header(ApiKey.PRODUCE, VERSION, number, "client") + encode(request, VERSION)
@@ -185,7 +185,7 @@ async def test_pipelined_requests_are_answered_together_when_their_group_is_dura
     assert next(client.telemetry.counters("ponor_kafka_requests_total"))[1] == 3
 
 
-async def test_when_the_log_fails_in_the_middle_of_a_group_the_rest_is_refused_and_nothing_is_lost(
+async def test_a_log_failure_refuses_the_remaining_appends(
     connect: Connect,
 ) -> None:
     partition, client = await connect()
@@ -203,7 +203,7 @@ async def test_when_the_log_fails_in_the_middle_of_a_group_the_rest_is_refused_a
     assert not client.wire.ended
 
 
-async def test_partitions_of_one_request_have_outcomes_of_their_own(connect: Connect) -> None:
+async def test_partitions_of_one_request_have_separate_outcomes(connect: Connect) -> None:
     _, client = await connect()
     client.log.hold = True
     damaged = bytearray(batch().view)
@@ -227,7 +227,7 @@ async def test_partitions_of_one_request_have_outcomes_of_their_own(connect: Con
     ]
 
 
-async def test_a_refusal_waits_for_the_answers_before_it(connect: Connect) -> None:
+async def test_a_refusal_is_sent_after_earlier_answers(connect: Connect) -> None:
     _, client = await connect()
     client.log.hold = True
     client.send(produce(1), produce(2, topic="unknown"), produce(3, acks=7))
@@ -242,7 +242,7 @@ async def test_a_refusal_waits_for_the_answers_before_it(connect: Connect) -> No
     ]
 
 
-async def test_without_acknowledgement_nothing_is_answered_and_a_refusal_closes(connect: Connect) -> None:
+async def test_acks_0_gets_no_answer_and_a_refusal_closes_the_connection(connect: Connect) -> None:
     partition, client = await connect()
     client.send(produce(1, acks=0), produce(2), produce(3, acks=0))
     await settle()
@@ -267,7 +267,7 @@ async def test_a_repeat_is_answered_with_the_first_offset_when_that_is_durable(c
     assert partition.log_end_offset == 2
 
 
-async def test_a_request_that_is_not_durable_in_time_says_so_and_its_append_stays(connect: Connect) -> None:
+async def test_a_late_request_times_out_and_its_append_stays(connect: Connect) -> None:
     partition, client = await connect()
     client.log.hold = True
     client.send(produce(1, timeout_ms=200), produce(2, timeout_ms=0), produce(3, timeout_ms=60_000))
@@ -286,7 +286,7 @@ async def test_a_request_that_is_not_durable_in_time_says_so_and_its_append_stay
     assert client.flow.in_flight.held_bytes == 0
 
 
-async def test_deadlines_end_in_their_order_and_forget_what_is_answered() -> None:
+async def test_deadlines_expire_in_order_and_skip_answered_requests() -> None:
     class Request:
         def __init__(self, received_ns: int) -> None:
             self.received_ns = received_ns
@@ -311,7 +311,7 @@ async def test_deadlines_end_in_their_order_and_forget_what_is_answered() -> Non
     assert deadlines._timer is None
 
 
-async def test_a_client_with_another_timeout_in_each_request_leaves_few_of_them_behind() -> None:
+async def test_different_timeouts_share_few_queues() -> None:
     class Answered:
         received_ns = 0
         is_answered = True
@@ -328,7 +328,7 @@ async def test_a_client_with_another_timeout_in_each_request_leaves_few_of_them_
     assert sum(map(len, deadlines._waiting.values())) < 1_000
 
 
-async def test_a_malformed_request_leaves_nothing_of_itself_behind(connect: Connect) -> None:
+async def test_a_malformed_request_appends_nothing(connect: Connect) -> None:
     partition, client = await connect()
     client.send(produce(1), produce(2)[:-5], produce(3))
     await settle()
@@ -337,7 +337,7 @@ async def test_a_malformed_request_leaves_nothing_of_itself_behind(connect: Conn
     assert partition.high_watermark == 1
 
 
-async def test_requests_leave_nothing_to_the_garbage_collector(connect: Connect) -> None:
+async def test_requests_create_no_reference_cycles(connect: Connect) -> None:
     _, client = await connect()
     for number in range(3):
         await _exchange(client, number)
@@ -354,7 +354,7 @@ async def _exchange(client: Client, number: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_template_of_a_success_is_what_the_codec_writes(version: int) -> None:
+def test_the_success_template_equals_the_codecs_bytes(version: int) -> None:
     answers = ProduceAnswers(Topics(lambda: PartitionRig().image))
     header = RequestHeader(ApiKey.PRODUCE, version, 0, "client", 0)
     for topic in ("t", "x" * 249) if version < TOPIC_ID_MIN else (bytes(range(16)), b"\xff" * 16):

@@ -1,4 +1,4 @@
-"""Produce requests for a partition that is sealed: they wait, in their order, for what becomes of it."""
+"""Produce requests for a sealed partition wait in order for the end of the move."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Sealed = Callable[[], Awaitable[tuple[Partition, Client]]]
 
 @pytest.fixture(params=[True, False], ids=["short way", "long way"])
 def sealed(request: pytest.FixtureRequest) -> Sealed:
-    """A client of a partition that has three records of a producer, and takes no more."""
+    """A client of a sealed partition with three records of a producer."""
 
     async def connected() -> tuple[Partition, Client]:
         rig = PartitionRig()
@@ -40,7 +40,7 @@ def sealed(request: pytest.FixtureRequest) -> Sealed:
     return connected
 
 
-async def test_what_waits_is_appended_in_its_order_when_the_move_is_taken_back(sealed: Sealed) -> None:
+async def test_parked_batches_are_appended_in_order_after_a_cancelled_move(sealed: Sealed) -> None:
     partition, client = await sealed()
     client.send(*(produce(number) for number in range(1, 4)))
     await settle()
@@ -53,7 +53,7 @@ async def test_what_waits_is_appended_in_its_order_when_the_move_is_taken_back(s
     assert client.flow.in_flight.held_bytes == 0
 
 
-async def test_requests_that_waited_are_appended_over_several_turns_and_a_new_one_does_not_overtake_them(
+async def test_parked_requests_are_appended_before_new_ones(
     sealed: Sealed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transit_parking, "CALLS_PER_TURN_MAX", 4)
@@ -71,7 +71,7 @@ async def test_requests_that_waited_are_appended_over_several_turns_and_a_new_on
     assert partition.log_end_offset == 3 + 12
 
 
-async def test_a_repeat_that_waited_is_told_the_first_offset(sealed: Sealed) -> None:
+async def test_a_parked_repeat_gets_the_first_offset(sealed: Sealed) -> None:
     partition, client = await sealed()
     client.send(produce(1, (0, batch(3, producer_id=PRODUCER, epoch=0, sequence=0).view)))
     await settle()
@@ -82,7 +82,7 @@ async def test_a_repeat_that_waited_is_told_the_first_offset(sealed: Sealed) -> 
     assert partition.log_end_offset == 3
 
 
-async def test_what_waits_is_refused_when_the_partition_is_gone(sealed: Sealed) -> None:
+async def test_parked_batches_are_refused_when_the_partition_moved(sealed: Sealed) -> None:
     partition, client = await sealed()
     client.send(produce(1), produce(2))
     await settle()
@@ -92,7 +92,7 @@ async def test_what_waits_is_refused_when_the_partition_is_gone(sealed: Sealed) 
     assert client.wire.outcomes() == [(1, [(NOT_LEADER, -1)]), (2, [(NOT_LEADER, -1)])]
 
 
-async def test_other_partitions_of_the_request_are_judged_at_once(sealed: Sealed) -> None:
+async def test_other_partitions_of_the_request_are_processed_immediately(sealed: Sealed) -> None:
     _, client = await sealed()
     client.send(produce(1, (0, batch().view), (7, batch().view)))
     await settle()
@@ -102,8 +102,8 @@ async def test_other_partitions_of_the_request_are_judged_at_once(sealed: Sealed
     assert client.wire.outcomes() == [(1, [(NOT_LEADER, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)])]
 
 
-async def test_who_is_gone_has_appended_nothing(sealed: Sealed) -> None:
-    """It may send the same again over another connection, without a number by which it could be known."""
+async def test_a_disconnected_clients_parked_batch_is_not_appended(sealed: Sealed) -> None:
+    """The client may repeat the batch over another connection, without a producer id."""
     partition, client = await sealed()
     client.send(produce(1))
     await settle()
@@ -114,7 +114,7 @@ async def test_who_is_gone_has_appended_nothing(sealed: Sealed) -> None:
     assert partition.log_end_offset == 3
 
 
-async def test_what_was_answered_as_late_is_not_appended_afterwards(sealed: Sealed) -> None:
+async def test_a_timed_out_parked_batch_is_not_appended(sealed: Sealed) -> None:
     partition, client = await sealed()
     client.send(produce(1, timeout_ms=100))
     client.clock.now_ms += 1_000
@@ -127,7 +127,7 @@ async def test_what_was_answered_as_late_is_not_appended_afterwards(sealed: Seal
     assert partition.log_end_offset == 3
 
 
-async def test_without_acknowledgement_requests_wait_in_their_order(sealed: Sealed) -> None:
+async def test_acks_0_requests_wait_in_order(sealed: Sealed) -> None:
     partition, client = await sealed()
     client.send(produce(1, acks=0), produce(2, acks=0), produce(3))
     await settle()
@@ -141,7 +141,7 @@ async def test_without_acknowledgement_requests_wait_in_their_order(sealed: Seal
     assert client.flow.in_flight.held_bytes == 0
 
 
-async def test_without_acknowledgement_a_refusal_after_the_wait_ends_the_connection(sealed: Sealed) -> None:
+async def test_acks_0_a_refusal_after_the_wait_closes_the_connection(sealed: Sealed) -> None:
     partition, client = await sealed()
     client.send(produce(1, acks=0), produce(2, acks=0))
     await settle()
@@ -155,7 +155,7 @@ async def test_without_acknowledgement_a_refusal_after_the_wait_ends_the_connect
     assert client.flow.in_flight.held_bytes == 0
 
 
-async def test_without_acknowledgement_and_without_room_the_connection_ends_at_once(sealed: Sealed) -> None:
+async def test_acks_0_without_room_closes_the_connection(sealed: Sealed) -> None:
     _, client = await sealed()
     client.partitions.parking._bytes_max = 0
     client.send(produce(1, acks=0))
@@ -164,8 +164,8 @@ async def test_without_acknowledgement_and_without_room_the_connection_ends_at_o
     assert "moves to another broker" in str(reason)
 
 
-async def test_what_waited_is_traced_to_its_own_request(sealed: Sealed) -> None:
-    """Whoever tells that the partition has settled may be in the middle of another request."""
+async def test_a_parked_request_is_traced_to_its_own_span(sealed: Sealed) -> None:
+    """`settled` may be called while another request is processed."""
     partition, client = await sealed()
     kept = InMemorySpanExporter()
     stop = export_spans(client.telemetry, kept, Resource.get_empty(), ALWAYS_ON)

@@ -84,7 +84,7 @@ class CleaningRig:
         self.partition.log.roll(self.rig.clock.now_ms)
 
     async def clean(self) -> int:
-        """Clean as long as there is something to clean, then trim as housekeeping does; returns how many passes that took."""
+        """Clean until nothing is dirty, then trim as maintenance does; return the number of passes."""
         assert self.partition is not None
         passes = 0
         while await self.cleaner.round():
@@ -95,7 +95,7 @@ class CleaningRig:
         return passes
 
     async def read(self) -> list[Stored]:
-        """Every record, as a consumer finds them that goes on behind each batch; checks what readers rely on."""
+        """Return every record as a consumer reads them; check the guarantees for readers."""
         assert self.partition is not None
         found: list[Stored] = []
         offset = self.partition.log_start_offset
@@ -114,6 +114,6 @@ class CleaningRig:
         return self.rig.stream(kind)
 
     async def settings(self, **changes: object) -> None:
-        """The topic's settings change."""
+        """Change the topic's configs."""
         assert self.partition is not None
         self.partition.apply_config(replace(self.partition.config, **changes))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Compaction of a partition: what the streams hold after it, what readers find, and what is left of it after a crash."""
+"""Compaction of a partition: content of the streams, reads, and crashes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def example() -> CleaningRig:
 
 
 async def test_log_meta_of_a_cleaned_log() -> None:
-    """The seed's example: what the log meta says before and after, what lies in the cleaned stream, and what a fetch returns."""
+    """The documented example: log meta before and after, content of the cleaned stream, and a fetch."""
     one = await example()
     assert [(s.base_offset, s.suffix, s.data.start, s.data.end) for s in one.log_meta.segments] == [
         (0, "", 0, 2),
@@ -84,7 +84,7 @@ async def test_log_meta_of_a_cleaned_log() -> None:
     assert BatchView(memoryview(record.payload)).base_offset == 4, "a fetch at a hole returns the next batch"
 
 
-async def test_three_cleanings_and_a_move_after_each_still_read_right() -> None:
+async def test_the_log_reads_correctly_after_three_cleanings_and_moves() -> None:
     one = CleaningRig(replace(COMPACTED, segment_bytes=400))
     await one.open()
     newest: dict[bytes, tuple[int, bytes]] = {}
@@ -110,7 +110,7 @@ async def test_three_cleanings_and_a_move_after_each_still_read_right() -> None:
         assert one.log_meta.cleaned_to == one.log_meta.active.base_offset
 
 
-async def test_tombstones_stay_until_their_horizon_and_go_with_the_next_cleaning() -> None:
+async def test_a_cleaning_after_the_horizon_removes_tombstones() -> None:
     one = CleaningRig()
     await one.open()
     await one.append([(5, b"a", b"1"), (6, b"b", b"1"), (7, b"a", None)])
@@ -132,7 +132,7 @@ async def test_tombstones_stay_until_their_horizon_and_go_with_the_next_cleaning
         one.rig.clock.now_ms += 1_000
 
 
-async def test_every_codec_headers_and_null_values_come_through() -> None:
+async def test_cleaning_keeps_codecs_headers_and_null_values() -> None:
     one = CleaningRig()
     await one.open()
     headers = (("h", b"1"), ("h", None), ("ü", b""))
@@ -184,7 +184,7 @@ async def test_a_map_that_is_too_small_takes_several_passes() -> None:
     assert [f.offset for f in await one.read()] == [*range(60, 90), 90]
 
 
-async def test_a_crash_before_the_list_of_segments_is_durable_loses_nothing_and_repeats_nothing() -> None:
+async def test_a_crash_before_the_segment_list_is_durable_keeps_the_log() -> None:
     one = await example()
     cleaner = one.cleaner
     partition = one.partition
@@ -212,7 +212,7 @@ async def test_a_crash_before_the_list_of_segments_is_durable_loses_nothing_and_
     assert one.stream("log.cleaned").start_offset == 3, "what the first attempt left is trimmed"
 
 
-async def test_what_was_replaced_stays_until_the_new_list_is_durable() -> None:
+async def test_replaced_slices_stay_until_the_new_segment_list_is_durable() -> None:
     one = await example()
     partition = one.partition
     assert partition is not None
@@ -234,7 +234,7 @@ async def test_what_was_replaced_stays_until_the_new_list_is_durable() -> None:
     assert [f.offset for f in await one.read()] == [0, 1, 2, 3, 4, 5, 6]
 
 
-async def test_a_move_in_the_middle_stops_the_cleaning_and_the_target_begins_anew() -> None:
+async def test_a_move_stops_the_cleaning_and_the_target_restarts_it() -> None:
     one = await example()
     partition = one.partition
     assert partition is not None
@@ -255,7 +255,7 @@ async def test_a_move_in_the_middle_stops_the_cleaning_and_the_target_begins_ane
     assert [f.offset for f in await one.read()] == [1, 2, 4, 5, 6]
 
 
-async def test_offsets_by_time_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offsets_by_time_are_correct_after_a_cleaning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaned_segment, "TIME_ENTRY_EVERY_BYTES", 200)
     one = CleaningRig(replace(COMPACTED, segment_bytes=2_000))
     partition = await one.open()
@@ -342,7 +342,7 @@ async def test_holes_at_the_end_are_empty_batches_and_too_large_ones_are_split()
         view.check_crc()
 
 
-async def test_nothing_is_cleaned_that_is_young_active_or_of_another_policy() -> None:
+async def test_young_active_and_uncompacted_segments_are_not_cleaned() -> None:
     one = await example()
     await one.settings(min_compaction_lag_ms=5_000)
     partition = one.partition
@@ -378,7 +378,7 @@ async def test_a_full_log_cache_makes_the_cleaner_wait() -> None:
     assert [f.offset for f in await one.read()] == [1, 2, 4, 5, 6]
 
 
-async def test_a_read_under_way_finds_the_cleaned_segment_when_its_own_is_trimmed(
+async def test_a_running_read_continues_in_the_cleaned_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = await example()
@@ -402,7 +402,7 @@ async def test_a_read_under_way_finds_the_cleaned_segment_when_its_own_is_trimme
     assert BatchView(memoryview(record.payload)).base_offset == 1
 
 
-async def test_what_waits_for_an_upload_is_trimmed_after_it() -> None:
+async def test_replaced_slices_are_trimmed_after_the_upload() -> None:
     one = await example()
     partition = one.partition
     assert partition is not None
@@ -418,8 +418,8 @@ async def test_what_waits_for_an_upload_is_trimmed_after_it() -> None:
     assert one.stream("log").start_offset == 5
 
 
-async def test_what_was_replaced_stays_until_the_new_list_is_in_objects() -> None:
-    """A small Meta stream is carried to the next upload while its partition's data is committed; who reads objects alone has the old list until then."""
+async def test_replaced_slices_stay_until_the_new_segment_list_is_in_objects() -> None:
+    """A small Meta stream is carried to the next upload; until then readers of objects find the old segment list."""
     one = await example()
     partition = one.partition
     assert partition is not None
@@ -434,7 +434,7 @@ async def test_what_was_replaced_stays_until_the_new_list_is_in_objects() -> Non
     assert one.stream("log").start_offset == 5
 
 
-async def test_a_batch_that_is_too_large_for_the_log_stops_its_partition_alone(
+async def test_a_batch_too_large_for_the_log_stops_only_its_partition(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = CleaningRig()

@@ -1,6 +1,6 @@
 """The cleaner against a model of Apache Kafka's: random logs, cleanings, times and reopens, with and without transactions.
 
-The model is told nothing of segments' insides, maps or streams: it keeps the last record of each key below the first offset that may not be cleaned, and tombstones
+The model has no segments, maps or streams. It keeps the last record of each key below the first offset that may not be cleaned, and tombstones
 until the horizon that their batch got when they were first kept.
 """
 
@@ -37,12 +37,12 @@ class ModelBatch:
 
 @dataclass
 class ModelLog:
-    """Kafka's cleaner in ten lines."""
+    """A model of Kafka's cleaner."""
 
     batches: list[ModelBatch] = field(default_factory=list)
 
     def clean(self, end: int, now_ms: int) -> None:
-        """Everything below `end` is cleaned."""
+        """Clean everything below `end`."""
         last: dict[bytes, int] = {}
         for batch in self.batches:
             if not batch.is_void:
@@ -144,7 +144,7 @@ async def live(one: CleaningRig, model: ModelLog, actions: list[tuple[str, Any, 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(action, max_size=40), st.sampled_from([2, 4, 1_000]), st.sampled_from([200, 1_000, 1 << 20]))
-def test_what_stays_is_what_kafka_keeps(
+def test_kept_records_equal_those_of_kafkas_cleaner(
     actions: list[tuple[str, Any, Any]], map_slots: int, segment_bytes: int
 ) -> None:
     config = replace(COMPACTED, delete_retention_ms=RETENTION_MS, segment_bytes=segment_bytes)
@@ -190,7 +190,7 @@ async def test_an_open_transaction_is_not_passed() -> None:
 
 
 @given(st.lists(st.tuples(st.binary(max_size=3), st.integers(0, 1000))), st.integers(1, 40))
-def test_the_map_says_what_a_dictionary_says_until_it_is_full(
+def test_the_offset_map_equals_a_dictionary_until_it_is_full(
     puts: list[tuple[bytes, int]], slots: int
 ) -> None:
     offsets, known = OffsetMap(ENTRY_BYTES * slots, len(puts)), dict[bytes, int]()
@@ -205,7 +205,7 @@ def test_the_map_says_what_a_dictionary_says_until_it_is_full(
     assert offsets.size_bytes <= ENTRY_BYTES * max(slots, 2)
 
 
-def test_a_large_map_holds_what_it_was_made_for() -> None:
+def test_a_large_offset_map_holds_the_planned_number_of_keys() -> None:
     offsets = OffsetMap(64 << 20, 100_000)
     assert all(offsets.put(b"key %d" % at, at) for at in range(100_000))
     assert offsets.keys == 100_000

@@ -1,4 +1,4 @@
-"""Partitions that are opened together: each of them succeeds, waits or fails by itself."""
+"""Partitions that are opened together: each one succeeds, waits or fails independently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVE_MS = 10_000
 
 
 class SlowStreams(MemoryStreams):
-    """Streams of which some cannot be read, or not opened."""
+    """Streams of which some cannot be read or opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def _meta_streams(streams: MemoryStreams) -> list[int]:
     return [stream_id for stream_id, tags in streams.tags.items() if tags["kind"] == "meta"]
 
 
-async def test_a_partition_that_cannot_be_read_fails_alone_and_is_tried_again() -> None:
+async def test_an_unreadable_partition_fails_alone_and_is_retried() -> None:
     streams = SlowStreams()
     async with FetchRig(streams=streams) as rig:
         await rig.create("t", 3)
@@ -71,7 +71,7 @@ async def test_a_partition_that_cannot_be_read_fails_alone_and_is_tried_again() 
         assert rig.partition("t", 1).leader_epoch == 1
 
 
-async def test_an_operation_refused_for_one_partition_is_repeated_without_it() -> None:
+async def test_an_operation_refused_because_of_one_partition_is_repeated_without_it() -> None:
     streams = SlowStreams()
     async with FetchRig(streams=streams) as rig:
         await rig.create("t", 8)
@@ -94,7 +94,7 @@ async def test_an_operation_refused_for_one_partition_is_repeated_without_it() -
         ]
 
 
-async def test_a_read_that_hangs_is_interrupted_without_its_batch() -> None:
+async def test_a_blocked_read_is_interrupted_without_affecting_its_batch() -> None:
     streams = SlowStreams()
     rig = PartitionRig(streams=streams)
     await rig.open()
@@ -114,7 +114,7 @@ async def test_a_read_that_hangs_is_interrupted_without_its_batch() -> None:
     assert opening.stream_ids, "what was opened for it is still known"
 
 
-async def test_moves_of_many_partitions_that_wait_for_their_streams_share_a_task() -> None:
+async def test_cancellations_for_many_awaited_partitions_share_a_task() -> None:
     async with FetchRig(tasks_max=20) as rig:
         topic_id = no_topic_id("t")
         await rig.create("t", 0)
@@ -131,7 +131,7 @@ async def test_moves_of_many_partitions_that_wait_for_their_streams_share_a_task
         assert [one.key for one in rig.controller.cancelled] == [(topic_id, index) for index in range(40)]
 
 
-async def test_many_partitions_that_are_to_move_before_they_are_open_share_tasks() -> None:
+async def test_releases_of_many_unopened_partitions_share_tasks() -> None:
     async with FetchRig(tasks_max=RELEASES_IN_FLIGHT_MAX + 10) as rig:
         topic_id = no_topic_id("t")
         await rig.create("t", 0)
@@ -154,7 +154,7 @@ def await_move(rig: FetchRig, topic_id: bytes, index: int) -> None:
     rig.image[MOVES].put(row)
 
 
-def test_a_stream_that_was_closed_at_the_epoch_is_left_out() -> None:
+def test_a_stream_closed_at_the_epoch_is_not_opened() -> None:
     rig = PartitionRig()
     tags = ("partition", "0", "topic", TOPIC_ID.hex())
     for stream_id, epoch, is_open in ((1, 4, False), (2, 5, False), (3, 5, True), (4, -1, False)):

@@ -1,4 +1,4 @@
-"""Deletion of streams that carry a partition's tags and that the partition does not have."""
+"""Deletion of streams that have a partition's tags and are not in its log metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig
 LEFTOVER = StreamId(900)
 
 
-async def test_a_leftover_is_deleted_while_the_image_lacks_a_new_stream() -> None:
+async def test_an_unknown_stream_is_deleted_while_the_image_lacks_a_new_one() -> None:
     """The image lags behind the added Time stream, so its rows are as many as the partition's streams."""
     rig = PartitionRig()
     partition = await rig.open()

@@ -1,4 +1,4 @@
-"""A partition that leaves, and a stream of it that is open and that it does not know: somebody opened it for it, and nobody gave it to it."""
+"""Moves of a partition with an open stream that its log metadata does not name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_ANOTHER_BROKER = StreamId(9_001)
 
 
 class OpenStreamsController(SilentController):
-    """Elects nobody while the image shows a stream of the partition open at the source, as the controllers do."""
+    """Elects no target while the image shows a stream of the partition open at the source, as the controllers do."""
 
     def __init__(self, image: MetadataImage) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def show_open(rig: FetchRig, stream_id: StreamId, node_id: NodeId) -> None:
     )
 
 
-async def test_the_source_closes_what_is_open_beside_the_streams_that_it_knows() -> None:
+async def test_the_source_also_closes_open_streams_that_the_partition_does_not_have() -> None:
     rig = FetchRig()
     rig.controller = controller = OpenStreamsController(rig.image)
     async with rig:

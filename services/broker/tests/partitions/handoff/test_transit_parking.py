@@ -1,4 +1,4 @@
-"""Requests that wait for a partition on the move: bounds, order, and how the waiting ends."""
+"""Requests that wait for a partition that moves: bounds, order, and the end of the wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parking(*, ms_max: int = 300, requests_max: int = 100) -> TransitParking:
     return TransitParking(ms_max=ms_max, bytes_max=requests_max * REQUEST_BYTES, telemetry=Telemetry())
 
 
-async def test_all_look_again_in_their_order_when_the_partition_has_settled() -> None:
+async def test_all_requests_are_retried_in_order_when_the_partition_settles() -> None:
     lot, looked = parking(), list[int]()
     for number in range(5):
         assert lot.park(HERE, partial(looked.append, number)) is not None
@@ -33,8 +33,8 @@ async def test_all_look_again_in_their_order_when_the_partition_has_settled() ->
     assert looked == [0, 1, 2, 3, 4, 9]
 
 
-def test_the_first_whose_time_is_over_takes_all_along_and_nobody_waits_until_it_has_settled() -> None:
-    """Otherwise a request could be refused while one that was sent behind it, a moment before the end, is taken."""
+def test_the_first_timeout_releases_all_requests_and_refuses_new_ones_until_the_partition_settles() -> None:
+    """Otherwise a request could be refused while a later one is accepted."""
 
     async def story() -> None:
         lot, looked = parking(ms_max=600), list[int]()
@@ -55,7 +55,7 @@ def test_the_first_whose_time_is_over_takes_all_along_and_nobody_waits_until_it_
     Simulation(1).run(story())
 
 
-async def test_bytes_are_bounded_over_all_partitions_and_given_back() -> None:
+async def test_parked_bytes_are_bounded_over_all_partitions_and_released() -> None:
     lot, looked = parking(requests_max=4), list[int]()
     assert lot.park(HERE, partial(looked.append, 0), 2 * REQUEST_BYTES) is not None
     assert lot.park(THERE, partial(looked.append, 1)) is not None
@@ -66,7 +66,7 @@ async def test_bytes_are_bounded_over_all_partitions_and_given_back() -> None:
     assert looked == [0, 1, 3]
 
 
-async def test_the_requests_of_all_partitions_share_the_calls_of_one_turn() -> None:
+async def test_all_partitions_share_the_calls_of_one_turn() -> None:
     lot, looked = parking(requests_max=10_000), list[int]()
     for number in range(3 * CALLS_PER_TURN_MAX):
         assert lot.park((b"a" * 16, number // 2), partial(looked.append, number)) is not None
@@ -77,7 +77,7 @@ async def test_the_requests_of_all_partitions_share_the_calls_of_one_turn() -> N
     assert not list(lot.partitions)
 
 
-async def test_requests_that_park_behind_others_do_not_keep_the_calls_from_ending() -> None:
+async def test_requests_that_park_behind_others_do_not_delay_the_end_of_the_calls() -> None:
     lot, looked = parking(requests_max=10_000), list[int]()
     for number in range(3 * CALLS_PER_TURN_MAX):
         lot.park(HERE, partial(looked.append, number))
@@ -110,7 +110,7 @@ async def test_a_partition_that_settles_while_late_requests_are_refused_holds_ba
     assert not list(lot.partitions)
 
 
-async def test_who_leaves_is_not_called() -> None:
+async def test_a_request_that_left_is_not_called() -> None:
     lot, looked = parking(), list[int]()
     place = lot.park(HERE, partial(looked.append, 0))
     assert place is not None
@@ -120,7 +120,7 @@ async def test_who_leaves_is_not_called() -> None:
     assert looked == [1]
 
 
-async def test_where_nobody_may_wait_nobody_does() -> None:
+async def test_no_request_parks_when_waiting_is_disabled() -> None:
     assert parking(ms_max=0).park(HERE, lambda: None) is None
 
 

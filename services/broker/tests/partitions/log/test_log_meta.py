@@ -22,7 +22,7 @@ RULES = RollRules(segment_bytes=1 << 30, segment_ms=1 << 60)
 
 
 def written(log_meta: LogMeta, streams: dict[str, int], *segments: Segment) -> bytes:
-    """The whole value of a log with these segments, whatever they say."""
+    """Return the whole value of a log with these segments, valid or not."""
     log_meta.streams = {name: StreamId(stream_id) for name, stream_id in streams.items()}
     log_meta.segments = list(segments)
     log_meta._rows = bytearray().join(map(encode_row, segments[:-1]))
@@ -138,7 +138,7 @@ LOG = {"log": 1}
         ),
     ],
 )
-def test_what_breaks_the_model_is_refused(value: bytes) -> None:
+def test_invalid_changes_are_refused(value: bytes) -> None:
     with pytest.raises(PartitionCorruptError):
         LogMeta().restore(value)
 

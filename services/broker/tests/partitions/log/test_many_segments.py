@@ -1,4 +1,4 @@
-"""A partition with very many segments: what a roll, an open, a read and retention cost does not grow with their number."""
+"""A partition with many segments: rolls, opens, reads and retention have bounded costs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERY_BATCH_A_SEGMENT = TopicConfig(segment_bytes=1, retention_ms=-1)
 
 
 class PairsChecked:
-    """How many pairs of neighbouring segments were checked."""
+    """Number of checked pairs of neighbouring segments."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -51,7 +51,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> PairsChecked:
 
 
 def rolled(segments: int) -> LogMeta:
-    """A log with so many closed segments of ten offsets and one byte each."""
+    """Return a log with this many closed segments of ten offsets and one byte each."""
     log = LogMeta()
     log.apply_change(LogMeta.stream_change(DATA, StreamId(1)))
     log.apply_change(LogMeta.roll_change(0, {DATA: 0}, 1))
@@ -69,7 +69,7 @@ async def append(partition: Partition, times: int = 1) -> None:
 # The model
 
 
-def test_a_change_is_checked_against_its_neighbours_alone(pairs: PairsChecked) -> None:
+def test_a_change_is_checked_only_against_its_neighbours(pairs: PairsChecked) -> None:
     log = rolled(500)
     log.apply_change(LogMeta.stream_change(DATA + CLEANED, StreamId(2)))
     changes = {
@@ -94,7 +94,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES)
-def test_totals_rows_and_lookups_stay_true_whatever_changes(changes: list[tuple[str, int, int]]) -> None:
+def test_totals_rows_and_lookups_stay_correct_after_any_changes(changes: list[tuple[str, int, int]]) -> None:
     log = rolled(3)
     log.apply_change(LogMeta.stream_change(DATA + CLEANED, StreamId(2)))
     cleaned_end = 0
@@ -164,7 +164,7 @@ async def test_a_meta_stream_of_rolls_and_drops_is_rewritten_and_trimmed() -> No
     assert held < 8 * CHANGES_BYTES_MAX
 
 
-async def test_an_open_gives_the_loop_back_between_steps(pairs: PairsChecked) -> None:
+async def test_an_open_yields_to_the_event_loop_between_steps(pairs: PairsChecked) -> None:
     rig = PartitionRig(config=EVERY_BATCH_A_SEGMENT)
     partition = await rig.open()
     await append(partition, 6_000)
@@ -222,7 +222,7 @@ async def test_a_partition_has_no_more_rows_than_a_record_of_the_log_holds(
     assert len(partition.producers) == 10 * ROW_BYTES // ROW_BYTES_MAX
 
 
-async def test_a_read_looks_no_further_than_its_records_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_checks_only_the_segments_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = await PartitionRig(config=EVERY_BATCH_A_SEGMENT).open()
     await append(partition, 200)
     looks = 0
@@ -240,7 +240,7 @@ async def test_a_read_looks_no_further_than_its_records_reach(monkeypatch: pytes
     assert looks <= len(records) + 1
 
 
-async def test_retention_drops_very_many_segments_in_several_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retention_drops_many_segments_in_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "SEGMENTS_PER_LOOK", 10)
     rig = PartitionRig(config=TopicConfig(segment_bytes=1, retention_ms=1_000))
     schedule = MaintenanceSchedule(rig.clock)

@@ -29,7 +29,7 @@ STEPS = st.lists(
 
 @settings(max_examples=200)
 @given(STEPS)
-async def test_a_replay_finds_what_was_written_whatever_was_compacted(
+async def test_a_replay_returns_the_written_values_after_any_compaction(
     steps: list[tuple[str, str, bytes]],
 ) -> None:
     stream = MemoryStream(1)
@@ -56,7 +56,7 @@ def _plain(values: MetaValues) -> dict[str, tuple[bytes | None, list[bytes]]]:
     return {key: (value.whole, value.changes) for key, value in values.items()}
 
 
-async def test_an_owner_s_snapshot_takes_the_place_of_its_changes() -> None:
+async def test_a_snapshot_replaces_the_changes_of_its_key() -> None:
     stream = MemoryStream(1)
     meta = MetaStream(stream)
     await meta.put(MetaKey("LOG"), b"whole")
@@ -77,7 +77,7 @@ def test_entries_round_trip(key: str, value: bytes, is_change: bool) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_an_entry_or_named_damage(data: bytes) -> None:
+def test_any_bytes_decode_or_raise_a_named_error(data: bytes) -> None:
     try:
         entry = decode_entry(data, "meta stream 5, offset 7")
     except PartitionCorruptError as error:
@@ -87,7 +87,7 @@ def test_any_bytes_are_an_entry_or_named_damage(data: bytes) -> None:
     assert named
 
 
-async def test_nobody_waits_for_a_rewrite_and_its_failure_is_no_forgotten_one() -> None:
+async def test_a_failed_rewrite_is_not_reported_as_an_unhandled_error() -> None:
     stream, forgotten = MemoryStream(1), list[str]()
     meta = MetaStream(stream)
     await meta.put(MetaKey("LOG"), b"whole")
@@ -99,7 +99,7 @@ async def test_nobody_waits_for_a_rewrite_and_its_failure_is_no_forgotten_one() 
     assert forgotten == []
 
 
-async def test_damage_on_the_stream_names_the_place() -> None:
+async def test_damage_is_reported_with_its_offset() -> None:
     stream = MemoryStream(5)
     await stream.append(b"\x02 not an entry", count=1, max_timestamp=-1)
     with pytest.raises(PartitionCorruptError, match="meta stream 5, offset 0"):

@@ -1,4 +1,4 @@
-"""What a partition's stream is told of the smallest timestamp of a batch: whichever way the batch came, no record of it that a consumer reads has a smaller one."""
+"""The smallest timestamp that a partition passes to its stream: no record of the batch has a smaller one, on either path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ timestamps = st.one_of(
     codec=st.sampled_from([Codec.NONE, Codec.LZ4, Codec.ZSTD]),
     claims_one_time=st.booleans(),
 )
-def test_a_bound_lies_above_no_record(
+def test_the_smallest_timestamp_is_above_no_record(
     name: str, times: list[int], codec: Codec, claims_one_time: bool
 ) -> None:
     """Out of order, without a time, before 1970; a producer that claims one time for all records is not believed, and nothing is known."""
@@ -56,14 +56,14 @@ def test_a_bound_lies_above_no_record(
 
 
 @given(st.lists(timestamps, min_size=1, max_size=6).filter(lambda times: max(times) >= -1))
-def test_the_short_way_finds_the_same(times: list[int]) -> None:
+def test_the_fast_path_computes_the_same_timestamp(times: list[int]) -> None:
     sent = build_batch([NewRecord(time, b"key", b"value") for time in times])
     found = walk_plain_batch(bytearray(sent), 0, len(sent))
     assert found is not None
     assert found[:2] == (max(times), min(times))
 
 
-async def test_a_stream_is_told_and_of_a_broker_s_own_batch_is_not() -> None:
+async def test_the_stream_gets_the_smallest_timestamp_of_clients_batches() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     partition.append(batch(3, timestamp=7), 0, lambda _: None, min_timestamp=7)

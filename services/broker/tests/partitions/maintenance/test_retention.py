@@ -1,4 +1,4 @@
-"""What retention and DeleteRecords take, what they leave, and what is left of that after a crash."""
+"""Retention and DeleteRecords: deleted and remaining data, also after a crash."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SIZE_BYTES = 300
     ("now_ms", "start"),
     [(1_500, 0), (1_600, 0), (1_601, 10), (3_600, 10), (3_601, 30), (10_000, 30)],
 )
-def test_age_takes_segments_from_the_oldest_on_until_one_is_young_enough(now_ms: int, start: int) -> None:
+def test_retention_by_age_deletes_old_segments_from_the_oldest_on(now_ms: int, start: int) -> None:
     config = TopicConfig(retention_ms=600)
     assert retention.retained_from(THREE, SIZE_BYTES, 30, config, now_ms) == start
     assert retention.next_due_ms(THREE, config) == 1_601
@@ -80,13 +80,15 @@ def test_age_takes_segments_from_the_oldest_on_until_one_is_young_enough(now_ms:
 @pytest.mark.parametrize(
     ("retention_bytes", "start"), [(-1, 0), (301, 0), (300, 0), (201, 0), (200, 10), (99, 20), (0, 30)]
 )
-def test_size_takes_a_segment_when_the_rest_still_reaches_the_bound(retention_bytes: int, start: int) -> None:
+def test_retention_by_size_deletes_a_segment_if_the_rest_reaches_the_bound(
+    retention_bytes: int, start: int
+) -> None:
     config = TopicConfig(retention_ms=-1, retention_bytes=retention_bytes)
     assert retention.retained_from(THREE, SIZE_BYTES, 30, config, 0) == start
     assert retention.next_due_ms(THREE, config) == NEVER_MS
 
 
-def test_what_is_not_readable_yet_and_what_is_only_compacted_stays() -> None:
+def test_unreadable_and_compacted_data_is_kept() -> None:
     assert retention.retained_from(THREE, SIZE_BYTES, 25, TopicConfig(retention_ms=1), 10_000) == 20
     compacted = TopicConfig(retention_ms=1, retention_bytes=0, is_compacted=True, deletes_old=False)
     assert retention.retained_from(THREE, SIZE_BYTES, 30, compacted, 10_000) == 0
@@ -97,7 +99,7 @@ def test_what_is_not_readable_yet_and_what_is_only_compacted_stays() -> None:
 # The partition
 
 
-async def test_old_segments_go_and_a_crash_brings_none_of_them_back() -> None:
+async def test_deleted_segments_stay_deleted_after_a_crash() -> None:
     rig = PartitionRig(config=replace(ONE_BATCH_A_SEGMENT, retention_ms=50_000))
     keeper = Keeper(rig)
     partition = await rig.open()
@@ -117,7 +119,7 @@ async def test_old_segments_go_and_a_crash_brings_none_of_them_back() -> None:
     assert [segment.base_offset for segment in again.log.log_meta.segments] == [2, 3]
 
 
-async def test_the_active_segment_goes_when_all_of_it_is_too_old_and_the_partition_is_empty_then() -> None:
+async def test_an_old_active_segment_is_deleted() -> None:
     rig = PartitionRig(config=TopicConfig(retention_ms=50_000))
     keeper = Keeper(rig)
     partition = await rig.open()
@@ -153,7 +155,7 @@ async def test_size_is_counted_over_moves_and_crashes() -> None:
     assert (moved.log_start_offset, moved.high_watermark) == (2, 4)
 
 
-async def test_idle_partitions_are_not_looked_at_and_a_change_of_settings_is_seen() -> None:
+async def test_idle_partitions_are_not_checked_and_config_changes_apply() -> None:
     rig = PartitionRig(config=TopicConfig(retention_ms=1_000_000))
     keeper = Keeper(rig)
     partition = await rig.open()
@@ -256,7 +258,7 @@ async def test_delete_records_outside_of_the_log_is_refused(offset: int) -> None
     assert partition.log_start_offset == 0
 
 
-async def test_delete_records_of_a_compacted_topic_is_against_its_policy() -> None:
+async def test_delete_records_of_a_compacted_topic_is_refused() -> None:
     partition = await PartitionRig(config=TopicConfig(is_compacted=True, deletes_old=False)).open()
     await append(partition, 1)
     with pytest.raises(PartitionError) as refused:
@@ -264,7 +266,7 @@ async def test_delete_records_of_a_compacted_topic_is_against_its_policy() -> No
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
 
-async def test_delete_records_is_not_done_before_it_is_durable() -> None:
+async def test_delete_records_is_answered_when_it_is_durable() -> None:
     rig = PartitionRig(config=FOREVER)
     partition = await rig.open()
     await append(partition, 1, 2)
@@ -276,7 +278,7 @@ async def test_delete_records_is_not_done_before_it_is_durable() -> None:
     assert crashed.log_start_offset == 0
 
 
-async def test_the_largest_timestamp_is_found_among_what_is_left() -> None:
+async def test_the_largest_timestamp_is_that_of_the_remaining_records() -> None:
     rig = PartitionRig(config=ONE_BATCH_A_SEGMENT)
     partition = await rig.open()
     for timestamps in ((5,), (90, 91), (70, 95, 60), (80,), (95,)):

@@ -1,4 +1,4 @@
-"""The idempotent producer's state machine, against a model that remembers everything, and rule by rule."""
+"""The idempotent producer's state machine, against a complete model, and rule by rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ P = 7
 
 
 def offer(states: ProducerStates, batch: ProducerBatch, offset: int) -> int | ErrorCode:
-    """What a partition does with a batch: the offset it is answered with, or the refusal."""
+    """Process a batch as a partition does; return its offset or the refusal."""
     taken = states.find_duplicate(batch)
     if taken is not None:
         return taken.base_offset
@@ -71,13 +71,13 @@ def test_a_new_epoch_starts_at_zero_and_an_old_one_is_refused() -> None:
     assert offer(states, ProducerBatch(P, 3, 5, 1), 6) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_an_unknown_producer_may_start_anywhere_and_what_came_before_is_no_proven_duplicate() -> None:
+def test_an_unknown_producer_may_start_at_any_sequence() -> None:
     states = ProducerStates()
     assert offer(states, ProducerBatch(P, 9, 500, 10), 0) == 0
     assert offer(states, ProducerBatch(P, 9, 490, 10), 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_failed_append_is_forgotten_so_that_its_retry_is_taken() -> None:
+def test_the_retry_of_a_failed_append_is_accepted() -> None:
     states = ProducerStates()
     offer(states, ProducerBatch(P, 0, 0, 1), 0)
     states.confirm(1)
@@ -88,7 +88,7 @@ def test_a_failed_append_is_forgotten_so_that_its_retry_is_taken() -> None:
     assert offer(states, ProducerBatch(P, 0, 1, 1), 1) == 1
 
 
-def test_a_snapshot_leaves_out_what_is_in_flight() -> None:
+def test_a_snapshot_omits_appends_in_flight() -> None:
     states = ProducerStates()
     offer(states, ProducerBatch(P, 0, 0, 5), 0)
     states.confirm(5)
@@ -101,7 +101,7 @@ def test_a_snapshot_leaves_out_what_is_in_flight() -> None:
     assert offer(restored, ProducerBatch(P, 0, 5, 5), 5) == 5
 
 
-def test_silent_producers_expire_and_the_most_silent_goes_first_at_the_bound() -> None:
+def test_idle_producers_expire_and_the_longest_idle_one_is_removed_at_the_bound() -> None:
     states = ProducerStates(producers_max=2)
     for producer_id, now_ms in ((1, 10), (2, 20), (3, 30)):
         states.append(ProducerBatch(producer_id, 0, 0, 1), producer_id, producer_id + 1, now_ms)
@@ -162,7 +162,7 @@ STEPS = st.lists(
 
 @settings(max_examples=300)
 @given(STEPS, st.integers(0, 39))
-def test_equal_to_a_model_that_remembers_everything_over_restarts(
+def test_states_equal_a_complete_model_over_restarts(
     steps: list[tuple[str, int, int]], restart_at: int
 ) -> None:
     states, model = ProducerStates(), Model()
@@ -192,7 +192,7 @@ def test_equal_to_a_model_that_remembers_everything_over_restarts(
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=12), st.data())
-def test_rolling_back_gives_the_state_before(counts: list[int], data: st.DataObject) -> None:
+def test_a_rollback_restores_the_former_state(counts: list[int], data: st.DataObject) -> None:
     keep = data.draw(st.integers(0, len(counts)))
     states, shorter = ProducerStates(), ProducerStates()
     offset = sequence = 0
@@ -223,7 +223,7 @@ def test_rolling_back_gives_the_state_before(counts: list[int], data: st.DataObj
         max_size=60,
     )
 )
-def test_a_snapshot_and_its_changes_are_what_was_confirmed(steps: list[tuple[str, int]]) -> None:
+def test_a_snapshot_and_its_changes_contain_the_confirmed_state(steps: list[tuple[str, int]]) -> None:
     states, confirmed = ProducerStates(), 0
     value = MetaValue(states.snapshot_at(0))
     expected: dict[int, ProducerEntry] = {}
@@ -262,7 +262,7 @@ def test_a_snapshot_and_its_changes_are_what_was_confirmed(steps: list[tuple[str
 
 
 def settled(states: ProducerStates, confirmed: int) -> dict[int, ProducerEntry]:
-    """What a copy says that rolls back everything in flight."""
+    """Return the state of a copy after a rollback of everything in flight."""
     copy = deepcopy(states)
     copy.roll_back(confirmed)
     return dict(copy.active())

@@ -1,4 +1,4 @@
-"""A refusal that is over in a moment never changes the order of a producer's batches, and is never final for it."""
+"""A temporary refusal never reorders a producer's batches, and is never final."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sent(sequence: int, epoch: int = 0, producer_id: int = 7) -> ProducerBatch:
 # The rules
 
 
-def test_what_follows_a_refused_batch_waits_until_that_is_taken() -> None:
+def test_later_batches_wait_for_a_refused_one() -> None:
     refused = RefusedSequences(SteppedClock())
     refused.note(KEY, sent(3))
     assert not refused.holds_back(KEY, sent(3), is_known=False)
@@ -57,7 +57,7 @@ def test_what_follows_a_refused_batch_waits_until_that_is_taken() -> None:
     assert refused.waiting_for == {}
 
 
-def test_an_earlier_sequence_and_a_later_epoch_take_the_place_of_a_refused_one() -> None:
+def test_an_earlier_sequence_or_a_later_epoch_replaces_a_refused_one() -> None:
     refused = RefusedSequences(SteppedClock())
     refused.note(KEY, sent(5))
     refused.note(KEY, sent(2))
@@ -77,7 +77,7 @@ def test_sequences_wrap() -> None:
     assert not refused.holds_back(KEY, sent(SEQUENCE_MODULUS - 2), is_known=False)
 
 
-def test_a_batch_that_was_given_up_is_forgotten() -> None:
+def test_a_refused_batch_expires() -> None:
     clock = SteppedClock()
     refused = RefusedSequences(clock)
     refused.note(KEY, sent(0))
@@ -87,7 +87,7 @@ def test_a_batch_that_was_given_up_is_forgotten() -> None:
     assert not refused.holds_back(KEY, sent(1), is_known=False)
 
 
-def test_beyond_the_bound_unknown_producers_begin_at_their_first_sequence() -> None:
+def test_beyond_the_bound_unknown_producers_must_start_at_sequence_zero() -> None:
     clock = SteppedClock()
     refused = RefusedSequences(clock, refused_max=2)
     for producer_id in (1, 2, 3):
@@ -114,7 +114,7 @@ async def test_the_second_batch_of_a_new_producer_waits_for_its_refused_first() 
     assert [offer(partition, sequence) for sequence in (0, 1, 2)] == [0, 1, 2]
 
 
-async def test_a_gap_behind_a_refused_batch_of_a_known_producer_is_retriable() -> None:
+async def test_a_gap_after_a_refused_batch_is_retriable() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     log = rig.stream("log")
@@ -128,7 +128,7 @@ async def test_a_gap_behind_a_refused_batch_of_a_known_producer_is_retriable() -
 
 
 def offer(partition: Partition, sequence: int, producer_id: int = 7) -> int | ErrorCode:
-    """The offset of a batch, or why it was refused."""
+    """Return the offset of a batch, or its error."""
     one = batch(1, producer_id=producer_id, epoch=0, sequence=sequence)
     try:
         return partition.append(one, 0, lambda _: None)
@@ -137,9 +137,7 @@ def offer(partition: Partition, sequence: int, producer_id: int = 7) -> int | Er
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["refused", "answered as late"])
-async def test_what_a_move_refused_comes_first_when_the_move_is_taken_back(
-    sealed: Sealed, is_late: bool
-) -> None:
+async def test_batches_refused_during_a_cancelled_move_come_first(sealed: Sealed, is_late: bool) -> None:
     partition, client = await sealed()
     first, second = (
         produce(number, (0, batch(1, producer_id=99, epoch=0, sequence=number - 1).view), timeout_ms=100)
@@ -169,7 +167,7 @@ async def test_what_a_move_refused_comes_first_when_the_move_is_taken_back(
 
 @dataclass
 class Producer:
-    """Sends batches in order, at most five at a time; what was refused goes first again."""
+    """Sends batches in order, at most five at a time; refused ones are sent again first."""
 
     producer_id: int
     batches: int
@@ -189,7 +187,7 @@ class Producer:
             self.on_the_wire.append(self.pending.pop(0))
 
     def arrive(self, partition: Partition) -> None:
-        """The broker takes the oldest request off the wire and answers it."""
+        """Process the oldest request and answer it."""
         if not self.on_the_wire:
             return
         sequence = self.on_the_wire.popleft()

@@ -1,4 +1,4 @@
-"""Making topics: what the broker asks of the controller."""
+"""Creation of topics: the operations that the broker sends to the controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ponor_metadata.image.image import MetadataImage
 
 
 class RecordingSession:
-    """Keeps what is submitted; everything succeeds."""
+    """Records operations; all of them succeed."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -25,7 +25,7 @@ class RecordingSession:
         assert index == 0
 
 
-async def test_the_offsets_topic_is_made_once_with_kafkas_settings() -> None:
+async def test_the_offsets_topic_is_created_once_with_kafkas_configs() -> None:
     session, image = RecordingSession(), MetadataImage()
     topics = Topics(lambda: image)
     admin = TopicAdmin(session, session, topics, Announcements(topics), deadline_ms=1_000)
@@ -40,7 +40,7 @@ async def test_the_offsets_topic_is_made_once_with_kafkas_settings() -> None:
     }
 
 
-async def test_other_topics_are_made_with_the_defaults() -> None:
+async def test_other_topics_are_created_with_the_defaults() -> None:
     session, image = RecordingSession(), MetadataImage()
     topics = Topics(lambda: image)
     admin = TopicAdmin(session, session, topics, Announcements(topics), deadline_ms=1_000)
