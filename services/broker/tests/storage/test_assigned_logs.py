@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ponor_broker.storage.recoverer import Assignment, assigned_to, is_somebody_elses, row_of
+from ponor_broker.storage.recoverer import Assignment, assigned_to, is_reassigned, row_of
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_runtime.identity import NodeEpoch, NodeId
@@ -39,13 +39,13 @@ def test_an_assignment_ends_when_the_log_is_closed_or_reassigned() -> None:
     moved = row_of(image, assignment)
     assert moved is not None
     assert moved.trim_sequence == 20, "a retry begins where the last attempt had come to"
-    assert not is_somebody_elses(image, assignment)
+    assert not is_reassigned(image, assignment)
     image[WALS].put(log(1, OTHER, 9, token=2))
     assert row_of(image, assignment) is None
-    assert is_somebody_elses(image, assignment)
+    assert is_reassigned(image, assignment)
     image[WALS].delete((OWNER, NodeEpoch(1)))
     assert row_of(image, assignment) is None
-    assert not is_somebody_elses(image, assignment), "its slots may still have to be deleted"
+    assert not is_reassigned(image, assignment), "its slots may still have to be deleted"
 
 
 def test_a_log_assigned_again_is_a_new_assignment() -> None:

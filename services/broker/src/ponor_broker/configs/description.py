@@ -8,7 +8,6 @@ from typing import NamedTuple
 from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS
 from ponor_kafka.configs.definition import ConfigDefinition, ConfigType
 from ponor_metadata.nouns.nodes import ALL_BROKERS
-from ponor_runtime.identity import NodeId
 
 from ponor_broker.configs.sources import ConfigSources, Source, SourcedValue
 
@@ -66,11 +65,9 @@ class ConfigDescriptions:
 
     def of_all_brokers(self) -> Iterator[ConfigDescription]:
         """Yield the configs that were set for all brokers."""
-        return self._set_for(ALL_BROKERS, Source.DYNAMIC_DEFAULT_BROKER)
-
-    def _set_for(self, node_id: NodeId, source: Source) -> Iterator[ConfigDescription]:
-        for name, value in self._sources.dynamic(node_id).items():
-            yield _described(BROKER_CONFIGS[name], value, [SourcedValue(name, value, source)])
+        for name, value in self._sources.dynamic(ALL_BROKERS).items():
+            sourced = SourcedValue(name, value, Source.DYNAMIC_DEFAULT_BROKER)
+            yield _described(BROKER_CONFIGS[name], value, [sourced])
 
 
 def _described(

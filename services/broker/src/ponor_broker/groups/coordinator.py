@@ -338,6 +338,10 @@ class GroupCoordinator:
             return ErrorCode.INVALID_GROUP_ID
         return self._shard_of_any(group_id)
 
+    async def _decided_shard(self, group_id: str) -> GroupShard | ErrorCode:
+        await self.decided((group_id,))
+        return self._shard(group_id)
+
     def _shard_of_any(self, group_id: str) -> GroupShard | ErrorCode:
         """Return the shard of any group id. Consumers without a group may commit under the empty
         id, as in Kafka.
@@ -357,8 +361,7 @@ class GroupCoordinator:
 
     async def join_group(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """JoinGroup. The coordinator sets the request's number and the id of a new member."""
-        await self.decided((group_id,))
-        shard = self._shard(group_id)
+        shard = await self._decided_shard(group_id)
         if isinstance(shard, ErrorCode):
             return JoinAnswer(shard, request.member_id)
         error = self._refusal_of(request)
@@ -381,8 +384,7 @@ class GroupCoordinator:
 
     async def sync_group(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         """SyncGroup."""
-        await self.decided((group_id,))
-        shard = self._shard(group_id)
+        shard = await self._decided_shard(group_id)
         return SyncAnswer(shard) if isinstance(shard, ErrorCode) else await shard.sync(group_id, request)
 
     def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
@@ -396,8 +398,7 @@ class GroupCoordinator:
 
     async def leave_group(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> ErrorCode | LeaveAnswer:
         """LeaveGroup."""
-        await self.decided((group_id,))
-        shard = self._shard(group_id)
+        shard = await self._decided_shard(group_id)
         return shard if isinstance(shard, ErrorCode) else await shard.leave(group_id, leaving)
 
     # --- offsets
@@ -428,13 +429,10 @@ class GroupCoordinator:
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
         """OffsetDelete: one result per partition, or one error for the group."""
-        await self.decided((group_id,))
-        shard = self._shard(group_id)
-        return (
-            shard
-            if isinstance(shard, ErrorCode)
-            else await shard.removal.delete_offsets(group_id, partitions)
-        )
+        shard = await self._decided_shard(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        return await shard.removal.delete_offsets(group_id, partitions)
 
     # administration: including groups with an empty id, as in Kafka
 

@@ -78,30 +78,23 @@ class GroupBudget:
 
     def recount(self, group: Group) -> None:
         """Replace the counted resources of a group by its current ones."""
-        old, new = group.counted, group.holding
-        if old == new:
-            return
-        if old.state is not None:
-            self.by_state[old.state] -= 1
-        if new.state is not None:
-            self.by_state[new.state] += 1
-        self.members += new.members - old.members
-        self.offsets += new.offsets - old.offsets
-        self.size_bytes += new.size_bytes - old.size_bytes
-        if old.state is None:
-            self.size_bytes += GROUP_BYTES + len(group.group_id)
-        group.counted = new
-        self._note_room()
+        self._replace(group, group.holding)
 
     def forget(self, group: Group) -> None:
         """Subtract the resources of a removed group."""
-        old: Holding = group.counted
-        assert old.state is not None
-        self.by_state[old.state] -= 1
-        self.members -= old.members
-        self.offsets -= old.offsets
-        self.size_bytes -= old.size_bytes + GROUP_BYTES + len(group.group_id)
-        group.counted = NO_HOLDING
+        self._replace(group, NO_HOLDING)
+
+    def _replace(self, group: Group, new: Holding) -> None:
+        old, group.counted = group.counted, new
+        if old == new:
+            return
+        for holding, sign in ((old, -1), (new, 1)):
+            if holding.state is not None:
+                self.by_state[holding.state] += sign
+                self.size_bytes += sign * (GROUP_BYTES + len(group.group_id))
+            self.members += sign * holding.members
+            self.offsets += sign * holding.offsets
+            self.size_bytes += sign * holding.size_bytes
         self._note_room()
 
 

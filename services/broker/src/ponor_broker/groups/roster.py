@@ -150,11 +150,6 @@ class Roster:
         return not self._pending and self._waiting == len(self._members)
 
     @property
-    def waiting_count(self) -> int:
-        """Number of members that wait in a join."""
-        return self._waiting
-
-    @property
     def rebalance_timeout_ms(self) -> int:
         """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)

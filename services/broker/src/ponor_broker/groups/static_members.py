@@ -8,31 +8,28 @@ unknown after a restart of the broker.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ponor_kafka.errors import ErrorCode
 
 from ponor_broker.groups.events import JoinRequest
 from ponor_broker.groups.instructions import JoinAnswer, Outbox, SyncAnswer, Timer, TimerKind
-from ponor_broker.groups.member import JoinProtocol, Member, RequestId
+from ponor_broker.groups.member import Member, RequestId
 from ponor_broker.groups.rebalance import GroupState, Rebalance
 from ponor_broker.groups.roster import Roster
 
 
 @dataclass(frozen=True, slots=True)
 class _Return:
-    """A join of a static member that is answered when its record is durable, and the member's
-    former data, to restore on failure.
+    """A join of a static member that is answered when its record is durable, and a copy of the member before
+    it, to restore on failure.
     """
 
     request: RequestId
     member: Member
     new_member_id: str
     supports_skipping_assignment: bool
-    old_member_id: str
-    old_protocols: tuple[JoinProtocol, ...]
-    old_session_timeout_ms: int
-    old_rebalance_timeout_ms: int
+    former: Member
 
 
 class StaticMembers:
@@ -51,10 +48,7 @@ class StaticMembers:
             member=member,
             new_member_id=request.new_member_id,
             supports_skipping_assignment=request.supports_skipping_assignment,
-            old_member_id=member.member_id,
-            old_protocols=member.protocols,
-            old_session_timeout_ms=member.session_timeout_ms,
-            old_rebalance_timeout_ms=member.rebalance_timeout_ms,
+            former=replace(member),
         )
         self._fence(member)
         self._rename(member, request.new_member_id)
@@ -107,7 +101,7 @@ class StaticMembers:
         if back.supports_skipping_assignment:
             self._rebalance.answer_join(member, skip_assignment=leads)
         else:
-            self._rebalance.answer_join(member, leader=back.old_member_id if leads else None)
+            self._rebalance.answer_join(member, leader=back.former.member_id if leads else None)
 
     def _no_longer(self, back: _Return) -> JoinAnswer:
         holder = self._roster.static_member_id(back.member.instance_id)
@@ -115,11 +109,11 @@ class StaticMembers:
         return JoinAnswer(error, back.new_member_id)
 
     def _go_back(self, back: _Return) -> None:
-        member = back.member
-        self._rename(member, back.old_member_id)
-        self._roster.set_protocols(member, back.old_protocols)
-        member.session_timeout_ms = back.old_session_timeout_ms
-        member.rebalance_timeout_ms = back.old_rebalance_timeout_ms
+        member, former = back.member, back.former
+        self._rename(member, former.member_id)
+        self._roster.set_protocols(member, former.protocols)
+        member.session_timeout_ms = former.session_timeout_ms
+        member.rebalance_timeout_ms = former.rebalance_timeout_ms
         self._rebalance.restart_session(member)
 
     def _fence(self, member: Member) -> None:

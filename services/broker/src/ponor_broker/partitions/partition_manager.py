@@ -217,18 +217,14 @@ class PartitionManager:
         """Mark the partitions of the batch as stale: with thousands open, only they are checked."""
         deleted: set[bytes] = set()
         for record in batch.records:
-            if record.HasField("partition_changed"):
-                changed = record.partition_changed
-                self._target.elected(changed)
-                self._registry.note_stale((changed.topic_id, changed.partition))
-            elif record.HasField("partition_move_begun"):
-                begun = record.partition_move_begun
-                self._registry.note_stale((begun.topic_id, begun.partition))
-            elif record.HasField("partition_move_cancelled"):
-                cancelled = record.partition_move_cancelled
-                self._registry.note_stale((cancelled.topic_id, cancelled.partition))
-            elif record.HasField("topic_deleted"):
+            kind = record.WhichOneof("kind")
+            if kind == "topic_deleted":
                 deleted.add(record.topic_deleted.topic_id)
+            elif kind in _PARTITION_RECORDS:
+                change = getattr(record, kind)
+                self._registry.note_stale((change.topic_id, change.partition))
+                if kind == "partition_changed":
+                    self._target.elected(change)
         if deleted:  # one pass for all topics that were deleted together
             known = [*self._open, *self._target.waiting, *self.parking.partitions]
             for key in [key for key in known if key[0] in deleted]:

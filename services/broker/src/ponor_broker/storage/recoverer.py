@@ -47,7 +47,7 @@ def assigned_to(image: View, node_id: NodeId, epoch: NodeEpoch) -> list[Assignme
     process of the node are excluded.
     """
     rows = image[WALS].find(WALS_RECOVERED_BY, node_id)
-    return [_assignment(row) for row in rows if row.recoverer_epoch == epoch]
+    return [Assignment(row.node_id, row.wal_epoch, row.token) for row in rows if row.recoverer_epoch == epoch]
 
 
 def row_of(image: View, assignment: Assignment) -> WalRow | None:
@@ -58,16 +58,12 @@ def row_of(image: View, assignment: Assignment) -> WalRow | None:
     return row if row is not None and row.token == assignment.token else None
 
 
-def is_somebody_elses(image: View, assignment: Assignment) -> bool:
+def is_reassigned(image: View, assignment: Assignment) -> bool:
     """Return whether the open log is now assigned to another process. The slots of a closed log may
     still have to be deleted.
     """
     row = image[WALS].get((assignment.node_id, assignment.epoch))
     return row is not None and row.token != assignment.token
-
-
-def _assignment(row: WalRow) -> Assignment:
-    return Assignment(row.node_id, row.wal_epoch, row.token)
 
 
 LOG: Final = logging.getLogger("ponor.broker.takeover")
@@ -142,7 +138,7 @@ class Recoverer:
     def _reconcile(self, wanted: Sequence[Assignment]) -> None:
         self._over = {each: None for each in self._over if each in wanted}
         for assignment, task in list(self._running.items()):
-            if is_somebody_elses(self._node.subscription.image, assignment):
+            if is_reassigned(self._node.subscription.image, assignment):
                 task.cancel()
         for assignment in wanted:
             if assignment not in self._running and assignment not in self._over:

@@ -269,19 +269,14 @@ def _utf16_units(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _row(index: int, committed: CommittedOffset) -> OffsetFetchResponsePartitions:
+def _row(
+    index: int, committed: CommittedOffset, error: ErrorCode = ErrorCode.NONE
+) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
-        index, committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE
+        index, committed.offset, committed.leader_epoch, committed.metadata, error
     )
 
 
 def _unknown_topic(topic_id: bytes, indexes: Iterable[int]) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        topic_id=topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                index, NOTHING.offset, NOTHING.leader_epoch, NOTHING.metadata, ErrorCode.UNKNOWN_TOPIC_ID
-            )
-            for index in indexes
-        ],
-    )
+    rows = [_row(index, NOTHING, ErrorCode.UNKNOWN_TOPIC_ID) for index in indexes]
+    return OffsetFetchResponseTopics(topic_id=topic_id, partitions=rows)
