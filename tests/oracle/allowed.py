@@ -1,7 +1,7 @@
-"""The differences from Kafka that are meant, each with a name and its reason; and those that are known and not meant.
+"""Differences from Kafka: intended ones with a name and a reason, and known ones to repair.
 
-What lives here: data, and how an entry is matched. An entry that matches nothing any more is an error of its own: the list says what is, not what was.
-Rules that make answers comparable everywhere (ids, addresses, times, words) are in `plain`.
+An entry that no longer matches a difference is an error. Rules that make answers comparable
+everywhere (ids, addresses, times, messages) are in `plain`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from tests.oracle.compare import Difference
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A difference by intent. `story`, `api` and `note` are globs, `path` a regular expression over the whole path; `fits` judges the two values."""
+    """An intended difference. `story`, `api` and `note` are globs, `path` is a regular expression
+    for the whole path, `fits` checks the two values.
+    """
 
     name: str
     reason: str
@@ -28,7 +30,7 @@ class Allowed:
     fits: Callable[[Any, Any], bool] = field(default=lambda _kafka, _ponor: True)
 
     def covers(self, difference: Difference) -> bool:
-        """Whether this entry is the reason for a difference."""
+        """Whether this entry explains a difference."""
         return (
             fnmatch(difference.story, self.story)
             and fnmatch(difference.api, self.api)
@@ -49,7 +51,7 @@ def _more_words(kafka: Any, ponor: Any) -> bool:
 ALLOWED: Final[Sequence[Allowed]] = (
     Allowed(
         "fewer APIs",
-        "only what is handled is advertised: no transactions, security, quotas, share groups, streams groups and KIP-848 yet",
+        "only supported APIs are advertised: no transactions, security, quotas, share groups, streams groups and KIP-848 yet",
         api="ApiVersions",
         path=r"api_keys\[\d+\]",
         fits=_only_kafka,
@@ -61,8 +63,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
         path=r"(supported|finalized)_features(\[.*\]|_epoch)",
     ),
     Allowed(
-        "a name that is no UTF-8 ends the connection",
-        "bytes that are no text are malformed in every body here; Kafka replaces them and then finds the name bad",
+        "a name that is not UTF-8 ends the connection",
+        "Ponor treats invalid UTF-8 in any body as malformed; Kafka replaces it and then rejects the name",
         story="bodies_malformed",
         api="ApiVersions",
     ),
@@ -81,14 +83,14 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "the replication factor has no effect",
-        "any is accepted: durability is the log's and the object store's",
+        "any value is accepted: write-ahead log and object store provide durability",
         story="create_topics_numbers",
         api="CreateTopics",
         path=r"topics\[create-numbers\]\..*",
     ),
     Allowed(
         "named errors where Kafka fails",
-        "Kafka answers UNKNOWN_SERVER_ERROR or not at all, which clients take for fatal; here the error has a name",
+        "Kafka answers UNKNOWN_SERVER_ERROR or not at all, which is fatal to clients; Ponor returns a specific error",
         api="Produce",
         fits=lambda kafka, ponor: (
             kafka in ("UNKNOWN_SERVER_ERROR", {"silent": True}) and ponor not in (None, "NONE")
@@ -96,23 +98,23 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "a codec that does not exist is unsupported",
-        "it is refused as zstd is where a client cannot know it; Kafka fails with UNKNOWN_SERVER_ERROR, beside which it says where the log starts",
+        "it is refused like zstd in an old version; Kafka fails with UNKNOWN_SERVER_ERROR and also returns the log start",
         story="produce_forbidden_bits",
         api="Produce",
         path=r".*\.log_start_offset",
         fits=lambda kafka, ponor: (kafka, ponor) == (0, -1),
     ),
     Allowed(
-        "a batch that is not whole is corrupt",
-        "what does not end where it should was damaged on its way, and the client may send it again; Kafka ignores the bytes behind the last whole batch",
+        "an incomplete batch is corrupt",
+        "wrong lengths are damage in transit, so the client may retry; Kafka ignores the bytes after the last whole batch",
         story="produce_damaged",
         api="Produce",
         path=r".*\.(error_code|base_offset|log_start_offset)",
         fits=lambda kafka, ponor: ponor in ("CORRUPT_MESSAGE", -1) and kafka in ("INVALID_RECORD", "NONE", 0),
     ),
     Allowed(
-        "nothing of it was stored",
-        "follows from the batch with bytes behind it, which Kafka stored",
+        "no part of an incomplete batch is stored",
+        "Kafka stores the batch that is followed by extra bytes",
         story="produce_damaged",
         api="ListOffsets",
         path=r"topics\[produce-damaged\]\.partitions\[0\]\.offset",
@@ -120,34 +122,34 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "a duplicate has no append time",
-        "the topic's time is the producer's; Kafka answers a duplicate with the batch's largest timestamp, a first time with -1",
+        "the topic uses the producer's timestamps; Kafka answers a duplicate with the batch's largest timestamp, a first batch with -1",
         story="*produce*",
         api="Produce",
         path=r".*\.log_append_time_ms",
         fits=lambda kafka, ponor: (kafka, ponor) == (1_000_000, -1),
     ),
     Allowed(
-        "a producer's id wants an epoch",
-        "a batch with an id and no epoch is no producer's; Kafka stores it",
+        "a producer id requires an epoch",
+        "a batch with an id and without an epoch is invalid; Kafka stores it",
         story="produce_idempotent_edges",
         api="Produce",
         path=r"responses\[produce-idempotent-edges\]\.partition_responses\[2\]\..*",
     ),
     Allowed(
         "no eligible leader replicas",
-        "for them Kafka sets min.insync.replicas for all brokers when a cluster is made; replicas are a fiction here",
+        "for them Kafka sets min.insync.replicas for all brokers when a cluster is created; Ponor has no replicas",
         path=r".*configs\[min\.insync\.replicas\].*",
     ),
     Allowed(
-        "no id for a topic that is not made",
-        "Kafka answers a check with an id that no topic will ever have",
+        "no id for a topic that is not created",
+        "Kafka answers a validate-only request with an unused id",
         story="create_topics*",
         api="CreateTopics",
         path=r"topics\[.*\]\.topic_id",
     ),
     Allowed(
-        "the settings that Kafka has are all there are",
-        "Kafka keeps any name that is set for a broker, misspelt ones too; here it is refused",
+        "unknown settings are refused",
+        "Kafka stores any name that is set for a broker, including misspelt ones",
         story="alter_broker_configs",
         api="IncrementalAlterConfigs",
         path=r"responses\[4\]\.error_code",
@@ -155,21 +157,21 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "named errors where Kafka fails, of settings and topics",
-        "Kafka answers UNKNOWN_SERVER_ERROR, which clients take for fatal; here the error has a name",
+        "Kafka answers UNKNOWN_SERVER_ERROR, which is fatal to clients; Ponor returns a specific error",
         api="IncrementalAlterConfigs",
         path=r".*error_code",
         fits=lambda kafka, ponor: (kafka, ponor) == ("UNKNOWN_SERVER_ERROR", "INVALID_REQUEST"),
     ),
     Allowed(
-        "a bad topic does not spoil the answer",
-        "a request with a topic that has neither name nor id fails as a whole in Kafka",
+        "an invalid topic does not fail the whole request",
+        "in Kafka, a topic without name and id fails the whole request",
         story="metadata_of_nothing",
         api="Metadata",
         fits=lambda kafka, _ponor: kafka in (None, -1, "UNKNOWN_SERVER_ERROR"),
     ),
     Allowed(
-        "an old duplicate is called one",
-        "DUPLICATE_SEQUENCE_NUMBER lets a client go on, since the record is stored; Kafka's OUT_OF_ORDER_SEQUENCE_NUMBER ends its producer",
+        "an old duplicate is reported as a duplicate",
+        "DUPLICATE_SEQUENCE_NUMBER lets a client continue, because the record is stored; Kafka's OUT_OF_ORDER_SEQUENCE_NUMBER ends the producer",
         story="produce_idempotent",
         api="Produce",
         path=r".*\.error_code",
@@ -179,47 +181,47 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "deleted records are not the newest",
-        "the offset of the largest timestamp lies in the log; Kafka answers with one that DeleteRecords took away",
+        "the offset of the largest timestamp is in the log; Kafka may return a deleted offset",
         story="delete_records",
         api="ListOffsets",
-        note="the largest timestamp of nothing",
+        note="the largest timestamp of an empty log",
     ),
     Allowed(
-        "no disk to be full",
+        "log directories have no size",
         "the data is in the object store: a log directory has no size of its own (-1 by KIP-827)",
         api="DescribeLogDirs",
         path=r"results\[.*\]\.(total|usable)_bytes",
         fits=lambda kafka, ponor: (kafka, ponor) == ("some bytes", -1),
     ),
     Allowed(
-        "replicas are nobody",
-        "there is no replication by fetching: whatever replica a client claims to be, it is served as a consumer",
+        "replica ids are ignored",
+        "Ponor does not replicate by fetching, so a client with any replica id is served as a consumer",
         story="fetch_as_replica",
-        note="a replica that is none",
+        note="an invalid replica id",
     ),
     Allowed(
         "a negative rebalance timeout is refused",
-        "it would end every rebalance before it began; Kafka takes it",
+        "it would end every rebalance before it starts; Kafka accepts it",
         story="group_joins_refused",
         note="a negative rebalance timeout",
     ),
     Allowed(
-        "a format of the future is unknown, not damaged",
-        "sending it again will not help: INVALID_RECORD is final, Kafka's CORRUPT_MESSAGE is tried again",
+        "an unknown batch format is not damage",
+        "a retry cannot help: INVALID_RECORD is final, and clients retry after Kafka's CORRUPT_MESSAGE",
         story="produce_damaged",
         note="magic 3",
         path=r".*\.error_code",
     ),
     Allowed(
-        "a producer was last heard of when its batch came",
-        "by the broker's clock; Kafka shows the timestamp that the producer wrote into the batch",
+        "a producer's last activity is the arrival of its batch",
+        "Ponor uses the broker's clock; Kafka shows the timestamp in the batch",
         story="describe_producers",
         path=r".*\.last_timestamp",
         fits=lambda kafka, ponor: (kafka, ponor) == (1_000_000, "now"),
     ),
     Allowed(
-        "controllers are nodes of their own",
-        "Kafka's peer is broker and controller in one process",
+        "controllers have separate node ids",
+        "Kafka's peer runs broker and controller in one process",
         story="describe_quorum",
         api="DescribeQuorum",
         path=r".*(leader_id|replica_id|node_id)",
@@ -227,7 +229,7 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "every voter has a directory id",
-        "Kafka's peer has a static quorum (KIP-595); here voters always go by node and directory (KIP-853)",
+        "Kafka's peer has a static quorum (KIP-595); Ponor identifies voters by node and directory (KIP-853)",
         story="describe_quorum",
         api="DescribeQuorum",
         path=r".*replica_directory_id",
@@ -236,12 +238,13 @@ ALLOWED: Final[Sequence[Allowed]] = (
 )
 
 TO_REPAIR: Final[Sequence[Allowed]] = ()
-"""Differences that are known and not meant; the reason says what is to be done. They are matched as the allowed ones are."""
+"""Known differences to repair; the reason names the repair. They match like the allowed ones."""
 
 NOT_YET: Final[dict[str, str]] = {}
-"""Stories in which Ponor is wrong or silent today, and what is missing. A story that comes out right must leave this list."""
+"""Stories that Ponor does not pass yet, and what is missing. A story that passes must be removed
+from this list."""
 
 
 def reason_for(difference: Difference) -> Allowed | None:
-    """The entry that allows a difference."""
+    """Return the entry that explains a difference."""
     return next((entry for entry in (*ALLOWED, *TO_REPAIR) if entry.covers(difference)), None)

@@ -1,4 +1,4 @@
-"""Requests as stories say them: one topic, one partition, the rest by keyword."""
+"""Builders of requests for stories: one topic, one partition, other fields by keyword."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def record(value: bytes | None = b"value", key: bytes | None = b"key", at: int =
 
 
 def batch(count: int = 1, *, at: int = LONG_AGO_MS, **settings: Any) -> bytes:
-    """A batch of `count` records whose values are their numbers and whose times rise by 10 ms."""
+    """A batch of `count` records with their numbers as values and timestamps that rise by 10 ms."""
     return bytes(build_batch([record(b"%d" % n, at=at + 10 * n) for n in range(count)], **settings))
 
 
 def idempotent(
     producer: Any, sequence: int, count: int = 1, *, epoch: int | None = None, **settings: Any
 ) -> bytes:
-    """A batch of a producer that InitProducerId made."""
+    """A batch of a producer with an id from InitProducerId."""
     its_epoch = producer.producer_epoch if epoch is None else epoch
     return batch(
         count, producer_id=producer.producer_id, producer_epoch=its_epoch, base_sequence=sequence, **settings
@@ -61,7 +61,7 @@ def produce(
     acks: int = -1,
     transactional_id: str | None = None,
 ) -> ProduceRequest:
-    """Produce to one partition, by name and by id: the version decides which is sent."""
+    """Produce to one partition, by name or id, depending on the version."""
     data = [PartitionProduceData(partition, records)]
     return ProduceRequest(transactional_id, acks, 10_000, [TopicProduceData(topic.name, topic.id, data)])
 
@@ -79,7 +79,7 @@ def fetch(
     isolation: int = 0,
     **settings: Any,
 ) -> FetchRequest:
-    """Fetch from one partition, by name and by id."""
+    """Fetch from one partition, by name or id, depending on the version."""
     wanted = FetchPartition(partition, epoch, offset, partition_max_bytes=partition_bytes)
     return FetchRequest(
         max_wait_ms=wait_ms,
@@ -100,18 +100,18 @@ def list_offsets(
     isolation: int = 0,
     replica_id: int = -1,
 ) -> ListOffsetsRequest:
-    """Ask for one offset."""
+    """List one offset."""
     wanted = ListOffsetsPartition(partition, epoch, timestamp)
     return ListOffsetsRequest(replica_id, isolation, [ListOffsetsTopic(topic.name, [wanted])], 10_000)
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says when it joins."""
+    """The subscription of a joining consumer."""
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
 
 
 def assignment(topic: str, *partitions: int) -> bytes:
-    """What a leader gives to a consumer."""
+    """The assignment that a leader gives to a consumer."""
     return encode_versioned(ConsumerProtocolAssignment([Assigned(topic, list(partitions))]), 1)
 
 
@@ -165,7 +165,7 @@ def commit(
 
 
 def committed(group: str, topic: Topic | None, version: int, *partitions: int) -> OffsetFetchRequest:
-    """Ask what is committed, in the form that the version has; None asks for all topics."""
+    """Fetch committed offsets in the form of the version; None requests all topics."""
     if version < 8:
         old = None if topic is None else [OffsetFetchRequestTopic(topic.name, list(partitions))]
         return OffsetFetchRequest(group_id=group, topics=old)

@@ -1,4 +1,4 @@
-"""Field by field: where do two tellings of one story differ?"""
+"""Compares two runs of a story field by field."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ def _short(value: Any) -> str:
 
 
 class StaleRecordingError(AssertionError):
-    """The story asks something else than what was recorded."""
+    """The story's requests differ from the recorded ones."""
 
 
 def differences(recorded: Told, told: Told) -> list[Difference]:
-    """What differs between Kafka's part and ours. Raises StaleRecordingError when they were not asked the same."""
+    """Return the differences between Kafka's answers and ours. Raises StaleRecordingError if the
+    requests differ.
+    """
     found: list[Difference] = []
     for number, (theirs, ours) in enumerate(zip(recorded.exchanges, told.exchanges, strict=False)):
         if (theirs.note, theirs.api, theirs.version) != (ours.note, ours.api, ours.version):
@@ -80,7 +82,7 @@ def _walk(theirs: Any, ours: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_map(entries: list[Any]) -> bool:
-    """Whether every entry is told apart by what identifies it."""
+    """Whether all entries have distinct identifying fields."""
     return all(isinstance(entry, dict) for entry in entries) and len(_by_identity(entries)) == len(entries)
 
 

@@ -1,4 +1,4 @@
-"""A socket that speaks Kafka's frames and nothing else: the oracle sends bytes that no client library would send."""
+"""A socket with Kafka's framing, for bytes that no client library sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 ANSWER_S_MAX: Final = 100.0
-"""Only who says nothing takes so long, however busy the machine is."""
+"""Longer than any answer takes on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """The broker said nothing for `ANSWER_S_MAX`."""
+    """The broker sent nothing for `ANSWER_S_MAX`."""
 
 
 Frame = bytes | Closed | Silent
@@ -31,17 +31,17 @@ class Connection:
         self._correlation = 0
 
     def next_correlation(self) -> int:
-        """A correlation id that this connection has not used."""
+        """Return an unused correlation id."""
         self._correlation += 1
         return self._correlation
 
     def send(self, frame: bytes, *, length: int | None = None) -> None:
-        """Send a frame; `length` is what it claims to be, where that is a lie."""
+        """Send a frame; `length` replaces its true length."""
         claimed = len(frame) if length is None else length
         self._socket.sendall(claimed.to_bytes(4, "big", signed=True) + frame)
 
     def receive(self) -> Frame:
-        """The next frame without its length."""
+        """Return the next frame without its length."""
         try:
             head = self._exactly(4)
             return Closed() if head is None else self._exactly(int.from_bytes(head, "big")) or Closed()
@@ -49,7 +49,7 @@ class Connection:
             return Silent()
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         self._socket.close()
 
     def _exactly(self, count: int) -> bytes | None:

@@ -1,6 +1,7 @@
-"""One request and what was answered, and a whole story of them, as they lie in tests/oracle/recordings.
+"""One request with its answer, and a whole story, as stored in tests/oracle/recordings.
 
-The request is kept as the bytes that were sent to Kafka and as a digest of its canonical form: when a story changes, its recording no longer fits.
+A request is stored as the bytes sent to Kafka and as a digest of its canonical form: when a story
+changes, its recording no longer matches.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ HEX_BYTES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """`answer` is one of {"body": fields}, {"closed": true}, {"silent": true}, {"none": true} (not asked for), {"undecodable": hex}."""
+    """`answer` is one of {"body": fields}, {"closed": true}, {"silent": true}, {"none": true} (not
+    requested), {"undecodable": hex}.
+    """
 
     note: str
     api: str
@@ -28,7 +31,7 @@ class Exchange:
     answer: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """For the recording."""
+        """Encode for a recording."""
         return {
             "note": self.note,
             "api": self.api,
@@ -40,7 +43,7 @@ class Exchange:
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Exchange:
-        """From the recording."""
+        """Decode from a recording."""
         return cls(
             row["note"],
             row["api"],
@@ -53,7 +56,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class Told:
-    """A story as one broker took part in it; `broke_off` says why it did not come to its end."""
+    """The exchanges of one broker in a story; `broke_off` says why the story ended early."""
 
     story: str
     broker: str
@@ -62,7 +65,7 @@ class Told:
 
 
 def save(told: Told, story: str, title: str) -> None:
-    """Write a recording, an exchange a line."""
+    """Write a recording, one exchange per line."""
     head = json.dumps({"story": story, "title": title, "broker": told.broker}, ensure_ascii=False)[:-1]
     rows = ",\n".join(json.dumps(exchange.to_json(), ensure_ascii=False) for exchange in told.exchanges)
     RECORDINGS.mkdir(exist_ok=True)
@@ -70,14 +73,14 @@ def save(told: Told, story: str, title: str) -> None:
 
 
 def load(story: str) -> Told:
-    """Read a recording. Raises FileNotFoundError when the story was never recorded."""
+    """Read a recording. Raises FileNotFoundError if the story was never recorded."""
     content = json.loads(path_of(story).read_text())
     exchanges = [Exchange.from_json(row) for row in content["exchanges"]]
     return Told(story, content["broker"], exchanges)
 
 
 def path_of(story: str) -> Path:
-    """Where a story's recording is."""
+    """The path of a story's recording."""
     return RECORDINGS / f"{story}.json"
 
 

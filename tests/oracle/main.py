@@ -1,7 +1,8 @@
-"""`make oracle`: tell the stories to a real Kafka and to Ponor.
+"""`make oracle`: run the stories on a real Kafka and on Ponor.
 
-Without `--record`, says which recordings Kafka would answer differently today (stale) and what Ponor answers differently; with it, writes the
-recordings. Exit code 1 for stale recordings and for differences that nothing explains; 0 with a word when Java or the jars are missing.
+Without `--record`, reports recordings that differ from Kafka's answers (stale) and from Ponor's;
+with it, writes the recordings. Exit code 1 for stale recordings and unexplained differences; 0 with
+a message without Java or its jars.
 """
 
 from __future__ import annotations

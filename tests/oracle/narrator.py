@@ -1,6 +1,7 @@
-"""Tells one story to one broker: sends its requests, gives the answers back to it, and keeps both.
+"""Runs one story against one broker: sends its requests, returns the answers to it, and records
+both.
 
-What lives here: connections, encoding, and the few set-up steps that most stories begin with (a topic, records in it), which are not recorded.
+It also has the unrecorded set-up steps that most stories need (topics, records).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ READY_S_MAX: Final = 300.0
 FIRST: Final = "first"
 SETTLE_S: Final = 0.3
 GROUPS_OF_ALL_PARTITIONS: Final = 40
-"""So many names fall on every one of a handful of offsets partitions."""
+"""With this many names, each of a few offsets partitions gets some."""
 API_VERSIONS_KEY: Final = 18
 UNSUPPORTED_VERSION: Final = b"\x00\x23"
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that a story made."""
+    """A topic created by a story."""
 
     name: str
     id: bytes
@@ -49,7 +50,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A request that was sent and whose answer has not been taken."""
+    """A request that was sent and not answered yet."""
 
     note: str
     api_key: int
@@ -62,7 +63,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """The entries of an answer's array whose field begins with a prefix."""
+    """Entries of an answer's array whose field begins with a prefix."""
 
     array: str
     field: str
@@ -70,11 +71,11 @@ class Only:
 
 
 class SetUpFailedError(Exception):
-    """A broker refused a step that the story takes for granted."""
+    """A broker refused a required set-up step."""
 
 
 class Narrator:
-    """One story's view of one broker."""
+    """The connection of one story to one broker."""
 
     def __init__(self, told: Told, canon: Canon, port: int) -> None:
         self._told = told
@@ -85,20 +86,21 @@ class Narrator:
     def ask(
         self, request: Message, version: int, note: str, *, on: str = FIRST, only: Only | None = None
     ) -> Any:
-        """Send a request and take its answer: the message, or None when the broker closed or said nothing.
+        """Send a request and return its answer, or None if the broker closed the connection or sent
+        nothing.
 
-        `only` keeps of an array what is the story's own, where a broker tells of everybody's.
+        `only` selects the story's own entries of an array that also contains others.
         """
         return self.take(self.send(request, version, note, on=on), only=only)
 
     def send(self, request: Message, version: int, note: str, *, on: str = FIRST) -> Ticket:
-        """Send a request whose answer is taken later; `on` names the connection."""
+        """Send a request whose answer is read later; `on` names the connection."""
         plain = json.dumps(self._canon.message(request), sort_keys=True, default=str)
         body = encode(request, version)
         return self._send(request.API_KEY, version, body, note, on, f"{version} {plain}")
 
     def take(self, ticket: Ticket, *, only: Only | None = None) -> Any:
-        """The answer to a request that was sent."""
+        """Return the answer to a sent request."""
         frame = self._connection(ticket.connection).receive()
         message, answer = self._read(ticket, frame, only)
         self._keep(ticket, answer)
@@ -107,11 +109,13 @@ class Narrator:
         return message
 
     def tell(self, request: Message, version: int, note: str, *, on: str = FIRST) -> None:
-        """Send a request that is not answered (acks=0)."""
+        """Send a request without an answer (acks=0)."""
         self._keep(self.send(request, version, note, on=on), {"none": True})
 
     def raw(self, api_key: int, version: int, body: bytes, note: str, *, tagged: bool | None = None) -> Any:
-        """Send a body that no encoder would write, behind a proper header; `tagged` says whether that header is flexible."""
+        """Send an arbitrary body after a valid header; `tagged` says whether that header is
+        flexible.
+        """
         if tagged is None and api_key in APIS:
             header = encode_request_header(api_key, version, 0, CLIENT_ID)
             tagged = header.endswith(b"\x00")
@@ -124,7 +128,7 @@ class Narrator:
         return self.take(Ticket(note, api_key, version, correlation, frame, digest, FIRST))
 
     def frame(self, frame: bytes, note: str, *, length: int | None = None) -> None:
-        """Send bytes that are not even a header; `length` is what the frame claims to be."""
+        """Send arbitrary bytes as a frame; `length` replaces its true length."""
         self._connection(FIRST).send(frame, length=length)
         answer = self._connection(FIRST).receive()
         kept = {"closed": True} if isinstance(answer, Closed) else {"silent": True}
@@ -148,22 +152,24 @@ class Narrator:
         self._hang_up(on)
 
     def call(self, kind: str, value: object, name: str) -> None:
-        """Name an id that the broker invented, where the order in which ids are seen may differ."""
+        """Name an id assigned by the broker, if the order of ids in answers may differ."""
         self._canon.call(kind, value, name)
 
     def topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
-        """Set-up: a new topic whose partitions all have leaders."""
+        """Set-up: create a topic and wait until all partitions have leaders."""
         wanted = [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()]
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1, configs=wanted)
         made = self._quietly(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7)
         if made.topics[0].error_code:
             raise SetUpFailedError(f"{name} was not created: {made.topics[0].error_message}")
-        self._canon.message(made)  # from here on the topic's id is called after it
+        self._canon.message(made)  # from here on, the topic's id is named after it
         self.wait_for_leaders(name, partitions)
         return Topic(name, bytes(made.topics[0].topic_id))
 
     def warm_up(self) -> None:
-        """Set-up: wait until every partition of the group coordinator and producer ids serve, so that no story depends on who is the first."""
+        """Set-up: wait until all partitions of the group coordinator and producer ids work, so that
+        no story depends on being the first.
+        """
         deadline = time.monotonic() + READY_S_MAX
         for number in range(GROUPS_OF_ALL_PARTITIONS):
             while not self._serves_group(f"warm-up-{number}"):
@@ -174,7 +180,9 @@ class Narrator:
             time.sleep(0.02)
 
     def settle(self) -> None:
-        """Set-up: give a change the time to reach everywhere; Kafka answers it before its broker knows of it."""
+        """Set-up: wait until a change has reached all components. Kafka answers before its broker
+        has applied it.
+        """
         time.sleep(SETTLE_S)
 
     def _serves_group(self, group: str) -> bool:
@@ -184,7 +192,9 @@ class Narrator:
         return bool(self._quietly(asked, 8).groups[0].error_code == 0)
 
     def wait_for_leaders(self, name: str, partitions: int) -> None:
-        """Until every partition's leader serves it; that Metadata names one is a little too early in Kafka."""
+        """Wait until every partition's leader serves it. Kafka's Metadata names a leader slightly
+        earlier.
+        """
         deadline = time.monotonic() + READY_S_MAX
         wanted = [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name, wanted)])
@@ -194,7 +204,7 @@ class Narrator:
             time.sleep(0.01)
 
     def fill(self, topic: Topic, batches: Sequence[bytes | bytearray], partition: int = 0) -> int:
-        """Set-up: append batches one by one; returns the base offset of the first."""
+        """Set-up: append batches one by one; return the base offset of the first."""
         offsets = []
         for batch in batches:
             data = [
@@ -208,11 +218,11 @@ class Narrator:
         return int(offsets[0])
 
     def quietly(self, request: Message, version: int) -> Any:
-        """Set-up: a request that is not recorded."""
+        """Set-up: send a request that is not recorded."""
         return self._quietly(request, version)
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for name in list(self._connections):
             self._hang_up(name)
 
@@ -275,7 +285,7 @@ def _decode(ticket: Ticket, frame: bytes) -> Message:
     message: Message
     correlation, position = decode_response_header(ticket.api_key, ticket.version, frame)
     if ticket.api_key == API_VERSIONS_KEY and frame[position : position + 2] == UNSUPPORTED_VERSION:
-        # A refused version is answered in version 0, whatever was asked (KIP-511).
+        # An unsupported version is answered in version 0 (KIP-511).
         message, end = decode_as(ApiVersionsResponse, 0, frame, position)
     else:
         message, end = decode_response(ticket.api_key, ticket.version, frame, position)

@@ -1,7 +1,7 @@
-"""Messages as plain JSON in which two brokers that mean the same say the same.
+"""Messages as plain JSON in a canonical form that is equal for equivalent answers of two brokers.
 
-What lives here: the named rules by which ids, addresses, times and the order of unordered arrays are made comparable. A rule applies to every story;
-what differs in one place and is allowed to is in `allowed`. Rules make a value canonical and never drop it: an id that should be there and is not
+Named rules canonicalize ids, addresses, times and the order of unordered arrays. A rule applies to
+every story; `allowed` lists differences of single places. A rule never drops a value: a missing id
 stays visible.
 """
 
@@ -32,20 +32,20 @@ IDENTITY: Final = (
     "api_key", "name", "topic_name", "topic", "group_id", "key", "partition_index", "partition", "partition_id", "index",
     "client_id", "resource_type", "resource_name", "member_id", "group_instance_id", "source",
 )  # fmt: skip
-"""The fields that tell the entries of an array apart, and by which arrays are put in order."""
+"""Fields that identify the entries of an array, by which arrays are sorted."""
 
 NAMELESS: Final = ("topic_id", "base_offset", "offset", "producer_id")
-"""What tells entries apart that have none of these."""
+"""Identifying fields of entries without any of these."""
 
 
 def identity(entry: Mapping[str, Any]) -> str:
-    """What an entry of an array is called; topics that say no name go by their id."""
+    """Identity of an array entry; topics without a name use their id."""
     words = [str(entry[field]) for field in IDENTITY if entry.get(field) not in {None, ""}]
     return ",".join(words) or next((str(entry[field]) for field in NAMELESS if field in entry), "")
 
 
 class Canon:
-    """The rules, with what one broker's ids were called in the course of one story."""
+    """The rules, and the names of one broker's ids in one story."""
 
     def __init__(self, *, node_id: int, port: int, cluster_id: str) -> None:
         self._names: dict[tuple[str, object], str] = {("cluster_id", cluster_id): "the cluster"}
@@ -76,7 +76,7 @@ class Canon:
         }
 
     def call(self, kind: str, value: object, name: str) -> None:
-        """Give an id the name that a story uses for it."""
+        """Set the name of an id."""
         self._names[kind, value] = name
 
     def message(self, message: Struct) -> dict[str, Any]:
@@ -107,14 +107,14 @@ class Canon:
         return value
 
     def _named(self, kind: str, value: object, *, none: tuple[object, ...]) -> object:
-        """Ids that a broker invents: the first seen is #1, whatever it is."""
+        """Ids assigned by a broker: the first one is #1."""
         if value in none:
             return value
         known = sum(1 for seen, _ in self._names if seen == kind)
         return self._names.setdefault((kind, value), f"{kind} #{known + 1}")
 
     def _topic_id(self, value: bytes, topic: str | None) -> object:
-        """Ids of topics are called after the topic; when it is made again, the next id is another one."""
+        """Topic ids are named after their topic; a recreated topic has a new name."""
         if value == ZERO_UUID:
             return "no id"
         known = self._names.get(("topic_id", bytes(value)))
@@ -124,17 +124,19 @@ class Canon:
         return self._names.setdefault(("topic_id", bytes(value)), f"topic_id of {topic} #{taken + 1}")
 
     def _node(self, value: Any) -> Any:
-        """Kafka's node is 1, Ponor's first is 65536: both mean the only broker there is."""
+        """Kafka's node is 1, Ponor's first is 65536: both are the only broker."""
         if isinstance(value, list | tuple):
             return [self._node(entry) for entry in value]
         return "the broker" if value == self._node_id else value
 
     def _time(self, value: int) -> object:
-        """Times that come from a clock; the fixed ones that stories use lie far from it."""
+        """Times from a clock. The fixed times of stories are far from it."""
         return "now" if abs(value - time.time() * 1000) < NEAR_NOW_MS else value
 
     def _batches(self, records: Buffer) -> list[dict[str, Any]]:
-        """Record batches, without the incomplete one that Kafka may cut off at the end and every client skips."""
+        """Record batches without the incomplete one that Kafka may return at the end, which clients
+        skip.
+        """
         view, position, batches = memoryview(bytes(records)), 0, []
         while len(view) - position >= LENGTH_PREFIX_BYTES:
             try:
@@ -190,7 +192,7 @@ TIME_FIELDS: Final = (
 
 
 def _progress(value: int) -> object:
-    """How far the log of metadata is: further with everything that was told before."""
+    """Position of the metadata log, which grows with every story."""
     return "somewhere" if value > 0 else value
 
 
@@ -200,7 +202,7 @@ RULES_OF_ONE: Final[Mapping[tuple[type[Struct], str], Callable[[Any], Any]]] = {
     (ReplicaState, "log_end_offset"): _progress,
     (Listener, "port"): lambda value: "a port" if value > 0 else value,
 }
-"""Rules for a field of one message alone, whose name means something else elsewhere."""
+"""Rules for a field of one message whose name has another meaning elsewhere."""
 
 
 def _error(code: int) -> str:
@@ -208,7 +210,7 @@ def _error(code: int) -> str:
 
 
 def _wording(text: str | None) -> str | None:
-    """Words are each project's own; that there are some is compared."""
+    """Only the presence of a message is compared, because texts differ."""
     return "some words" if text else None
 
 
@@ -220,7 +222,7 @@ def _bytes(value: Buffer) -> str:
 
 
 def _consumer_protocol(message_class: type[M], value: bytes, canon: Canon) -> Any:
-    """What members tell each other is opaque to brokers; it is decoded only to be read."""
+    """Metadata and assignments of members are opaque to brokers; they are decoded for readability."""
     try:
         return canon.message(decode_versioned(message_class, value)[0])
     except KafkaWireError:
@@ -228,7 +230,9 @@ def _consumer_protocol(message_class: type[M], value: bytes, canon: Canon) -> An
 
 
 def _ordered(entries: list[Any]) -> list[Any]:
-    """Arrays of Kafka's answers have the order of its hash maps; entries are found by what identifies them."""
+    """Arrays in Kafka's answers have the order of its hash maps; entries are matched by their
+    identity.
+    """
     if not all(isinstance(entry, dict) for entry in entries):
         return entries
     return sorted(entries, key=identity)

@@ -1,7 +1,7 @@
-"""What a story is: a function that tells a broker something and hears the answers, with a name and one sentence.
+"""A story: a named function that sends requests to a broker and uses the answers.
 
-Stories are written once and told to Kafka (for the recording) and to Ponor (for the comparison); they may use what was answered (ids, epochs), and
-must ask the same whatever that was.
+Stories run on Kafka (for the recording) and on Ponor (for the comparison). They may use ids and
+epochs of answers, but must always send the same requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tell = Callable[[Narrator], None]
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """`name` is the recording's file name; `title` says what Kafka is asked."""
+    """`name` is the recording's file name; `title` describes the story."""
 
     name: str
     title: str
@@ -26,7 +26,7 @@ class Story:
 
 
 def story(title: str) -> Callable[[Tell], Story]:
-    """Make a story of a function; its name is the function's."""
+    """Register a function as a story with the function's name."""
 
     def make(tell: Tell) -> Story:
         return Story(tell.__name__, title, tell)
@@ -35,7 +35,7 @@ def story(title: str) -> Callable[[Tell], Story]:
 
 
 def all_stories() -> list[Story]:
-    """Every story of tests/oracle/stories, in the order of their files."""
+    """All stories in tests/oracle/stories, in file order."""
     found = list(_find())
     names = [each.name for each in found]
     twice = {name for name in names if names.count(name) > 1}

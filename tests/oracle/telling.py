@@ -1,4 +1,4 @@
-"""Tells stories to a broker that runs: finds out who it is, then one narrator a story."""
+"""Runs stories against a running broker: finds its address, then runs one narrator per story."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METADATA_KEY, METADATA_VERSION = 3, 12
 
 
 class Listener:
-    """A broker on a port of this machine, to which stories are told. `name` goes into the recordings."""
+    """A broker on a port of this machine. `name` goes into the recordings."""
 
     def __init__(self, name: str, port: int) -> None:
         self.name = name
@@ -31,7 +31,9 @@ class Listener:
             narrator.warm_up()
 
     def hear(self, story: Story) -> Told:
-        """Tell it a story. A story that breaks off, because an answer is missing that it needs, says so in `broke_off`."""
+        """Run a story. A story that ends early because of a missing answer records it in
+        `broke_off`.
+        """
         told = Told(story.name, self.name)
         narrator = self._narrator(told)
         try:

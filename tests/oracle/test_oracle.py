@@ -1,6 +1,7 @@
-"""Ponor hears every story and must answer as Kafka did when it was recorded, but for the differences that `allowed` names.
+"""Ponor must answer every story as Kafka did when it was recorded, except for the differences in
+`allowed`.
 
-Neither Java nor Kafka is needed. Whether the recordings are still true is `make oracle`.
+This needs neither Java nor Kafka. `make oracle` checks whether the recordings are still valid.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ SETTINGS = {"num_partitions": "4", "group_initial_rebalance_delay_ms": "0"}
 REQUESTS_MIN = 1000
 SHOWN_MAX = 12
 TIMED = {"fetch_deleted"}
-"""Two seconds have to be enough for what happens in between; where a starved machine takes longer, the story is told once more."""
+"""Two seconds suffice for a story. On an overloaded machine that takes longer, the story is
+repeated."""
 TELLINGS_MAX = 10
 NOT_IN_KAFKA = {
-    ("Produce", 0), ("Produce", 1), ("Produce", 2),  # shown and refused: see docs/compatibility.md
-    ("ApiVersions", 5), ("DeleteGroups", 3),  # of Kafka 4.4
+    ("Produce", 0), ("Produce", 1), ("Produce", 2),  # listed and refused: see docs/compatibility.md
+    ("ApiVersions", 5), ("DeleteGroups", 3),  # added in Kafka 4.4
 }  # fmt: skip
 
 
@@ -67,7 +69,7 @@ def test_every_allowed_difference_still_exists(used: set[str], request: pytest.F
     assert not unused, f"Ponor does not differ in these any more; take them off the list: {unused}"
 
 
-def test_every_version_that_is_advertised_was_asked(ponor: Listener) -> None:
+def test_every_advertised_version_is_requested(ponor: Listener) -> None:
     told = ponor.hear(next(story for story in STORIES if story.name == "api_versions"))
     answered: set[tuple[str, int]] = set()
     for story in STORIES:
@@ -78,7 +80,7 @@ def test_every_version_that_is_advertised_was_asked(ponor: Listener) -> None:
         assert spoken - answered - NOT_IN_KAFKA == set(), f"no story asks {sorted(spoken - answered)}"
 
 
-def test_there_is_one_recording_a_story_and_enough_of_them() -> None:
+def test_there_is_one_recording_per_story() -> None:
     assert {path.stem for path in RECORDINGS.glob("*.json")} == {story.name for story in STORIES}
     assert NOT_YET.keys() <= {story.name for story in STORIES}
     names = [entry.name for entry in (*ALLOWED, *TO_REPAIR)]

@@ -1,4 +1,4 @@
-"""What operators ask: records deleted, sizes on disk, producers, elections, moves, quorum."""
+"""Requests of operators: deleted records, sizes on disk, producers, elections, reassignments."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def delete(name: str, offset: int, partition: int = 0) -> DeleteRecordsRequest:
     )
 
 
-@story("Records below an offset go, and what is then read")
+@story("Records below an offset are deleted, and the log is read")
 def delete_records(k: Narrator) -> None:
     topic = k.topic("delete-records", 2)
     k.fill(topic, [batch(5), batch(5)])
     for version, offset in ((0, 1), (1, 2), (2, 3)):
         k.ask(delete(topic.name, offset), version, f"below {offset}, in the middle of a batch")
     k.ask(list_offsets(topic, -2), 7, "the first offset")
-    k.ask(fetch(topic, 0), 12, "what is gone")
+    k.ask(fetch(topic, 0), 12, "a deleted offset")
     k.ask(fetch(topic, 3), 12, "from the first offset")
-    k.ask(delete(topic.name, 1), 2, "below what is gone already")
+    k.ask(delete(topic.name, 1), 2, "below an already deleted offset")
     k.ask(delete(topic.name, 11), 2, "beyond the end")
     k.ask(delete(topic.name, -2), 2, "a negative offset")
     k.ask(delete(topic.name, -1), 2, "everything")
     k.ask(list_offsets(topic, -2), 7, "the first offset is the end")
-    k.ask(list_offsets(topic, -3), 7, "the largest timestamp of nothing")
+    k.ask(list_offsets(topic, -3), 7, "the largest timestamp of an empty log")
     k.ask(fetch(topic, 10), 12, "an empty log that begins at 10")
     k.fill(topic, [batch(1)])
     k.ask(fetch(topic, 10), 12, "goes on at 10")
-    k.ask(delete(topic.name, -1, partition=1), 2, "everything of nothing")
+    k.ask(delete(topic.name, -1, partition=1), 2, "everything of an empty log")
 
 
 @story("Records that cannot be deleted")
@@ -64,13 +64,13 @@ def delete_records_errors(k: Narrator) -> None:
     topic = k.topic("delete-records-errors")
     compacted = k.topic("delete-records-compacted", 1, {"cleanup.policy": "compact"})
     k.fill(compacted, [batch(3)])
-    k.ask(delete("delete-records-missing", 0), 2, "a topic that nobody has")
-    k.ask(delete(topic.name, 0, partition=1), 2, "a partition too many")
+    k.ask(delete("delete-records-missing", 0), 2, "an unknown topic")
+    k.ask(delete(topic.name, 0, partition=1), 2, "an unknown partition")
     k.ask(delete(compacted.name, 1), 2, "of a compacted topic")
     k.ask(DeleteRecordsRequest([], 1000), 2, "nothing")
 
 
-@story("A producer whose records were deleted may go on")
+@story("A producer whose records were deleted continues")
 def delete_records_of_producer(k: Narrator) -> None:
     topic = k.topic("delete-records-producer")
     me = k.ask(InitProducerIdRequest(None, 60_000), 4, "an id")
@@ -81,7 +81,7 @@ def delete_records_of_producer(k: Narrator) -> None:
     k.ask(produce(topic, idempotent(me, 3)), 9, "again")
 
 
-@story("Who is producing")
+@story("Active producers")
 def describe_producers(k: Narrator) -> None:
     topic = k.topic("describe-producers", 2)
     one = k.ask(InitProducerIdRequest(None, 60_000), 4, "an id")
@@ -92,32 +92,32 @@ def describe_producers(k: Narrator) -> None:
         0,
         "two on one partition, none on the other",
     )
-    k.ask(DescribeProducersRequest([TopicRequest(topic.name, [2])]), 0, "a partition too many")
+    k.ask(DescribeProducersRequest([TopicRequest(topic.name, [2])]), 0, "an unknown partition")
     k.ask(
         DescribeProducersRequest([TopicRequest("describe-producers-missing", [0])]),
         0,
-        "a topic that nobody has",
+        "an unknown topic",
     )
     k.ask(DescribeProducersRequest([]), 0, "nothing")
 
 
-@story("Where partitions lie and how large they are")
+@story("Log directories and sizes of partitions")
 def describe_log_dirs(k: Narrator) -> None:
     topic = k.topic("log-dirs", 2)
     k.fill(topic, [batch(5)])
     wanted = [DescribableLogDirTopic(topic.name, [0, 1])]
     for version in range(1, 6):
         k.ask(DescribeLogDirsRequest(wanted), version, "two partitions")
-    k.ask(DescribeLogDirsRequest([DescribableLogDirTopic(topic.name, [7])]), 4, "a partition too many")
+    k.ask(DescribeLogDirsRequest([DescribableLogDirTopic(topic.name, [7])]), 4, "an unknown partition")
     k.ask(
         DescribeLogDirsRequest([DescribableLogDirTopic("log-dirs-missing", [0])]),
         4,
-        "a topic that nobody has",
+        "an unknown topic",
     )
     k.ask(DescribeLogDirsRequest([]), 4, "nothing")
 
 
-@story("Elections where there is nobody to elect")
+@story("Elections without a candidate")
 def elect_leaders(k: Narrator) -> None:
     topic = k.topic("elect", 2)
     for version in (0, 1, 2):
@@ -127,14 +127,12 @@ def elect_leaders(k: Narrator) -> None:
             "the preferred leader",
         )
     k.ask(ElectLeadersRequest(1, [TopicPartitions(topic.name, [0])], 10_000), 2, "an unclean leader")
-    k.ask(ElectLeadersRequest(0, [TopicPartitions(topic.name, [9])], 10_000), 2, "a partition too many")
-    k.ask(
-        ElectLeadersRequest(0, [TopicPartitions("elect-missing", [0])], 10_000), 2, "a topic that nobody has"
-    )
-    k.ask(ElectLeadersRequest(5, [TopicPartitions(topic.name, [0])], 10_000), 2, "an election that is none")
+    k.ask(ElectLeadersRequest(0, [TopicPartitions(topic.name, [9])], 10_000), 2, "an unknown partition")
+    k.ask(ElectLeadersRequest(0, [TopicPartitions("elect-missing", [0])], 10_000), 2, "an unknown topic")
+    k.ask(ElectLeadersRequest(5, [TopicPartitions(topic.name, [0])], 10_000), 2, "an invalid election type")
 
 
-@story("Moves of partitions, of which there are none")
+@story("Partition reassignments without an effect")
 def partition_reassignments(k: Narrator) -> None:
     topic = k.topic("reassign")
     k.ask(
@@ -155,16 +153,16 @@ def partition_reassignments(k: Narrator) -> None:
         return AlterPartitionReassignmentsRequest(10_000, True, rows)
 
     for version in (0, 1):
-        k.ask(move(topic.name, None), version, "a move is called off that never was")
+        k.ask(move(topic.name, None), version, "a cancellation without a move")
     k.ask(move(topic.name, [4711]), 1, "to a broker that is not there")
     k.ask(move(topic.name, []), 1, "to no broker")
     k.ask(move(topic.name, [-1]), 1, "to a negative broker")
     k.ask(move(topic.name, [4711, 4711]), 1, "twice to one")
-    k.ask(move(topic.name, None, partition=7), 1, "a partition too many")
-    k.ask(move("reassign-missing", [4711]), 1, "a topic that nobody has")
+    k.ask(move(topic.name, None, partition=7), 1, "an unknown partition")
+    k.ask(move("reassign-missing", [4711]), 1, "an unknown topic")
 
 
-@story("Replicas moved between log directories that are none")
+@story("Replicas moved between unknown log directories")
 def alter_replica_log_dirs(k: Narrator) -> None:
     topic = k.topic("move-dirs")
 
@@ -176,6 +174,6 @@ def alter_replica_log_dirs(k: Narrator) -> None:
     for version in (1, 2):
         k.ask(move("/no/such/directory", topic.name), version, "to a directory that is not there")
     k.ask(move("relative", topic.name), 2, "to a path that is relative")
-    k.ask(move("/no/such/directory", topic.name, 7), 2, "a partition too many")
-    k.ask(move("/no/such/directory", "move-dirs-missing"), 2, "a topic that nobody has")
+    k.ask(move("/no/such/directory", topic.name, 7), 2, "an unknown partition")
+    k.ask(move("/no/such/directory", "move-dirs-missing"), 2, "an unknown topic")
     k.ask(AlterReplicaLogDirsRequest([]), 2, "nothing")

@@ -1,4 +1,4 @@
-"""Configs: described, changed, taken back."""
+"""Configs: described, changed, reset."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def describe_topic_configs(k: Narrator) -> None:
         k.ask(describe(topic.name), version, "all")
     k.ask(describe(topic.name, synonyms=True, documentation=True), 4, "all, with synonyms and documentation")
     k.ask(describe(topic.name, "retention.ms", "segment.bytes", synonyms=True), 4, "two of them")
-    k.ask(describe(topic.name, "no.such.config"), 4, "one that is none")
+    k.ask(describe(topic.name, "no.such.config"), 4, "an unknown config")
     k.ask(
         DescribeConfigsRequest([DescribeConfigsResource(TOPIC, topic.name, [])]), 4, "an empty list of names"
     )
@@ -69,16 +69,16 @@ def describe_broker_configs(k: Narrator) -> None:
 
 @story("Resources that cannot be described")
 def describe_configs_errors(k: Narrator) -> None:
-    k.ask(describe("describe-missing"), 4, "a topic that nobody has")
-    k.ask(describe("not valid"), 4, "a topic that cannot be")
+    k.ask(describe("describe-missing"), 4, "an unknown topic")
+    k.ask(describe("not valid"), 4, "an invalid topic name")
     k.ask(describe(""), 4, "a topic without a name")
-    k.ask(describe("x", kind=1), 4, "a resource type that is none")
+    k.ask(describe("x", kind=1), 4, "an invalid resource type")
     k.ask(describe("x", kind=0), 4, "the unknown resource type")
     k.ask(describe("x", kind=99), 4, "resource type 99")
     k.ask(DescribeConfigsRequest([]), 4, "no resources")
 
 
-@story("Configs of a topic change one by one, and what is read afterwards")
+@story("Configs of a topic are changed individually and described")
 def alter_topic_configs(k: Narrator) -> None:
     topic = k.topic("alter-topic")
     for version in (0, 1):
@@ -99,20 +99,20 @@ def alter_topic_configs(k: Narrator) -> None:
     k.ask(change(topic.name, ("cleanup.policy", SUBTRACT, "delete")), 1, "shrinks by what it has not")
     k.settle()
     k.ask(describe(topic.name, "cleanup.policy"), 4, "compact")
-    k.ask(change(topic.name, ("max.message.bytes", SET, "5000"), validate=True), 1, "only to see")
+    k.ask(change(topic.name, ("max.message.bytes", SET, "5000"), validate=True), 1, "validate only")
     k.settle()
     k.ask(describe(topic.name, "max.message.bytes"), 4, "was not changed")
 
 
-@story("Changes that are refused, with nothing changed")
+@story("Refused changes change nothing")
 def alter_configs_errors(k: Narrator) -> None:
     topic = k.topic("alter-errors")
-    k.ask(change(topic.name, ("no.such.config", SET, "1")), 1, "a config that is none")
+    k.ask(change(topic.name, ("no.such.config", SET, "1")), 1, "an unknown config")
     k.ask(change(topic.name, ("retention.ms", SET, "soon")), 1, "not a number")
     k.ask(change(topic.name, ("retention.ms", SET, "-2")), 1, "out of range")
     k.ask(change(topic.name, ("retention.ms", SET, None)), 1, "a null value")
     k.ask(change(topic.name, ("retention.ms", APPEND, "5")), 1, "a number does not grow")
-    k.ask(change(topic.name, ("retention.ms", 7, "5")), 1, "an operation that is none")
+    k.ask(change(topic.name, ("retention.ms", 7, "5")), 1, "an invalid operation")
     k.ask(
         change(topic.name, ("retention.ms", SET, "5000"), ("retention.ms", DELETE, None)),
         1,
@@ -124,9 +124,9 @@ def alter_configs_errors(k: Narrator) -> None:
         "a good one beside a bad one",
     )
     k.ask(change(topic.name, ("cleanup.policy", SET, "")), 1, "an empty list")
-    k.ask(change("alter-missing", ("retention.ms", SET, "5000")), 1, "a topic that nobody has")
+    k.ask(change("alter-missing", ("retention.ms", SET, "5000")), 1, "an unknown topic")
     k.ask(change("", ("retention.ms", SET, "5000")), 1, "a topic without a name")
-    k.ask(change("x", ("a", SET, "5"), kind=1), 1, "a resource type that is none")
+    k.ask(change("x", ("a", SET, "5"), kind=1), 1, "an invalid resource type")
     k.ask(change(topic.name), 1, "no changes")
     k.ask(IncrementalAlterConfigsRequest([]), 1, "no resources")
     row = AlterConfigsResource(TOPIC, topic.name, [AlterableConfig("segment.ms", SET, "7000")])
@@ -138,7 +138,7 @@ def alter_configs_errors(k: Narrator) -> None:
     )
 
 
-@story("All configs of a topic replaced at once, the old way")
+@story("All configs of a topic are replaced by AlterConfigs")
 def replace_configs(k: Narrator) -> None:
     topic = k.topic("replace", 1, {"retention.ms": "1000000", "segment.bytes": "2000000"})
     for version in (0, 1, 2):
@@ -147,14 +147,14 @@ def replace_configs(k: Narrator) -> None:
     k.ask(describe(topic.name, "retention.ms", "segment.bytes"), 4, "as replaced")
     k.ask(replace(topic.name, [("retention.ms", "x")]), 2, "a bad value")
     k.ask(replace(topic.name, [("retention.ms", None)]), 2, "a null value")
-    k.ask(replace(topic.name, [], validate=True), 2, "all taken away, only to see")
+    k.ask(replace(topic.name, [], validate=True), 2, "all taken away, validate only")
     k.ask(replace(topic.name, []), 2, "all taken away")
-    k.ask(replace("replace-missing", [("retention.ms", "1")]), 2, "a topic that nobody has")
+    k.ask(replace("replace-missing", [("retention.ms", "1")]), 2, "an unknown topic")
     k.settle()
     k.ask(describe(topic.name, "retention.ms", "segment.bytes"), 4, "defaults")
 
 
-@story("Configs of all brokers change while they run")
+@story("Dynamic configs of all brokers")
 def alter_broker_configs(k: Narrator) -> None:
     k.ask(change("", ("log.cleaner.threads", SET, "2"), kind=BROKER), 1, "for all brokers")
     k.settle()
@@ -162,11 +162,9 @@ def alter_broker_configs(k: Narrator) -> None:
     k.ask(change("", ("log.cleaner.threads", DELETE, None), kind=BROKER), 1, "taken back")
     k.ask(change("", ("log.cleaner.threads", SET, "0"), kind=BROKER), 1, "out of range")
     k.ask(change("", ("node.id", SET, "7"), kind=BROKER), 1, "one that cannot change")
-    k.ask(change("", ("no.such.config", SET, "7"), kind=BROKER), 1, "one that nobody knows")
+    k.ask(change("", ("no.such.config", SET, "7"), kind=BROKER), 1, "an unknown config")
     k.ask(change("4711", ("log.cleaner.threads", SET, "2"), kind=BROKER), 1, "a broker that is not there")
-    k.ask(
-        change("not a number", ("log.cleaner.threads", SET, "2"), kind=BROKER), 1, "a broker that cannot be"
-    )
+    k.ask(change("not a number", ("log.cleaner.threads", SET, "2"), kind=BROKER), 1, "an invalid broker id")
 
 
 @story("Which resources have configs")
@@ -175,4 +173,4 @@ def list_config_resources(k: Narrator) -> None:
     k.ask(ListConfigResourcesRequest([CLIENT_METRICS]), 1, "client metrics")
     k.ask(ListConfigResourcesRequest([BROKER]), 1, "brokers")
     k.ask(ListConfigResourcesRequest([GROUP]), 1, "groups")
-    k.ask(ListConfigResourcesRequest([99]), 1, "a type that is none")
+    k.ask(ListConfigResourcesRequest([99]), 1, "an unknown type")

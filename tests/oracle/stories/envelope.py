@@ -1,4 +1,4 @@
-"""What stands around every request: versions, headers, and bytes that are none."""
+"""Versions, headers, and malformed bytes of requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.oracle.story import story
 HELLO = ApiVersionsRequest(client_software_name="oracle", client_software_version="1.0")
 
 
-@story("Which APIs and features are there, in every version of the question?")
+@story("Supported APIs and features, in every version")
 def api_versions(k: Narrator) -> None:
     for version in (0, 1, 2):
         k.ask(ApiVersionsRequest(), version, "asked the old way")
@@ -20,7 +20,7 @@ def api_versions(k: Narrator) -> None:
         k.ask(HELLO, version, "asked with a client's name")
 
 
-@story("A version of ApiVersions that is too new is answered in version 0, and the connection lives")
+@story("A version of ApiVersions that is too new is answered in version 0, and the connection stays open")
 def api_versions_too_new(k: Narrator) -> None:
     for version in (6, 7, 99, 32767):
         k.raw(18, version, b"", f"version {version}", tagged=True)
@@ -28,7 +28,7 @@ def api_versions_too_new(k: Narrator) -> None:
     k.raw(18, -1, b"", "a negative version", tagged=False)
 
 
-@story("Clients must say who they are in letters, digits, dots and dashes")
+@story("Client software names and versions consist of letters, digits, dots and dashes")
 def api_versions_names(k: Narrator) -> None:
     for name, version in (
         ("bad name", "1"),
@@ -45,7 +45,7 @@ def api_versions_names(k: Narrator) -> None:
         )
 
 
-@story("APIs that are none, are gone, or are the controller's own: the connection ends")
+@story("Unknown APIs, removed APIs and controller APIs end the connection")
 def api_keys_unknown(k: Narrator) -> None:
     for key in (999, -1, 32767, 95, 200):
         k.raw(key, 0, bytes(20), f"key {key}", tagged=False)
@@ -55,7 +55,7 @@ def api_keys_unknown(k: Narrator) -> None:
         k.raw(key, 0, bytes(20), f"key {key}, for controllers", tagged=True)
 
 
-@story("Versions just below and just above what is spoken: the connection ends")
+@story("Versions just below and above the supported ones end the connection")
 def api_versions_out_of_range(k: Narrator) -> None:
     bounds = {
         0: (2, 14),
@@ -84,14 +84,14 @@ def api_versions_out_of_range(k: Narrator) -> None:
         k.raw(key, above, bytes(20), f"key {key} version {above}", tagged=True)
 
 
-@story("A client id is a name for people: any bytes will do")
+@story("A client id may consist of any bytes")
 def client_ids(k: Narrator) -> None:
     k.named(b"", ApiVersionsRequest(), 2, "an empty one")
     k.named(b"\xff\xfe", ApiVersionsRequest(), 2, "not UTF-8")
     k.named(b"a\xc3", ApiVersionsRequest(), 2, "ends in the middle of a character")
 
 
-@story("Frames that hold no request: the connection ends")
+@story("Frames without a valid request end the connection")
 def frames_malformed(k: Narrator) -> None:
     k.frame(b"\x00", "one byte")
     k.frame(b"\x00\x03\x00\x00\x00\x00\x00\x01", "no client id")
@@ -104,7 +104,7 @@ def frames_malformed(k: Narrator) -> None:
     k.frame(b"", "a length of 2 GiB", length=2_147_483_647)
 
 
-@story("Bodies that are cut off or claim more than is there: the connection ends")
+@story("Truncated bodies and wrong lengths end the connection")
 def bodies_malformed(k: Narrator) -> None:
     k.raw(3, 1, b"\x7f\xff\xff\xff", "Metadata: an array of 2^31-1 topics")
     k.raw(3, 1, b"\x00\x00\x00\x01\x7f\xff", "Metadata: a name of 32767 bytes")
@@ -143,7 +143,7 @@ def bodies_malformed(k: Narrator) -> None:
     k.raw(60, 0, b"", "DescribeCluster: no body at all")
 
 
-@story("Bytes behind a request and tags that nobody knows are no reason to end a connection")
+@story("Bytes behind a request and unknown tags do not end a connection")
 def bodies_with_more(k: Narrator) -> None:
     k.raw(18, 0, b"\x01\x02\x03", "ApiVersions v0: bytes behind the body")
     k.raw(18, 3, b"\x02a\x021\x01\x63\x03abc", "ApiVersions v3: an unknown tag 99")
@@ -152,7 +152,7 @@ def bodies_with_more(k: Narrator) -> None:
     k.ask(MetadataRequest(topics=[]), 1, "the connection lives")
 
 
-@story("Requests that do not wait for answers are answered in their order")
+@story("Pipelined requests are answered in order")
 def requests_pipelined(k: Narrator) -> None:
     topic = k.topic("pipelined")
     tickets = [

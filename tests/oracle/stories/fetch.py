@@ -24,7 +24,7 @@ def fetch_versions(k: Narrator) -> None:
         k.ask(fetch(topic, 0), version, "two batches")
 
 
-@story("Offsets before, in and behind the log")
+@story("Offsets before, in and after the log")
 def fetch_offsets(k: Narrator) -> None:
     topic = k.topic("fetch-offsets")
     k.fill(topic, [batch(10), batch(10)])
@@ -39,7 +39,7 @@ def fetch_offsets(k: Narrator) -> None:
     k.ask(fetch(empty, 1), 12, "behind an empty log")
 
 
-@story("Sizes are soft: the first batch comes whole")
+@story("Size limits are soft: the first batch is returned whole")
 def fetch_sizes(k: Narrator) -> None:
     topic = k.topic("fetch-sizes", 2)
     k.fill(topic, [big(), big(), big()])
@@ -64,7 +64,7 @@ def fetch_sizes(k: Narrator) -> None:
     k.ask(fetch(topic, 0, partition_bytes=-1), 12, "a negative size")
 
 
-@story("Waiting for bytes that come, and for bytes that do not")
+@story("Waiting for data")
 def fetch_waits(k: Narrator) -> None:
     topic = k.topic("fetch-waits")
     k.ask(fetch(topic, 0, min_bytes=1, wait_ms=50), 12, "nothing comes in 50 ms")
@@ -82,12 +82,12 @@ def fetch_waits(k: Narrator) -> None:
     k.ask(FetchRequest(max_wait_ms=50, min_bytes=1), 12, "no partitions at all")
 
 
-@story("Topics that are not there, when there is time to wait")
+@story("Unknown topics with a maximum wait time")
 def fetch_waits_nowhere(k: Narrator) -> None:
     topic = k.topic("fetch-waits-nowhere")
     missing = Topic("fetch-waits-missing", bytes(range(16)))
     for version in (12, 13):
-        k.ask(fetch(missing, 0, min_bytes=1, wait_ms=60_000), version, "nothing but a topic that nobody has")
+        k.ask(fetch(missing, 0, min_bytes=1, wait_ms=60_000), version, "nothing but an unknown topic")
         wanted = [FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)]
         both = [FetchTopic(topic.name, topic.id, wanted), FetchTopic(missing.name, missing.id, wanted)]
         k.ask(FetchRequest(max_wait_ms=400, min_bytes=1, topics=both), version, "beside an empty partition")
@@ -98,22 +98,22 @@ def fetch_waits_nowhere(k: Narrator) -> None:
         session_epoch=0,
         topics=[FetchTopic(missing.name, missing.id, wanted)],
     )
-    answer = k.ask(begun, 12, "a session of a topic that nobody has")
+    answer = k.ask(begun, 12, "a session of an unknown topic")
     again = FetchRequest(max_wait_ms=60_000, min_bytes=1, session_id=answer.session_id, session_epoch=1)
     k.ask(again, 12, "it goes on")
 
 
-@story("Topics and partitions that are not there")
+@story("Unknown topics and partitions")
 def fetch_nowhere(k: Narrator) -> None:
     topic = k.topic("fetch-nowhere")
     k.fill(topic, [batch()])
-    k.ask(fetch(topic, 0, partition=1), 12, "a partition too many")
+    k.ask(fetch(topic, 0, partition=1), 12, "an unknown partition")
     k.ask(fetch(topic, 0, partition=-1), 12, "a negative partition")
     missing = Topic("fetch-missing", bytes(range(16)))
     for version in (4, 11, 12, 13, 18):
-        k.ask(fetch(missing, 0), version, "a topic that nobody has")
+        k.ask(fetch(missing, 0), version, "an unknown topic")
     k.ask(fetch(Topic(topic.name, bytes(16)), 0), 13, "no id")
-    k.ask(fetch(topic, 0, partition=1), 13, "a partition too many, by id")
+    k.ask(fetch(topic, 0, partition=1), 13, "an unknown partition, by id")
     mixed = FetchRequest(
         topics=[
             FetchTopic(topic.name, topic.id, [FetchPartition(0, partition_max_bytes=1 << 20)]),
@@ -122,13 +122,13 @@ def fetch_nowhere(k: Narrator) -> None:
         max_wait_ms=50,
         min_bytes=1 << 20,
     )
-    k.ask(mixed, 12, "one is there, one is not")
-    k.ask(mixed, 13, "one is there, one is not, by id")
+    k.ask(mixed, 12, "one exists, one does not")
+    k.ask(mixed, 13, "one exists, one does not, by id")
     twice = [FetchPartition(0, partition_max_bytes=1 << 20)] * 2
     k.ask(FetchRequest(topics=[FetchTopic(topic.name, topic.id, twice)]), 12, "the same partition twice")
 
 
-@story("Leader epochs: old, new, unknown, and where logs part")
+@story("Leader epochs: old, new, unknown, and diverging logs")
 def fetch_epochs(k: Narrator) -> None:
     topic = k.topic("fetch-epochs")
     k.fill(topic, [batch(2)])
@@ -150,7 +150,7 @@ def fetch_epochs(k: Narrator) -> None:
     )
 
 
-@story("read_committed where there are no transactions")
+@story("read_committed without transactions")
 def fetch_isolation(k: Narrator) -> None:
     topic = k.topic("fetch-isolation")
     k.fill(topic, [batch(2)])
@@ -159,17 +159,17 @@ def fetch_isolation(k: Narrator) -> None:
         k.ask(fetch(topic, 2, isolation=isolation), 4, f"isolation {isolation}, nothing to read")
 
 
-@story("Who pretends to be a replica")
+@story("Clients with a replica id")
 def fetch_as_replica(k: Narrator) -> None:
     topic = k.topic("fetch-as-replica")
     k.fill(topic, [batch(2)])
     k.ask(fetch(topic, 0, replica_id=-2), 12, "the debugging consumer")
-    k.ask(fetch(topic, 0, replica_id=4711), 12, "a replica that is none")
+    k.ask(fetch(topic, 0, replica_id=4711), 12, "an invalid replica id")
     k.ask(fetch(topic, 0, rack_id="a-rack"), 12, "a consumer in a rack")
-    k.ask(fetch(topic, 0, cluster_id="some-other-cluster"), 12, "who means another cluster")
+    k.ask(fetch(topic, 0, cluster_id="some-other-cluster"), 12, "with another cluster id")
 
 
-@story("A topic that was deleted and made again is another one")
+@story("A deleted and recreated topic is a different topic")
 def fetch_recreated(k: Narrator) -> None:
     old = k.topic("fetch-recreated")
     k.fill(old, [batch(2)])
@@ -181,7 +181,7 @@ def fetch_recreated(k: Narrator) -> None:
     k.ask(fetch(new, 1), 12, "by name, at an offset of the old")
 
 
-@story("A topic goes while somebody waits for it")
+@story("A topic is deleted while a fetch waits for it")
 def fetch_deleted(k: Narrator) -> None:
     topic = k.topic("fetch-deleted")
     k.fill(topic, [batch(2)])

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): ids, epochs, what is left out, what is forgotten."""
+"""Fetch sessions (KIP-227): ids, epochs, omitted and forgotten partitions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def session_incremental(k: Narrator) -> None:
         k.ask(session(topic, {}, id=id, epoch=-1), version, "closed: a full fetch of nothing")
 
 
-@story("A session sees appends, new partitions, and forgets others")
+@story("A session with appends, new partitions and forgotten partitions")
 def session_changes(k: Narrator) -> None:
     topic = k.topic("session-changes", 3)
     id = begin(k, topic, {0: 0, 1: 0}, 12)  # noqa: A001
@@ -70,7 +70,7 @@ def session_changes(k: Narrator) -> None:
     k.take(waiting)
 
 
-@story("Epochs of a session that are wrong, ids that are none")
+@story("Wrong epochs and unknown ids of a session")
 def session_errors(k: Narrator) -> None:
     topic = k.topic("session-errors")
     k.fill(topic, [batch(2)])
@@ -79,7 +79,7 @@ def session_errors(k: Narrator) -> None:
         k.ask(session(topic, {}, id=id, epoch=3), version, "epoch 3 where 1 is due")
         k.ask(session(topic, {}, id=id, epoch=1), version, "epoch 1 is still right")
         k.ask(session(topic, {}, id=id, epoch=1), version, "epoch 1 again")
-        k.ask(session(topic, {}, id=1_234_567, epoch=1), version, "an id that nobody was given")
+        k.ask(session(topic, {}, id=1_234_567, epoch=1), version, "an id that was never assigned")
         k.ask(session(topic, {0: 0}, id=0, epoch=1), version, "no id and an epoch")
         k.ask(session(topic, {0: 0}, id=0, epoch=-1), version, "no session wanted")
         k.ask(session(topic, {0: 0}, id=id, epoch=0), version, "begun anew in place of the old")
@@ -100,7 +100,7 @@ def session_unknown_topics(k: Narrator) -> None:
         k.ask(session(topic, {}, id=answer.session_id, epoch=3), version, "shows no more")
 
 
-@story("A session of names cannot go on with ids, nor the other way")
+@story("A session cannot switch between topic names and ids")
 def session_names_and_ids(k: Narrator) -> None:
     topic = k.topic("session-names-and-ids")
     by_name = begin(k, topic, {0: 0}, 12)

@@ -1,4 +1,4 @@
-"""Groups seen from outside: found, listed, described, deleted."""
+"""Groups: coordinators, listings, descriptions, deletions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 @story("Who coordinates a group?")
 def find_coordinator(k: Narrator) -> None:
     k.topic("find-coordinator")
-    k.ask(commit("find-warm-up", k.topic("find-coordinator-warm-up"), 1), 8, "somebody uses groups")
+    k.ask(commit("find-warm-up", k.topic("find-coordinator-warm-up"), 1), 8, "a first use of groups")
     for version in range(4):
         k.ask(FindCoordinatorRequest("find", GROUP), version, "one group")
     for version in (4, 5, 6):
@@ -28,16 +28,16 @@ def find_coordinator(k: Narrator) -> None:
     k.ask(FindCoordinatorRequest("", GROUP), 3, "no group id")
     k.ask(FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[""]), 4, "no group id, in a list")
     k.ask(FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[]), 4, "no keys")
-    k.ask(FindCoordinatorRequest("find", 7), 3, "a type of key that is none")
+    k.ask(FindCoordinatorRequest("find", 7), 3, "an invalid key type")
     k.ask(
         FindCoordinatorRequest(key_type=7, coordinator_keys=["find"]),
         4,
-        "a type of key that is none, in a list",
+        "an invalid key type, in a list",
     )
     k.ask(
         FindCoordinatorRequest(key_type=SHARE, coordinator_keys=["not a key of a share"]),
         6,
-        "a share's key that is none",
+        "an invalid share key",
     )
     k.ask(
         FindCoordinatorRequest(key_type=SHARE, coordinator_keys=["g:AAAAAAAAAAAAAAAAAAAAAA:0"]),
@@ -51,7 +51,7 @@ def describe_groups(k: Narrator) -> None:
     group, topic = "described", k.topic("described")
     mine = Only("groups", "group_id", group)
     for version in range(7):
-        k.ask(DescribeGroupsRequest(["described-never"]), version, "a group that nobody has")
+        k.ask(DescribeGroupsRequest(["described-never"]), version, "an unknown group")
     k.ask(commit(group, topic, 5), 8, "a commit makes a group")
     k.ask(DescribeGroupsRequest([group]), 5, "without members")
     me = k.ask(
@@ -70,10 +70,10 @@ def describe_groups(k: Narrator) -> None:
     k.ask(ListGroupsRequest(["Stable"]), 4, "listed by its state", only=mine)
     k.ask(ListGroupsRequest(["stable"]), 4, "listed by its state in small letters", only=mine)
     k.ask(ListGroupsRequest(["Empty", "Dead"]), 4, "other states", only=mine)
-    k.ask(ListGroupsRequest(["NoSuchState"]), 4, "a state that is none", only=mine)
+    k.ask(ListGroupsRequest(["NoSuchState"]), 4, "an unknown state", only=mine)
     k.ask(ListGroupsRequest([], ["classic"]), 5, "classic ones", only=mine)
     k.ask(ListGroupsRequest([], ["Consumer"]), 5, "those of the new protocol", only=mine)
-    k.ask(ListGroupsRequest([], ["nonsense"]), 5, "a type that is none", only=mine)
+    k.ask(ListGroupsRequest([], ["nonsense"]), 5, "an unknown type", only=mine)
     k.ask(LeaveGroupRequest(group, "", [MemberIdentity("", "an-instance")]), 4, "the member is removed")
     k.ask(
         DescribeGroupsRequest([group, "described-never", ""]),
@@ -82,7 +82,7 @@ def describe_groups(k: Narrator) -> None:
     )
 
 
-@story("Groups are deleted when nobody is in them")
+@story("Groups are deleted when they are empty")
 def delete_groups(k: Narrator) -> None:
     topic = k.topic("delete-groups")
     for version in range(3):
@@ -96,8 +96,8 @@ def delete_groups(k: Narrator) -> None:
     k.ask(
         DeleteGroupsRequest(["delete-living", "delete-never", ""]),
         2,
-        "one lives, one never was, one has no name",
+        "one alive, one unknown, one without a name",
     )
     k.ask(LeaveGroupRequest("delete-living", joined.member_id), 2, "the member leaves")
-    k.ask(DeleteGroupsRequest(["delete-living"]), 2, "now it can go")
+    k.ask(DeleteGroupsRequest(["delete-living"]), 2, "deleted when empty")
     k.ask(DeleteGroupsRequest([]), 2, "no groups")

@@ -1,4 +1,4 @@
-"""Committed offsets: kept, read, refused, deleted."""
+"""Committed offsets: stored, read, refused, deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.oracle.narrator import Narrator, Topic
 from tests.oracle.story import story
 
 
-@story("Commits without a group's members, in every version")
+@story("Commits without members, in every version")
 def offset_commit_versions(k: Narrator) -> None:
     topic = k.topic("commit-versions", 2)
     for version in range(2, 11):
@@ -40,18 +40,18 @@ def offset_fetch_versions(k: Narrator) -> None:
         k.ask(committed("fetch-committed", topic, version, 0, 1, 7), version, "three partitions")
     for version in (2, 7, 8, 9, 10):
         k.ask(committed("fetch-committed", None, version), version, "all of the group")
-        k.ask(committed("fetch-committed-never", None, version), version, "all of a group that nobody has")
-    k.ask(committed("fetch-committed-never", topic, 8, 0), 8, "of a group that nobody has")
+        k.ask(committed("fetch-committed-never", None, version), version, "all of an unknown group")
+    k.ask(committed("fetch-committed-never", topic, 8, 0), 8, "of an unknown group")
     k.ask(committed("", topic, 8, 0), 8, "no group id")
     k.ask(
         committed("fetch-committed", Topic("fetch-committed-missing", bytes(range(16))), 8, 0),
         8,
-        "a topic that nobody has",
+        "an unknown topic",
     )
     k.ask(
         committed("fetch-committed", Topic("fetch-committed-missing", bytes(range(16))), 10, 0),
         10,
-        "an id that nobody has",
+        "an unknown id",
     )
     k.ask(
         OffsetFetchRequest(group_id="fetch-committed", require_stable=True),
@@ -65,10 +65,10 @@ def offset_fetch_versions(k: Narrator) -> None:
     ]
     k.ask(OffsetFetchRequest(groups=groups, require_stable=True), 8, "two groups")
     stranger = OffsetFetchRequestGroup("fetch-committed", "a-member", 5, rows)
-    k.ask(OffsetFetchRequest(groups=[stranger]), 9, "by a member of the new protocol that nobody is")
+    k.ask(OffsetFetchRequest(groups=[stranger]), 9, "by an unknown member of the new protocol")
 
 
-@story("What a commit may say")
+@story("Contents of a commit")
 def offset_commit_contents(k: Narrator) -> None:
     topic = k.topic("commit-contents")
     for metadata in (None, "", "x" * 4096):
@@ -87,23 +87,23 @@ def offset_commit_contents(k: Narrator) -> None:
 @story("Commits that are refused")
 def offset_commit_refused(k: Narrator) -> None:
     topic = k.topic("commit-refused")
-    k.ask(commit("commit-refused", topic, 1, partition=1), 8, "a partition too many")
-    k.ask(
-        commit("commit-refused", Topic("commit-missing", bytes(range(16))), 1), 8, "a topic that nobody has"
-    )
-    k.ask(commit("commit-refused", Topic("commit-missing", bytes(range(16))), 1), 10, "an id that nobody has")
+    k.ask(commit("commit-refused", topic, 1, partition=1), 8, "an unknown partition")
+    k.ask(commit("commit-refused", Topic("commit-missing", bytes(range(16))), 1), 8, "an unknown topic")
+    k.ask(commit("commit-refused", Topic("commit-missing", bytes(range(16))), 1), 10, "an unknown id")
     k.ask(commit("commit-refused", Topic(topic.name, bytes(16)), 1), 10, "no id")
     k.ask(commit("", topic, 1), 8, "no group id")
     k.ask(
-        commit("commit-refused-none", topic, 1, generation=3, member="nobody"),
+        commit("commit-refused-none", topic, 1, generation=3, member="stranger"),
         8,
-        "a group that nobody has, with a generation",
+        "an unknown group, with a generation",
     )
-    k.ask(commit("commit-refused-none", topic, 1, generation=3, member="nobody"), 9, "the same in version 9")
+    k.ask(
+        commit("commit-refused-none", topic, 1, generation=3, member="stranger"), 9, "the same in version 9"
+    )
     k.ask(OffsetCommitRequest("commit-refused", topics=[]), 8, "nothing")
 
 
-@story("Commits of members, strangers and old generations")
+@story("Commits of members, unknown members and old generations")
 def offset_commit_members(k: Narrator) -> None:
     topic, group = k.topic("commit-members"), "commit-members"
     me = k.ask(join(group, topics=(topic.name,)), 5, "asks for an id").member_id
@@ -113,13 +113,13 @@ def offset_commit_members(k: Narrator) -> None:
     k.ask(commit(group, topic, 2, generation=generation, member=me), 8, "as it should be")
     k.ask(commit(group, topic, 3, generation=generation + 1, member=me), 8, "a future generation")
     k.ask(commit(group, topic, 3, generation=generation - 1, member=me), 8, "an old generation")
-    k.ask(commit(group, topic, 3, generation=generation, member="nobody"), 8, "a stranger")
+    k.ask(commit(group, topic, 3, generation=generation, member="stranger"), 8, "an unknown member")
     k.ask(commit(group, topic, 3), 8, "from outside, while the group lives")
     k.ask(commit(group, topic, 3, generation=-1, member=me), 8, "a member without a generation")
     k.ask(
         commit(group, topic, 3, generation=generation, member=me, instance="one"),
         8,
-        "an instance that nobody is",
+        "an unknown instance",
     )
     k.ask(committed(group, topic, 8, 0), 8, "the last that was taken")
 
@@ -137,9 +137,9 @@ def offset_delete(k: Narrator) -> None:
     k.ask(forget(0), 0, "it is deleted")
     k.ask(committed(group, topic, 8, 0), 8, "it is gone")
     k.ask(forget(0, 1), 0, "what is not there")
-    k.ask(forget(9), 0, "a partition too many")
-    k.ask(forget(0, name="offset-delete-missing"), 0, "a topic that nobody has")
-    k.ask(forget(0, of="offset-delete-none"), 0, "a group that nobody has")
+    k.ask(forget(9), 0, "an unknown partition")
+    k.ask(forget(0, name="offset-delete-missing"), 0, "an unknown topic")
+    k.ask(forget(0, of="offset-delete-none"), 0, "an unknown group")
     k.ask(forget(0, of=""), 0, "no group id")
     me = k.ask(join(group, topics=(topic.name,)), 5, "a consumer asks for an id").member_id
     generation = k.ask(

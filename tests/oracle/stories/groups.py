@@ -1,4 +1,4 @@
-"""The classic group protocol: joining, syncing, beating, leaving, and being wrong about it."""
+"""The classic group protocol: joins, syncs, heartbeats, leaves, and errors."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ TOPIC = "a-topic"
 
 
 def member(k: Narrator, group: str, name: str, **settings: Any) -> str:
-    """Somebody new asks for a member id (KIP-394)."""
+    """A new member requests a member id (KIP-394)."""
     answer = k.ask(join(group, **settings), 5, f"{name} asks for an id", on=name)
     return str(answer.member_id)
 
 
 def alone(k: Narrator, group: str, **settings: Any) -> tuple[str, int]:
-    """A group with one member, synced; its id and the generation."""
+    """Create a synced group with one member; return its id and generation."""
     me = member(k, group, "first", **settings)
     joined = k.ask(join(group, me, **settings), 5, "joins alone, and leads")
     k.ask(sync(group, joined.generation_id, me, {me: assignment(TOPIC, 0)}), 3, "gives itself partition 0")
     return me, joined.generation_id
 
 
-@story("One member joins, syncs, beats and leaves, in every version")
+@story("One member joins, syncs, sends heartbeats and leaves, in every version")
 def group_alone(k: Narrator) -> None:
     for version in range(10):
         group = f"alone-{version}"
@@ -39,7 +39,7 @@ def group_alone(k: Narrator) -> None:
         joined = k.ask(join(group, me), version, "joins")
         me, generation = joined.member_id, joined.generation_id
         beat = HeartbeatRequest(group, generation, me)
-        k.ask(beat, min(version, 4), "beats before it synced")
+        k.ask(beat, min(version, 4), "sends a heartbeat before it synced")
         k.ask(sync(group, generation, me, {me: assignment(TOPIC, 0, 1)}), min(version, 5), "syncs")
         k.ask(beat, min(version, 4), "beats")
         leave = (
@@ -48,19 +48,19 @@ def group_alone(k: Narrator) -> None:
             else LeaveGroupRequest(group, "", [MemberIdentity(me)])
         )
         k.ask(leave, min(version, 5), "leaves")
-        k.ask(beat, min(version, 4), "beats, though it left")
+        k.ask(beat, min(version, 4), "sends a heartbeat after it left")
 
 
 @story("Two members: the second makes the first join again; the leader assigns; one leaves")
 def group_of_two(k: Narrator) -> None:
     group = "of-two"
     leader, generation = alone(k, group)
-    k.ask(HeartbeatRequest(group, generation, leader), 3, "all is quiet")
+    k.ask(HeartbeatRequest(group, generation, leader), 3, "a heartbeat without a rebalance")
     second = member(k, group, "second")
     waiting = k.send(join(group, second), 5, "the second joins and waits", on="second")
     while k.quietly(HeartbeatRequest(group, generation, leader), 3).error_code == 0:
         pass
-    k.ask(HeartbeatRequest(group, generation, leader), 3, "the first hears of a rebalance")
+    k.ask(HeartbeatRequest(group, generation, leader), 3, "the first detects a rebalance")
     joined = k.ask(join(group, leader), 5, "the first joins again")
     k.take(waiting)
     follows = k.send(
@@ -72,42 +72,42 @@ def group_of_two(k: Narrator) -> None:
     k.ask(sync(group, joined.generation_id, second), 3, "the second syncs again", on="second")
     k.ask(sync(group, joined.generation_id - 1, second), 3, "with the old generation", on="second")
     k.ask(LeaveGroupRequest(group, "", [MemberIdentity(second)]), 4, "the second leaves", on="second")
-    k.ask(HeartbeatRequest(group, joined.generation_id, leader), 3, "the first hears of a rebalance again")
+    k.ask(HeartbeatRequest(group, joined.generation_id, leader), 3, "the first detects a rebalance again")
     k.ask(join(group, leader), 5, "and is alone")
 
 
-@story("Members, generations and groups that are not")
+@story("Unknown members, generations and groups")
 def group_strangers(k: Narrator) -> None:
     group = "strangers"
     me, generation = alone(k, group)
     for beat, what in (
         (HeartbeatRequest(group, generation + 1, me), "a future generation"),
         (HeartbeatRequest(group, -1, me), "generation -1"),
-        (HeartbeatRequest(group, generation, "nobody"), "a stranger"),
+        (HeartbeatRequest(group, generation, "stranger"), "an unknown member"),
         (HeartbeatRequest(group, generation, ""), "no member id"),
-        (HeartbeatRequest("strangers-none", generation, me), "a group that nobody has"),
+        (HeartbeatRequest("strangers-none", generation, me), "an unknown group"),
         (HeartbeatRequest("", generation, me), "no group id"),
     ):
-        k.ask(beat, 3, f"beats: {what}")
+        k.ask(beat, 3, f"heartbeat: {what}")
     k.ask(sync(group, generation + 1, me), 3, "syncs: a future generation")
-    k.ask(sync(group, generation, "nobody"), 3, "syncs: a stranger")
-    k.ask(sync("strangers-none", generation, me), 3, "syncs: a group that nobody has")
+    k.ask(sync(group, generation, "stranger"), 3, "syncs: an unknown member")
+    k.ask(sync("strangers-none", generation, me), 3, "syncs: an unknown group")
     k.ask(sync("", generation, me), 3, "syncs: no group id")
-    k.ask(join(group, "nobody"), 5, "joins: a stranger")
-    k.ask(join("strangers-none", "nobody"), 5, "joins: a stranger, a group that nobody has")
+    k.ask(join(group, "stranger"), 5, "joins: an unknown member")
+    k.ask(join("strangers-none", "stranger"), 5, "joins: an unknown member, an unknown group")
     k.ask(join("", ""), 5, "joins: no group id")
-    k.ask(LeaveGroupRequest(group, "nobody"), 2, "leaves: a stranger")
-    k.ask(LeaveGroupRequest("strangers-none", "nobody"), 2, "leaves: a group that nobody has")
+    k.ask(LeaveGroupRequest(group, "stranger"), 2, "leaves: an unknown member")
+    k.ask(LeaveGroupRequest("strangers-none", "stranger"), 2, "leaves: an unknown group")
     k.ask(
-        LeaveGroupRequest(group, "", [MemberIdentity("nobody"), MemberIdentity("", "no-instance")]),
+        LeaveGroupRequest(group, "", [MemberIdentity("stranger"), MemberIdentity("", "no-instance")]),
         4,
-        "two strangers leave",
+        "two unknown members leave",
     )
-    k.ask(LeaveGroupRequest(group, "", []), 4, "nobody leaves")
-    k.ask(LeaveGroupRequest("", "", [MemberIdentity("nobody")]), 4, "leaves: no group id")
+    k.ask(LeaveGroupRequest(group, "", []), 4, "no member leaves")
+    k.ask(LeaveGroupRequest("", "", [MemberIdentity("stranger")]), 4, "leaves: no group id")
 
 
-@story("Joining with what does not fit")
+@story("Joins with invalid parameters")
 def group_joins_refused(k: Narrator) -> None:
     for session_ms in (0, 5_999, 1_800_001, -1):
         k.ask(join("join-sessions", session_ms=session_ms), 5, f"a session of {session_ms} ms")
@@ -130,10 +130,10 @@ def group_sync_protocol(k: Narrator) -> None:
     k.ask(sync(group, generation, me, protocol_type="connect"), 5, "another type")
     k.ask(sync(group, generation, me, protocol="sticky"), 5, "another protocol")
     k.ask(sync(group, generation, me, protocol_type=None, protocol=None), 5, "neither")
-    k.ask(sync(group, generation, me, {"nobody": b"x"}), 5, "an assignment for a stranger")
+    k.ask(sync(group, generation, me, {"stranger": b"x"}), 5, "an assignment for an unknown member")
 
 
-@story("The protocol that all know and most prefer")
+@story("The protocol that all members support and most prefer")
 def group_protocol_vote(k: Narrator) -> None:
     group = "vote"
     first = member(k, group, "first", protocols=("sticky", "range", "roundrobin"))
@@ -153,7 +153,7 @@ def group_protocol_vote(k: Narrator) -> None:
     k.take(waiting)
 
 
-@story("Static members: back without a rebalance, fenced when there are two")
+@story("Static members return without a rebalance; a duplicate is fenced")
 def group_static(k: Narrator) -> None:
     group = "static"
     first = k.ask(join(group, instance="one"), 5, "instance one joins, with no id before")
@@ -168,15 +168,13 @@ def group_static(k: Narrator) -> None:
     k.ask(sync(group, generation, me, instance="one"), 3, "the old process syncs")
     k.ask(join(group, me, instance="one"), 5, "the old process joins")
     k.ask(LeaveGroupRequest(group, "", [MemberIdentity(me, "one")]), 4, "the old process leaves")
-    k.ask(
-        HeartbeatRequest(group, again.generation_id, again.member_id, "two"), 3, "an instance that nobody is"
-    )
+    k.ask(HeartbeatRequest(group, again.generation_id, again.member_id, "two"), 3, "an unknown instance")
     k.ask(HeartbeatRequest(group, again.generation_id, again.member_id), 3, "the member without its instance")
     k.ask(LeaveGroupRequest(group, "", [MemberIdentity("", "one")]), 4, "removed by its instance id")
     k.ask(HeartbeatRequest(group, again.generation_id, again.member_id, "one"), 3, "and gone")
 
 
-@story("A static leader comes back; from version 9 on it is told to skip the assignment")
+@story("A static leader returns; from version 9 on the response tells it to skip the assignment")
 def group_static_leader(k: Narrator) -> None:
     group = "static-leader"
     first = k.ask(join(group, instance="one"), 9, "joins")
@@ -186,7 +184,7 @@ def group_static_leader(k: Narrator) -> None:
     k.ask(join(group, instance="one", topics=("another",)), 9, "comes back with another subscription")
 
 
-@story("The leader joins again: a new generation; a follower that says the same: the same generation")
+@story("A leader that rejoins starts a new generation; an unchanged follower does not")
 def group_rejoins(k: Narrator) -> None:
     group = "rejoins"
     me, _ = alone(k, group)
@@ -194,7 +192,7 @@ def group_rejoins(k: Narrator) -> None:
     k.ask(join(group, me, topics=("other",)), 5, "with another subscription, before it synced")
 
 
-@story("Metadata and assignments are bytes; nobody looks into them")
+@story("Metadata and assignments are opaque bytes")
 def group_opaque_bytes(k: Narrator) -> None:
     group = "opaque"
     offered = [

@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster, DescribeTopicPartitions: who leads what."""
+"""Metadata, DescribeCluster, DescribeTopicPartitions."""
 
 from __future__ import annotations
 
@@ -26,24 +26,22 @@ def about(*topics: Topic, create: bool = False, authorized: bool = False) -> Met
 def metadata_versions(k: Narrator) -> None:
     topic = k.topic("metadata-versions", 2)
     for version in range(14):
-        create = version < 4  # older versions cannot say no
+        create = version < 4  # older versions cannot disable creation
         k.ask(about(Topic(topic.name, NO_ID), create=create), version, "by name")
     for version in (12, 13):
         k.ask(MetadataRequest([MetadataRequestTopic(topic.id, None)], False), version, "by id")
 
 
-@story("Topics that do not exist or cannot")
+@story("Unknown topics and invalid names")
 def metadata_of_nothing(k: Narrator) -> None:
     nowhere = Topic("metadata-nowhere", NO_ID)
     for version in (4, 8, 9, 12, 13):
-        k.ask(about(nowhere), version, "a name that nobody has")
+        k.ask(about(nowhere), version, "an unknown name")
     for name in ("a b", "", ".", "..", "x" * 250, "ü"):
         k.ask(about(Topic(name, NO_ID)), 9, f"the name {name[:20]!r}")
         k.ask(about(Topic(name, NO_ID), create=True), 12, f"the name {name[:20]!r}, to be created")
     for version in (10, 11, 12, 13):
-        k.ask(
-            MetadataRequest([MetadataRequestTopic(UNKNOWN_ID, None)], False), version, "an id that nobody has"
-        )
+        k.ask(MetadataRequest([MetadataRequestTopic(UNKNOWN_ID, None)], False), version, "an unknown id")
     k.ask(MetadataRequest([MetadataRequestTopic(NO_ID, None)], False), 12, "neither name nor id")
     k.ask(MetadataRequest([MetadataRequestTopic(UNKNOWN_ID, "both")], False), 12, "a name and an id")
     k.ask(MetadataRequest([]), 1, "an empty list means none")
@@ -58,17 +56,17 @@ def metadata_of_several(k: Narrator) -> None:
     k.ask(
         about(named, Topic("metadata-missing", NO_ID), Topic("not valid", NO_ID)),
         9,
-        "one is there, one not, one cannot be",
+        "one exists, one is unknown, one is invalid",
     )
-    k.ask(about(named, authorized=True), 9, "with what one may do to it")
+    k.ask(about(named, authorized=True), 9, "with authorized operations")
     k.ask(
         MetadataRequest([], True, include_cluster_authorized_operations=True),
         9,
-        "with what one may do to the cluster",
+        "with authorized operations of the cluster",
     )
 
 
-@story("A topic comes into being because somebody asked for it")
+@story("A Metadata request creates a topic")
 def metadata_creates(k: Narrator) -> None:
     name = "metadata-created"
     k.ask(about(Topic(name, NO_ID), create=True), 9, "the first time")
@@ -80,13 +78,13 @@ def metadata_creates(k: Narrator) -> None:
 def describe_cluster(k: Narrator) -> None:
     for version in (0, 1, 2):
         k.ask(DescribeClusterRequest(), version, "as it is")
-    k.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 0, "with what one may do")
+    k.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 0, "with authorized operations")
     k.ask(DescribeClusterRequest(include_fenced_brokers=True), 2, "with brokers that are fenced")
     k.ask(DescribeClusterRequest(endpoint_type=2), 1, "the controllers, of a broker")
-    k.ask(DescribeClusterRequest(endpoint_type=3), 1, "an endpoint type that is none")
+    k.ask(DescribeClusterRequest(endpoint_type=3), 1, "an invalid endpoint type")
 
 
-@story("Topics by pages")
+@story("Topics in pages")
 def describe_topic_partitions(k: Narrator) -> None:
     first, second = k.topic("pages-a", 3), k.topic("pages-b", 2)
     both = [TopicRequest(first.name), TopicRequest(second.name)]
@@ -94,8 +92,8 @@ def describe_topic_partitions(k: Narrator) -> None:
     k.ask(DescribeTopicPartitionsRequest(both, 4), 0, "four partitions at most")
     cursor = DescribeTopicPartitionsRequestCursor(second.name, 1)
     k.ask(DescribeTopicPartitionsRequest(both, 4, cursor), 0, "from where the last page ended")
-    k.ask(DescribeTopicPartitionsRequest([TopicRequest("pages-missing")]), 0, "a topic that nobody has")
-    k.ask(DescribeTopicPartitionsRequest([TopicRequest("not valid")]), 0, "a topic that cannot be")
+    k.ask(DescribeTopicPartitionsRequest([TopicRequest("pages-missing")]), 0, "an unknown topic")
+    k.ask(DescribeTopicPartitionsRequest([TopicRequest("not valid")]), 0, "an invalid topic name")
     k.ask(DescribeTopicPartitionsRequest(both, 0), 0, "no partitions at most")
     k.ask(
         DescribeTopicPartitionsRequest(both, 4, DescribeTopicPartitionsRequestCursor(first.name, -1)),

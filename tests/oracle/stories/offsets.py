@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where things are in a log."""
+"""ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def list_offsets_empty(k: Narrator) -> None:
         k.ask(list_offsets(topic, timestamp), 11, f"timestamp {timestamp}")
 
 
-@story("By time: in front of, inside and behind batches, compressed or not")
+@story("By time: before, inside and after batches, compressed or not")
 def list_offsets_by_time(k: Narrator) -> None:
     for codec in (Codec.NONE, Codec.GZIP, Codec.ZSTD):
         topic = k.topic(f"list-by-time-{codec.name.lower()}")
@@ -41,7 +41,7 @@ def list_offsets_by_time(k: Narrator) -> None:
             k.ask(list_offsets(topic, timestamp), 11, f"{codec.name.lower()}, timestamp {timestamp}")
 
 
-@story("By time where times do not rise")
+@story("By time, with timestamps out of order")
 def list_offsets_disorder(k: Narrator) -> None:
     topic = k.topic("list-disorder")
     k.fill(
@@ -53,24 +53,24 @@ def list_offsets_disorder(k: Narrator) -> None:
     k.ask(list_offsets(topic, -3), 11, "the largest timestamp, held by two")
 
 
-@story("Partitions, epochs, isolation and replicas that are none")
+@story("Unknown partitions, epochs, isolation levels and replicas")
 def list_offsets_errors(k: Narrator) -> None:
     topic = k.topic("list-errors")
     k.fill(topic, [batch(2)])
     for version in (1, 4, 11):
-        k.ask(list_offsets(topic, -1, partition=1), version, "a partition too many")
-        k.ask(list_offsets(Topic("list-missing", bytes(16)), -1), version, "a topic that nobody has")
+        k.ask(list_offsets(topic, -1, partition=1), version, "an unknown partition")
+        k.ask(list_offsets(Topic("list-missing", bytes(16)), -1), version, "an unknown topic")
     for epoch in (0, 1, 50):
         k.ask(list_offsets(topic, -1, epoch=epoch), 5, f"epoch {epoch}")
     for isolation in (0, 1):
         k.ask(list_offsets(topic, -1, isolation=isolation), 5, f"isolation {isolation}")
     k.ask(list_offsets(topic, -1, replica_id=-2), 5, "the debugging consumer")
-    k.ask(list_offsets(topic, -1, replica_id=77), 5, "a replica that is none")
+    k.ask(list_offsets(topic, -1, replica_id=77), 5, "an invalid replica id")
     twice = [ListOffsetsPartition(0, timestamp=-1), ListOffsetsPartition(0, timestamp=-2)]
     k.ask(ListOffsetsRequest(-1, 0, [ListOffsetsTopic(topic.name, twice)]), 5, "one partition twice")
 
 
-@story("Where did an epoch end?")
+@story("End offsets of leader epochs")
 def leader_epoch_ends(k: Narrator) -> None:
     topic = k.topic("epoch-ends")
     k.fill(topic, [batch(3)])
@@ -85,7 +85,7 @@ def leader_epoch_ends(k: Narrator) -> None:
         k.ask(asks(0), version, "epoch 0")
     for epoch in (-1, 1, 1000):
         k.ask(asks(epoch), 4, f"epoch {epoch}")
-    k.ask(asks(0, current=0), 4, "said by somebody at epoch 0")
-    k.ask(asks(0, current=9), 4, "said by somebody at epoch 9")
-    k.ask(asks(0, partition=5), 4, "a partition too many")
-    k.ask(asks(0, name="epoch-missing"), 4, "a topic that nobody has")
+    k.ask(asks(0, current=0), 4, "sent with epoch 0")
+    k.ask(asks(0, current=9), 4, "sent with epoch 9")
+    k.ask(asks(0, partition=5), 4, "an unknown partition")
+    k.ask(asks(0, name="epoch-missing"), 4, "an unknown topic")

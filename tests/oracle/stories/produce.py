@@ -1,4 +1,4 @@
-"""Produce: what is taken, what is refused, and with which code."""
+"""Produce: accepted and refused batches, and error codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT_POSITION, LAST_DELTA_POSITION, CRC_POSITION, ATTRIBUTES_POSITION, LENGTH_P
 
 
 def patched(data: bytes, position: int, form: str, value: int, *, fix_crc: bool = True) -> bytes:
-    """A batch with one header field changed, and its checksum made to fit."""
+    """A batch with one changed header field and a correct checksum."""
     changed = bytearray(data)
     struct.pack_into(form, changed, position, value)
     if fix_crc:
@@ -35,7 +35,7 @@ def produce_versions(k: Narrator) -> None:
     k.ask(fetch(topic, 0), 12, "all of them come back")
 
 
-@story("acks 0, 1 and -1, and what is none of them")
+@story("acks 0, 1 and -1, and invalid values")
 def produce_acks(k: Narrator) -> None:
     topic = k.topic("produce-acks")
     k.tell(produce(topic, batch(), acks=0), 9, "no answer wanted")
@@ -46,18 +46,18 @@ def produce_acks(k: Narrator) -> None:
     k.ask(fetch(topic, 0), 12, "three records are there")
 
 
-@story("Topics and partitions that are not there")
+@story("Unknown topics and partitions")
 def produce_nowhere(k: Narrator) -> None:
     topic = k.topic("produce-nowhere")
-    k.ask(produce(topic, batch(), partition=1), 9, "a partition too many")
+    k.ask(produce(topic, batch(), partition=1), 9, "an unknown partition")
     k.ask(produce(topic, batch(), partition=-1), 9, "a negative partition")
-    k.ask(produce(Topic("produce-missing", bytes(16)), batch()), 9, "a topic that nobody has")
-    k.ask(produce(Topic("not valid", bytes(16)), batch()), 9, "a topic that cannot be")
-    k.ask(produce(Topic("x", bytes(range(16))), batch()), 13, "an id that nobody has")
+    k.ask(produce(Topic("produce-missing", bytes(16)), batch()), 9, "an unknown topic")
+    k.ask(produce(Topic("not valid", bytes(16)), batch()), 9, "an invalid topic name")
+    k.ask(produce(Topic("x", bytes(range(16))), batch()), 13, "an unknown id")
     k.ask(produce(Topic("x", bytes(16)), batch()), 13, "no id")
 
 
-@story("Several partitions and topics in one request, good and bad together")
+@story("Several partitions and topics in one request, valid and invalid")
 def produce_several(k: Narrator) -> None:
     first, second = k.topic("produce-several-a", 2), k.topic("produce-several-b")
     data = [
@@ -77,7 +77,7 @@ def produce_several(k: Narrator) -> None:
     )
 
 
-@story("Batches that are damaged or lie about themselves")
+@story("Damaged batches and batches with wrong headers")
 def produce_damaged(k: Narrator) -> None:
     topic = k.topic("produce-damaged")
     good = batch(3)
@@ -108,7 +108,7 @@ def produce_damaged(k: Narrator) -> None:
     k.ask(list_offsets(topic, -1), 7, "nothing was stored")
 
 
-@story("Records fields that hold no batch, or two")
+@story("Records fields without a batch, or with two")
 def produce_not_one_batch(k: Narrator) -> None:
     topic = k.topic("produce-not-one")
     k.ask(produce(topic, None), 9, "null")
@@ -118,12 +118,12 @@ def produce_not_one_batch(k: Narrator) -> None:
     k.ask(list_offsets(topic, -1), 7, "what was stored")
 
 
-@story("Bits that clients must not set")
+@story("Attribute bits that clients must not set")
 def produce_forbidden_bits(k: Narrator) -> None:
     topic = k.topic("produce-bits")
     k.ask(produce(topic, batch(control=True)), 9, "the control bit")
     k.ask(produce(topic, patched(batch(), ATTRIBUTES_POSITION, ">h", 0x40)), 9, "the delete horizon bit")
-    k.ask(produce(topic, patched(batch(), ATTRIBUTES_POSITION, ">h", 0x80)), 9, "a bit that nobody has")
+    k.ask(produce(topic, patched(batch(), ATTRIBUTES_POSITION, ">h", 0x80)), 9, "an unknown bit")
     k.ask(
         produce(topic, patched(batch(), ATTRIBUTES_POSITION, ">h", 0x08)),
         9,
@@ -136,7 +136,7 @@ def produce_forbidden_bits(k: Narrator) -> None:
     k.ask(fetch(topic, 0), 12, "what was stored")
 
 
-@story("Every codec; zstd only for those who can know it")
+@story("Every codec; zstd only in versions that support it")
 def produce_codecs(k: Narrator) -> None:
     topic = k.topic("produce-codecs")
     for codec in Codec:
@@ -149,7 +149,7 @@ def produce_codecs(k: Narrator) -> None:
 
 
 def in_lz4(head: str, tail: str = "00000000") -> bytes:
-    """A batch of two records in one LZ4 frame that stores them as they are; `head` is the frame's, in hex."""
+    """A batch of two records in one uncompressed LZ4 frame; `head` is the frame's header in hex."""
     plain = bytes(build_batch([record(), record(key=None)]))
     body, first = plain[HEADER_BYTES:], plain[:HEADER_BYTES]
     block = struct.pack("<I", len(body) | 1 << 31) + body
@@ -158,7 +158,7 @@ def in_lz4(head: str, tail: str = "00000000") -> bytes:
     return patched(whole, ATTRIBUTES_POSITION, ">h", Codec.LZ4)
 
 
-@story("LZ4 frames: what Kafka's reader takes, and what only the LZ4 library reads")
+@story("LZ4 frames: those that Kafka's reader accepts, and those that only the LZ4 library reads")
 def produce_lz4_frames(k: Narrator) -> None:
     topic = k.topic("produce-lz4-frames")
     independent, linked = "04224d18607073", "04224d184070df"
@@ -186,7 +186,7 @@ def produce_nulls(k: Narrator) -> None:
     k.ask(fetch(topic, 0), 12, "they come back")
 
 
-@story("A compacted topic wants keys, and says which records had none")
+@story("A compacted topic requires keys, and the error lists records without one")
 def produce_without_key(k: Narrator) -> None:
     topic = k.topic("produce-compacted", 1, {"cleanup.policy": "compact"})
     mixed = bytes(build_batch([record(), record(key=None), record(), record(key=None)]))
@@ -227,12 +227,12 @@ def produce_timestamps(k: Narrator) -> None:
     mixed = k.topic("produce-timestamps-default")
     records = [record(at=1000), record(at=far), record(at=1000)]
     k.ask(produce(mixed, bytes(build_batch(records))), 9, "one of three is in the future")
-    k.ask(produce(mixed, batch(1, at=1000)), 9, "the past is no trouble by default")
+    k.ask(produce(mixed, batch(1, at=1000)), 9, "the past is accepted by default")
     k.ask(produce(mixed, batch(1, at=-1)), 9, "no timestamp, by default")
     k.ask(produce(mixed, batch(1, at=-5)), 9, "a negative timestamp, by default")
 
 
-@story("LogAppendTime: the broker's clock counts")
+@story("LogAppendTime: timestamps of the broker's clock")
 def produce_log_append_time(k: Narrator) -> None:
     topic = k.topic("produce-append-time", 1, {"message.timestamp.type": "LogAppendTime"})
     k.ask(produce(topic, batch(3)), 9, "old timestamps")
@@ -245,7 +245,7 @@ def produce_log_append_time(k: Narrator) -> None:
     k.ask(list_offsets(topic, -3), 7, "the largest timestamp")
 
 
-@story("compression.type: the broker's codec counts")
+@story("compression.type: the broker recompresses")
 def produce_recompressed(k: Narrator) -> None:
     for codec in ("gzip", "snappy", "lz4", "zstd", "uncompressed", "producer"):
         topic = k.topic(f"produce-to-{codec}", 1, {"compression.type": codec})
@@ -272,7 +272,7 @@ def produce_idempotent(k: Narrator) -> None:
     k.ask(fetch(topic, 0), 12, "each of them once")
 
 
-@story("A producer with an id: beginnings, wrapping, and nonsense")
+@story("An idempotent producer: first sequences, wrapping, and invalid values")
 def produce_idempotent_edges(k: Narrator) -> None:
     topic = k.topic("produce-idempotent-edges", 4)
     me = k.ask(InitProducerIdRequest(None, 60_000), 4, "an id")
@@ -287,18 +287,18 @@ def produce_idempotent_edges(k: Narrator) -> None:
     k.ask(
         produce(topic, batch(producer_id=123_456_789, producer_epoch=0, base_sequence=0), partition=3),
         9,
-        "an id nobody was given",
+        "an id that was never assigned",
     )
     k.ask(fetch(topic, 0, partition=1), 12, "what wrapped")
 
 
-@story("Who may write, and what a producer's id may be")
+@story("Assignment of producer ids")
 def init_producer_id(k: Narrator) -> None:
     for version in range(6):
         k.ask(InitProducerIdRequest(None, 60_000), version, "an id")
     known = k.ask(InitProducerIdRequest(None, 60_000), 4, "one more")
     again = InitProducerIdRequest(None, 60_000, known.producer_id, known.producer_epoch)
-    k.ask(again, 4, "with an id that is held already")
+    k.ask(again, 4, "with an existing id")
     k.ask(InitProducerIdRequest(None, 60_000, 987_654_321, -1), 4, "an id without an epoch")
     k.ask(InitProducerIdRequest(None, 60_000, -1, 5), 4, "an epoch without an id")
     k.ask(InitProducerIdRequest(None, -1), 4, "a negative timeout")

@@ -1,4 +1,4 @@
-"""What Kafka's tools for the controllers' quorum and for feature levels ask."""
+"""Requests of Kafka's tools about the controllers' quorum and feature levels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 def quorum(topics: Mapping[str, list[int]]) -> DescribeQuorumRequest:
-    """Partitions of topics, as if any could have a quorum."""
+    """Partitions of topics, as if they had a quorum."""
     return DescribeQuorumRequest(
         [
             DescribeQuorumRequestTopicData(
@@ -44,29 +44,29 @@ def update(
     )
 
 
-@story("Who votes about metadata, and who leads")
+@story("Voters and leader of the metadata quorum")
 def describe_quorum(k: Narrator) -> None:
     for version in range(3):
         k.ask(quorum({METADATA: [0]}), version, "the log of metadata")
 
 
-@story("Quorums that nobody has")
+@story("Unknown quorums")
 def describe_quorum_unknown(k: Narrator) -> None:
-    k.ask(quorum({METADATA: [1]}), 2, "a partition too many")
-    k.ask(quorum({METADATA: [0, 1]}), 2, "the log and a partition too many")
-    k.ask(quorum({"quorum-missing": [0]}), 2, "a topic that nobody has")
+    k.ask(quorum({METADATA: [1]}), 2, "an unknown partition")
+    k.ask(quorum({METADATA: [0, 1]}), 2, "the log and an unknown partition")
+    k.ask(quorum({"quorum-missing": [0]}), 2, "an unknown topic")
     k.ask(quorum({METADATA: []}), 2, "no partition")
     k.ask(quorum({}), 2, "nothing")
 
 
-@story("Features that nobody has, and levels that no feature has")
+@story("Unknown features and levels")
 def update_features_unknown(k: Narrator) -> None:
-    k.ask(update("feature.missing", 1), 0, "a feature that nobody has")
+    k.ask(update("feature.missing", 1), 0, "an unknown feature")
     for version in (1, 2):
-        k.ask(update("feature.missing", 1), version, "a feature that nobody has")
-    k.ask(update("feature.missing", 1, validate_only=True), 2, "the same, only to see")
+        k.ask(update("feature.missing", 1), version, "an unknown feature")
+    k.ask(update("feature.missing", 1, validate_only=True), 2, "the same, validate only")
     k.ask(update("feature.missing", 0, SAFE_DOWNGRADE), 2, "down to nothing")
-    k.ask(update("feature.missing", 1, 7), 2, "a way of updating that is none")
+    k.ask(update("feature.missing", 1, 7), 2, "an invalid update type")
     k.ask(update("feature.missing", -1), 2, "a negative level")
     k.ask(update("feature.missing", 0), 2, "up to nothing")
     k.ask(update("", 1), 2, "no name")
@@ -79,4 +79,4 @@ def update_features_count(k: Narrator) -> None:
     twice = [FeatureUpdateKey("feature.missing", level) for level in (1, 2)]
     k.ask(UpdateFeaturesRequest(10_000, twice), 2, "one feature twice")
     two = [FeatureUpdateKey(name, 1) for name in ("feature.missing", "feature.missing.too")]
-    k.ask(UpdateFeaturesRequest(10_000, two), 1, "two features that nobody has")
+    k.ask(UpdateFeaturesRequest(10_000, two), 1, "two unknown features")

@@ -1,4 +1,4 @@
-"""Topics: made, widened, deleted, and everything that is wrong with such wishes."""
+"""Topics: creation, growth, deletion, and errors."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def create(
     placed: Mapping[int, list[int]] | None = None,
     validate: bool = False,
 ) -> CreateTopicsRequest:
-    """Create topics that are alike."""
+    """Create topics with equal parameters."""
     rows = [CreatableTopicConfig(name, value) for name, value in (configs or {}).items()]
     places = [CreatableReplicaAssignment(index, nodes) for index, nodes in (placed or {}).items()]
     topics = [CreatableTopic(name, partitions, copies, places, rows) for name in names]
     return CreateTopicsRequest(topics, 30_000, validate)
 
 
-@story("One topic in every version, and once more")
+@story("One topic is created in every version, then again")
 def create_topics(k: Narrator) -> None:
     for version in range(2, 8):
         k.ask(create(f"create-{version}", partitions=2), version, "a new topic")
         k.ask(create(f"create-{version}", partitions=2), version, "it is there")
-    k.ask(create("create-defaults", partitions=-1, copies=-1), 5, "as many partitions and copies as usual")
-    k.ask(create("create-dry", validate=True), 7, "only to see whether it would work")
+    k.ask(create("create-defaults", partitions=-1, copies=-1), 5, "default partitions and replication factor")
+    k.ask(create("create-dry", validate=True), 7, "validate only")
     k.ask(create("create-dry"), 7, "it was not created")
-    k.ask(create("create-dry", validate=True), 7, "would it work again?")
+    k.ask(create("create-dry", validate=True), 7, "validate only, for an existing topic")
 
 
-@story("Names that topics cannot have")
+@story("Invalid topic names")
 def create_topics_names(k: Narrator) -> None:
     for name in ("", ".", "..", "a b", "a/b", "ü", "x" * 250, "nul\x00"):
         k.ask(create(name), 7, f"the name {name[:12]!r}")
@@ -61,7 +61,7 @@ def create_topics_names(k: Narrator) -> None:
     k.ask(CreateTopicsRequest([], 1000), 7, "no topics")
 
 
-@story("Numbers of partitions and copies that are impossible")
+@story("Invalid numbers of partitions and replicas")
 def create_topics_numbers(k: Narrator) -> None:
     for partitions in (0, -2):
         k.ask(create("create-numbers", partitions=partitions), 7, f"{partitions} partitions")
@@ -69,12 +69,12 @@ def create_topics_numbers(k: Narrator) -> None:
         k.ask(create("create-numbers", copies=copies, validate=True), 7, f"{copies} copies")
 
 
-@story("Partitions placed by hand")
+@story("Partitions with assigned brokers")
 def create_topics_placed(k: Narrator) -> None:
     k.ask(
         create("placed-nowhere", partitions=-1, copies=-1, placed={0: [4711]}),
         7,
-        "on a broker that nobody is",
+        "on an unknown broker",
     )
     k.ask(create("placed-empty", partitions=-1, copies=-1, placed={0: []}), 7, "on no broker")
     k.ask(create("placed-gap", partitions=-1, copies=-1, placed={1: [4711]}), 7, "without a partition 0")
@@ -111,7 +111,7 @@ def create_topics_configs(k: Narrator) -> None:
     k.ask(CreateTopicsRequest([topic], 1000), 7, "one config twice")
 
 
-@story("Topics go by name or by id")
+@story("Topics are deleted by name or by id")
 def delete_topics(k: Narrator) -> None:
     for version in range(1, 6):
         k.topic(f"delete-{version}")
@@ -133,25 +133,25 @@ def delete_topics(k: Narrator) -> None:
     k.ask(
         DeleteTopicsRequest([DeleteTopicState("not valid", NO_ID)], timeout_ms=10_000),
         6,
-        "a name that cannot be",
+        "an invalid name",
     )
     k.ask(DeleteTopicsRequest([], timeout_ms=10_000), 6, "no topics")
 
 
-@story("More partitions, and not fewer")
+@story("Partitions are added and never removed")
 def create_partitions(k: Narrator) -> None:
     topic = k.topic("widen", 2)
 
     def widen(count: int, name: str = topic.name, **settings: bool) -> CreatePartitionsRequest:
         return CreatePartitionsRequest([CreatePartitionsTopic(name, count, None)], 10_000, **settings)
 
-    k.ask(widen(5, validate_only=True), 3, "to 5, only to see")
+    k.ask(widen(5, validate_only=True), 3, "to 5, validate only")
     for version in range(4):
         k.ask(widen(3 + version), version, "one more")
     for count in (6, 2, 0, -1):
         k.ask(widen(count), 3, f"to {count}, where there are 6")
-    k.ask(widen(3, "widen-missing"), 3, "a topic that nobody has")
-    k.ask(widen(3, "not valid"), 3, "a topic that cannot be")
+    k.ask(widen(3, "widen-missing"), 3, "an unknown topic")
+    k.ask(widen(3, "not valid"), 3, "an invalid topic name")
     twice = [CreatePartitionsTopic(topic.name, 7, None), CreatePartitionsTopic(topic.name, 8, None)]
     k.ask(CreatePartitionsRequest(twice, 10_000), 3, "one topic twice")
     wishes: list[list[list[int]]] = [[], [[]], [[4711]], [[4711], [4712]]]
