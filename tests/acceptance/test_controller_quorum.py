@@ -64,7 +64,7 @@ def test_fifty_leaders_die_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> 
         read_and_judge(cluster, "load", PARTITIONS, load.acknowledged, CLIENT_FAMILIES[:1])
 
 
-def test_leadership_is_handed_over_without_an_election_timeout(tmp_path: Path) -> None:
+def test_leadership_is_transferred_without_an_election_timeout(tmp_path: Path) -> None:
     moments: list[int] = []
     with LocalCluster(tmp_path, arguments=["--controllers", "3"]) as cluster:
         with metadata_load(cluster, clients=4, seed=6) as history:

@@ -28,7 +28,7 @@ from services.controller.tests.kernel.test_refusals_are_confirmed import (
 )
 from services.controller.tests.ledger import Ledger
 from services.controller.tests.startup.test_restored_copy import (
-    test_a_node_of_another_cluster_says_nothing_about_this_log as stranger,
+    test_a_node_of_another_cluster_is_no_evidence_about_this_log as stranger,
 )
 from tests.scenarios import test_fenced_brokers as fenced_brokers
 from tests.scenarios.test_absent_observers import (

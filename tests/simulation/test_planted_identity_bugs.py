@@ -12,7 +12,7 @@ from services.controller.tests.startup.test_formation import (
     test_a_voter_that_lost_its_volume_does_not_format_again as wiped,
 )
 from services.controller.tests.startup.test_restored_copy import (
-    test_a_copy_that_was_put_back_is_refused as restored,
+    test_a_restored_copy_is_refused as restored,
 )
 from services.gc.tests.test_deletion_right import (
     test_nothing_is_deleted_under_a_foreign_or_missing_marker as marked,
@@ -23,7 +23,7 @@ from tests.simulation.mutants.table import MUTANTS
 def test_an_unnoticed_copy_is_caught() -> None:
     with (
         MUTANTS["controller_ignores_seen_history"].planted(),
-        pytest.raises(SimulationFailedError, match=r"nobody is let in by an older copy"),
+        pytest.raises(SimulationFailedError, match=r"an older copy accepts no node"),
     ):
         restored(False)
 

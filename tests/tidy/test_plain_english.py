@@ -38,7 +38,6 @@ PENDING: Final = (
     "libs/metadata/",
     "libs/simulation/",
     "simulation/",
-    "services/controller/",
     "tests/acceptance/",
     "tests/benchmarks/",
     "tests/integration/",

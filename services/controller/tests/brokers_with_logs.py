@@ -1,7 +1,7 @@
-"""Brokers with write-ahead logs in a store, reduced to what controllers see of them.
+"""Model brokers with write-ahead logs in a store, as the controllers see them.
 
 A slot of a log is an acknowledged range. The store refuses a slot after the log is fenced, as a
-conditional put does.
+create-only put does.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ LogKey: TypeAlias = tuple[int, int]
 """Node and epoch."""
 PAUSE_S = 0.05
 SLOTS_KEPT = 6
-"""A broker uploads when so many slots are not trimmed."""
+"""A broker uploads when this many slots are not trimmed."""
 
 
 @dataclass
 class LogStore:
-    """The slots of all logs, and which logs are fenced. Survives everybody."""
+    """The slots of all logs, and the fenced logs. Survives all processes."""
 
     slots: dict[LogKey, list[UploadRange]] = field(default_factory=dict)
     fenced: set[LogKey] = field(default_factory=set)
 
     def put(self, log: LogKey, slot: UploadRange) -> bool:
-        """Whether it is there now, and so acknowledged."""
+        """Return whether the slot was stored, and so acknowledged."""
         if log in self.fenced:
             return False
         self.slots.setdefault(log, []).append(slot)
         return True
 
     def acknowledged(self) -> dict[int, int]:
-        """By stream, one past the last offset that anybody was told is durable."""
+        """By stream, one past the last acknowledged offset."""
         ends: dict[int, int] = {}
         for slots in self.slots.values():
             for stream_id, _, _, end in slots:
@@ -57,27 +57,27 @@ class LogStore:
 
 
 class Broker:
-    """One broker in all its lives. `stalls`: it begins no recovery and finishes none."""
+    """One broker in all its lives. `stalls`: it neither starts nor finishes recoveries."""
 
     def __init__(self, world: QuorumWorld, store: LogStore, number: int) -> None:
         self.number = number
         self.node_id: NodeId = compose_node_id(ORDINAL, number)
         self.stalls = False
         self.closed: list[LogKey] = []
-        """Logs of others, or of its own earlier lives, that it recovered."""
+        """Logs of other brokers, or of its own earlier lives, that it recovered."""
         self._store = store
         self._clients: Clients | None = None
         self.process: SimProcess = world.node(f"b{number}", self._program, number=number, wal=WalKind.OBJECT)
 
     @property
     def image(self) -> MetadataImage:
-        """As this broker sees the cluster."""
+        """The cluster as this broker sees it."""
         assert self._clients is not None
         return self._clients.subscription.image
 
     @property
     def epoch(self) -> int:
-        """Of its present life."""
+        """The node epoch of its present life."""
         assert self._clients is not None
         return self._clients.session.node_epoch
 
@@ -87,12 +87,12 @@ class Broker:
         return self._clients is not None and (self.node_id, NodeEpoch(self.epoch)) in self.image[WALS]
 
     async def submit(self, **kind: Any) -> wire.OperationResult:
-        """One operation."""
+        """Submit one operation."""
         assert self._clients is not None
         return await self._clients.session.submit(wire.Operation(**kind))
 
     async def create_topic(self, partitions: int) -> bytes:
-        """Create a topic; its id. The leaders make the streams of its partitions."""
+        """Create a topic and return its id. The leaders create the streams of its partitions."""
         held = await self.submit(
             create_topic=wire.CreateTopic(name="t", partitions=partitions, replication_factor=-1)
         )
@@ -108,7 +108,7 @@ class Broker:
         raise NodeFencedError(f"broker {self.node_id} was fenced")
 
     async def _serve(self) -> None:
-        """Open what is led, append to it, upload now and then."""
+        """Open the led partitions, append to them, upload occasionally."""
         while True:
             await self._pause()
             try:
@@ -119,7 +119,7 @@ class Broker:
                 if len(self._slots()) > SLOTS_KEPT:
                     await self._upload(own, self._slots())
             except OperationError:
-                continue  # the image was behind: look again
+                continue  # the image lagged: try again
 
     async def _open_led(self) -> None:
         missing = [
@@ -131,7 +131,8 @@ class Broker:
             tags = [wire.StreamTags(tags=each) for each in missing]
             made = await self.submit(create_streams=wire.CreateStreams(streams=tags))
             assert self._clients is not None
-            await self._clients.subscription.wait_for(made.commit_index)  # or it makes them twice
+            # otherwise it would create them twice
+            await self._clients.subscription.wait_for(made.commit_index)
         wanted = [
             wire.OpenStream(stream_id=row.stream_id, stream_epoch=partition.leader_epoch)
             for partition in self.image[PARTITIONS].find(PARTITIONS_LED_BY, self.node_id)
@@ -158,7 +159,7 @@ class Broker:
         return [slot for slot in kept if slot[0] in ends and slot[3] > ends[slot[0]]]
 
     def _append(self, row: StreamRow) -> None:
-        """Acknowledge some records, from where the last ones of this life ended."""
+        """Acknowledge some records after the last ones of this life."""
         log = (self.node_id, self.epoch)
         before = [slot[3] for slot in self._store.slots.get(log, []) if slot[0] == row.stream_id]
         start = max([row.end_offset, *before])
@@ -170,7 +171,7 @@ class Broker:
         slots: Sequence[UploadRange],
         recovered: wire.WalName | None = None,
     ) -> None:
-        """Commit what the slots hold above the streams' ends, as one run for each stream."""
+        """Commit the content of slots above the streams' ends, one run per stream."""
         runs: list[UploadRange] = []
         for row in streams:
             mine = [slot for slot in slots if slot[:2] == (row.stream_id, row.stream_epoch)]
@@ -187,7 +188,7 @@ class Broker:
         await self.submit(commit_upload=body)
 
     async def _take_over(self) -> None:
-        """Recover every log that is assigned to this life."""
+        """Recover every log assigned to this life."""
         while True:
             await self._pause()
             for row in list(self.image[WALS].find(WALS_RECOVERED_BY, self.node_id)):
@@ -198,7 +199,9 @@ class Broker:
                         continue
 
     async def _recover(self, row: WalRow) -> None:
-        """Fence, commit, close the streams, close the log; a crash may come between any two of these."""
+        """Fence, commit, close the streams, close the log. A crash may happen between any two
+        steps.
+        """
         log, name = (row.node_id, row.wal_epoch), wire.WalName(node_id=row.node_id, wal_epoch=row.wal_epoch)
         self._store.fenced.add(log)
         slots = self._store.slots.get(log, [])
@@ -207,7 +210,7 @@ class Broker:
             for each in self.image[STREAMS].find(STREAMS_OPEN_AT, row.node_id)
             if each.node_epoch == row.wal_epoch
         ]
-        for each in left:  # each by itself, so that a recovery has a middle
+        for each in left:  # one at a time, so that a recovery can be interrupted
             await self._upload([each], slots, name)
             await self._pause()
             state = wire.StreamState(
@@ -240,18 +243,18 @@ class BrokersWorld:
         self.brokers = [Broker(self.world, self.store, number) for number in range(brokers)]
 
     async def begin(self, partitions: int = 6) -> bytes:
-        """Start all; a topic whose partitions are led and appended to; its id."""
+        """Start everything; create a topic whose partitions are led and appended to; return its id."""
         self.world.start()
         for broker in self.brokers:
             await wait_until(lambda each=broker: each.is_ready)  # type: ignore[misc]
-        await self._client().pause_balancer(True, timeout_s=5)  # these brokers move nothing
+        await self._client().pause_balancer(True, timeout_s=5)  # these brokers move no partitions
         topic_id = await self.brokers[0].create_topic(partitions)
         await self.until_served(self.brokers)
-        await asyncio.sleep(4)  # the leader has known everybody for longer than a session timeout
+        await asyncio.sleep(4)  # the leader has heard all nodes for longer than a session timeout
         return topic_id
 
     async def announce_stop(self, ttl_ms: int) -> None:
-        """Tell the cluster of its end."""
+        """Announce the stop of the cluster."""
         await self._client().announce_stop(ttl_ms, timeout_s=5)
 
     def _client(self) -> ClusterClient:
@@ -260,7 +263,7 @@ class BrokersWorld:
         return ClusterClient(runtime.network, runtime.clock, ADDRESSES)
 
     async def until_served(self, brokers: Sequence[Broker]) -> None:
-        """Wait until these brokers serve everything, and no log of anybody who is gone is left."""
+        """Wait until these brokers serve everything, and no log of another broker is left."""
         witness = brokers[0]
 
         def served() -> bool:
@@ -276,12 +279,14 @@ class BrokersWorld:
         await wait_until(served, timeout_s=60)
 
     def check(self, witness: Broker) -> None:
-        """Nothing that was acknowledged is lost, and nothing is there that was not: what the last owner has in its log alone is in nobody's objects yet."""
+        """Check that exactly the acknowledged records are committed. Records that only the last
+        owner's log contains are in no object yet.
+        """
         image = witness.image
         for stream_id, end in self.store.acknowledged().items():
             row = image[STREAMS].get(StreamId(stream_id))
             assert row is not None
-            assert row.end_offset <= end, f"stream {stream_id} has records that nobody wrote"
+            assert row.end_offset <= end, f"stream {stream_id} has unknown records"
             own = self.store.slots.get((row.node_id, row.node_epoch), [])
             before = [
                 slot[3]
@@ -292,5 +297,5 @@ class BrokersWorld:
             assert row.end_offset >= max(before, default=0), f"stream {stream_id} lost acknowledged records"
             starts = sorted(slot[2] for slot in own if slot[0] == stream_id)
             assert not starts or starts[0] >= max(before, default=0), (
-                f"stream {stream_id} has an offset twice"
+                f"stream {stream_id} has a duplicate offset"
             )

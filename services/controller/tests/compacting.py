@@ -1,4 +1,6 @@
-"""Workers of the ledger: they lease tasks, know what the sources hold as an image shows it, and commit outputs of any shape."""
+"""Workers on a ledger: they lease tasks, read the sources' ranges from an image, and commit outputs
+of any shape.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ EAGER = CompactionSettings(
     compaction_fan_in=2,
     compaction_force_split_ms=1 << 40,
 )
-"""Everything is worth compacting at once."""
+"""Settings with which everything is compacted immediately."""
 
 
 def eager_ledger(compaction: CompactionSettings = EAGER) -> Ledger:
@@ -60,7 +62,7 @@ class Worker:
         return self.ask(ttl_ms=ttl_ms, source_bytes_max=source_bytes_max).WhichOneof("outcome") == "done"
 
     def held_runs(self, task: wire.CompactionGranted) -> list[Run]:
-        """What the sources hold that is wanted, as the task says."""
+        """Live ranges of the sources, as in the task."""
         starts = {each.stream_id: each.start_offset for each in task.streams}
         pieces: list[Run] = []
         for source in task.sources:
@@ -88,7 +90,7 @@ class Worker:
         return body
 
     def plan(self, task: wire.CompactionGranted, *, split: bool = False) -> wire.CommitCompaction:
-        """All runs into one set object, or each into an object of its own."""
+        """Put all runs into one set object, or each into its own object."""
         runs = self.held_runs(task)
         split = split or task.kind != records_pb2.COMPACTION_KIND_SET_OBJECTS
         return self.body(task, [] if split else runs, runs if split else [])
@@ -106,7 +108,7 @@ class Worker:
 
 
 def require_all_found(ledger: Ledger) -> None:
-    """Every committed offset of every stream is found, and the image is sound."""
+    """Check that every committed offset of every stream is found, and that the image is valid."""
     validate(ledger.image)
     for row in ledger.image[STREAMS]:
         offset = row.start_offset

@@ -1,6 +1,8 @@
-"""Controllers that serve subscriptions of one history, each as far as it has heard of it; who leads and who is cut off is the scenario's choice.
+"""Controllers that serve subscriptions of one history, each up to its own commit index. The
+scenario decides which one leads or is isolated.
 
-The subscription service, its tail and its images are the real ones. The history takes the place of the consensus: an index is committed when the history has it.
+Subscription service, tail and images are real. The history replaces consensus: an index is
+committed when the history has it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ SETTINGS = ControllerSettings(
 
 
 class History:
-    """What was committed, in order, with the digest and the moment of every index."""
+    """Committed batches in order, with the digest and the time of every index."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -60,13 +62,13 @@ class History:
         self.committed_at.append(self._now())
 
     def put(self, chance: random.Random) -> None:
-        """Commit some key."""
+        """Commit a key."""
         size = chance.choice((1, 1, 100, 5_000))
         key = f"k{chance.randrange(200)}-{self.index}"
         self.commit(pb.Record(key_put=pb.KeyPut(key=key, value=bytes(size))))
 
     def index_at(self, moment: float) -> int:
-        """The newest index that was committed at a moment."""
+        """The newest index that was committed at a time."""
         index = self.index
         while index and self.committed_at[index] > moment:
             index -= 1
@@ -75,13 +77,12 @@ class History:
 
 @dataclass
 class FollowedController:
-    """One controller. Fulfils `Leading` for its services.
+    """One controller. Implements `Leading` for its services.
 
-    Attributes:
-        hears: whether it hears of what is committed.
-        leads: whether it leads, and so hears of everything at once.
-        begin_index: where the tail begins that a restart finds; what is before was compacted.
-        restart_index: the commit index that a restart knows at first. Commit indices are not durable, so it may be an older one.
+    Attributes: hears: whether it receives commits. leads: whether it leads, and so receives commits
+    immediately. begin_index: start of the tail after a restart; earlier batches were compacted.
+    restart_index: the commit index at a restart. Commit indices are not durable, so it may be an
+    older one.
     """
 
     address: str
@@ -155,7 +156,7 @@ class FollowedController:
         return (self._runtime.clock.monotonic_ns() - self._heard_ns) // 1_000_000
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Subscriptions do not ask."""
+        """Not used by subscriptions."""
 
     async def read_index(self) -> int:
         if not (self.hears or self.leads):

@@ -1,4 +1,6 @@
-"""A ledger on which operations are decided and applied without log, disk or network: what the stories of the validators stand on."""
+"""A ledger on which operations are validated and applied without log, disk or network, for tests of
+validators.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ CLUSTER_ID = "11111111-2222-3333-4444-555555555555"
 
 
 class CountingRandomness:
-    """A source without chance: every token and UUID is the next number."""
+    """Deterministic randomness: every token and UUID is the next number."""
 
     def __init__(self) -> None:
         self._next = 100
@@ -60,7 +62,7 @@ class CountingRandomness:
 
 
 class StandingClock:
-    """A clock that stands still; only `monotonic_ns` may be asked for."""
+    """A stopped clock that only supports `monotonic_ns`."""
 
     def monotonic_ns(self) -> int:
         return 1
@@ -75,7 +77,7 @@ class _NoLeading:
 
 @dataclass
 class _LedgerProposer:
-    """What a duty asks of the proposer."""
+    """The proposer's interface for duties."""
 
     ledger: Ledger
 
@@ -93,7 +95,9 @@ class _LedgerProposer:
 
 @dataclass
 class Ledger:
-    """Decides operations as the leader does and commits each batch at once (`hold` keeps them uncommitted)."""
+    """Validates operations as the leader does and commits each batch immediately (`hold` keeps them
+    uncommitted).
+    """
 
     settings: ControllerSettings = field(default_factory=ControllerSettings)
     randomness: CountingRandomness = field(default_factory=CountingRandomness)
@@ -123,7 +127,7 @@ class Ledger:
         self.view.commit(self.view.index)
 
     def reclaim(self) -> int:
-        """Run the duty that reclaims until nothing is left to do; how many batches it made."""
+        """Run the reclaim duty until nothing is left; return the number of batches."""
         duty = new_reclaim_duty(self)
         before = self.view.index
         while duty.step() == PAUSE_S:
@@ -154,12 +158,12 @@ class Ledger:
         return Caller(node_id, NodeEpoch(registration.node_epoch), role)
 
     def fence(self, caller: Caller) -> None:
-        """The process loses its rights, as failover does it."""
+        """Fence the process, as failover does."""
         fenced = records_pb2.NodeFenced(node_id=caller.node_id, node_epoch=caller.node_epoch)
         self.apply([records_pb2.Record(node_fenced=fenced)])
 
     def assign(self, owner: Caller, recoverer: Caller) -> wire.WalName:
-        """The recoverer is told to recover the owner's log; the log's name."""
+        """Assign the recovery of the owner's log; return the log's name."""
         row = self.image[WALS].get((owner.node_id, owner.node_epoch))
         assert row is not None
         self.apply([assign_recovery(row, recoverer.node_id, recoverer.node_epoch)])
@@ -169,13 +173,13 @@ class Ledger:
         return self._validate(caller, **kind).records
 
     def do(self, caller: Caller, **kind: Any) -> wire.OperationResult:
-        """Decide and apply; the answer."""
+        """Validate and apply an operation; return the answer."""
         decision = self._validate(caller, **kind)
         self.apply([*decision.records, *decision.closing_records])
         return decision.result
 
     def refusal(self, caller: Caller, **kind: Any) -> str:
-        """The code with which an operation is refused; it must change nothing."""
+        """Return the code with which an operation is refused; it must change nothing."""
         before = (self.view.index, self.image.digest)
         with pytest.raises(OperationError) as refused:
             self.do(caller, **kind)
@@ -199,7 +203,7 @@ class Ledger:
             is_suspected=lambda node_id: node_id in self.suspected,
         )
 
-    # Rows that must be there.
+    # Rows that must exist.
 
     def stream(self, stream_id: int) -> StreamRow:
         row = self.image[STREAMS].get(StreamId(stream_id))
@@ -221,7 +225,7 @@ class Ledger:
         assert row is not None
         return row
 
-    # The operations that stories need most.
+    # Frequent operations.
 
     def create_streams(self, caller: Caller, count: int = 1, **tags: str) -> list[int]:
         body = wire.CreateStreams(streams=[wire.StreamTags(tags=tags)] * count)
@@ -243,14 +247,16 @@ class Ledger:
         set_ranges: Sequence[UploadRange] = (),
         stream_objects: Sequence[UploadRange] = (),
     ) -> list[int]:
-        """Prepare and commit; ranges are (stream, epoch, start, end). Ids of the set object (if any) and of the stream objects."""
+        """Prepare and commit; ranges are (stream, epoch, start, end). Return the ids of the set
+        object (if any) and of the stream objects.
+        """
         ids = self.prepare(caller, (1 if set_ranges else 0) + len(stream_objects))
         self.do(caller, commit_upload=upload_body(ids, set_ranges, stream_objects))
         return ids
 
 
 def new_reclaim_duty(ledger: Ledger) -> ReclaimDuty:
-    """The duty that reclaims, as a leader whose term has just begun runs it."""
+    """The reclaim duty as run by a new leader."""
     proposer: Any = _LedgerProposer(ledger)
     return ReclaimDuty(proposer, _NoLeading(), StandingClock(), Telemetry())  # type: ignore[arg-type]
 
@@ -260,7 +266,7 @@ def upload_body(
     set_ranges: Sequence[UploadRange] = (),
     stream_objects: Sequence[UploadRange] = (),
 ) -> wire.CommitUpload:
-    """The body of an upload commit over prepared ids."""
+    """The body of an upload commit of prepared ids."""
     rest = iter(ids)
     body = wire.CommitUpload()
     if set_ranges:
@@ -273,7 +279,7 @@ def upload_body(
 
 
 def wal_name(owner: Caller) -> wire.WalName:
-    """The log that a process writes."""
+    """The log of a process."""
     return wire.WalName(node_id=owner.node_id, wal_epoch=owner.node_epoch)
 
 

@@ -1,4 +1,4 @@
-"""Writes a record log as the driver of Raft does, and keeps the image that its committed batches lead to."""
+"""Writes a record log as the Raft driver does, and applies its committed batches to an image."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entry_of(index: int, term: int, value: bytes = b"v" * 100) -> Entry:
 
 
 async def open_log(path: Path, settings: RecordLogSettings = SETTINGS) -> RecordLog:
-    """Open, not recovered."""
+    """A log that is open and not recovered."""
     disk = SystemDisk()
     await disk.make_directories(path)
     return await RecordLog.open(disk, path, DIRECTORY_ID, settings, Telemetry())
@@ -53,7 +53,7 @@ async def persist(log: RecordLog, hard_state: HardState | None, entries: Sequenc
 
 
 class LogWriter:
-    """A log, the image of everything in it, and what the last opening of it gave."""
+    """A log, the image of its entries, and the result of its last opening."""
 
     def __init__(self, log: RecordLog, stored: StoredState, recovered: Recovered) -> None:
         self.log = log
@@ -87,7 +87,7 @@ class LogWriter:
         await persist(self.log, HardState(self.term, None))
 
     async def snapshot(self) -> SnapshotHeader:
-        """Make a snapshot of everything."""
+        """Create a snapshot of everything."""
         image = self.image
         header = SnapshotHeader(
             image.index, self.term, 0, image.cluster_time_ms, image.digest, bytes(16), 0, MEMBERSHIP

@@ -1,4 +1,6 @@
-"""A topic on a ledger, with streams that its leaders open and close: what the stories of moves stand on. No log, no network; the driver's decisions are applied as the leader does."""
+"""A topic on a ledger, with streams that its leaders open and close, for tests of moves. No log, no
+network; the driver's decisions are applied as the leader does.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class Moving:
         for number in range(partitions):
             self.open(number)
 
-    # What is there.
+    # State
 
     def partition(self, number: int = 0) -> PartitionRow:
         row = self.ledger.view[PARTITIONS].get((self.topic_id, number))
@@ -67,13 +69,13 @@ class Moving:
         return any(row.open for row in self.ledger.view[STREAMS].find(STREAMS_OF_PARTITION, key))
 
     def owner(self, number: int = 0) -> Caller:
-        """Who opened the partition's streams last."""
+        """The broker that last opened the partition's streams."""
         return self.broker(self.ledger.stream(self.streams[number][0]).node_id)
 
-    # What brokers do.
+    # Operations of brokers
 
     def open(self, number: int = 0) -> None:
-        """The leader opens the partition's streams, under its leader epoch."""
+        """The leader opens the partition's streams under its leader epoch."""
         partition = self.partition(number)
         body = wire.OpenStreams(
             streams=[
@@ -105,7 +107,7 @@ class Moving:
         reason: str = "",
         traceparent: str = "",
     ) -> list[str]:
-        """Ask for moves, (partition, target id) each; the outcomes' codes ("": done)."""
+        """Request moves, (partition, target id) each; return the codes of the outcomes ("": done)."""
         body = wire.MovePartitions(
             moves=[
                 wire.PartitionMove(topic_id=self.topic_id, partition=number, target_id=target_id)
@@ -129,7 +131,9 @@ class Moving:
     def elect(
         self, *numbers: int, caller: Caller | None = None, leader_epoch: int | None = None
     ) -> list[str]:
-        """Ask for the election, as the leader of the first of them if nobody else is named."""
+        """Request the election, as the leader of the first partition unless another broker is
+        named.
+        """
         epoch = self.partition(numbers[0]).leader_epoch if leader_epoch is None else leader_epoch
         body = wire.ElectMoved(partitions=self.names(numbers, epoch))
         return codes(self.ledger.do(caller or self.leader(numbers[0]), elect_moved=body))
@@ -140,13 +144,13 @@ class Moving:
             for number in numbers
         ]
 
-    # What the controller does by itself.
+    # The controller's own steps
 
     def due(self, *, grace_left_ms: int = 0) -> Due:
         return find_due(self.ledger.view, self.ledger.now_ms, self._is_suspected, grace_left_ms=grace_left_ms)
 
     def drive(self, *, grace_left_ms: int = 0) -> list[Action]:
-        """One look of the driver."""
+        """Run the driver once."""
         deeds = self.due(grace_left_ms=grace_left_ms).interventions
         self.ledger.apply([deed.record for deed in deeds])
         return [deed.action for deed in deeds]
@@ -159,7 +163,7 @@ class Moving:
 
 
 def codes(result: wire.OperationResult) -> list[str]:
-    """What became of each: the code without its prefix, "" for done. Every refusal says why."""
+    """Return the outcomes as codes without their prefix, "" for done. Every refusal has a reason."""
     assert result.WhichOneof("outcome") == "moves_answered"
     for outcome in result.moves_answered.outcomes:
         assert bool(outcome.code) == bool(outcome.message)

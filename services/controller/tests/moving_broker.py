@@ -1,6 +1,7 @@
-"""A broker that moves partitions and can be slow, stuck or forgetful; and a cluster of three controllers.
+"""A broker that moves partitions and can be slow or stuck or lose its state, and a cluster of three
+controllers.
 
-The streams hold no data.
+The streams contain no data.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OPENS_AT_ONCE_MAX = 500
 
 @dataclass
 class MovingBroker:
-    """One broker. `closes` and `asks` may be changed at any time; `poke` has it look again."""
+    """One broker. `closes` and `asks` may change at any time; `poke` makes it check again."""
 
     number: int
     closes: bool = True
@@ -63,7 +64,7 @@ class MovingBroker:
         self._changed.set()
 
     async def run(self, clients: Clients) -> None:
-        """Its program."""
+        """The program of its process."""
         self.clients = clients
         clients.subscription.listeners.append(lambda _: self.poke())
         clients.subscription.image_listeners.append(lambda _: self.poke())
@@ -83,7 +84,7 @@ class MovingBroker:
                 await self._changed.wait()
 
     async def do(self, **kind: object) -> wire.OperationResult:
-        """Have it ask the controller for something, as a tool would by way of it."""
+        """Send an operation to the controller through this broker, as a tool does."""
         answered: asyncio.Future[wire.OperationResult] = asyncio.get_running_loop().create_future()
         self._inbox.put_nowait((wire.Operation(**kind), answered))  # type: ignore[arg-type]
         return await answered
@@ -97,7 +98,9 @@ class MovingBroker:
                 answered.set_exception(error)
 
     async def _give_up(self, clients: Clients) -> None:
-        """Steps 2 to 5 of a move: close, and ask behind it without waiting."""
+        """Steps 2 to 5 of a move: close the streams and request the election without waiting in
+        between.
+        """
         moves = list(self.image[MOVES].find(MOVES_FROM, self.node_id))
         opened = [row for move in moves for row in streams_of(self.image, move) if row.open]
         operations: list[wire.Operation] = []
@@ -127,7 +130,7 @@ class MovingBroker:
             await clients.subscription.wait_for(result.commit_index)
 
     async def _open(self, clients: Clients) -> None:
-        """Step 6: open what it leads, under the leader epoch."""
+        """Step 6: open the led partitions under the leader epoch."""
         wanted: list[wire.OpenStream] = []
         for partition in self.image[PARTITIONS].find(PARTITIONS_LED_BY, self.node_id):
             if (partition.topic_id, partition.partition) in self.image[MOVES]:
@@ -148,7 +151,7 @@ class MovingBroker:
             self.poke()
 
     async def _make_streams(self, clients: Clients, partition: PartitionRow) -> None:
-        """One for each partition of the topic that it leads and that has none."""
+        """Create a stream for each led partition of the topic that has none."""
         tags = [
             wire.StreamTags(tags={"topic": row.topic_id.hex(), "partition": str(row.partition)})
             for row in self.image[PARTITIONS].find(PARTITIONS_LED_BY, self.node_id)
@@ -166,7 +169,7 @@ def streams_of(image: MetadataImage, row: PartitionRow | MoveRow) -> Sequence[St
 
 
 class MovesWorld:
-    """Brokers beside three controllers, and one topic."""
+    """Three controllers, some brokers, and one topic."""
 
     def __init__(self, seed: int, *, brokers: int = 3, settings: ControllerSettings = SETTINGS) -> None:
         self.world = QuorumWorld(seed, settings)
@@ -178,14 +181,14 @@ class MovesWorld:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest that a running broker shows."""
+        """The newest image of a running broker."""
         return max(
             (each.image for each, process in self._pairs() if process.running and each.clients is not None),
             key=lambda image: image.index,
         )
 
     async def start(self, partitions: int) -> None:
-        """Everybody runs, and leads what it was given."""
+        """Start all; every broker leads its partitions."""
         self.world.start()
         await wait_until(lambda: all(each.clients is not None for each in self.brokers), timeout_s=30)
         body = wire.CreateTopic(name="orders", partitions=partitions, replication_factor=-1)
@@ -196,7 +199,7 @@ class MovesWorld:
         await wait_until(condition, timeout_s=timeout_s)  # type: ignore[arg-type]
 
     async def crash_leader(self) -> None:
-        """The leading controller dies; another one leads when this returns, and the dead one is back."""
+        """Kill the leading controller and wait for a new leader; then restart the old one."""
         name = await self.world.leader()
         self.world.controllers[name].crash()
         await self.until(lambda: any(each != name for each in self.world.leaders()))
@@ -223,7 +226,7 @@ class MovesWorld:
         return [each for each in self.brokers if each is not self.leader(number)]
 
     def is_open(self, number: int = 0) -> bool:
-        """Whether the leader holds the partition's streams, at its leader epoch."""
+        """Whether the leader holds the partition's streams at its leader epoch."""
         partition = self.image[PARTITIONS].get((self.topic_id, number))
         if partition is None:
             return False
@@ -232,7 +235,7 @@ class MovesWorld:
         return bool(rows) and all((row.open, row.node_id, row.stream_epoch) == held for row in rows)
 
     def led(self) -> Counter[int]:
-        """How many partitions each broker leads, by number."""
+        """Number of partitions that each broker leads, by broker number."""
         return Counter(row.leader_id & 0xFFFF for row in self.image[PARTITIONS])
 
     def is_fenced(self, broker: MovingBroker) -> bool:

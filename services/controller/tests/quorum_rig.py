@@ -1,7 +1,8 @@
-"""A quorum of real controllers in one simulation, with disks that lose unsynced data and a faulty network.
+"""A quorum of real controllers in one simulation, with disks that lose unsynced data and a faulty
+network.
 
-It starts controllers and compares their digests: after a batch all of them must have the same digest,
-in every life of a process.
+It compares the controllers' digests: after a batch, all of them must have the same digest, in every
+life of a process.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SETTINGS = ControllerSettings(
 
 
 def member(number: int, *, voter: bool = True, directory: int | None = None) -> Member:
-    """The controller of a number, with an identity that is known before it is started."""
+    """The controller with this number, with an identity that is set before its start."""
     directory_id = uuid.UUID(int=number + 1 if directory is None else directory).bytes
     node_id = compose_node_id(ORDINAL, 3_000 + number)
     return Member(node_id, directory_id, f"c{number}:7001", f"c{number}:7000", voter)
@@ -90,7 +91,7 @@ class QuorumRig:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look into every controller that is built in the block."""
+        """Observe every controller that is created in the block."""
         rig = self
 
         class Watched(Controller):
@@ -106,7 +107,7 @@ class QuorumRig:
             yield
 
     def saw(self, controller: Controller) -> None:
-        """Nobody ever has another content at an index."""
+        """Check that no two controllers have different content at one index."""
         image = controller.image
         if image.index:
             assert self.digests.setdefault(image.index, image.digest) == image.digest, (
@@ -114,7 +115,7 @@ class QuorumRig:
             )
 
     def leads(self, controller: Any) -> None:
-        """Nobody ever leads a term that another one led."""
+        """Check that each term has at most one leader."""
         term = controller.driver.node.term
         assert self.leaders.setdefault(term, controller.name) == controller.name
         assert controller.proposer.view.index == controller.driver.node.last_index, (
@@ -130,17 +131,17 @@ class QuorumRig:
         ]
 
     def _forming(self) -> bool:
-        """Whether a first voter runs that has not heard of the new cluster yet."""
+        """Whether a first voter runs that has not received the new cluster's formation."""
         first = self.processes[: len(self.members)]
         return any(process.running and process.name not in self.lives for process in first)
 
     def leader(self) -> Controller | None:
-        """Who leads in the newest term, among those that run."""
+        """The leader of the newest term among the running controllers."""
         leading = [each for each in self.alive() if each.driver.leading]
         return max(leading, key=lambda each: each.driver.node.term, default=None)
 
     def process_of(self, controller: Any) -> SimProcess:
-        """The process in which a controller lives."""
+        """The process in which a controller runs."""
         return self.simulation.processes[controller.name]
 
     async def until_led(self, *, other_than: Controller | None = None) -> Controller:
@@ -151,7 +152,7 @@ class QuorumRig:
         return leader
 
     async def until_equal(self, names: Sequence[str] | None = None) -> None:
-        """Wait until everybody (or those named) has applied the same, and everything."""
+        """Wait until all controllers (or the named ones) have applied the same, and everything."""
 
         def equal() -> bool:
             images = [each.image for each in self.alive() if names is None or each.name in names]  # type: ignore[attr-defined]
@@ -169,7 +170,7 @@ class QuorumRig:
 
 
 class Writer:
-    """A node that puts keys through a session, whoever leads. `acknowledged` is what must never be lost."""
+    """A node that puts keys through a session with the leader. `acknowledged` must never be lost."""
 
     def __init__(self, rig: QuorumRig, addresses: Sequence[str] = ("c0:7000", "c1:7000", "c2:7000")) -> None:
         self.acknowledged: dict[str, int] = {}
@@ -207,7 +208,7 @@ class Writer:
             await runtime.clock.sleep(0.005 + 0.01 * runtime.randomness.uniform(0, 1))
 
     async def until_written(self, count: int) -> None:
-        """Wait for so many more acknowledged keys."""
+        """Wait for this many more acknowledged keys."""
         goal = len(self.acknowledged) + count
         await wait_until(
             lambda: len(self.acknowledged) >= goal or self.process.failure is not None, timeout_s=120
@@ -215,7 +216,7 @@ class Writer:
         assert self.process.failure is None, f"the writer failed: {self.process.failure!r}"
 
     def check(self, controller: Controller) -> None:
-        """Everything that was acknowledged is there."""
+        """Check that everything acknowledged is present."""
         keys = {row.key for row in controller.image[KEYS]}
         missing = [key for key in self.acknowledged if key not in keys]
         assert not missing, f"{len(missing)} acknowledged keys are lost, such as {missing[0]}"

@@ -1,4 +1,6 @@
-"""Three real controllers, built by their own `app.run`, in a simulated world, and a node process with a session and a subscription."""
+"""Three real controllers, created by their own `app.run`, in a simulated world, and a node process
+with a session and a subscription.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ SETTINGS = ControllerSettings(session_timeout_ms=3_000, progress_interval_ms=200
 
 @dataclass
 class Clients:
-    """What a node process has."""
+    """The components of a node process."""
 
     runtime: Runtime
     session: SessionClient
@@ -41,7 +43,7 @@ Program = Callable[[Clients], Awaitable[None]]
 
 
 class QuorumWorld:
-    """Controllers `c0`, `c1`, `c2`; nodes are added by the test."""
+    """Controllers `c0`, `c1`, `c2`; the test adds nodes."""
 
     def __init__(self, seed: int, settings: ControllerSettings = SETTINGS) -> None:
         self.simulation = simulation = Simulation(seed)
@@ -81,7 +83,9 @@ class QuorumWorld:
         wal: WalKind | None = None,
         role: NodeRole = NodeRole.BROKER,
     ) -> SimProcess:
-        """A broker, or another node, as far as the controllers are concerned; it runs `program` once it is registered."""
+        """A broker or another node, as the controllers see it; it runs `program` after its
+        registration.
+        """
 
         async def main(runtime: Runtime) -> None:
             known = KnownControllers(ADDRESSES)
@@ -121,7 +125,7 @@ class QuorumWorld:
             process.start()
 
     def leaders(self) -> list[str]:
-        """Who believes to lead."""
+        """The controllers that believe to lead."""
         return [
             name
             for name, process in self.controllers.items()
@@ -131,7 +135,7 @@ class QuorumWorld:
         ]
 
     async def leader(self) -> str:
-        """Wait for one that is not paused."""
+        """Wait for a leader that is not paused."""
 
         def found() -> list[str]:
             return [name for name in self.leaders() if not self.controllers[name].paused]
@@ -140,13 +144,13 @@ class QuorumWorld:
         return found()[0]
 
     def isolate(self, name: str, *others: str) -> None:
-        """Nothing goes between a process and some others, in either direction."""
+        """Cut a process off from some others in both directions."""
         for other in others:
             self.network.cut(name, other)
             self.network.cut(other, name)
 
     def heal(self) -> None:
-        """Everything runs, and every link works."""
+        """Start all processes and repair all links."""
         self.network.heal()
         for process in self.controllers.values():
             if not process.running:

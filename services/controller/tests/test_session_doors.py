@@ -1,4 +1,6 @@
-"""Who gets a session: only at a controller that leads, not at one of another cluster, and not behind callers that say nothing."""
+"""Sessions are opened only at a leading controller of the same cluster, and hanging callers do not
+block others.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ HELLO = wire.Hello(
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_no_session_begins_at_a_controller_that_ceased_to_lead_during_the_registration(
+def test_no_session_begins_if_leadership_ends_during_the_registration(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = QuorumRig(41)
@@ -84,7 +86,7 @@ def test_no_session_begins_at_a_controller_that_ceased_to_lead_during_the_regist
         rig.simulation.run(story())
 
 
-def test_callers_that_say_nothing_keep_nobody_out() -> None:
+def test_hanging_callers_do_not_block_others() -> None:
     rig = QuorumRig(42, voters=1, settings=replace(SETTINGS, sessions_max=3))
     writer = Writer(rig, ("c0:7000",))
     closed: list[str] = []
@@ -113,7 +115,7 @@ def test_callers_that_say_nothing_keep_nobody_out() -> None:
         rig.simulation.run(story())
 
 
-def test_a_node_that_meets_another_cluster_at_an_address_of_its_own_goes_back_to_its_own() -> None:
+def test_a_node_that_reaches_another_cluster_returns_to_its_own() -> None:
     class OneOfTwo(QuorumRig):
         """The other cluster has another history."""
 
@@ -160,7 +162,7 @@ def test_a_node_that_meets_another_cluster_at_an_address_of_its_own_goes_back_to
         (controller,) = own.processes
         controller.crash()
         await asyncio.sleep(5)
-        assert member.running, "it asks at the addresses in turn"
+        assert member.running, "it tries the addresses in turn"
         controller.start()
         put = wire.Operation(put_key=wire.PutKey(key="k", value=b"v"))
         await subscription.wait_for((await session.submit(put)).commit_index)

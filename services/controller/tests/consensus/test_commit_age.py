@@ -1,4 +1,4 @@
-"""How old a controller says its commit index is, when it led and another one leads now."""
+"""Age of the commit index at a controller that led before another one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from services.controller.tests.quorum_rig import QuorumRig
 
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_deposed_leader_that_is_cut_off_knows_since_when_it_may_be_behind(seed: int, paused: bool) -> None:
-    """Before, it said 0 until it stepped down: for an election timeout, and after a pause once more."""
+def test_an_isolated_deposed_leader_reports_since_when_it_may_be_behind(seed: int, paused: bool) -> None:
+    """Before, it reported 0 until it stepped down: for an election timeout, and again after a
+    pause.
+    """
     rig = QuorumRig(seed)
     led_after: list[bool] = []
 
@@ -47,4 +49,4 @@ def test_a_deposed_leader_that_is_cut_off_knows_since_when_it_may_be_behind(seed
 
     with rig.watching():
         rig.simulation.run(scenario())
-    assert any(led_after) or not paused, "for a while it takes itself for the leader"
+    assert any(led_after) or not paused, "for a while it believes to lead"

@@ -1,4 +1,4 @@
-"""Commit notices wait a moment for an append that makes them unnecessary."""
+"""Commit notices wait briefly for an append that makes them unnecessary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def append(to: ReplicaId, index: int) -> AppendRequest:
 
 
 class Sent:
-    """What left, in order."""
+    """Sent messages, in order."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -43,7 +43,7 @@ async def test_an_append_makes_the_notice_of_its_follower_unnecessary() -> None:
     assert sent.messages == [carrying, notice(SECOND, 9)]
 
 
-async def test_only_the_newest_notice_is_sent_when_nothing_follows() -> None:
+async def test_only_the_newest_notice_is_sent_without_an_append() -> None:
     sent = Sent()
     notices = CommitNotices(sent)
     notices.send([notice(FIRST, 7)])
@@ -52,14 +52,14 @@ async def test_only_the_newest_notice_is_sent_when_nothing_follows() -> None:
     assert sent.messages == [notice(FIRST, 9)]
 
 
-async def test_what_is_no_append_never_waits() -> None:
+async def test_other_messages_never_wait() -> None:
     sent = Sent()
     heartbeat = HeartbeatRequest(LEADER, FIRST, 1, 9, 1)
     CommitNotices(sent).send([heartbeat, notice(FIRST, 9)])
     assert sent.messages == [heartbeat]
 
 
-async def test_a_driver_that_ended_says_nothing_more() -> None:
+async def test_a_closed_driver_sends_nothing() -> None:
     sent = Sent()
     notices = CommitNotices(sent)
     notices.send([notice(FIRST, 9)])

@@ -1,7 +1,8 @@
-"""One byte of one voter flips, on real directories, while the other two are written to.
+"""One byte on one voter's disk flips while the other two are written to, on real directories.
 
-Whatever byte it is, the voter either refuses to start and names the file, or it starts and has everything; the cluster has everything in any case. A voter that refuses is
-replaced by a blank one, as docs/operations/quorum.md says.
+For every byte, the voter either refuses to start and names the file, or starts with everything. In
+both cases the cluster has everything. A voter that refuses is replaced by a blank one, as in
+docs/operations/quorum.md.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ DAMAGED = 2
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A byte of a stopped controller's directory. `refused`: the start must end with the file's name; else it may also find that the byte says nothing."""
+    """A byte of a stopped controller's directory. `refused`: the start must fail with the file's
+    name; otherwise the byte may also be unused.
+    """
 
     name: str
     path: Path
@@ -46,12 +49,14 @@ class Region:
 
 
 def _has_all_kinds(directory: Path) -> bool:
-    """Two snapshots, sealed segments and a last one: a voter whose disk was slow has them later than the others."""
+    """Create two snapshots, sealed segments and a last one. A voter with a slow disk has them later
+    than the others.
+    """
     return len(_snapshots(directory)) == 2 and len(list((directory / "log").glob("segment-*"))) > 1
 
 
 def _snapshots(directory: Path) -> list[Path]:
-    """The two newest; a controller that ends may leave the beginning of another behind."""
+    """The two newest snapshots; a controller that exits may leave the beginning of another one."""
     return sorted(path for path in (directory / "snapshots").iterdir() if not path.suffix)[-2:]
 
 
@@ -84,7 +89,9 @@ def _frame(content: bytes, begins: bytes) -> int:
 
 
 def _last_frame(content: bytes, begins: bytes) -> int:
-    """The last of its kind; what is of an older generation was there before the file was used again."""
+    """The last frame of its kind. Frames of an older generation are from before the file was
+    reused.
+    """
     frames = [at for at in range(0, len(content), SECTOR) if content.startswith(MAGIC, at)]
     generations = {at: int.from_bytes(content[at + 8 : at + 16], "little") for at in frames}
     newest = max(generations.values())
@@ -92,7 +99,7 @@ def _last_frame(content: bytes, begins: bytes) -> int:
 
 
 class Keys:
-    """What the cluster was given."""
+    """The keys that the cluster acknowledged."""
 
     def __init__(self, session: SessionClient, subscription: SubscriptionClient) -> None:
         self._session = session
@@ -119,7 +126,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "SETTINGS", small)
 
 
-async def test_a_flipped_byte_is_refused_or_says_nothing_and_a_blank_controller_takes_its_place(
+async def test_a_flipped_byte_is_refused_or_unused_and_a_blank_controller_replaces_the_voter(
     tmp_path: Path,
 ) -> None:
     async with machines(tmp_path) as all_three, a_node(all_three) as (session, subscription):
@@ -158,13 +165,15 @@ async def _flip_and_start(damaged: Machine, region: Region, all_three: list[Mach
         await damaged.cut_off()
         region.path.write_bytes(good)
     else:
-        assert not region.refused, f"{region.name} was believed"
+        assert not region.refused, f"{region.name} was accepted"
         await caught_up
         await damaged.end()
 
 
 async def _tear_and_start(damaged: Machine, all_three: list[Machine]) -> None:
-    """The last write was torn, as by a crash before any proof of its sync: it is cut off, and comes again from the leader."""
+    """The last write was torn, as by a crash before any proof of its sync: it is truncated and
+    received again from the leader.
+    """
     path = max((damaged.directory / "log").glob("segment-*"))
     content = bytearray(path.read_bytes())
     last, proof = _last_frame(bytes(content), DATA), _last_frame(bytes(content), PROOF)
@@ -181,13 +190,13 @@ async def _start_and_follow(damaged: Machine, all_three: list[Machine]) -> None:
     caught_up = asyncio.create_task(_has_everything(damaged, all_three))
     await asyncio.wait({damaged.task, caught_up}, return_when=asyncio.FIRST_COMPLETED)
     if damaged.task.done():
-        await damaged.task  # raises what it ended with
+        await damaged.task  # raises the error that ended it
     await caught_up
     await damaged.end()
 
 
 async def _has_everything(machine: Machine, all_three: list[Machine]) -> None:
-    """It follows, and its log is as long as the leader's."""
+    """Wait until it follows and its log is as long as the leader's."""
     while True:
         described = (await _ask(all_three, describe=wire.DescribeQuorum(leader_only=True))).description
         state = next(each for each in described.members if each.node_id == machine.member.node_id)
@@ -197,7 +206,9 @@ async def _has_everything(machine: Machine, all_three: list[Machine]) -> None:
 
 
 async def _replace(damaged: Machine, all_three: list[Machine], path: Path) -> None:
-    """The steps of docs/operations/quorum.md: an empty directory, the lost member out, the blank one in."""
+    """The steps of docs/operations/quorum.md: an empty directory, remove the lost member, add the
+    blank one.
+    """
     damaged.directory = path / "blank"
     damaged.formats = False
     damaged.start()

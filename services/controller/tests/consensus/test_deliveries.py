@@ -1,4 +1,4 @@
-"""What is handed over in one step: bounded by number and by bytes, in order, nothing lost."""
+"""Messages delivered in one step: limited by number and bytes, in order, complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = st.lists(
 
 
 @given(SIZES)
-def test_steps_are_as_large_as_they_may_be(sizes: list[int]) -> None:
+def test_steps_are_as_large_as_the_limits_allow(sizes: list[int]) -> None:
     entries = [Entry(index, 1, bytes(size)) for index, size in enumerate(sizes, 1)]
     committed = deque(entries)
     delivered: list[Entry] = []

@@ -1,4 +1,6 @@
-"""A log that fills the window in memory: proposals wait for a snapshot, nothing ends, and a restart heals what older settings left."""
+"""A log that fills its window in memory: proposals wait for a snapshot, and a restart accepts a log
+that older settings left.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ MANY = replace(SETTINGS, snapshot_batches=1_000)
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window smaller than the interval between two snapshots of `MANY`."""
+    """Settings with a window smaller than the interval between two snapshots of `MANY`."""
     limits_of = controller_module.raft_limits
 
     def limits(settings: object) -> RaftLimits:
@@ -32,7 +34,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_module, "raft_limits", limits)
 
 
-def test_settings_that_keep_much_widen_the_window() -> None:
+def test_settings_that_keep_many_batches_widen_the_window() -> None:
     limits = controller_module.raft_limits(
         replace(SETTINGS, snapshot_batches=10_000_000, snapshot_bytes=1 << 31)
     )
@@ -41,7 +43,7 @@ def test_settings_that_keep_much_widen_the_window() -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_a_window_that_fills_before_a_snapshot_is_due_makes_one_due() -> None:
+def test_a_full_window_triggers_a_snapshot() -> None:
     rig = QuorumRig(1, settings=MANY)
     writer = Writer(rig)
 
@@ -77,7 +79,7 @@ class FullDisk:
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("restarted", [False, True])
-def test_proposals_wait_while_snapshots_fail_and_go_on_when_they_succeed(
+def test_proposals_wait_while_snapshots_fail_and_continue_afterwards(
     monkeypatch: pytest.MonkeyPatch, *, restarted: bool
 ) -> None:
     disk = FullDisk(monkeypatch)
@@ -90,7 +92,7 @@ def test_proposals_wait_while_snapshots_fail_and_go_on_when_they_succeed(
         await wait_until(lambda: any(not each.proposer.has_room for each in rig.alive()), timeout_s=120)
         before = len(writer.acknowledged)
         await asyncio.sleep(30)
-        assert all(process.running for process in rig.processes), "nothing ends for a full disk"
+        assert all(process.running for process in rig.processes), "a full disk ends no process"
         leader = await rig.until_led()
         assert (
             len(leader.driver.node.entries(leader.driver.node.first_index, leader.driver.node.last_index))
@@ -113,8 +115,10 @@ def test_proposals_wait_while_snapshots_fail_and_go_on_when_they_succeed(
     assert disk.refused > 0
 
 
-def test_a_log_longer_than_the_window_of_a_restart_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All voters come back with more entries than their window holds, none of which they know to be committed."""
+def test_a_restart_accepts_a_log_longer_than_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All voters restart with more entries than their window holds, and the commit index covers
+    none of them.
+    """
     rig = QuorumRig(3, settings=MANY)
     writer = Writer(rig)
 

@@ -1,4 +1,6 @@
-"""What controllers say to each other: every message survives its frame, the queue is bounded, and strangers are sent away."""
+"""Connections between controllers: messages survive encoding, the queue is limited, and strangers
+are refused.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +68,13 @@ MESSAGES = st.one_of(
 
 
 @given(st.lists(MESSAGES, max_size=6))
-def test_messages_come_out_of_their_frame_as_they_went_in(messages: list[raft.Message]) -> None:
+def test_messages_survive_encoding(messages: list[raft.Message]) -> None:
     frame = wire.ExchangeRequest.FromString(encode_messages(messages))
     assert list(decode_messages(frame.messages, ONE, TWO)) == messages
 
 
 @given(st.lists(st.builds(Entry, UINT64, UINT64, st.binary(max_size=3_000)), max_size=3), UINT64, UINT64)
-def test_an_append_joined_from_parts_is_what_protobuf_writes(
+def test_a_joined_append_equals_the_encoding_of_protobuf(
     entries: list[Entry], prev_index: int, commit: int
 ) -> None:
     message = raft.AppendRequest(ONE, TWO, 7, prev_index, 6, tuple(entries), commit)
@@ -80,7 +82,7 @@ def test_an_append_joined_from_parts_is_what_protobuf_writes(
     assert wire.ExchangeRequest.FromString(frame).SerializeToString() == frame
 
 
-def test_an_entry_that_changes_the_membership_is_known_as_such_on_the_other_side() -> None:
+def test_an_entry_that_changes_the_membership_keeps_its_kind() -> None:
     entry = entry_of(1, 1)
     assert entry.membership is not None
     frame = encode_messages([raft.AppendRequest(ONE, TWO, 1, 0, 0, (entry,), 0)])
@@ -90,7 +92,7 @@ def test_an_entry_that_changes_the_membership_is_known_as_such_on_the_other_side
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_refused_and_nothing_else_happens(data: bytes) -> None:
+def test_invalid_bytes_are_refused_without_other_effects(data: bytes) -> None:
     try:
         frame = wire.ExchangeRequest.FromString(data)
     except DecodeError:
@@ -99,7 +101,7 @@ def test_noise_is_refused_and_nothing_else_happens(data: bytes) -> None:
         list(decode_messages(frame.messages, ONE, TWO))
 
 
-async def test_the_queue_drops_the_oldest_at_its_bounds_and_fills_frames_to_their_size() -> None:
+async def test_the_queue_drops_the_oldest_at_its_limits_and_fills_frames() -> None:
     queue = PeerQueue()
     beat = raft.HeartbeatRequest(ONE, TWO, 1, 0, 0)
     assert sum(queue.put(beat) for _ in range(MESSAGES_MAX + 5)) == 5
@@ -109,7 +111,7 @@ async def test_the_queue_drops_the_oldest_at_its_bounds_and_fills_frames_to_thei
     assert dropped == 40 - BYTES_MAX // (FRAME_TARGET_BYTES + 96)
     queue.put(beat)
     taken = queue.take()
-    assert taken == [large], "a large message goes alone"
+    assert taken == [large], "a large message has its own frame"
     queue.clear()
     queue.put(beat)
     queue.put(beat)
@@ -118,7 +120,7 @@ async def test_the_queue_drops_the_oldest_at_its_bounds_and_fills_frames_to_thei
 
 
 class Core:
-    """Notes what it is told."""
+    """Records its calls."""
 
     membership = Membership((ONE, TWO))
 
@@ -135,10 +137,10 @@ class Core:
         self.settled = len(self.stepped)
 
     def reachable(self) -> None:
-        """Of no interest here."""
+        """Not used here."""
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """Lost messages are everyday life."""
+        """Lost messages are normal."""
 
     def began_anew(self, peer: ReplicaId) -> None:
         self.began.append(peer)
@@ -148,7 +150,7 @@ class Core:
 
 
 PATIENCE_SECONDS = 90.0
-"""Only what hangs takes so long, however busy the machine is."""
+"""Only a hanging test takes this long, even on a busy machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -186,13 +188,13 @@ async def _next(connection: Connection) -> wire.ExchangeResponse:
     return wire.ExchangeResponse.FromString(await asyncio.wait_for(connection.receive(), PATIENCE_SECONDS))
 
 
-async def test_a_peer_is_welcomed_heard_and_missed_when_it_goes() -> None:
+async def test_a_peer_connects_sends_and_its_end_is_detected() -> None:
     async with _called() as (core, connection):
         await connection.send(_hello())
         assert (await _next(connection)).WhichOneof("frame") == "welcome"
         message = raft.HeartbeatRequest(ONE, TWO, 3, 1, 1)
         await connection.send(encode_messages([message]))
-        assert (await _next(connection)).WhichOneof("frame") == "alive", "so that silence means something"
+        assert (await _next(connection)).WhichOneof("frame") == "alive", "so that silence is detected"
         while not core.stepped:
             await asyncio.sleep(0.01)
         assert core.stepped == [message]
@@ -212,7 +214,7 @@ async def test_a_peer_is_welcomed_heard_and_missed_when_it_goes() -> None:
         ({"sender": wire.PeerReplica(node_id=9, directory_id=b"9" * 16)}, "before the recovery"),
     ],
 )
-async def test_strangers_are_refused_with_the_remedy(changes: dict[str, object], says: str) -> None:
+async def test_strangers_are_refused_with_a_remedy(changes: dict[str, object], says: str) -> None:
     async with _called(incarnation=1) as (core, connection):
         await connection.send(_hello(**changes))
         refused = (await _next(connection)).refused
@@ -234,7 +236,7 @@ async def test_strangers_are_refused_with_the_remedy(changes: dict[str, object],
         [_hello(to=wire.PeerReplica(node_id=1 << 30))],
     ],
 )
-async def test_nonsense_ends_its_own_stream(frames: list[bytes]) -> None:
+async def test_invalid_frames_end_only_their_stream(frames: list[bytes]) -> None:
     async with _called() as (core, connection):
         for frame in frames:
             await connection.send(frame)
@@ -244,7 +246,7 @@ async def test_nonsense_ends_its_own_stream(frames: list[bytes]) -> None:
         assert core.stepped == []
 
 
-def test_configured_addresses_go_before_those_in_the_log_and_what_callers_say_comes_last() -> None:
+def test_configured_addresses_precede_those_in_the_log_and_those_of_callers() -> None:
     book = AddressBook(())
     other = MEMBERS[0].replica
     assert (book.peer_address(other), book.service_address(other)) == ("", "")

@@ -1,4 +1,6 @@
-"""Three controllers and what befalls them: crashes, partitions, slow and damaged disks, long absences, replacement. In virtual time."""
+"""Three controllers under crashes, partitions, slow and damaged disks, long absences and
+replacement. In virtual time.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,11 @@ ALL = ("c0", "c1", "c2")
 
 
 def tell(seed: int, story: Story, *, blank: int = 0, loses_entries: bool = False) -> QuorumRig:
-    """Run a story over a quorum that is being written to; at its end everybody alive must have everything that was acknowledged.
+    """Run a story on a quorum under writes. At its end every running controller must have
+    everything acknowledged.
 
-    `loses_entries`: a disk forgets what it synced, so a heartbeat may speak of a commit that is not there any more.
+    `loses_entries`: a disk loses synced data, so a heartbeat may name a commit index beyond its
+    log.
     """
     never = [why for why in NEVER if not (loses_entries and why == "commit beyond the log")]
     rig = QuorumRig(seed, blank=blank)
@@ -62,7 +66,7 @@ NEVER = (
 
 
 def cut_off(rig: QuorumRig, name: str) -> None:
-    """Nothing passes between one controller and the others."""
+    """Cut one controller off from the others."""
     for other in ALL:
         if other != name:
             rig.simulation.network.cut(name, other)
@@ -70,7 +74,7 @@ def cut_off(rig: QuorumRig, name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_leaders_that_lose_power_again_and_again_cost_nothing_that_was_acknowledged(seed: int) -> None:
+def test_repeated_power_losses_of_leaders_lose_nothing_acknowledged(seed: int) -> None:
     async def story(rig: QuorumRig, writer: Writer) -> None:
         for _ in range(4):
             process = rig.process_of(await rig.until_led())
@@ -82,7 +86,7 @@ def test_leaders_that_lose_power_again_and_again_cost_nothing_that_was_acknowled
     assert len(rig.leaders) >= 4
 
 
-def test_a_power_loss_of_all_three_at_once_costs_nothing_that_was_acknowledged() -> None:
+def test_a_power_loss_of_all_three_loses_nothing_acknowledged() -> None:
     async def story(rig: QuorumRig, writer: Writer) -> None:
         for _ in range(3):
             await writer.until_written(50)
@@ -94,7 +98,7 @@ def test_a_power_loss_of_all_three_at_once_costs_nothing_that_was_acknowledged()
 
 
 @pytest.mark.parametrize("seed", [20, 21])
-def test_a_leader_that_is_cut_off_stops_leading_and_what_it_proposed_is_as_if_it_never_was(seed: int) -> None:
+def test_an_isolated_leader_steps_down_and_its_proposals_are_dropped(seed: int) -> None:
     async def story(rig: QuorumRig, writer: Writer) -> None:
         old = await rig.until_led()
         name = rig.process_of(old).name
@@ -115,10 +119,10 @@ def test_a_leader_that_is_cut_off_stops_leading_and_what_it_proposed_is_as_if_it
     tell(seed, story)
 
 
-def test_a_follower_that_was_away_for_long_gets_a_snapshot_and_a_power_loss_meanwhile_harms_nobody(
+def test_a_long_absent_follower_gets_a_snapshot_despite_a_power_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # So that what a snapshot holds leaves memory in several turns.
+    # So that entries in a snapshot are released in several turns.
     monkeypatch.setattr(window_compaction, "COMPACTED_AT_ONCE", 7)
 
     async def story(rig: QuorumRig, writer: Writer) -> None:
@@ -126,7 +130,7 @@ def test_a_follower_that_was_away_for_long_gets_a_snapshot_and_a_power_loss_mean
         away = next(process for process in rig.processes if process is not rig.process_of(leader))
         away.crash(power_loss=True)
         await writer.until_written(400)
-        assert leader.driver.node.first_index > 100, "the log that it missed is not in memory any more"
+        assert leader.driver.node.first_index > 100, "the missed entries are not in memory anymore"
         away.start()
         await wait_until(lambda: rig.lives[away.name].image.index >= 400, timeout_s=30)
         back = rig.lives[away.name]
@@ -141,7 +145,7 @@ def test_a_follower_that_was_away_for_long_gets_a_snapshot_and_a_power_loss_mean
     tell(30, story)
 
 
-def test_leadership_is_handed_over_without_an_election_timeout() -> None:
+def test_leadership_is_transferred_without_an_election_timeout() -> None:
     async def story(rig: QuorumRig, writer: Writer) -> None:
         leader = await rig.until_led()
         await wait_until(lambda: leader.peers.connected_count == 2)
@@ -160,7 +164,7 @@ def test_leadership_is_handed_over_without_an_election_timeout() -> None:
     tell(40, story)
 
 
-def test_a_leader_whose_disk_hangs_lets_others_lead() -> None:
+def test_a_leader_with_a_hanging_disk_is_replaced() -> None:
     async def story(rig: QuorumRig, writer: Writer) -> None:
         leader = await rig.until_led()
         disk = rig.process_of(leader).disk
@@ -174,14 +178,14 @@ def test_a_leader_whose_disk_hangs_lets_others_lead() -> None:
     tell(50, story)
 
 
-def test_a_leader_whose_disk_is_full_lets_others_lead_and_comes_back_when_there_is_space() -> None:
+def test_a_leader_with_a_full_disk_is_replaced_and_returns_when_space_is_freed() -> None:
     async def story(rig: QuorumRig, writer: Writer) -> None:
         leader = await rig.until_led()
         process = rig.process_of(leader)
         process.disk.capacity_bytes = 0
         await rig.until_led(other_than=leader)
         await writer.until_written(100)
-        assert process.running, "a full disk is waited for"
+        assert process.running, "it waits for space on the disk"
         process.disk.capacity_bytes = None
         await asyncio.sleep(20)
 
@@ -219,7 +223,7 @@ def test_all_three_machines_are_replaced_one_by_one_under_load() -> None:
 
 
 async def _replace(rig: QuorumRig, old: int, new: int) -> None:
-    """A blank controller joins, is promoted, and another one goes."""
+    """A blank controller joins and is promoted; another one is removed."""
     blank = rig.processes[new]
     blank.start()
     await wait_until(lambda: blank.name in rig.ready)
@@ -232,7 +236,7 @@ async def _replace(rig: QuorumRig, old: int, new: int) -> None:
 
 
 async def _change(rig: QuorumRig, change: Callable[[RaftQuorum], Awaitable[int]]) -> None:
-    """Ask whoever leads until it is done, as an operator does."""
+    """Repeat a request at the leader until it succeeds, as an operator does."""
     while True:
         leader = await rig.until_led()
         try:

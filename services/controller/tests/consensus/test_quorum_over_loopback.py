@@ -1,4 +1,6 @@
-"""Three real controllers: gRPC on loopback, real disks, one event loop. Processes that are killed are told about elsewhere; here a controller is cut off in the middle of its work."""
+"""Three real controllers with gRPC on loopback and real disks in one event loop; a controller is
+cancelled in the middle of its work. Other tests kill processes.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,13 @@ SETTINGS = ControllerSettings(
     snapshot_batches=200,
     log_trailing_batches=50,
     progress_interval_ms=50,
-    session_timeout_ms=60_000,  # nobody is suspected because this machine stood still
+    session_timeout_ms=60_000,  # no node is suspected because this machine paused
     session_reset_grace_ms=60_000,
 )
 
 
 LAG_MS_MAX = 90_000
-"""Only what hangs takes so long, however busy the machine is."""
+"""Only a hanging test takes this long, even on a busy machine."""
 
 
 def _free_address() -> str:
@@ -55,7 +57,7 @@ def _free_address() -> str:
 
 @dataclass
 class Machine:
-    """One controller's place; `task` while it runs."""
+    """The directory and addresses of one controller; `task` while it runs."""
 
     member: Member
     directory: Path
@@ -86,7 +88,7 @@ class Machine:
         )
 
     async def cut_off(self) -> None:
-        """End it without a word to anybody."""
+        """Cancel it without a shutdown."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -107,7 +109,7 @@ class Machine:
 
 @asynccontextmanager
 async def machines(path: Path, tls: list[TlsFiles] | None = None) -> AsyncIterator[list[Machine]]:
-    """Three of them, running."""
+    """Three running controllers."""
     voters = tuple(
         Member(compose_node_id(ORDINAL, 3_000 + n), bytes([n + 1] * 16), _free_address(), _free_address())
         for n in range(3)
@@ -156,13 +158,13 @@ def _put(key: str) -> wire.Operation:
     return wire.Operation(put_key=wire.PutKey(key=key, value=b"v"))
 
 
-async def test_every_controller_is_cut_off_and_comes_back_while_a_node_works(tmp_path: Path) -> None:
+async def test_every_controller_is_cancelled_and_restarted_while_a_node_works(tmp_path: Path) -> None:
     async with machines(tmp_path) as all_three, a_node(all_three) as (session, subscription):
         count = 0
         for machine in (*all_three, *all_three):
             await machine.cut_off()
             results = await asyncio.gather(*(session.submit(_put(f"k{count + n}")) for n in range(100)))
-            assert all(result.key_held.created for result in results), "done once, and only once"
+            assert all(result.key_held.created for result in results), "exactly once"
             count += 100
             machine.start()
         last = (await session.submit(_put("last"))).commit_index
@@ -173,7 +175,9 @@ async def test_every_controller_is_cut_off_and_comes_back_while_a_node_works(tmp
 
 
 async def images_of(all_three: list[Machine], index: int) -> list[bytes]:
-    """What each of them shows at one index, this or a later one: a machine that stands still for long elects a leader, who writes that down."""
+    """The states of all controllers at one index. Later indices are accepted: a long pause of the
+    machine causes an election, which writes a record.
+    """
     while True:
         shown = [await _image_of(machine, index) for machine in all_three]
         index = max(image.index for image in shown)
@@ -182,7 +186,7 @@ async def images_of(all_three: list[Machine], index: int) -> list[bytes]:
 
 
 async def _image_of(machine: Machine, index: int) -> MetadataImage:
-    """What one controller shows as soon as it has so much: an own subscription to it alone."""
+    """The state of one controller at an index, from a separate subscription to it."""
     network = GrpcNetwork()
     follower = SubscriptionClient(
         network=network,
@@ -204,7 +208,7 @@ async def _image_of(machine: Machine, index: int) -> MetadataImage:
 @pytest.mark.skipif(
     shutil.which("openssl") is None, reason="certificates are made by openssl, which is not installed"
 )
-async def test_controllers_agree_over_mutual_tls_and_nobody_without_a_certificate_is_heard(
+async def test_controllers_use_mutual_tls_and_refuse_peers_without_a_certificate(
     tmp_path: Path,
 ) -> None:
     tls = _certificates(tmp_path)
@@ -222,7 +226,7 @@ async def test_controllers_agree_over_mutual_tls_and_nobody_without_a_certificat
 
 
 def _certificates(path: Path) -> TlsFiles:
-    """An authority, and one certificate for 127.0.0.1."""
+    """A certificate authority, and one certificate for 127.0.0.1."""
     files = TlsFiles(path / "c.pem", path / "c.key", path / "ca.pem")
     (path / "names").write_text("subjectAltName=IP:127.0.0.1\n")
     new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"

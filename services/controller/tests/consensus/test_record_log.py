@@ -1,4 +1,4 @@
-"""The record log on a real disk: what a restart finds, what it refuses, and that the old part goes."""
+"""The record log on a real disk: recovery, refused damage, and compaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ponor_runtime.system_disk import SystemDisk
 from services.controller.tests.log_writer import MEMBERSHIP, LogWriter, entry_of, open_log, persist
 
 
-async def test_a_restart_finds_every_batch_and_the_membership_in_it(tmp_path: Path) -> None:
+async def test_a_restart_recovers_every_batch_and_the_membership(tmp_path: Path) -> None:
     writer = await LogWriter.open(tmp_path)
     await writer.put(30)
     await writer.log.close()
@@ -35,7 +35,7 @@ async def test_a_restart_finds_every_batch_and_the_membership_in_it(tmp_path: Pa
     await third.log.close()
 
 
-async def test_term_and_vote_are_there_after_a_restart_and_after_their_segment_is_gone(
+async def test_term_and_vote_survive_a_restart_and_the_removal_of_their_segment(
     tmp_path: Path,
 ) -> None:
     writer = await LogWriter.open(tmp_path)
@@ -54,13 +54,11 @@ async def test_term_and_vote_are_there_after_a_restart_and_after_their_segment_i
     await writer.log.close()
     again = await LogWriter.open(tmp_path)
     assert again.stored.hard_state == vote
-    assert again.stored.entries[0].index > 1, (
-        "the first segments are gone, and what they held of the vote with them"
-    )
+    assert again.stored.entries[0].index > 1, "the first segments and their record of the vote are deleted"
     await again.log.close()
 
 
-async def test_a_later_entry_replaces_all_from_its_index_on(tmp_path: Path) -> None:
+async def test_a_later_entry_replaces_all_entries_from_its_index_on(tmp_path: Path) -> None:
     writer = await LogWriter.open(tmp_path)
     old = [entry_of(index, 1, b"old") for index in range(1, 9)]
     await persist(writer.log, HardState(1, None), old)
@@ -70,7 +68,7 @@ async def test_a_later_entry_replaces_all_from_its_index_on(tmp_path: Path) -> N
     log = await open_log(tmp_path)
     stored = await log.recover(MEMBERSHIP)
     assert list(stored.entries) == old[:3] + new
-    assert stored.commit == 0, "nothing in a log is known to be committed"
+    assert stored.commit == 0, "a log alone proves no commit"
     await persist(log, None, [entry_of(6, 2, b"newer")])
     await log.close()
     log = await open_log(tmp_path)
@@ -78,7 +76,7 @@ async def test_a_later_entry_replaces_all_from_its_index_on(tmp_path: Path) -> N
     await log.close()
 
 
-async def test_snapshot_and_tail_lead_to_the_same_image_as_the_whole_log_and_the_old_log_goes(
+async def test_snapshot_and_tail_equal_the_whole_log_and_old_segments_are_removed(
     tmp_path: Path,
 ) -> None:
     writer = await LogWriter.open(tmp_path)
@@ -89,7 +87,7 @@ async def test_snapshot_and_tail_lead_to_the_same_image_as_the_whole_log_and_the
         sizes.append(writer.log.retained_bytes)
     await writer.put(7)
     await writer.log.close()
-    assert sizes[-1] < 4 * sizes[0], "the log is given back as snapshots are made"
+    assert sizes[-1] < 4 * sizes[0], "snapshots free segments of the log"
     assert len(list((tmp_path / "snapshots").iterdir())) == 2
 
     again = await LogWriter.open(tmp_path)
@@ -97,7 +95,9 @@ async def test_snapshot_and_tail_lead_to_the_same_image_as_the_whole_log_and_the
     assert snapshot.encode(again.image) == snapshot.encode(writer.image)
     assert (again.snapshot_index, again.stored.base.membership) == (1_200, MEMBERSHIP)
     tail = again.recovered.tail
-    assert (tail.begin_index, tail.last_index) == (1_000, 1_200), "subscribers go on from the older snapshot"
+    assert (tail.begin_index, tail.last_index) == (1_000, 1_200), (
+        "subscribers continue from the older snapshot"
+    )
     await again.put(300)
     await again.snapshot()
     await again.log.close()
@@ -106,7 +106,7 @@ async def test_snapshot_and_tail_lead_to_the_same_image_as_the_whole_log_and_the
     await third.log.close()
 
 
-async def test_the_state_digest_is_over_the_body_and_equal_for_equal_images(tmp_path: Path) -> None:
+async def test_the_state_digest_covers_the_body_and_is_equal_for_equal_images(tmp_path: Path) -> None:
     one = await LogWriter.open(tmp_path / "one")
     await one.put(120)
     header = await one.snapshot()
@@ -127,7 +127,7 @@ async def _entries(writer: LogWriter, path: Path) -> list[Entry]:
         await log.close()
 
 
-async def test_every_flipped_byte_in_a_snapshot_is_refused_by_name(tmp_path: Path) -> None:
+async def test_every_flipped_byte_in_a_snapshot_is_refused_with_its_file(tmp_path: Path) -> None:
     writer = await LogWriter.open(tmp_path)
     await writer.put(100)
     await writer.snapshot()
@@ -145,7 +145,7 @@ async def test_every_flipped_byte_in_a_snapshot_is_refused_by_name(tmp_path: Pat
         assert str(path) in str(refused.value)
 
 
-async def test_a_snapshot_cut_short_is_refused(tmp_path: Path) -> None:
+async def test_a_truncated_snapshot_is_refused(tmp_path: Path) -> None:
     writer = await LogWriter.open(tmp_path)
     await writer.put(100)
     await writer.snapshot()
@@ -157,8 +157,10 @@ async def test_a_snapshot_cut_short_is_refused(tmp_path: Path) -> None:
             await open_log(tmp_path)
 
 
-async def test_a_flipped_byte_in_any_region_of_the_log_is_refused_and_nothing_is_cut(tmp_path: Path) -> None:
-    """Headers of frames, pieces, batches and proofs, in a sealed segment and in the last one: everything below the proof of sync."""
+async def test_a_flipped_byte_in_any_region_of_the_log_is_refused_without_truncation(tmp_path: Path) -> None:
+    """Headers of frames, pieces, batches and proofs, in a sealed segment and in the last one:
+    everything below the proof of sync.
+    """
     writer = await LogWriter.open(tmp_path)
     await writer.put(300)
     await writer.log.close()
@@ -169,18 +171,18 @@ async def test_a_flipped_byte_in_any_region_of_the_log_is_refused_and_nothing_is
         end = len(good.rstrip(b"\0"))
         for position in (*range(0, 64, 7), *range(512, 512 + 96, 5), *range(700, end, 997)):
             if good[position : position + 1] == b"\0" and position % 512 > 400:
-                continue  # padding between frames belongs to nobody
+                continue  # padding between frames is unused
             data = bytearray(good)
             data[position] ^= 1
             path.write_bytes(bytes(data))
             assert await _refuses_or_is_whole(tmp_path, path.name, writer.image.digest), (
-                f"byte {position} of {path.name} was believed"
+                f"byte {position} of {path.name} was accepted"
             )
             path.write_bytes(good)
 
 
 async def _refuses_or_is_whole(path: Path, segment: str, digest: bytes) -> bool:
-    """Some bytes say nothing; all others end the start with the segment's name."""
+    """Some bytes are unused; all others must end the start with the segment's name."""
     try:
         again = await LogWriter.open(path)
     except RecordLogCorruptError as refused:
@@ -198,8 +200,8 @@ async def test_a_log_that_ends_before_its_own_snapshot_is_refused(tmp_path: Path
         await LogWriter.open(tmp_path)
 
 
-async def test_a_received_snapshot_takes_the_place_of_a_log_that_does_not_reach_it(tmp_path: Path) -> None:
-    """The process ended after the file was durable and before the log began anew."""
+async def test_a_received_snapshot_replaces_a_shorter_log(tmp_path: Path) -> None:
+    """The process ended after the file was durable and before the log was restarted."""
     writer = await LogWriter.open(tmp_path)
     await writer.put(100)
     await writer.log.close()
@@ -221,7 +223,7 @@ async def test_a_received_snapshot_takes_the_place_of_a_log_that_does_not_reach_
     await log.close()
 
 
-async def test_after_a_received_snapshot_nothing_older_comes_back(tmp_path: Path) -> None:
+async def test_after_a_received_snapshot_no_older_entry_reappears(tmp_path: Path) -> None:
     writer = await LogWriter.open(tmp_path)
     await writer.put(100)
     header = await _add_snapshot(tmp_path, received=True)
@@ -244,7 +246,7 @@ async def _add_snapshot(path: Path, *, received: bool) -> SnapshotHeader:
     return await files.write(replace(header), begin_snapshot(image), SystemClock())
 
 
-async def test_a_hole_and_a_falling_term_are_refused(tmp_path: Path) -> None:
+async def test_a_gap_and_a_falling_term_are_refused(tmp_path: Path) -> None:
     for name, entries in (("hole", [(1, 1), (3, 1)]), ("term", [(1, 2), (2, 1)])):
         writer = await LogWriter.open(tmp_path / name)
         for index, term in entries:
@@ -254,7 +256,7 @@ async def test_a_hole_and_a_falling_term_are_refused(tmp_path: Path) -> None:
             await LogWriter.open(tmp_path / name)
 
 
-async def test_leftovers_of_a_crash_are_removed_and_strangers_are_named(tmp_path: Path) -> None:
+async def test_leftovers_of_a_crash_are_removed_and_unknown_files_are_named(tmp_path: Path) -> None:
     writer = await LogWriter.open(tmp_path)
     await writer.put(10)
     await writer.log.close()

@@ -1,4 +1,6 @@
-"""The record log on a disk that forgets what was not synced: whatever comes back is what it was after some write, and never before one that was said to be durable."""
+"""The record log on a disk that loses unsynced data: a restart finds a state from after some write,
+and never from before a durable one.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +32,29 @@ LIVES = 8
 
 @dataclass(frozen=True)
 class LogState:
-    """What the journal held after some write. Entries from index 1 on: those at or below the newest snapshot are not compared."""
+    """State of the log after some write. Entries at or below the newest snapshot are not compared."""
 
     hard_state: HardState = field(default_factory=HardState)
     entries: tuple[Entry, ...] = ()
 
 
 class Workload:
-    """Writes to a log as Raft would, and remembers every state that the log went through."""
+    """Writes to a log as Raft does, and records every state of the log."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.states = [LogState()]
         self.durable = 0
         self.bases = [0]
-        """Indices that the newest snapshot may have: the last durable one, and one that is being written."""
+        """Possible indices of the newest snapshot: the last durable one, and one in progress."""
         self.snapshots = 0
         self.replaced = 0
         self.trimmed = 0
 
     def found(self, stored: StoredState) -> None:
-        """What a restart found must be one of the states since the last that was durable; it is the only one from now on."""
+        """Check that the recovered state is one of those since the last durable one. It is the only
+        possible state from now on.
+        """
         possible = [state for state in self.states[self.durable :] if self._is(state, stored)]
         assert possible, f"found {stored.hard_state}, base {stored.base.index}, {len(stored.entries)} entries"
         self.states, self.durable, self.bases = [possible[-1]], 0, [stored.base.index]
@@ -64,12 +68,12 @@ class Workload:
         return base in self.bases and (stored.hard_state, behind) == (state.hard_state, expected)
 
     def note(self, state: LogState) -> int:
-        """A write was handed over."""
+        """Record a submitted write."""
         self.states.append(state)
         return len(self.states) - 1
 
     async def live(self, runtime: Runtime) -> None:
-        """One life: open, compare, write until the power goes."""
+        """One life: open, compare, write until the power loss."""
         await runtime.disk.make_directories(DATA)
         log = await RecordLog.open(runtime.disk, DATA, DIRECTORY_ID, SETTINGS, Telemetry())
         self.found(await log.recover(MEMBERSHIP))
@@ -111,7 +115,7 @@ class Workload:
         log.persist(hard_state, new, durable)
 
     async def _snapshot(self, log: RecordLog, runtime: Runtime) -> None:
-        """Of something that is durable here, as all that is committed is."""
+        """Snapshot a durable state, as all committed states are."""
         present = self.states[-1]
         count = min(len(self.states[self.durable].entries), len(present.entries))
         same = [
@@ -141,7 +145,7 @@ class Workload:
 
 @cache
 def run_log(seed: int) -> Workload:
-    """Several lives on one disk; each seed once, however many tests ask."""
+    """Run several lives on one disk. Each seed runs once for all tests."""
     simulation = Simulation(seed)
     workload = Workload(seed)
     process = simulation.process("log", workload.live)
@@ -158,12 +162,12 @@ def run_log(seed: int) -> Workload:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 8))
-def test_what_was_durable_is_found_and_nothing_that_never_was(first: int) -> None:
+def test_durable_states_are_recovered_and_no_others(first: int) -> None:
     for seed in range(first, first + 8):
         run_log(seed)
 
 
-def test_the_workload_reaches_what_it_is_for() -> None:
+def test_the_workload_covers_its_cases() -> None:
     runs = [run_log(seed) for seed in range(8)]
     assert sum(run.snapshots for run in runs) > 20
     assert sum(run.replaced for run in runs) > 20

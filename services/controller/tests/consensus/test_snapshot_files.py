@@ -1,4 +1,4 @@
-"""Snapshot files on a real disk: what is written in steps is read back whole, and damage is named."""
+"""Snapshot files on a real disk: written in steps, read back whole, damage named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def header_at(index: int, membership: Membership = MEMBERSHIP) -> SnapshotHeader
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 100])
-async def test_what_is_written_in_pieces_is_read_back_whole(tmp_path: Path, pieces: int) -> None:
+async def test_a_snapshot_written_in_pieces_is_read_back_whole(tmp_path: Path, pieces: int) -> None:
     disk = SystemDisk()
     files = SnapshotFiles(disk, tmp_path)
     await files.open()
@@ -63,7 +63,7 @@ async def test_a_flipped_byte_or_a_missing_end_is_named(tmp_path: Path, at: int)
     disk.close()
 
 
-async def test_the_longest_head_is_read_too(tmp_path: Path) -> None:
+async def test_the_longest_head_is_read(tmp_path: Path) -> None:
     members = [ReplicaId(number, bytes([number]) * 16) for number in range(VOTERS_MAX + LEARNERS_MAX)]
     membership = Membership(tuple(members[:VOTERS_MAX]), tuple(members[VOTERS_MAX:]))
     assert header_bytes(membership) == HEADER_BYTES_MAX
@@ -75,7 +75,7 @@ async def test_the_longest_head_is_read_too(tmp_path: Path) -> None:
     disk.close()
 
 
-async def test_two_tasks_may_add_and_drop_files_at_once(tmp_path: Path) -> None:
+async def test_two_tasks_may_add_and_drop_files_concurrently(tmp_path: Path) -> None:
     disk = SystemDisk()
     files = SnapshotFiles(disk, tmp_path)
     await files.open()

@@ -1,4 +1,6 @@
-"""The directory of one voter of three is replaced by an older copy of itself, and then the leader dies, before the voter has caught up."""
+"""The directory of one of three voters is replaced by an older copy, and the leader dies before the
+voter has caught up.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from services.controller.tests.quorum_rig import DATA, QuorumRig, Writer
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_it_had_acknowledged_is_not_voted_away(seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The third voter was cut off meanwhile, so only the dead leader has the newest records. Nobody leads before it is back."""
+def test_acknowledged_entries_are_not_voted_away(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The third voter was cut off meanwhile, so only the dead leader has the newest records. No
+    leader is elected before it returns.
+    """
 
     async def story(rig: QuorumRig, writer: Writer) -> None:
         leader: Any = await rig.until_led()

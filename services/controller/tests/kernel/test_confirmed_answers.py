@@ -1,4 +1,4 @@
-"""Answers that changed nothing wait for a majority's word."""
+"""Answers of operations that changed nothing wait for confirmation by a majority."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ponor_runtime.identity import NodeId
 
 @dataclass
 class AskedConsensus:
-    """A leader whose majority answers when the test says so."""
+    """A leader whose majority answers when the test requests it."""
 
     leading: bool = True
     term: int = 3
@@ -73,7 +73,7 @@ class AskedConsensus:
 
 
 class Desk:
-    """Answers as they leave."""
+    """Records answers when they are sent."""
 
     def __init__(self) -> None:
         self.consensus = AskedConsensus()
@@ -101,7 +101,7 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_answer_leaves_after_a_round_that_began_behind_it() -> None:
+async def test_an_answer_is_sent_after_a_round_that_began_later() -> None:
     desk = Desk()
     running = asyncio.create_task(desk.confirmed.run())
     desk.add("a", "b")
@@ -111,28 +111,28 @@ async def test_an_answer_leaves_after_a_round_that_began_behind_it() -> None:
     assert desk.given == []
     first.set_result(7)
     second = (await _rounds(desk, 2))[1]
-    assert desk.given == ["a", "b"], "c came during the first round, which proves nothing about it"
+    assert desk.given == ["a", "b"], "c arrived during the first round, which does not cover it"
     second.set_result(7)
     await _settle()
     assert desk.given == ["a", "b", "c"]
     assert desk.refused == []
-    assert len(desk.consensus.rounds) == 2, "nobody waits, nobody asks"
+    assert len(desk.consensus.rounds) == 2, "nothing waits, so no round starts"
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_without_a_majority_the_node_is_sent_on() -> None:
+async def test_without_a_majority_the_node_is_redirected() -> None:
     desk = Desk()
     desk.add("a")
     confirming = asyncio.create_task(desk.confirmed.confirm())
-    (await _rounds(desk, 1))[0].set_exception(NotLeaderError("nobody answers"))
+    (await _rounds(desk, 1))[0].set_exception(NotLeaderError("no answer"))
     await confirming
     assert desk.given == []
     (error,) = desk.refused
     assert (error.code, error.leader_address) == (error_pb2.ERROR_CODE_NOT_LEADER, "other:1")
 
 
-async def test_a_follower_that_knows_the_leaders_index_confirms_nothing() -> None:
+async def test_a_follower_with_the_leaders_index_confirms_nothing() -> None:
     desk = Desk()
     desk.add("a")
     confirming = asyncio.create_task(desk.confirmed.confirm())
@@ -144,13 +144,13 @@ async def test_a_follower_that_knows_the_leaders_index_confirms_nothing() -> Non
     assert len(desk.refused) == 1
 
 
-async def test_what_an_earlier_term_decided_is_not_confirmed_by_a_later_one() -> None:
+async def test_a_decision_of_an_earlier_term_is_not_confirmed_by_a_later_one() -> None:
     desk = Desk()
     desk.add("a")
     confirming = asyncio.create_task(desk.confirmed.confirm())
     round_ = (await _rounds(desk, 1))[0]
     desk.consensus.term = (
-        5  # deposed and elected again; what the leader between them changed is not in the answer
+        5  # deposed and elected again; the answer lacks the changes of the leader in between
     )
     round_.set_result(9)
     await confirming

@@ -1,4 +1,4 @@
-"""Duties of the leader: when they look, what they write, and the trace that a move leaves."""
+"""Duties of the leader: their times, their records, and the trace of a move."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from services.controller.tests.moves_kit import TRACEPARENT, Moving
 
 
 class Traced(Telemetry):
-    """Telemetry whose spans can be looked at."""
+    """Telemetry whose spans a test can read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class Traced(Telemetry):
         self.tracing = RecordedTracing(provider.get_tracer("test"))
 
     def spans(self) -> list[tuple[str, int]]:
-        """(name, trace id) of all that ended."""
+        """(name, trace id) of all ended spans."""
         spans = self._exporter.get_finished_spans()
         return [(span.name, span.context.trace_id) for span in spans if span.context is not None]
 
 
 class Office:
-    """A leader with its drivers, over a ledger; time and commits are the test's."""
+    """A leader with its drivers, over a ledger; the test controls time and commits."""
 
     def __init__(self, moving: Moving, settings: ControllerSettings | None = None) -> None:
         self.moving = moving
@@ -60,7 +60,7 @@ class Office:
         self.pass_s(0)
 
     def pass_s(self, seconds: float) -> None:
-        """Time goes by, and every broker is heard."""
+        """Let time pass in which every broker is heard."""
         self.leader.clock.ns += int(seconds * 1e9)
         for broker in self.moving.brokers:
             self.activity.heard(broker.node_id)
@@ -71,7 +71,7 @@ def office() -> Office:
     return Office(Moving(partitions=6))
 
 
-def test_nothing_is_looked_for_while_nothing_moves(office: Office) -> None:
+def test_duties_do_nothing_without_moves(office: Office) -> None:
     assert (office.moves.step(), office.drains.step()) == (None, None)
 
 
@@ -80,7 +80,7 @@ def test_the_controllers_step_is_in_the_trace_of_the_move(office: Office) -> Non
     moving.begin((0, moving.others()[0].node_id), traceparent=TRACEPARENT)
     again_s = office.moves.step()
     assert again_s is not None
-    assert again_s <= 9.001, "a target may fall silent before the timeout is over"
+    assert again_s <= 9.001, "a target may become silent before the timeout"
     moving.close()
     office.pass_s(16)
     office.moves.step()
@@ -95,7 +95,7 @@ def test_the_controllers_step_is_in_the_trace_of_the_move(office: Office) -> Non
     assert dict(office.telemetry.counters("ponor_controller_move_interventions_total"))[("elected",)] == 1
 
 
-def test_a_wave_is_one_trace_and_all_its_moves_belong_to_it(office: Office) -> None:
+def test_a_wave_is_one_trace_with_all_its_moves(office: Office) -> None:
     moving = office.moving
     source = moving.brokers[0]
     body = wire.SetDrain(node_id=source.node_id, draining=True)
@@ -114,8 +114,10 @@ def test_a_wave_is_one_trace_and_all_its_moves_belong_to_it(office: Office) -> N
     assert office.leader.consensus.entries == [], "they are on their way"
 
 
-def test_a_drain_does_not_insist_at_once_on_what_was_cancelled(office: Office) -> None:
-    """Whoever cancels has a reason that lasts, such as a store that refuses: asked again at once, it would cancel at once."""
+def test_a_drain_does_not_repeat_a_cancelled_move_immediately(office: Office) -> None:
+    """The reason of a cancellation usually lasts, such as a failing store: an immediate repeat
+    would be cancelled too.
+    """
     moving = office.moving
     source = moving.brokers[0]
     moving.ledger.do(source, set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
@@ -131,7 +133,7 @@ def test_a_drain_does_not_insist_at_once_on_what_was_cancelled(office: Office) -
     assert [move.partition for move in moving.ledger.image[MOVES]] == numbers
 
 
-def test_a_drain_waits_for_a_place(office: Office) -> None:
+def test_a_drain_waits_for_a_target(office: Office) -> None:
     moving = office.moving
     source = moving.brokers[0]
     moving.ledger.do(source, set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
@@ -145,7 +147,7 @@ def test_a_drain_waits_for_a_place(office: Office) -> None:
     assert len(office.leader.consensus.entries) == 1
 
 
-def test_who_leaves_is_answered_before_it_has_no_rights() -> None:
+def test_a_leaving_broker_is_answered_before_it_loses_its_rights() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = Leader(ledger)
@@ -159,14 +161,14 @@ def test_who_leaves_is_answered_before_it_has_no_rights() -> None:
     assert leader.answers[-1].HasField("done")
     leader.execute(broker, 1, leave_cluster=wire.LeaveCluster())
     leader.commit()
-    assert leader.answers[-1].error.code == error_pb2.ERROR_CODE_NODE_FENCED, "asked again: it has left"
+    assert leader.answers[-1].error.code == error_pb2.ERROR_CODE_NODE_FENCED, "repeated: it has left"
 
 
-# When a duty looks.
+# Times at which a duty runs.
 
 
 class Succession:
-    """Leadership in the test's hand. Fulfils `Leading` and what a duty asks of the proposer."""
+    """Leadership controlled by the test. Implements `Leading` and the proposer's part for duties."""
 
     def __init__(self) -> None:
         self.leads = False
@@ -191,7 +193,7 @@ class Succession:
 
 
 class ShortClock:
-    """The loop's clock."""
+    """The clock of the event loop."""
 
     def monotonic_ns(self) -> int:
         return int(asyncio.get_running_loop().time() * 1e9)
@@ -209,7 +211,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_duty_is_done_by_whoever_leads_and_when_it_is_woken() -> None:
+async def test_a_duty_runs_at_the_leader_when_it_is_woken() -> None:
     office: Any = Succession()
     looks: list[float | None] = []
     answers: list[float | OperationError | None] = [
@@ -249,7 +251,7 @@ async def test_a_duty_is_done_by_whoever_leads_and_when_it_is_woken() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_duty_that_fails_is_not_hidden() -> None:
+async def test_a_failing_duty_raises_its_error() -> None:
     office: Any = Succession()
 
     def step() -> float | None:

@@ -1,4 +1,4 @@
-"""Who is suspected, and who is not although nothing was heard."""
+"""Suspicion of silent nodes, and its exceptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ A, B, C = (compose_node_id(ClusterOrdinal(1), number) for number in range(3))
 
 
 class HandClock:
-    """Time in the test's hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000
@@ -39,7 +39,7 @@ def _settled() -> tuple[NodeActivity, HandClock]:
 
 
 def _pass(activity: NodeActivity, clock: HandClock, ms: int, *, speaking: list[NodeId]) -> None:
-    """Let time pass in which some nodes send something every second, and at the end."""
+    """Let time pass in which some nodes send something every second, including the end."""
     end_ms = clock.now_ms + ms
     while clock.now_ms < end_ms:
         clock.now_ms = min(clock.now_ms + 1_000, end_ms)
@@ -61,12 +61,12 @@ def test_a_node_that_was_never_heard_counts_from_the_beginning() -> None:
     activity, clock = _activity()
     assert not activity.is_suspected(A)
     clock.now_ms += 18_000
-    assert not activity.is_suspected(A), "one timeout to miss the old leader, one to find this one"
+    assert not activity.is_suspected(A), "one timeout to detect the old leader's end, one to find this one"
     clock.now_ms += 1
     assert activity.is_suspected(A)
 
 
-def test_a_broken_session_is_suspicious_soon_unless_the_node_comes_back() -> None:
+def test_a_broken_session_is_suspicious_soon_unless_the_node_reconnects() -> None:
     activity, clock = _settled()
     activity.left(A)
     activity.left(B)
@@ -77,21 +77,21 @@ def test_a_broken_session_is_suspicious_soon_unless_the_node_comes_back() -> Non
     assert not activity.is_suspected(C)
 
 
-def test_a_new_leader_gives_everybody_a_full_timeout() -> None:
+def test_a_new_leader_gives_every_node_a_full_timeout() -> None:
     activity, clock = _settled()
     clock.now_ms += 18_001
     assert activity.is_suspected(A)
     activity.restart()
     assert not activity.is_suspected(A)
     activity.heard(A)
-    activity.left(A)  # a reset right after an election says nothing about the node
+    activity.left(A)  # a reset right after an election has no meaning for the node
     clock.now_ms += 8_000
     assert not activity.is_suspected(A)
     clock.now_ms += 1_001
     assert activity.is_suspected(A)
 
 
-def test_when_most_are_gone_at_once_the_fault_is_here() -> None:
+def test_sessions_broken_together_are_a_fault_of_the_leader() -> None:
     activity, clock = _settled()
     activity.left(A)
     activity.left(B)
@@ -105,7 +105,7 @@ def test_when_most_are_gone_at_once_the_fault_is_here() -> None:
     assert not activity.is_suspected(C)
 
 
-def test_those_who_are_long_gone_do_not_count_as_gone_at_once() -> None:
+def test_long_absent_nodes_do_not_count_as_broken_together() -> None:
     activity, clock = _settled()
     activity.left(A)
     _pass(activity, clock, 9_001, speaking=[B, C])
@@ -115,10 +115,10 @@ def test_those_who_are_long_gone_do_not_count_as_gone_at_once() -> None:
     assert activity.is_suspected(A)
     assert activity.is_suspected(B), "half of the two that were there is not most of them"
     activity.left(C)
-    assert not activity.is_suspected(B), "now both are gone"
+    assert not activity.is_suspected(B), "now both are disconnected"
 
 
-def test_it_says_when_a_node_will_be_suspected_and_who_left() -> None:
+def test_it_returns_the_time_of_the_next_suspicion_and_the_departed() -> None:
     activity, clock = _settled()
     lefts: list[int] = []
     activity.on_left(lambda: lefts.append(clock.now_ms))
@@ -136,7 +136,7 @@ def test_it_says_when_a_node_will_be_suspected_and_who_left() -> None:
     assert activity.suspected_in_s(A) == 9.001
 
 
-def test_when_too_many_are_gone_only_silence_counts() -> None:
+def test_with_too_many_broken_sessions_only_silence_counts() -> None:
     activity, clock = _settled()
     activity.left(A)
     activity.left(B)
@@ -147,7 +147,7 @@ def test_when_too_many_are_gone_only_silence_counts() -> None:
     assert activity.suspected_in_s(A) is None
 
 
-def test_a_young_leader_gives_everybody_a_full_timeout() -> None:
+def test_a_young_leader_gives_every_node_a_full_timeout() -> None:
     activity, clock = _activity()
     clock.now_ms += 2_000
     activity.heard(A)
@@ -160,7 +160,7 @@ def test_a_young_leader_gives_everybody_a_full_timeout() -> None:
     assert activity.grace_left_s() == 18
 
 
-def test_why_a_node_is_suspected_is_said_in_words() -> None:
+def test_the_reason_of_a_suspicion_is_described() -> None:
     activity, clock = _settled()
     activity.left(A)
     assert activity.is_away(A)
@@ -176,7 +176,7 @@ def test_why_a_node_is_suspected_is_said_in_words() -> None:
     assert activity.reason(A) == "nothing was heard of it in the 19000 ms since this controller leads"
 
 
-def test_those_that_are_gone_for_certain_are_no_reason_to_distrust_oneself() -> None:
+def test_certainly_departed_nodes_are_no_evidence_against_the_leader() -> None:
     activity, clock = _settled()
     activity.left(A)
     clock.now_ms += 1_001
@@ -191,7 +191,7 @@ def test_those_that_are_gone_for_certain_are_no_reason_to_distrust_oneself() -> 
     assert not activity.is_suspected(C), "it is heard"
 
 
-def test_nodes_that_fall_silent_together_have_a_second_timeout() -> None:
+def test_nodes_that_fall_silent_together_get_a_second_timeout() -> None:
     activity, clock = _settled()
     _pass(activity, clock, 9_001, speaking=[C])
     assert not activity.is_suspected(A), "two of three"
@@ -205,19 +205,19 @@ def test_nodes_that_fall_silent_together_have_a_second_timeout() -> None:
     assert activity.is_suspected(B)
 
 
-def test_a_node_that_comes_back_from_a_common_silence_shows_that_the_link_was_the_cause() -> None:
+def test_a_node_that_returns_from_a_common_silence_shows_that_the_link_was_the_cause() -> None:
     activity, clock = _settled()
     _pass(activity, clock, 30_000, speaking=[])
     assert activity.is_suspected(B)
     activity.heard(A)
-    assert not activity.is_suspected(B), "the link is whole again, and B had no time yet"
+    assert not activity.is_suspected(B), "the link works again, and B had no time yet"
     _pass(activity, clock, 9_000, speaking=[A, C])
     assert not activity.is_suspected(B)
     _pass(activity, clock, 1, speaking=[A, C])
-    assert activity.is_suspected(B), "it alone is silent"
+    assert activity.is_suspected(B), "only this node is silent"
 
 
-def test_nodes_whose_sessions_broke_before_have_no_second_timeout() -> None:
+def test_nodes_whose_sessions_broke_before_get_no_second_timeout() -> None:
     activity, clock = _settled()
     activity.left(A)
     activity.left(B)
@@ -247,7 +247,7 @@ def test_nodes_that_a_new_leader_expects_and_does_not_hear_count_as_silent_toget
 def test_an_absence_of_half_a_timeout_gives_every_node_a_full_one() -> None:
     activity, clock = _settled()
     activity.left(A)
-    clock.now_ms += 900  # observed time is discounted by the clock itself
+    clock.now_ms += 900  # the clock itself discounts observed time
     activity.observer_was_absent(4_400_000_000)
     clock.now_ms += 101
     assert activity.is_suspected(A), "sessions outlive a short absence"
@@ -264,7 +264,7 @@ def test_an_absence_of_half_a_timeout_gives_every_node_a_full_one() -> None:
     assert activity.is_suspected(A)
 
 
-def test_a_node_that_is_heard_too_rarely_does_not_hide_a_dead_one() -> None:
+def test_a_rarely_heard_node_does_not_hide_a_dead_one() -> None:
     activity, clock = _settled()
     for _ in range(RESTARTS_MAX):
         _pass(activity, clock, 6_000, speaking=[A])
@@ -277,7 +277,7 @@ def test_a_node_that_is_heard_too_rarely_does_not_hide_a_dead_one() -> None:
     assert not activity.is_suspected(B)
 
 
-def test_a_silent_node_that_is_heard_again_has_all_its_chances_again() -> None:
+def test_a_silent_node_that_is_heard_again_gets_all_exceptions_again() -> None:
     activity, clock = _settled()
     for _ in range(3):
         for _ in range(RESTARTS_MAX):

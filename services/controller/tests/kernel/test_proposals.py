@@ -37,7 +37,7 @@ def ledger() -> Ledger:
 
 
 class HandClock:
-    """Time that stands still until it is moved."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -53,7 +53,7 @@ class HandClock:
 
 
 class HeldConsensus:
-    """Takes entries; commits them when told to."""
+    """Takes entries; commits them when the test requests it."""
 
     is_leader = leading = accepts_proposals = True
     term = 1
@@ -94,14 +94,14 @@ class HeldConsensus:
 
 
 class ConfirmedAtOnce(ConfirmedAnswers):
-    """For a consensus whose leader is never in doubt."""
+    """A consensus that always leads."""
 
     def add(self, term: int, answer: Callable[[], None], refuse: Callable[[OperationError], None]) -> None:
         answer()
 
 
 class Leader:
-    """A proposer and an executor over a ledger's image, with the consensus in the test's hand."""
+    """A proposer and an executor over a ledger's image; the test controls the consensus."""
 
     def __init__(self, ledger: Ledger, settings: ControllerSettings | None = None) -> None:
         self.ledger = ledger
@@ -153,7 +153,7 @@ def _put(key: str, value: bytes = b"v") -> wire.PutKey:
     return wire.PutKey(key=key, value=value)
 
 
-def test_nothing_is_answered_or_shown_before_it_is_committed(ledger: Ledger) -> None:
+def test_nothing_is_answered_or_shown_before_its_commit(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     leader.execute(broker, 1, put_key=_put("a"))
@@ -166,7 +166,7 @@ def test_nothing_is_answered_or_shown_before_it_is_committed(ledger: Ledger) -> 
     assert (answer.request_id, answer.commit_index, answer.key_held.created) == (1, ledger.image.index, True)
 
 
-def test_a_repeat_gets_the_first_answer_in_flight_and_after(ledger: Ledger) -> None:
+def test_a_repeat_gets_the_first_answer_in_flight_and_afterwards(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     for _ in range(2):
@@ -180,7 +180,7 @@ def test_a_repeat_gets_the_first_answer_in_flight_and_after(ledger: Ledger) -> N
     assert all(other == first for other in others)
 
 
-def test_a_repeat_that_overtakes_nothing_keeps_the_order_of_commits(ledger: Ledger) -> None:
+def test_a_repeat_keeps_the_order_of_commits(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     for request_id in (1, 2, 3, 1):
@@ -202,7 +202,7 @@ def test_the_same_id_with_another_body_is_a_mismatch(ledger: Ledger) -> None:
     assert "b" not in ledger.image[KEYS]
 
 
-def test_a_result_is_forgotten_when_the_node_says_that_it_has_it(ledger: Ledger) -> None:
+def test_a_result_is_dropped_when_the_node_confirms_it(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     leader.execute(broker, 1, 1, put_key=_put("a"))
@@ -213,7 +213,7 @@ def test_a_result_is_forgotten_when_the_node_says_that_it_has_it(ledger: Ledger)
     assert leader.answers[-1].error.message.startswith("operation 1")
 
 
-def test_results_die_with_the_epoch_and_a_stale_process_is_told_to_stop(ledger: Ledger) -> None:
+def test_results_end_with_the_epoch_and_a_stale_process_must_stop(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     leader.execute(broker, 1, put_key=_put("a"))
@@ -227,18 +227,18 @@ def test_results_die_with_the_epoch_and_a_stale_process_is_told_to_stop(ledger: 
     assert (fresh.key_held.created, fresh.key_held.value) == (False, b"v")
 
 
-def test_a_refusal_waits_for_what_it_was_decided_upon(ledger: Ledger) -> None:
+def test_a_refusal_waits_for_the_changes_that_caused_it(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     topic = wire.CreateTopic(name="t", partitions=1, replication_factor=-1)
     leader.execute(broker, 1, create_topic=topic)
     leader.execute(broker, 2, create_topic=topic)
-    assert leader.answers == [], "that the topic exists is not certain yet"
+    assert leader.answers == [], "the topic is not committed yet"
     leader.commit()
     assert [answer.error.code for answer in leader.answers] == [0, 50]
 
 
-def test_the_cluster_clock_never_goes_back_and_goes_on_after_a_restart(ledger: Ledger) -> None:
+def test_the_cluster_clock_never_moves_back_and_continues_after_a_restart(ledger: Ledger) -> None:
     clock = HandClock()
     first = ClusterClock(clock, 0)
     assert first.now_ms() == 1
@@ -251,8 +251,8 @@ def test_the_cluster_clock_never_goes_back_and_goes_on_after_a_restart(ledger: L
     assert second.now_ms() == 7
 
 
-def test_a_new_leader_goes_on_from_the_time_that_the_leader_before_told() -> None:
-    """The log was quiet for ten minutes, in which nodes were told the time with every heartbeat."""
+def test_a_new_leader_continues_from_the_time_that_its_predecessor_sent() -> None:
+    """The log was idle for ten minutes, in which every heartbeat sent the time to the nodes."""
     clock = HandClock()
     follower = ClusterClock(clock, 0)
     follower.stamped(50)
@@ -296,7 +296,7 @@ KINDS: st.SearchStrategy[Kind] = st.one_of(
     dropped=st.lists(KINDS, max_size=8),
     later=st.lists(KINDS, max_size=8),
 )
-def test_what_was_dropped_is_as_if_it_was_never_proposed(
+def test_dropped_proposals_leave_no_trace(
     committed: list[Kind], dropped: list[Kind], later: list[Kind]
 ) -> None:
     images = []
@@ -319,7 +319,7 @@ def test_what_was_dropped_is_as_if_it_was_never_proposed(
             assert ledger.view.touched_rows == 0
             assert leader.proposer.in_flight == 0
             heard = sorted(result.request_id for result in leader.answers)
-            assert heard == list(range(1, request_id + len(dropped) + 1)), "everybody heard something, once"
+            assert heard == list(range(1, request_id + len(dropped) + 1)), "each node got one answer"
             ledger.randomness._next = random_state
             leader = Leader(ledger)
         for kind in later:
@@ -330,7 +330,7 @@ def test_what_was_dropped_is_as_if_it_was_never_proposed(
     assert images[0] == images[1]
 
 
-def test_a_change_that_one_batch_cannot_hold_is_divided_or_refused(ledger: Ledger) -> None:
+def test_a_change_too_large_for_one_batch_is_divided_or_refused(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger, ControllerSettings(batch_bytes_max=64 * 1024))
     records = [
@@ -348,7 +348,7 @@ def test_a_change_that_one_batch_cannot_hold_is_divided_or_refused(ledger: Ledge
 
 
 @given(sizes=st.lists(st.integers(0, 3_000), max_size=60))
-def test_division_keeps_order_and_bound(sizes: list[int]) -> None:
+def test_division_keeps_order_and_limit(sizes: list[int]) -> None:
     records = [records_pb2.Record(key_put=records_pb2.KeyPut(key="k", value=bytes(size))) for size in sizes]
     runs = divide(records, 4_096)
     assert [record for run in runs for record in run] == records
@@ -361,7 +361,7 @@ def test_division_keeps_order_and_bound(sizes: list[int]) -> None:
         )
 
 
-def test_no_more_than_allowed_is_in_flight(ledger: Ledger) -> None:
+def test_operations_in_flight_are_limited(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger, ControllerSettings(proposals_max=2))
     for request_id in (1, 2):
@@ -379,7 +379,7 @@ def _pending(node: int, request_id: int, kind: str) -> PendingOperation:
     return PendingOperation(caller, operation, 0, lambda _: None, operation.WhichOneof("kind"))
 
 
-def test_urgent_operations_go_first_between_nodes_and_never_within_one() -> None:
+def test_urgent_operations_precede_those_of_other_nodes_and_never_of_their_own() -> None:
     lanes = Lanes()
     for pending in (
         _pending(9, 1, "claim_objects"),
@@ -402,7 +402,7 @@ def test_urgent_operations_go_first_between_nodes_and_never_within_one() -> None
         max_size=40,
     )
 )
-def test_every_operation_comes_out_once_and_in_its_nodes_order(puts: list[tuple[int, str]]) -> None:
+def test_every_operation_is_processed_once_in_its_nodes_order(puts: list[tuple[int, str]]) -> None:
     lanes = Lanes()
     for number, (node, kind) in enumerate(puts):
         lanes.put(_pending(node, number, kind))
@@ -413,7 +413,7 @@ def test_every_operation_comes_out_once_and_in_its_nodes_order(puts: list[tuple[
         assert taken.get(node, []) == [number for number, (each, _) in enumerate(puts) if each == node]
 
 
-def test_a_log_without_room_refuses_before_the_overlay_shows_anything(ledger: Ledger) -> None:
+def test_a_log_without_room_refuses_before_the_overlay_changes(ledger: Ledger) -> None:
     leader = Leader(ledger)
     leader.consensus.problem = "full"
     before = leader.proposer.last_index
@@ -424,7 +424,7 @@ def test_a_log_without_room_refuses_before_the_overlay_shows_anything(ledger: Le
     assert leader.proposer.last_index == before
     leader.proposer.add([put])
     leader.proposer.propose_open()
-    assert leader.proposer.has_open_batch, "what was gathered waits"
+    assert leader.proposer.has_open_batch, "the gathered batch waits"
     assert leader.consensus.entries == []
     leader.consensus.problem = None
     leader.proposer.propose_open()

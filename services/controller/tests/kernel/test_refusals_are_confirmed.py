@@ -1,4 +1,4 @@
-"""A leader that was deposed while it did not run tells nobody to stop."""
+"""A leader that was deposed during a pause makes no node stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def _hello(node_epoch: int) -> bytes:
 def test_a_deposed_leader_does_not_refuse_a_node_that_registered_with_the_new_one(
     seed: int, isolated: bool
 ) -> None:
-    """The node's session breaks after it registered, and it tries the address of the old leader in the moment in which that one goes on."""
+    """The node's session breaks after it registered, and it connects to the old leader when that
+    one resumes.
+    """
     rig = QuorumRig(seed)
     answers: list[wire.SessionResponse] = []
 

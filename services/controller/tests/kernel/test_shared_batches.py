@@ -1,4 +1,4 @@
-"""Operations that share a batch: cheaper, and nothing else is different."""
+"""Operations that share a batch give the same results at a lower cost."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _put(key: str, value: bytes = b"v") -> wire.PutKey:
 
 
 def _replica(leader: Leader, base: MetadataImage) -> MetadataImage:
-    """What a follower makes of the leader's batches."""
+    """Apply the leader's batches as a follower does."""
     follower = snapshot.decode(snapshot.encode(base))
     for entry in leader.consensus.entries:
         follower.apply_committed(entry.data)
     return follower
 
 
-def test_operations_of_one_slice_have_one_index_and_are_answered_together() -> None:
+def test_operations_of_one_slice_share_one_index_and_are_answered_together() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -67,7 +67,7 @@ def test_operations_of_one_slice_have_one_index_and_are_answered_together() -> N
     assert snapshot.encode(follower) == snapshot.encode(ledger.image)
 
 
-def test_a_refusal_and_a_repeat_in_the_middle_leave_nothing_and_change_nothing() -> None:
+def test_a_refusal_and_a_repeat_in_the_middle_change_nothing() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -89,7 +89,7 @@ def test_a_refusal_and_a_repeat_in_the_middle_leave_nothing_and_change_nothing()
     assert second.producer_ids_granted.first_producer_id == first.producer_ids_granted.first_producer_id + 10
 
 
-def test_a_group_is_bounded_by_bytes_and_a_wide_operation_goes_alone() -> None:
+def test_a_group_is_limited_by_bytes_and_a_wide_operation_is_alone() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -103,7 +103,7 @@ def test_a_group_is_bounded_by_bytes_and_a_wide_operation_goes_alone() -> None:
     assert len(leader.answers) == 100
 
 
-def test_an_answer_that_fits_into_no_frame_is_refused_and_changes_nothing() -> None:
+def test_an_answer_too_large_for_a_frame_is_refused_and_changes_nothing() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     for number in range(900):
@@ -120,7 +120,7 @@ def test_an_answer_that_fits_into_no_frame_is_refused_and_changes_nothing() -> N
     assert len(answered.keys_held.held) == 300
 
 
-def test_what_is_proposed_beside_it_comes_behind_it() -> None:
+def test_a_concurrent_proposal_follows_the_batch() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -133,7 +133,7 @@ def test_what_is_proposed_beside_it_comes_behind_it() -> None:
     ]
 
 
-def test_the_end_of_leadership_drops_a_batch_that_is_being_gathered() -> None:
+def test_the_end_of_leadership_drops_a_gathering_batch() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -149,7 +149,7 @@ def test_the_end_of_leadership_drops_a_batch_that_is_being_gathered() -> None:
     assert leader.consensus.entries == []
 
 
-def test_what_was_gathered_when_leadership_is_handed_over_goes_on_when_that_fails() -> None:
+def test_a_gathering_batch_continues_after_a_failed_transfer() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -171,7 +171,7 @@ def test_what_was_gathered_when_leadership_is_handed_over_goes_on_when_that_fail
     assert "a" in ledger.image[KEYS]
 
 
-def test_a_batch_that_waits_for_a_hand_over_stays_within_its_bound() -> None:
+def test_a_batch_that_waits_for_a_transfer_stays_within_its_limit() -> None:
     leader = _gathering(Ledger())
     record = records_pb2.Record(key_put=records_pb2.KeyPut(key="a", value=bytes(GROUP_BYTES_MAX // 2)))
     leader.proposer.add([record])
@@ -184,7 +184,7 @@ def test_a_batch_that_waits_for_a_hand_over_stays_within_its_bound() -> None:
     assert len(entry.batch.records) == 1
 
 
-def test_a_commit_and_a_proposal_of_others_beside_a_batch_that_is_being_gathered() -> None:
+def test_commits_and_other_proposals_do_not_disturb_a_gathering_batch() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -205,7 +205,7 @@ def test_a_commit_and_a_proposal_of_others_beside_a_batch_that_is_being_gathered
 
 
 class _SlowClock(HandClock):
-    """Time passes with every look at it, and whoever sleeps gives the loop back."""
+    """Time passes with every read, and a sleep yields to the event loop."""
 
     def __init__(self, ns_per_look: int) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class _SlowClock(HandClock):
         await asyncio.sleep(0)
 
 
-async def test_a_batch_goes_on_over_a_few_slices_and_the_loop_is_given_back_between_them() -> None:
+async def test_a_batch_gathers_over_a_few_slices_and_yields_between_them() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -235,13 +235,11 @@ async def test_a_batch_goes_on_over_a_few_slices_and_the_loop_is_given_back_betw
     driving.cancel()
     await asyncio.wait((driving,))
     gathered = [len(entry.batch.records) // 2 for entry in leader.consensus.entries]
-    assert gathered == [3 * SLICES_MAX] * 2, (
-        "a slice is over when the third of its operations finds that it is"
-    )
+    assert gathered == [3 * SLICES_MAX] * 2, "the third operation detects the end of the slice"
     assert clock.sleeps == 2 * SLICES_MAX
 
 
-async def test_a_batch_leaves_as_soon_as_nothing_waits() -> None:
+async def test_a_batch_is_proposed_as_soon_as_nothing_waits() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -257,7 +255,7 @@ async def test_a_batch_leaves_as_soon_as_nothing_waits() -> None:
     assert [len(entry.batch.records) // 2 for entry in leader.consensus.entries] == [1, 1]
 
 
-def test_with_enough_batches_on_their_way_the_next_one_waits_for_a_commit() -> None:
+def test_with_enough_batches_in_flight_the_next_one_waits_for_a_commit() -> None:
     ledger = Ledger()
     broker = ledger.register(0)
     leader = _gathering(ledger)
@@ -271,7 +269,7 @@ def test_with_enough_batches_on_their_way_the_next_one_waits_for_a_commit() -> N
     assert leader.proposer.has_turn
 
 
-def test_a_floor_that_jumps_far_forgets_the_same_results_as_one_that_rises() -> None:
+def test_a_floor_that_jumps_drops_the_same_results_as_a_rising_one() -> None:
     outcomes = []
     for floors in ([3, FLOOR_STEP_MAX * 2], [2, 3, 4, FLOOR_STEP_MAX, FLOOR_STEP_MAX * 2]):
         ledger = Ledger()
@@ -293,8 +291,10 @@ _STEPS = st.lists(st.sampled_from(["put", "again", "ids", "topic", "refused", "s
 
 
 @given(_STEPS)
-def test_groups_decide_what_single_batches_decide(steps: list[str]) -> None:
-    """The same operations, in batches of their own and gathered: the same answers but for their indices, and the same rows."""
+def test_groups_give_the_same_results_as_single_batches(steps: list[str]) -> None:
+    """The same operations in single batches and in groups: the same answers except for their
+    indices, and the same rows.
+    """
     outcomes = []
     for gathers in (False, True):
         ledger = Ledger()

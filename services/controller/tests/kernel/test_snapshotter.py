@@ -1,4 +1,4 @@
-"""When the image is written, and that a controller which stops begins no snapshot any more."""
+"""When the image is written, and that a stopping controller begins no snapshot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Written:
 
 
 @pytest.mark.parametrize("stopping", [False, True])
-async def test_a_batch_that_is_durable_while_the_controller_stops_begins_no_snapshot(
+async def test_a_batch_that_becomes_durable_during_the_stop_begins_no_snapshot(
     tmp_path: Path, *, stopping: bool
 ) -> None:
     written = Written(await LogWriter.open(tmp_path), snapshot_batches=1)

@@ -1,6 +1,8 @@
-"""Random operations, most of them senseless, against validators and apply: each is refused with a code or leaves an image that holds all invariants.
+"""Random, mostly invalid operations against validators and apply: each is refused with a code or
+leaves a valid image.
 
-Anything but an `OperationError` would end the leader, and then the next one, because the node sends its operation again. Seeded, so that a failure can be repeated.
+Any other error would end the leader, and then the next one, because the node repeats its operation.
+Seeded, so that a failure can be repeated.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class World:
         self.callers += late
 
     def operate(self) -> bool:
-        """One operation of a random caller; whether it was taken."""
+        """Submit one operation of a random caller; return whether it was accepted."""
         chance, ledger = self.chance, self.ledger
         ledger.now_ms += chance.choice((0, 1, 1_000, 70_000, 700_000))
         kind, caller = chance.choice(KINDS), chance.choice(self.callers)
@@ -163,7 +165,7 @@ STEERED: Final[Mapping[str, Callable[[World, Any], None]]] = {
     "commit_upload": World.steer_upload,
     "trim_streams": World.steer_trim,
 }
-"""Kinds that random numbers alone would hardly ever get right."""
+"""Kinds that are rarely valid with random numbers alone."""
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,4 +1,4 @@
-"""The cluster service of three real controllers, asked as tools ask it. In virtual time."""
+"""Requests of tools to the cluster service of three real controllers. In virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INVALID = error_pb2.ERROR_CODE_INVALID_REQUEST
 
 
 class Tool:
-    """What an operator has: the client, and single connections to one controller."""
+    """An operator's client, and connections to single controllers."""
 
     def __init__(self, rig: QuorumRig, runtime: Runtime) -> None:
         self.rig = rig
@@ -40,7 +40,7 @@ class Tool:
         self.client = ClusterClient(runtime.network, runtime.clock, ADDRESSES)
 
     async def ask_at(self, address: str, frame: bytes) -> wire.ClusterResponse:
-        """One controller, in any words."""
+        """Send one request to one controller; return its answer."""
         connection = await self.runtime.network.connect(address, CLUSTER)
         try:
             await connection.send(frame)
@@ -59,7 +59,7 @@ Story: TypeAlias = Callable[[Tool], Awaitable[None]]
 
 
 def tell(story: Story) -> None:
-    """Run a story in a process of its own beside three controllers."""
+    """Run a story in its own process next to three controllers."""
     rig = QuorumRig(1)
 
     async def main(runtime: Runtime) -> None:
@@ -79,7 +79,7 @@ def tell(story: Story) -> None:
         rig.simulation.run(scenario())
 
 
-def test_the_end_is_announced_prolonged_and_taken_back() -> None:
+def test_a_stop_is_announced_prolonged_and_withdrawn() -> None:
     async def story(tool: Tool) -> None:
         leader = await tool.rig.until_led()
         before_ms = leader.proposer.now_ms()
@@ -94,15 +94,15 @@ def test_the_end_is_announced_prolonged_and_taken_back() -> None:
         leader = await tool.rig.until_led()
         tool.rig.process_of(leader).crash()
         await tool.rig.until_led(other_than=leader)
-        assert (await tool.row()).stop_until_ms > until_ms, "it outlives the leader"
+        assert (await tool.row()).stop_until_ms > until_ms, "it survives the leader"
         third = await tool.client.announce_stop(0, timeout_s=10)
         assert (await tool.row()).stop_until_ms == 0
-        assert await tool.client.announce_stop(0, timeout_s=10) == third, "nothing to take back"
+        assert await tool.client.announce_stop(0, timeout_s=10) == third, "nothing to withdraw"
 
     tell(story)
 
 
-def test_the_balancer_keeps_still_until_told_otherwise() -> None:
+def test_the_balancer_stays_paused_until_it_is_resumed() -> None:
     async def story(tool: Tool) -> None:
         for paused in (True, True, False, False):
             index = await tool.client.pause_balancer(paused, timeout_s=10)
@@ -114,7 +114,7 @@ def test_the_balancer_keeps_still_until_told_otherwise() -> None:
     tell(story)
 
 
-def test_a_broker_that_reports_more_than_any_can_carry_keeps_nobody_from_the_balance() -> None:
+def test_an_impossible_load_report_does_not_stop_the_balancer() -> None:
     async def story(tool: Tool) -> None:
         runtime, node_id = tool.runtime, compose_node_id(ClusterOrdinal(1), 77)
         session = SessionClient(
@@ -142,7 +142,7 @@ def test_a_broker_that_reports_more_than_any_can_carry_keeps_nobody_from_the_bal
     tell(story)
 
 
-def test_a_tool_hears_which_nodes_are_there_and_frees_the_id_of_one_that_is_gone() -> None:
+def test_a_tool_lists_nodes_and_unregisters_a_departed_one() -> None:
     async def story(tool: Tool) -> None:
         runtime, node_id = tool.runtime, compose_node_id(ClusterOrdinal(1), 77)
         session = SessionClient(
@@ -170,7 +170,7 @@ def test_a_tool_hears_which_nodes_are_there_and_frees_the_id_of_one_that_is_gone
         (node,) = await _described(tool, node_id)
         assert (node.connected, node.suspected, node.fenced) == (False, True, False)
         index = await tool.client.unregister_node(node_id, timeout_s=10)
-        assert await tool.client.unregister_node(node_id, timeout_s=10) >= index, "it is gone already"
+        assert await tool.client.unregister_node(node_id, timeout_s=10) >= index, "it is already unregistered"
         assert await _described(tool, node_id) == []
 
     tell(story)
@@ -181,7 +181,7 @@ async def _described(tool: Tool, node_id: int) -> list[wire.NodeDescription]:
 
 
 @pytest.mark.parametrize("ttl_ms", [-1, STOP_TTL_MS_MAX + 1])
-def test_nobody_announces_an_end_that_is_too_far(ttl_ms: int) -> None:
+def test_a_stop_cannot_be_announced_too_far_ahead(ttl_ms: int) -> None:
     async def story(tool: Tool) -> None:
         with pytest.raises(OperationError, match=str(STOP_TTL_MS_MAX)) as refused:
             await tool.client.announce_stop(ttl_ms, timeout_s=10)
@@ -191,7 +191,7 @@ def test_nobody_announces_an_end_that_is_too_far(ttl_ms: int) -> None:
     tell(story)
 
 
-def test_a_follower_sends_whoever_asks_to_the_leader() -> None:
+def test_a_follower_redirects_callers_to_the_leader() -> None:
     async def story(tool: Tool) -> None:
         leader = tool.rig.process_of(await tool.rig.until_led()).name
         await tool.rig.until_equal()
@@ -210,7 +210,7 @@ def test_a_follower_sends_whoever_asks_to_the_leader() -> None:
     tell(story)
 
 
-def test_what_is_no_question_is_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     async def story(tool: Tool) -> None:
         leader = tool.rig.process_of(await tool.rig.until_led()).name
         for frame in (b"\xff\xff", b""):
@@ -219,7 +219,7 @@ def test_what_is_no_question_is_refused() -> None:
     tell(story)
 
 
-def test_callers_that_hang_keep_no_other_service_busy() -> None:
+def test_hanging_callers_do_not_block_other_services() -> None:
     async def story(tool: Tool) -> None:
         leader = f"{tool.rig.process_of(await tool.rig.until_led()).name}:7000"
         network = tool.runtime.network
@@ -241,7 +241,7 @@ def test_callers_that_hang_keep_no_other_service_busy() -> None:
     tell(story)
 
 
-def test_without_a_leader_nobody_answers() -> None:
+def test_without_a_leader_requests_are_refused() -> None:
     async def story(tool: Tool) -> None:
         for process in tool.rig.processes[1:]:
             process.crash()

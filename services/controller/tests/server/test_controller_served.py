@@ -1,4 +1,4 @@
-"""A whole controller over loopback gRPC and a real disk: sessions and subscriptions as nodes use them, and restarts."""
+"""A whole controller over loopback gRPC and a real disk: sessions, subscriptions and restarts."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ Client = TypeVar("Client", SessionClient, SubscriptionClient)
 ORDINAL = ClusterOrdinal(3)
 FAST = ControllerSettings(
     progress_interval_ms=50,
-    session_timeout_ms=60_000,  # nobody is suspected because this machine stood still
+    session_timeout_ms=60_000,  # no node is suspected because this machine paused
     session_reset_grace_ms=60_000,
     resume_wait_ms_max=200,
 )
 
 
 LAG_MS_MAX = 90_000
-"""Only what hangs takes so long, however busy the machine is."""
+"""Only a hanging test takes this long, even on a busy machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +139,7 @@ def _put(key: str, value: bytes = b"v") -> wire.Operation:
     return wire.Operation(put_key=wire.PutKey(key=key, value=value))
 
 
-async def test_a_broker_registers_works_and_everybody_sees_it(tmp_path: Path) -> None:
+async def test_a_broker_registers_and_its_changes_are_visible(tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as controller,
         running(controller.session()) as broker,
@@ -163,7 +163,7 @@ async def test_a_broker_registers_works_and_everybody_sees_it(tmp_path: Path) ->
         assert refused.value.code == error_pb2.ERROR_CODE_TOPIC_NOT_FOUND
 
 
-async def test_a_thousand_operations_at_once_and_two_followers_see_the_same(tmp_path: Path) -> None:
+async def test_a_thousand_operations_at_once_reach_two_followers(tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as controller,
         running(controller.session()) as broker,
@@ -194,8 +194,9 @@ async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
             assert [row.key for row in follower.image[KEYS]] == ["before", "other"]
 
 
-async def test_clients_live_through_a_restart_of_the_controller(tmp_path: Path) -> None:
-    # A port that nobody is given by chance while the controller is away.
+async def test_clients_survive_a_restart_of_the_controller(tmp_path: Path) -> None:
+    # A port outside the system's range, so that no other process gets it while the controller is
+    # stopped.
     async with serving(tmp_path, listen=f"{HOST}:{free_port()}") as controller:
         listen = controller.address
         broker, follower = controller.session(), controller.subscription()
@@ -223,7 +224,7 @@ async def test_clients_live_through_a_restart_of_the_controller(tmp_path: Path) 
         await network.close()
 
 
-async def test_the_same_operation_sent_on_a_new_connection_gets_the_same_answer(tmp_path: Path) -> None:
+async def test_an_operation_repeated_on_a_new_connection_gets_the_same_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as controller:
         hello = wire.Hello(
             node_id=compose_node_id(ORDINAL, 0),
@@ -262,7 +263,7 @@ async def test_a_new_process_ends_the_old_ones_session(tmp_path: Path) -> None:
 
 
 async def test_an_idle_cluster_writes_nothing(tmp_path: Path) -> None:
-    # Heartbeats come every second.
+    # Heartbeats arrive every second.
     settings = ControllerSettings(
         progress_interval_ms=20, session_timeout_ms=3_000, session_reset_grace_ms=3_000
     )
@@ -316,7 +317,7 @@ async def _converse(controller: Served, method: str, *frames: bytes) -> bytes:
         await connection.close()
 
 
-async def test_hostile_frames_end_their_own_connection_and_nothing_else(tmp_path: Path) -> None:
+async def test_invalid_frames_end_only_their_own_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as controller, running(controller.session(5)) as broker:
         hello = wire.SessionRequest(
             hello=wire.Hello(
@@ -365,7 +366,7 @@ async def test_a_directory_has_one_controller(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_log_that_was_lost_is_not_formatted_anew(tmp_path: Path) -> None:
+async def test_a_lost_log_is_not_formatted_again(tmp_path: Path) -> None:
     async with serving(tmp_path):
         pass
     for path in (tmp_path / "log").iterdir():

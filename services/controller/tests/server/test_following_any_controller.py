@@ -31,7 +31,7 @@ CLIENT = SubscriptionSettings(silence_ms_max=1_000, stale_ms_max=600)
 
 @dataclass
 class Follower:
-    """A process that follows, and checks every index it is shown."""
+    """A process that follows the log, and checks every applied index."""
 
     history: History
     addresses: tuple[str, ...]
@@ -70,30 +70,30 @@ class Follower:
         self.shown.append(image.index)
 
     async def _read(self, client: SubscriptionClient, runtime: Runtime) -> None:
-        """Linearizable reads, all the time."""
+        """Make linearizable reads continuously."""
         while True:
             before = self.history.index
             try:
                 await client.wait_current(deadline_ms=2_000)
             except MetadataLagError:
                 continue
-            assert client.image.index >= before, "a linearizable read from the past"
+            assert client.image.index >= before, "a linearizable read of old data"
             self.reads += 1
             await runtime.clock.sleep(runtime.randomness.uniform(0, 0.3))
 
     def check_currency(self) -> None:
-        """What the client says about its staleness is true: everything older shows."""
+        """Check that everything older than the reported staleness is visible."""
         client = self.client
         if client is None or client.staleness_ms is None:
             return
         moment = asyncio.get_running_loop().time() - client.staleness_ms / 1000 - 0.001
-        # A follower that hears the leader hears a commit one beat (20 ms) later.
+        # A follower that hears the leader receives a commit one beat (20 ms) later.
         assert client.image.index >= self.history.index_at(moment - 0.021)
-        assert client.image.index <= self.history.index, "a revision of the future"
+        assert client.image.index <= self.history.index, "an index beyond the history"
 
 
 class Cluster:
-    """Three controllers, a follower, and what may happen to them."""
+    """Three controllers, a follower, and their faults."""
 
     def __init__(self, seed: int) -> None:
         self.simulation = simulation = Simulation(seed)
@@ -121,7 +121,9 @@ class Cluster:
         assert snapshot.encode(self.image()) == snapshot.encode(self.history.image)
 
     def restart(self, name: str, *, begin: int, known: int) -> None:
-        """Kill a controller; it comes back with a log that begins at `begin` and a commit index of `known`."""
+        """Kill a controller; it restarts with a log that begins at `begin` and a commit index of
+        `known`.
+        """
         controller, process = self.controllers[name], self.processes[name]
         if process.running:
             process.crash()
@@ -157,7 +159,7 @@ class Cluster:
                 process.resume()
 
     def happen(self) -> None:
-        """Something."""
+        """Inject a random fault."""
         network, name = self.simulation.network, self.chance.choice(NAMES)
         match self.chance.randrange(10):
             case 0:
@@ -204,7 +206,7 @@ async def _a_long_day(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_image_is_the_historys_whatever_happens(seed: int) -> None:
+def test_the_image_equals_the_history_under_any_faults(seed: int) -> None:
     cluster = Cluster(seed)
     cluster.simulation.run(_a_long_day(cluster))
 
@@ -221,7 +223,7 @@ def _put(cluster: Cluster, count: int = 1) -> None:
 
 
 def _leave_only(cluster: Cluster, name: str) -> None:
-    """The follower can reach one controller, and loses the connections to the others."""
+    """The follower can reach only one controller, and loses its connections to the others."""
     cluster.simulation.network.heal()
     for other in NAMES:
         if other != name:
@@ -229,7 +231,7 @@ def _leave_only(cluster: Cluster, name: str) -> None:
             cluster.simulation.network.reset_connections("node", other)
 
 
-def test_whoever_switches_to_a_controller_that_is_behind_waits_for_it() -> None:
+def test_after_a_switch_to_a_lagging_controller_reads_wait_for_it() -> None:
     """etcd-io/etcd #15271: after a switch, a watch showed older revisions than it had shown before."""
     (cluster,) = _story()
 
@@ -275,8 +277,8 @@ def test_a_controller_that_never_catches_up_is_left_for_another() -> None:
     cluster.simulation.run(story())
 
 
-def test_a_compacted_log_costs_a_snapshot_and_no_batch() -> None:
-    """etcd-io/etcd #18089, #19179: events were dropped when compaction and a slow watcher met."""
+def test_a_compacted_log_causes_a_snapshot_and_loses_no_batch() -> None:
+    """etcd-io/etcd #18089, #19179: events were dropped when compaction met a slow watcher."""
     (cluster,) = _story()
 
     async def story() -> None:
@@ -299,7 +301,7 @@ def test_a_compacted_log_costs_a_snapshot_and_no_batch() -> None:
     cluster.simulation.run(story())
 
 
-def test_a_frozen_follower_is_cut_off_or_resumes_and_misses_nothing() -> None:
+def test_a_paused_follower_is_disconnected_or_resumes_without_gaps() -> None:
     """etcd-io/etcd #17529: a starved watcher lost events."""
     (cluster,) = _story()
 
@@ -315,8 +317,8 @@ def test_a_frozen_follower_is_cut_off_or_resumes_and_misses_nothing() -> None:
     cluster.simulation.run(story())
 
 
-def test_frames_that_waited_do_not_make_a_thawed_process_believe_it_is_current() -> None:
-    """etcd-io/etcd #15220: progress said more than the stream had shown."""
+def test_delayed_frames_do_not_make_a_resumed_process_report_current_data() -> None:
+    """etcd-io/etcd #15220: progress was ahead of the events."""
     (cluster,) = _story()
 
     async def story() -> None:
@@ -327,7 +329,7 @@ def test_frames_that_waited_do_not_make_a_thawed_process_believe_it_is_current()
         cluster.node.pause()
         await asyncio.sleep(1.5)
         for name in NAMES:
-            cluster.simulation.network.cut("node", name)  # what was under way arrives; no question leaves
+            cluster.simulation.network.cut("node", name)  # frames in flight arrive; no probe is sent
         cluster.node.resume()
         for _ in range(20):
             await asyncio.sleep(0.02)
@@ -339,7 +341,7 @@ def test_frames_that_waited_do_not_make_a_thawed_process_believe_it_is_current()
     cluster.simulation.run(story())
 
 
-def test_a_controller_that_is_cut_off_says_so_and_is_left() -> None:
+def test_an_isolated_controller_reports_it_and_is_left() -> None:
     (cluster,) = _story()
 
     async def story() -> None:
@@ -356,7 +358,7 @@ def test_a_controller_that_is_cut_off_says_so_and_is_left() -> None:
     cluster.simulation.run(story())
 
 
-def test_without_any_leader_staleness_grows_and_nobody_pretends() -> None:
+def test_without_a_leader_staleness_grows() -> None:
     (cluster,) = _story()
 
     async def story() -> None:
@@ -379,14 +381,14 @@ def test_without_any_leader_staleness_grows_and_nobody_pretends() -> None:
     cluster.simulation.run(story())
 
 
-def test_another_history_under_the_same_index_is_an_alarm_and_a_snapshot() -> None:
+def test_another_history_under_the_same_index_raises_an_alarm_and_a_snapshot() -> None:
     (cluster,) = _story()
 
     async def story() -> None:
         _leave_only(cluster, "one")
         await cluster.caught_up()
         image = cluster.image()
-        image.digest = bytes(reversed(image.digest))  # as if some batch had been applied differently here
+        image.digest = bytes(reversed(image.digest))  # as if a batch had been applied differently here
         cluster.simulation.network.reset_connections("node", "one")
         await wait_until(lambda: cluster.follower.snapshots == 2)
         await cluster.caught_up()
@@ -398,7 +400,7 @@ def test_another_history_under_the_same_index_is_an_alarm_and_a_snapshot() -> No
     cluster.simulation.run(story())
 
 
-def test_the_digest_is_compared_at_every_1024_indices() -> None:
+def test_the_digest_is_compared_every_1024_indices() -> None:
     (cluster,) = _story()
 
     async def story() -> None:
@@ -421,7 +423,7 @@ def test_the_digest_is_compared_at_every_1024_indices() -> None:
     cluster.simulation.run(story())
 
 
-def test_under_load_batches_share_frames_and_alone_they_do_not_wait() -> None:
+def test_batches_share_frames_under_load_and_do_not_wait_otherwise() -> None:
     (cluster,) = _story()
 
     async def story() -> None:
@@ -436,7 +438,7 @@ def test_under_load_batches_share_frames_and_alone_they_do_not_wait() -> None:
     cluster.simulation.run(story())
 
 
-def test_a_recovery_by_force_is_followed_where_nothing_was_undone() -> None:
+def test_a_forced_recovery_without_lost_batches_is_followed() -> None:
     (cluster,) = _story()
 
     async def story() -> None:

@@ -1,4 +1,6 @@
-"""Answers leave together at the end of their turn, before what else the loop has to do; what the network does not take at once waits in order."""
+"""Answers of one turn of the event loop are sent together at its end; answers that the network does
+not accept wait in order.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ NO_HEARTBEAT_SECONDS = 3_600.0
 
 @asynccontextmanager
 async def _outbox() -> AsyncIterator[tuple[Outbox, AnswerTurn, Connection]]:
-    """An outbox that runs, its turn, and the node's end of the connection."""
+    """A running outbox, its turn, and the node's end of the connection."""
     network = GrpcNetwork()
     made: asyncio.Future[tuple[Outbox, AnswerTurn]] = asyncio.get_running_loop().create_future()
 
@@ -56,7 +58,7 @@ async def test_the_answers_of_a_turn_share_a_frame() -> None:
         assert await _frame(connection) == [1, 2, 3]
 
 
-async def test_the_end_of_the_turn_sends_them_at_once_and_counts_them() -> None:
+async def test_the_end_of_the_turn_sends_and_counts_them() -> None:
     sent: list[tuple[int, int]] = []
     async with _outbox() as (outbox, turn, connection):
         outbox.on_sent = lambda answered, size_bytes: sent.append((answered, size_bytes))
@@ -69,7 +71,7 @@ async def test_the_end_of_the_turn_sends_them_at_once_and_counts_them() -> None:
         assert sent == [(2, 30)]
 
 
-async def test_what_the_network_does_not_take_at_once_follows_in_order() -> None:
+async def test_answers_that_the_network_did_not_accept_follow_in_order() -> None:
     async with _outbox() as (outbox, turn, connection):
         for number in range(1, 31):
             outbox.put(_result(number, RESULT_FRAME_BYTES // 2), 1)

@@ -1,4 +1,4 @@
-"""The window of the log that subscribers are served from."""
+"""The retained part of the log that is served to subscribers."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def test_a_subscriber_gets_every_batch_once_with_the_digest_after_the_last() -> 
     assert tail.frame_after(7) is None
 
 
-def test_subscribers_at_the_same_place_get_the_same_bytes() -> None:
+def test_subscribers_at_the_same_index_get_the_same_bytes() -> None:
     tail = _tail(7)
     assert _frame(tail, 3).data is _frame(tail, 3).data
 
 
-def test_a_frame_is_cut_at_its_size_and_a_large_batch_goes_alone() -> None:
+def test_a_frame_is_limited_and_a_large_batch_has_its_own() -> None:
     tail = _tail(5, size=700_000, bytes_max=10_000_000)
     assert _frame(tail, 0).last_index == 1
     big = _tail(1, size=3_000_000, bytes_max=10_000_000)
     assert _frame(big, 0).last_index == 1
 
 
-def test_who_is_behind_the_window_is_told_so() -> None:
+def test_a_subscriber_behind_the_tail_is_refused() -> None:
     tail = _tail(200, size=100, bytes_max=1_000)
     assert (tail.begin_index, tail.last_index, tail.size_bytes) == (190, 200, 1_000)
     assert tail.frame_after(190) is not None
@@ -64,7 +64,7 @@ def test_who_is_behind_the_window_is_told_so() -> None:
 @given(
     count=st.integers(0, 60), batches_max=st.integers(1, 20), begin=st.integers(0, 5), grow=st.integers(0, 30)
 )
-def test_following_the_tail_sees_consecutive_batches(
+def test_following_the_tail_returns_consecutive_batches(
     count: int, batches_max: int, begin: int, grow: int
 ) -> None:
     tail = _tail(count, batches_max=batches_max, begin=begin)

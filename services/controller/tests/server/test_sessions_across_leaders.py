@@ -1,4 +1,4 @@
-"""A node's operations while leaders come and go: each is carried out once, whoever was asked first and whoever answers."""
+"""A node's operations during changes of the leader: each takes effect exactly once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ IDS_EACH = 10
 
 @dataclass
 class Allocations:
-    """Takes blocks of producer ids, several at a time, for ever: a block that is taken twice, or that nobody got, shows in the counter."""
+    """Reserves blocks of producer ids continuously, several at a time. A duplicated or lost block
+    shows in the counter.
+    """
 
     callers: int = 20
     blocks: list[int] = field(default_factory=list)
@@ -53,22 +55,22 @@ class Allocations:
         self.idle_callers += 1
 
     async def finish(self) -> None:
-        """Every operation is answered."""
+        """Wait until every operation is answered."""
         self.stopped = True
         await wait_until(lambda: self.idle_callers == self.callers)
 
     async def check(self) -> None:
-        """Each block was taken once, and none was taken that nobody got."""
+        """Check that each block was reserved once and returned to the node."""
         assert self.clients is not None
         assert len(set(self.blocks)) == len(self.blocks) == self.asked, "a block was granted twice"
         subscription = self.clients.subscription
-        # The next block is the index of the last one, known to be shown.
+        # The next block equals the index of the last one that was visible.
         await wait_until(
             lambda: counters.next_value(subscription.image, counters.PRODUCER) > max(self.blocks)
         )
         first = min(self.blocks)
         taken = counters.next_value(subscription.image, counters.PRODUCER) - first
-        assert taken == IDS_EACH * self.asked, "an operation was carried out twice"
+        assert taken == IDS_EACH * self.asked, "an operation took effect twice"
 
 
 def _world_with_load(seed: int) -> tuple[QuorumWorld, Allocations]:
@@ -84,7 +86,7 @@ async def _more(load: Allocations, count: int) -> None:
     await wait_until(lambda: len(load.blocks) >= goal)
 
 
-def test_the_leader_dies_and_everything_is_carried_out_once() -> None:
+def test_every_operation_takes_effect_once_when_the_leader_dies() -> None:
     world, load = _world_with_load(1)
 
     async def story() -> None:
@@ -101,8 +103,8 @@ def test_the_leader_dies_and_everything_is_carried_out_once() -> None:
     world.simulation.run(story())
 
 
-def test_the_first_answer_is_lost_with_its_leader() -> None:
-    """Committed, never told: the next leader finds the kept result in what was replicated."""
+def test_a_repeat_after_a_lost_answer_gets_the_stored_result() -> None:
+    """The operation was committed and its answer lost: the next leader finds the replicated result."""
     world, load = _world_with_load(2)
 
     async def story() -> None:
@@ -110,7 +112,7 @@ def test_the_first_answer_is_lost_with_its_leader() -> None:
         for _ in range(3):
             leader = await world.leader()
             world.network.cut(leader, "node")
-            await asyncio.sleep(0.3)  # carried out and answered into the void
+            await asyncio.sleep(0.3)  # executed, and its answer is lost
             world.controllers[leader].crash()
             world.network.heal()
             await _more(load, 50)
@@ -122,7 +124,7 @@ def test_the_first_answer_is_lost_with_its_leader() -> None:
     world.simulation.run(story())
 
 
-def test_a_leader_cut_off_from_its_peers_answers_nothing_and_its_nodes_move_on() -> None:
+def test_an_isolated_leader_answers_nothing_and_its_nodes_move_on() -> None:
     world, load = _world_with_load(3)
 
     async def story() -> None:
@@ -140,7 +142,7 @@ def test_a_leader_cut_off_from_its_peers_answers_nothing_and_its_nodes_move_on()
 
 
 def test_a_silent_leader_is_left_within_the_session_timeout() -> None:
-    """Half-open: the leader is cut off from the node alone, and no reset is ever seen."""
+    """Half-open: only the node cannot reach the leader, and the connection is never reset."""
     world, load = _world_with_load(4)
 
     async def story() -> None:
@@ -156,7 +158,7 @@ def test_a_silent_leader_is_left_within_the_session_timeout() -> None:
     world.simulation.run(story())
 
 
-def test_a_paused_leader_wakes_up_and_is_believed_no_more() -> None:
+def test_a_resumed_leader_of_an_old_term_is_not_followed() -> None:
     world, load = _world_with_load(5)
 
     async def story() -> None:
@@ -175,7 +177,7 @@ def test_a_paused_leader_wakes_up_and_is_believed_no_more() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_operation_once_whatever_happens(seed: int) -> None:
+def test_every_operation_takes_effect_once_under_any_faults(seed: int) -> None:
     world, load = _world_with_load(100 + seed)
 
     async def story() -> None:
@@ -209,7 +211,7 @@ def test_every_operation_once_whatever_happens(seed: int) -> None:
 
 
 class RawNode:
-    """A node that speaks frames, so that it can do what no client does."""
+    """A node that sends individual frames, including those that no client sends."""
 
     def __init__(self, runtime: Runtime, number: int) -> None:
         self._runtime = runtime
@@ -227,7 +229,7 @@ class RawNode:
         return connection, wire.SessionResponse.FromString(await connection.receive())
 
     async def find_leader(self, *, but: str = "") -> tuple[Connection, wire.Welcome, str]:
-        """Try one after the other."""
+        """Try the controllers one after the other."""
         for _ in range(100):
             for address in ADDRESSES:
                 if address == but:
@@ -289,8 +291,8 @@ def test_a_repeat_at_the_next_leader_gets_the_first_answer_and_another_body_an_e
     world.simulation.run(story())
 
 
-def test_a_deposed_leader_that_slept_gives_no_refusal_from_the_past() -> None:
-    """A refusal changes nothing, so nothing proves it: it needs a majority (etcd-io/etcd #20418)."""
+def test_a_resumed_deposed_leader_sends_no_refusal() -> None:
+    """A refusal changes nothing, so no commit proves it: it needs a majority (etcd-io/etcd #20418)."""
     world = QuorumWorld(8)
     finished = asyncio.Event()
 
@@ -306,18 +308,18 @@ def test_a_deposed_leader_that_slept_gives_no_refusal_from_the_past() -> None:
         create = wire.CreateTopic(name="t", partitions=1, replication_factor=-1)
         await _ask(fresh, [wire.Operation(request_id=1, create_topic=create)])
         topic_id = (await _results(fresh, 1))[1].topic_held.topic_id
-        # To the old leader there is no such topic.
+        # The old leader has no such topic.
         more = wire.CreatePartitions(topic_id=topic_id, count=2, validate_only=True)
         await _ask(connection, [wire.Operation(request_id=1, create_partitions=more)])
         world.isolate(
             name, *(each for each in NAMES if each != name)
-        )  # nobody tells it, and it heard its peers a moment ago
+        )  # its isolation did not reach it, and it heard its peers a moment ago
         sleeper.resume()
         try:
             while True:
                 frame = wire.SessionResponse.FromString(await connection.receive())
                 codes = [each.error.code for each in frame.results.results]
-                assert error_pb2.ERROR_CODE_TOPIC_NOT_FOUND not in codes, "an answer from the past"
+                assert error_pb2.ERROR_CODE_TOPIC_NOT_FOUND not in codes, "an outdated answer"
                 if frame.WhichOneof("frame") == "refused":
                     assert frame.refused.code == error_pb2.ERROR_CODE_NOT_LEADER
                     assert frame.refused.leader_address in {"", elsewhere}
@@ -335,7 +337,7 @@ def test_a_deposed_leader_that_slept_gives_no_refusal_from_the_past() -> None:
     world.simulation.run(story())
 
 
-def test_a_node_that_was_replaced_behind_its_back_is_fenced_at_the_next_leader() -> None:
+def test_a_replaced_node_is_fenced_at_the_next_leader() -> None:
     world = QuorumWorld(9)
     fenced = asyncio.Event()
     replaced = asyncio.Event()
@@ -362,7 +364,7 @@ def test_a_node_that_was_replaced_behind_its_back_is_fenced_at_the_next_leader()
         rest = [name for name in NAMES if name != leader]
         world.isolate(leader, *rest, "new")
         world.isolate("old", *rest)
-        new_process.start()  # registers under the same node id where the old process cannot hear of it
+        new_process.start()  # registers the same node id where the old process is not connected
         await wait_until(replaced.is_set)
         assert not fenced.is_set()
         world.network.heal()

@@ -23,7 +23,7 @@ def _write(tmp_path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_good_file_is_read(tmp_path: Path) -> None:
+def test_a_valid_file_is_read(tmp_path: Path) -> None:
     configuration = read_configuration(_write(tmp_path, settings={"destroy_delay_ms": "1000"}))
     assert configuration.settings.destroy_delay_ms == 1_000
     assert configuration.options.data.is_absolute()
@@ -40,7 +40,7 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
         ({"lissten": "x"}, "lissten"),
     ],
 )
-def test_a_bad_file_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+def test_an_invalid_file_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(StartRefusedError, match=named):
         read_configuration(_write(tmp_path, **changes))
 
@@ -52,7 +52,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one(tmp_path: Path) -> N
         read_configuration(tmp_path / "absent.json")
 
 
-def test_every_setting_has_bounds_that_hold_its_default_and_a_meaning() -> None:
+def test_every_setting_has_a_description_and_bounds_that_contain_its_default() -> None:
     for row in describe(ControllerSettings):
         assert row.doc.endswith("."), row.name
         load(ControllerSettings, {row.name: row.default})
@@ -88,7 +88,7 @@ def test_voters_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "understood"), [({}, False), ({"format": False}, False), ({"format": True}, True)]
 )
-def test_a_controller_formats_only_when_it_is_told_to(
+def test_a_controller_formats_only_if_configured(
     tmp_path: Path, said: dict[str, Any], understood: bool
 ) -> None:
     assert read_configuration(_write(tmp_path, **said)).options.format is understood
@@ -106,6 +106,6 @@ def test_a_controller_formats_only_when_it_is_told_to(
         ({"format": "no"}, "neither true nor false"),
     ],
 )
-def test_a_bad_quorum_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+def test_an_invalid_quorum_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(StartRefusedError, match=named):
         read_configuration(_write(tmp_path, **changes))

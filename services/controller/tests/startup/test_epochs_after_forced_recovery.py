@@ -1,4 +1,6 @@
-"""Epochs after a forced recovery: none that the lost part of the log may have given is given again."""
+"""Epochs after a forced recovery: no epoch that the lost part of the log may have assigned is
+assigned again.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def hello(caller: Caller, **changes: Any) -> wire.Hello:
     return wire.Hello(**fields)
 
 
-def test_the_log_and_the_leader_epoch_of_the_lost_tail_are_not_given_again() -> None:
+def test_the_log_and_leader_epochs_of_the_lost_tail_are_not_assigned_again() -> None:
     given = []
     for recovered in (False, True):  # two continuations of one history; the first one is lost
         ledger = Ledger()
@@ -96,13 +98,13 @@ def test_a_process_from_before_the_recovery_must_stop(ledger: Ledger) -> None:
     assert refused.value.code == error_pb2.ERROR_CODE_NODE_EPOCH_STALE
 
 
-def test_a_process_that_never_heard_its_epoch_gets_one_of_the_incarnation(ledger: Ledger) -> None:
+def test_a_process_without_a_confirmed_epoch_gets_one_of_the_incarnation(ledger: Ledger) -> None:
     ledger.register(0, incarnation=PROCESS)
     recover_by_force(ledger)
     assert ledger.register(0, incarnation=PROCESS).node_epoch == FLOOR
 
 
-def test_a_controller_that_a_recovery_left_behind_registers_nobody(ledger: Ledger) -> None:
+def test_a_controller_without_the_recovery_registers_no_node(ledger: Ledger) -> None:
     broker = ledger.register(0, incarnation=PROCESS)
     later = hello(broker, node_epoch=broker.node_epoch, quorum_incarnation=1)
     with pytest.raises(OperationError, match="left this controller behind") as refused:

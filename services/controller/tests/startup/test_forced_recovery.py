@@ -1,4 +1,6 @@
-"""The majority is lost for good: one of three real directories goes on alone."""
+"""Forced recovery after a permanent loss of the majority: one of three real directories continues
+alone.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,11 @@ from services.controller.tests.consensus.test_quorum_over_loopback import (
 )
 
 KEPT = 1
-"""The number of the controller that goes on."""
+"""The number of the remaining controller."""
 
 
 def options_of(machine: Machine) -> ControllerOptions:
-    """As its configuration says."""
+    """Its directory, as in its configuration."""
     return ControllerOptions(
         machine.directory,
         machine.member.service_address,
@@ -57,7 +59,7 @@ def options_of(machine: Machine) -> ControllerOptions:
 
 
 async def force(machine: Machine, **changes: object) -> ForcedRecovery:
-    """What the command does."""
+    """Do what the command does."""
     network, disk = GrpcNetwork(), SystemDisk()
     runtime = Runtime(SystemClock(), SystemRandomness(), disk, network, Telemetry())
     try:
@@ -73,7 +75,7 @@ def put(key: str) -> session_wire.Operation:
 
 @asynccontextmanager
 async def a_later_node(machine: Machine) -> AsyncIterator[tuple[SessionClient, SubscriptionClient]]:
-    """The broker of `a_node`, started again after the recovery."""
+    """The broker of `a_node`, restarted after the recovery."""
     network, clock, randomness = GrpcNetwork(), SystemClock(), SystemRandomness()
     addresses = [machine.member.service_address]
     identity = NodeIdentity(
@@ -111,7 +113,7 @@ async def ask(machine: Machine, **kind: object) -> wire.QuorumResponse:
         await network.close()
 
 
-async def test_everything_in_the_chosen_log_is_kept_and_the_lost_controllers_are_heard_no_more(
+async def test_everything_in_the_chosen_log_is_kept_and_the_lost_controllers_are_ignored(
     tmp_path: Path,
 ) -> None:
     async with machines(tmp_path) as all_three:
@@ -142,7 +144,7 @@ async def test_everything_in_the_chosen_log_is_kept_and_the_lost_controllers_are
             await _the_others_are_not_heard(all_three, subscription)
 
 
-async def test_a_quorum_that_lives_is_not_recovered(tmp_path: Path) -> None:
+async def test_a_quorum_with_a_majority_is_not_recovered(tmp_path: Path) -> None:
     async with machines(tmp_path) as all_three:
         kept = all_three[KEPT]
         async with a_node(all_three) as (session, _):
@@ -158,7 +160,7 @@ async def test_a_quorum_that_lives_is_not_recovered(tmp_path: Path) -> None:
         assert (await force(kept)).incarnation, "a minority does not keep the others from it"
 
 
-async def test_nothing_is_deleted_before_somebody_confirms(tmp_path: Path) -> None:
+async def test_nothing_is_deleted_before_the_confirmation(tmp_path: Path) -> None:
     async with machines(tmp_path) as all_three:
         kept = all_three[KEPT]
         async with a_node(all_three) as (session, _):
@@ -184,7 +186,7 @@ async def test_nothing_is_deleted_before_somebody_confirms(tmp_path: Path) -> No
             assert (cluster.incarnation, cluster.incarnation_unconfirmed) == (raised, False)
 
 
-async def test_an_attempt_may_be_repeated_and_changes_nothing_but_the_incarnation(tmp_path: Path) -> None:
+async def test_a_repeated_recovery_changes_only_the_incarnation(tmp_path: Path) -> None:
     async with machines(tmp_path) as all_three:
         kept = all_three[KEPT]
         async with a_node(all_three) as (session, _):
@@ -232,7 +234,7 @@ async def test_recoveries_on_two_directories_of_one_cluster_differ(tmp_path: Pat
             assert abs(one - other) >= 1 << EPOCH_BITS, "no epoch and no id is assigned in both"
 
 
-async def test_a_directory_that_holds_nothing_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_directory_without_a_log_is_refused_and_not_changed(tmp_path: Path) -> None:
     async with machines(tmp_path) as all_three:
         blank = replace(all_three[0], directory=tmp_path / "blank")
         blank.directory.mkdir()
@@ -246,7 +248,7 @@ def _one_stream() -> session_wire.CreateStreams:
 
 
 async def _everybody_has_everything(all_three: list[Machine]) -> None:
-    """Wait until the leader knows that every voter's log holds all of its own."""
+    """Wait until the leader has received that every voter's log contains all of its own."""
     while True:
         described = (await _ask_any(all_three)).description
         if all(member.match_index == described.last_index for member in described.members):
@@ -265,11 +267,13 @@ async def _ask_any(all_three: list[Machine]) -> wire.QuorumResponse:
 
 
 async def _the_others_are_not_heard(all_three: list[Machine], subscription: SubscriptionClient) -> None:
-    """An old member comes back on its old directory: it finds nobody, and the new incarnation goes on undisturbed."""
+    """An old member restarts on its old directory: it reaches no member, and the new incarnation
+    continues undisturbed.
+    """
     kept, old = all_three[KEPT], all_three[0]
     before = (await ask(kept, describe=wire.DescribeQuorum(leader_only=True))).description
     old.start()
-    await asyncio.sleep(2.0)  # several elections' worth
+    await asyncio.sleep(2.0)  # several election timeouts
     after = (await ask(kept, describe=wire.DescribeQuorum(leader_only=True))).description
     assert (after.term, after.incarnation, len(after.members)) == (before.term, before.incarnation, 1)
     alone = (await ask(old, describe=wire.DescribeQuorum())).description

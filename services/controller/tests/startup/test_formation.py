@@ -1,4 +1,6 @@
-"""Formatting is explicit, every directory draws its own id, and a directory that was lost never formats itself again."""
+"""Formatting is explicit, every directory gets its own id, and a lost directory is never formatted
+again.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ def _cut(rig: QuorumRig, name: str) -> None:
         rig.simulation.network.cut(other, name)
 
 
-def test_two_clusters_with_equal_names_share_no_identity() -> None:
-    """Everything that the configuration says is equal."""
+def test_two_clusters_with_equal_names_have_different_identities() -> None:
+    """Everything in the configuration is equal."""
     clusters = []
     directories: set[bytes] = set()
     for seed in (1, 2):
@@ -86,7 +88,7 @@ def test_the_first_leader_draws_the_ordinal_unless_it_is_configured() -> None:
     assert all(1 <= ordinal < 1 << 14 for ordinal in ordinals)
 
 
-def test_no_cluster_is_formed_before_every_voter_is_there() -> None:
+def test_no_cluster_is_formed_before_all_voters_run() -> None:
     rig = QuorumRig(7)
 
     async def story() -> None:
@@ -108,7 +110,9 @@ def test_no_cluster_is_formed_before_every_voter_is_there() -> None:
 def test_a_voter_that_lost_its_volume_does_not_format_again(
     lost: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`format` stands in the configuration for good, and the other controllers know only half of what was acknowledged (KAFKA-14077)."""
+    """`format` stays in the configuration, and the other controllers have only half of what was
+    acknowledged (KAFKA-14077).
+    """
     rig = QuorumRig(20 + lost)
     writer = Writer(rig)
 
@@ -141,7 +145,7 @@ def test_a_voter_that_lost_its_volume_does_not_format_again(
     assert "remove the lost member and add this one" in caplog.text
 
 
-def test_an_empty_directory_is_refused_where_nobody_can_add_it() -> None:
+def test_an_empty_directory_is_refused_where_no_controller_can_add_it() -> None:
     simulation = Simulation(3)
     rig = QuorumRig(3)
 

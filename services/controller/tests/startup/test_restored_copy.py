@@ -1,4 +1,6 @@
-"""A controller's directory that was copied and put back later is an older log. Nodes that saw the newer one are not let in, so nothing is given twice."""
+"""A controller's directory restored from a copy has an older log. Nodes that have seen the newer
+log are refused, so nothing is assigned twice.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,12 @@ def _hello(incarnation: int, term: int, index: int, nonce: bytes = REIGN.nonce) 
         (_hello(1, 5, 120), False),  # the same leader
         (_hello(1, 5, 90, b"o" * 8), True),  # another history that reached the same term
         (_hello(1, 4, 99), False),  # an earlier leader
-        (_hello(1, 4, 100), True),  # an earlier leader committed what this one wrote over
-        (_hello(1, 3, 98), False),  # the entry that was seen
-        (_hello(1, 3, 99), True),  # another entry stands where one was seen
-        (_hello(1, 3, 50), False),  # the entry is not in memory any more
+        (_hello(1, 4, 100), True),  # an earlier leader committed an entry that this log overwrote
+        (_hello(1, 3, 98), False),  # the seen entry
+        (_hello(1, 3, 99), True),  # another entry at the index of the seen one
+        (_hello(1, 3, 50), False),  # the entry is not in memory anymore
         (_hello(1, 6, 1), True),  # a later leader
-        (_hello(0, 9, 999), False),  # a history that a forced recovery gave up
+        (_hello(0, 9, 999), False),  # a history that a forced recovery dropped
         (_hello(2, 1, 1), True),  # a later forced recovery
     ],
 )
@@ -53,7 +55,7 @@ def test_which_logs_are_older_copies(hello: wire.Hello, is_lost: bool) -> None:
     assert bool(lost_history(hello, REIGN, 1, TERMS.get)) is is_lost
 
 
-def test_what_was_seen_survives_its_key() -> None:
+def test_a_record_of_the_seen_log_survives_encoding() -> None:
     seen = SeenHistory(1, 2, 3, bytes(range(8)))
     assert parse_key(seen.key(NAMESPACE, NodeId(65_536))) == seen
     assert parse_key("clusters/namespace/marker") is None
@@ -61,7 +63,7 @@ def test_what_was_seen_survives_its_key() -> None:
 
 @dataclass
 class Worker:
-    """A node that puts keys, and writes down what it saw."""
+    """A node that puts keys, and records the seen log."""
 
     rig: QuorumRig
     acknowledged: int = 0
@@ -122,7 +124,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("is_node_alive", [True, False])
-def test_a_copy_that_was_put_back_is_refused(is_node_alive: bool) -> None:
+def test_a_restored_copy_is_refused(is_node_alive: bool) -> None:
     rig = QuorumRig(31, voters=1)
     worker = Worker(rig)
 
@@ -136,7 +138,7 @@ def test_a_copy_that_was_put_back_is_refused(is_node_alive: bool) -> None:
         controller.crash(power_loss=True)
         controller.start()
         await worker.until_more(20)
-        assert not worker.refusals, "its own newest directory is welcome"
+        assert not worker.refusals, "its own newest directory is accepted"
         if not is_node_alive:
             worker.process.crash()
         controller.crash(power_loss=True)
@@ -148,7 +150,7 @@ def test_a_copy_that_was_put_back_is_refused(is_node_alive: bool) -> None:
             worker.process.start()
         with suppress(TimeoutError):
             await wait_until(lambda: bool(worker.refusals), timeout_s=60)
-        assert worker.refusals, "nobody is let in by an older copy"
+        assert worker.refusals, "an older copy accepts no node"
         assert "older copy" in worker.refusals[0].message
         assert "force-recovery" in worker.refusals[0].message
 
@@ -156,7 +158,7 @@ def test_a_copy_that_was_put_back_is_refused(is_node_alive: bool) -> None:
         rig.simulation.run(story())
 
 
-def test_a_copy_is_refused_also_when_its_log_grew_beyond_what_was_seen() -> None:
+def test_a_copy_is_refused_even_if_its_log_grew_beyond_the_seen_index() -> None:
     rig = QuorumRig(33, voters=1)
     worker = Worker(rig)
 
@@ -188,7 +190,7 @@ def test_a_copy_is_refused_also_when_its_log_grew_beyond_what_was_seen() -> None
         rig.simulation.run(story())
 
 
-def test_a_directory_that_was_copied_after_the_last_commit_is_welcome() -> None:
+def test_a_copy_made_after_the_last_commit_is_accepted() -> None:
     rig = QuorumRig(32, voters=1)
     worker = Worker(rig)
 
@@ -209,8 +211,10 @@ def test_a_directory_that_was_copied_after_the_last_commit_is_welcome() -> None:
         rig.simulation.run(story())
 
 
-def test_a_node_of_another_cluster_says_nothing_about_this_log() -> None:
-    """A node of another cluster tries the address of a controller that is gone, and finds this cluster there."""
+def test_a_node_of_another_cluster_is_no_evidence_about_this_log() -> None:
+    """A node of another cluster uses the address of an unregistered controller and reaches this
+    cluster.
+    """
     rig = QuorumRig(34, voters=1)
     worker = Worker(rig)
     answers: list[wire.SessionResponse] = []

@@ -1,4 +1,4 @@
-"""Clusters as the planner sees them, made by hand, and what becomes of them when plans are carried out."""
+"""Example clusters for the planner, and the effect of its plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def key(number: int) -> PartitionKey:
 
 @dataclass
 class Cluster:
-    """Partitions at brokers; plans are carried out at once."""
+    """Partitions on brokers. Plans take effect immediately."""
 
     brokers: list[int]
     at: dict[int, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Cluster:
     cooling: set[int] = field(default_factory=set)
     cool_brokers: dict[int, int] = field(default_factory=dict)
     moves: list[tuple[int, int, int]] = field(default_factory=list)
-    """Every move that was carried out: partition, from, to."""
+    """Executed moves: partition, from, to."""
 
     def add(self, broker: int, count: int, traffic: Traffic = NO_TRAFFIC, *, internal: bool = False) -> None:
         for _ in range(count):
@@ -78,7 +78,7 @@ class Cluster:
             self.at[number] = int(move.target_id)
 
     def rest(self, rounds_max: int = 100) -> int:
-        """Carry plans out until there is none; how many there were."""
+        """Execute plans until there is none; return their number."""
         for round_number in range(rounds_max):
             planned = self.plan()
             if not planned.moves:
@@ -92,7 +92,7 @@ class Cluster:
 
 
 def distances(cluster_load: ClusterLoad, goals: Sequence[Goal] = GOALS, percent: float = 10.0) -> list[float]:
-    """How far outside of its inner band everything is, for each goal, all brokers together."""
+    """For each goal, the total distance of all brokers from the inner band."""
     result = []
     for goal in goals:
         amounts = [goal.carried(broker) for broker in cluster_load.brokers]
@@ -102,7 +102,9 @@ def distances(cluster_load: ClusterLoad, goals: Sequence[Goal] = GOALS, percent:
 
 
 def worst(cluster_load: ClusterLoad, percent: float = 10.0) -> float:
-    """The largest distance of one broker from a band, as a part of the goal's mean (or of its smallest unevenness)."""
+    """The largest distance of a broker from a band, relative to the goal's mean (or its smallest
+    unevenness).
+    """
     found = 0.0
     for goal in GOALS:
         amounts = [goal.carried(broker) for broker in cluster_load.brokers]

@@ -1,4 +1,4 @@
-"""What brokers say they carry: smoothed, bounded, forgotten in time, and never lost or doubled by a move."""
+"""Reported loads: smoothed, limited, expired, and neither lost nor duplicated by a move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECOND = 1_000_000_000
 
 
 class Desk:
-    """A load book with its clock, and who leads what."""
+    """A load book with a clock, and the leaders of partitions."""
 
     def __init__(self, settings: BalanceSettings | None = None) -> None:
         self.book = LoadBook(settings or BalanceSettings())
@@ -29,7 +29,7 @@ class Desk:
     def report(
         self, node_id: NodeId, named: dict[int, int], total: int | None = None, cpu_permille: int = 0
     ) -> None:
-        """A report a second later; bytes in per second, of partitions and of all."""
+        """Report a second later: bytes in per second, per partition and in total."""
         self.now_ns += SECOND
         report = wire.LoadReport(
             window_ms=1_000,
@@ -60,12 +60,12 @@ def desk() -> Desk:
     return desk
 
 
-def test_the_first_report_counts_as_it_is_and_what_follows_is_smoothed(desk: Desk) -> None:
+def test_the_first_report_counts_fully_and_later_ones_are_smoothed(desk: Desk) -> None:
     desk.report(A, {0: 1_000, 1: 500}, total=2_000, cpu_permille=400)
     assert desk.rate(0) == 1_000
     assert desk.rest(A) == 500
     desk.report(A, {0: 2_000, 1: 500}, total=3_000, cpu_permille=400)
-    assert 1_100 < desk.rate(0) < 1_300, "a fifth of the way, a second of five"
+    assert 1_100 < desk.rate(0) < 1_300, "one second of five: a fifth of the difference"
     for _ in range(30):
         desk.report(A, {0: 2_000, 1: 500}, total=3_000, cpu_permille=900)
     assert desk.rate(0) == pytest.approx(2_000, rel=0.01)
@@ -74,7 +74,7 @@ def test_the_first_report_counts_as_it_is_and_what_follows_is_smoothed(desk: Des
     assert load.cpu == pytest.approx(0.9, rel=0.01)
 
 
-def test_a_partition_that_is_not_named_any_more_fades_and_is_forgotten(desk: Desk) -> None:
+def test_the_load_of_an_unreported_partition_fades_and_is_dropped(desk: Desk) -> None:
     desk.report(A, {0: 1_000_000, 1: 500})
     desk.report(A, {1: 500})
     assert 0 < desk.rate(0) < 1_000_000
@@ -83,34 +83,34 @@ def test_a_partition_that_is_not_named_any_more_fades_and_is_forgotten(desk: Des
     assert [key for key, _ in desk.book.partitions()] == [(TOPIC, 1)]
 
 
-def test_the_last_report_of_a_broker_has_nothing_in_it_and_then_everything_fades(desk: Desk) -> None:
+def test_an_empty_last_report_lets_all_loads_fade(desk: Desk) -> None:
     desk.report(A, {0: 1_000_000}, total=3_000_000)
     desk.report(A, {}, total=0)
-    assert desk.rate(0) > 500_000, "a pause of a second is no end"
+    assert desk.rate(0) > 500_000, "a pause of a second ends nothing"
     for _ in range(60):
         desk.decay(2)
     assert desk.rate(0) == 0
     assert desk.rest(A) == 0
     version = desk.book.version
     desk.decay(2)
-    assert desk.book.version == version, "nothing changes any more"
+    assert desk.book.version == version, "nothing changes anymore"
 
 
-def test_a_load_goes_with_its_partition_when_that_moves(desk: Desk) -> None:
+def test_a_load_moves_with_its_partition(desk: Desk) -> None:
     desk.report(A, {0: 1_000_000, 1: 500})
     desk.leaders[TOPIC, 0] = B
     desk.report(A, {0: 300_000, 1: 500})  # the window began before the move
     assert desk.rate(0) == 1_000_000
     desk.report(A, {1: 500})
-    assert desk.rate(0) == 1_000_000, "the new leader has not spoken yet"
-    assert desk.rest(A) == 0, "the old one keeps no ghost of it"
+    assert desk.rate(0) == 1_000_000, "the new leader has not reported yet"
+    assert desk.rest(A) == 0, "the old leader has no load of it"
     desk.report(B, {0: 900_000})
     assert 900_000 < desk.rate(0) < 1_000_000
     desk.report(B, {})
     assert desk.rate(0) < 900_000
 
 
-def test_a_load_of_which_the_new_leader_never_speaks_is_forgotten(desk: Desk) -> None:
+def test_a_load_that_the_new_leader_never_reports_is_dropped(desk: Desk) -> None:
     desk.report(A, {0: 1_000_000})
     desk.leaders[TOPIC, 0] = B
     desk.decay(14)
@@ -119,7 +119,7 @@ def test_a_load_of_which_the_new_leader_never_speaks_is_forgotten(desk: Desk) ->
     assert desk.rate(0) == 0
 
 
-def test_nobody_speaks_of_partitions_that_are_not_its_own_or_not_there(desk: Desk) -> None:
+def test_reports_about_foreign_or_unknown_partitions_are_ignored(desk: Desk) -> None:
     desk.report(B, {0: 1_000, 77: 1_000})
     assert not list(desk.book.partitions())
     desk.report(A, {0: 1_000})
@@ -128,7 +128,7 @@ def test_nobody_speaks_of_partitions_that_are_not_its_own_or_not_there(desk: Des
     assert not list(desk.book.partitions()), "its topic was deleted"
 
 
-def test_bad_figures_count_as_none_and_reports_in_a_row_as_one(desk: Desk) -> None:
+def test_invalid_rates_count_as_none_and_immediate_repeats_as_one_report(desk: Desk) -> None:
     desk.report(A, {0: -5}, total=-7, cpu_permille=-1)
     assert desk.rate(0) == 0
     assert desk.rest(A) == 0
@@ -137,7 +137,7 @@ def test_bad_figures_count_as_none_and_reports_in_a_row_as_one(desk: Desk) -> No
     assert desk.book.version == before
 
 
-def test_a_report_is_looked_at_up_to_its_bound_and_the_others_count_in_its_totals() -> None:
+def test_a_report_is_read_up_to_its_limit_and_the_rest_counts_in_its_totals() -> None:
     desk = Desk(BalanceSettings(balance_reported_partitions_max=3))
     desk.leaders = {(TOPIC, partition): A for partition in range(10)}
     desk.report(A, dict.fromkeys(range(10), 100))
@@ -145,7 +145,7 @@ def test_a_report_is_looked_at_up_to_its_bound_and_the_others_count_in_its_total
     assert desk.rest(A) == 700
 
 
-def test_brokers_that_are_gone_are_forgotten_and_a_new_term_begins_with_nothing(desk: Desk) -> None:
+def test_departed_brokers_are_dropped_and_a_new_term_starts_empty(desk: Desk) -> None:
     desk.report(A, {0: 1_000}, total=5_000)
     desk.report(B, {})
     desk.decay(live=frozenset((B,)))
@@ -172,7 +172,7 @@ def test_brokers_that_are_gone_are_forgotten_and_a_new_term_begins_with_nothing(
         max_size=40,
     )
 )
-def test_whatever_comes_rates_stay_between_what_was_said_and_nobody_speaks_twice(
+def test_rates_stay_within_the_reported_range_and_count_once(
     steps: list[tuple[str, NodeId, object, int | None]],
 ) -> None:
     desk = Desk()

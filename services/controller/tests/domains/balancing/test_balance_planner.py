@@ -1,4 +1,4 @@
-"""What the planner moves, what it leaves alone, and that it always comes to rest."""
+"""Plans of the balancer: moves, exceptions, and termination."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def _loaded(broker: int = 1, partitions: int = 12, each: float = 1.0 * MB) -> Cl
     return cluster
 
 
-def test_one_broker_alone_has_nobody_to_share_with() -> None:
+def test_a_single_broker_has_no_plan() -> None:
     planned = _loaded().plan()
     assert not planned.moves
     assert not planned.holding_back
 
 
-def test_two_brokers_join_under_load_and_one_plan_makes_all_three_even() -> None:
+def test_one_plan_balances_two_new_brokers_under_load() -> None:
     cluster = _loaded()
     cluster.brokers += [2, 3]
     planned = cluster.plan()
-    assert len(planned.moves) == 8, "nothing moves twice, and no more than has to"
+    assert len(planned.moves) == 8, "no partition moves twice, and no unnecessary one moves"
     cluster.carry_out(planned)
     assert Counter(cluster.at.values()) == {1: 4, 2: 4, 3: 4}
     assert not cluster.plan().moves
 
 
-def test_a_broker_that_joins_many_gets_its_share_although_nobody_is_far_above_the_mean() -> None:
+def test_a_new_broker_among_many_gets_its_share_although_no_broker_is_far_above_the_mean() -> None:
     cluster = Cluster(list(range(10)))
     for broker in range(9):
         cluster.add(broker, 10, Traffic(1.0 * MB, 0))
@@ -54,18 +54,18 @@ def test_a_broker_that_joins_many_gets_its_share_although_nobody_is_far_above_th
     assert all(sum(at == broker for at in cluster.at.values()) >= 9 for broker in range(9))
 
 
-def test_when_a_broker_left_those_who_remain_become_even() -> None:
+def test_the_remaining_brokers_are_balanced_after_one_left() -> None:
     cluster = Cluster([1, 2, 3])
     for broker in (1, 2, 3):
         cluster.add(broker, 6, Traffic(2.0 * MB, 1.0 * MB))
     cluster.brokers.remove(3)
     for number in [number for number, at in cluster.at.items() if at == 3]:
-        cluster.at[number] = 1  # wherever the failover put them
+        cluster.at[number] = 1  # wherever the failover placed them
     cluster.rest()
     assert abs(cluster.shares("traffic-in")[0] - 18.0 * MB) <= 2.0 * MB
 
 
-def test_the_busy_ones_are_spread_before_the_idle_ones() -> None:
+def test_busy_partitions_are_spread_before_idle_ones() -> None:
     cluster = Cluster([1, 2])
     cluster.add(1, 500)
     cluster.add(1, 4, Traffic(3.0 * MB, 0))
@@ -80,17 +80,17 @@ def test_the_busy_ones_are_spread_before_the_idle_ones() -> None:
     assert abs(cluster.shares("partitions")[0] - 252) <= 26
 
 
-def test_traffic_out_counts_by_itself() -> None:
+def test_outgoing_traffic_is_balanced_separately() -> None:
     cluster = Cluster([1, 2])
     cluster.add(1, 4, Traffic(1.0 * MB, 9.0 * MB))
     cluster.add(2, 4, Traffic(1.0 * MB, 0.0))
     cluster.rest()
     assert cluster.shares("traffic-out") == [18.0 * MB, 18.0 * MB]
-    assert cluster.shares("traffic-in") == [4.0 * MB, 4.0 * MB], "for each that went one came back"
+    assert cluster.shares("traffic-in") == [4.0 * MB, 4.0 * MB], "one returned for each that moved away"
     assert len(cluster.moves) == 4
 
 
-def test_what_is_small_in_bytes_is_not_uneven() -> None:
+def test_differences_of_few_bytes_are_ignored() -> None:
     cluster = Cluster([1, 2])
     cluster.add(1, 2, Traffic(100_000.0, 100_000.0))
     cluster.add(2, 2)
@@ -98,7 +98,7 @@ def test_what_is_small_in_bytes_is_not_uneven() -> None:
     assert not cluster.plan().holding_back
 
 
-def test_a_partition_that_carries_it_all_stays_and_the_plan_says_why() -> None:
+def test_a_partition_with_most_of_the_load_stays_and_the_plan_gives_the_reason() -> None:
     cluster = Cluster([1, 2])
     cluster.add(1, 1, Traffic(40.0 * MB, 0))
     cluster.add(2, 1)
@@ -109,7 +109,7 @@ def test_a_partition_that_carries_it_all_stays_and_the_plan_says_why() -> None:
     )
 
 
-def test_small_ones_move_away_from_the_one_that_cannot_be_split() -> None:
+def test_small_partitions_move_away_from_an_indivisible_one() -> None:
     cluster = Cluster([1, 2])
     cluster.add(1, 1, Traffic(40.0 * MB, 0))
     cluster.add(1, 3, Traffic(2.0 * MB, 0))
@@ -118,7 +118,7 @@ def test_small_ones_move_away_from_the_one_that_cannot_be_split() -> None:
     assert [cluster.at[number] for number in (1, 2, 3)] == [2, 2, 2]
 
 
-def test_coordinators_stay_while_anything_else_can_move() -> None:
+def test_coordinators_stay_while_other_partitions_can_move() -> None:
     cluster = Cluster([1, 2])
     cluster.add(1, 10, Traffic(1.0 * MB, 0), internal=True)
     cluster.add(1, 10, Traffic(1.0 * MB, 0))
@@ -127,16 +127,16 @@ def test_coordinators_stay_while_anything_else_can_move() -> None:
     assert abs(cluster.shares("traffic-in")[0] - 10.0 * MB) <= 1.0 * MB
 
 
-def test_coordinators_move_when_nothing_else_would_help() -> None:
+def test_coordinators_move_when_no_other_partition_helps() -> None:
     cluster = Cluster([1, 2])
     cluster.add(1, 50, internal=True)
     cluster.add(1, 2)
     cluster.rest()
     assert abs(cluster.shares("partitions")[0] - 26) <= 3
-    assert cluster.at[50] == cluster.at[51] == 2, "the others went first"
+    assert cluster.at[50] == cluster.at[51] == 2, "the others moved first"
 
 
-def test_moves_under_way_count_against_the_bound() -> None:
+def test_moves_in_progress_count_against_the_limit() -> None:
     cluster = _loaded(partitions=200)
     cluster.brokers.append(2)
     cluster_load = in_flight(cluster.cluster_load(), 60)
@@ -145,7 +145,7 @@ def test_moves_under_way_count_against_the_bound() -> None:
     assert "64 moves are under way" in planned.holding_back
 
 
-def test_partitions_that_moved_lately_stay() -> None:
+def test_recently_moved_partitions_stay() -> None:
     cluster = _loaded(partitions=4)
     cluster.brokers.append(2)
     cluster.cooling = set(range(4))
@@ -154,16 +154,16 @@ def test_partitions_that_moved_lately_stay() -> None:
     assert "4 partitions with traffic moved lately" in planned.holding_back
 
 
-def test_brokers_that_just_gave_or_got_something_are_not_judged_by_traffic() -> None:
+def test_brokers_of_a_recent_move_are_not_balanced_by_traffic() -> None:
     cluster = _loaded(partitions=4)
     cluster.brokers.append(2)
     cluster.cool_brokers = {2: 3_000}
     planned = cluster.plan()
-    assert {move.goal for move in planned.moves} == {"partitions"}, "which is counted, not measured"
+    assert {move.goal for move in planned.moves} == {"partitions"}, "counted without a measurement"
     assert planned.holding_back.startswith("traffic-in: ") or not planned.holding_back
 
 
-def test_nothing_moves_on_what_is_not_known() -> None:
+def test_unknown_loads_cause_no_move() -> None:
     cluster = _loaded()
     cluster.brokers.append(2)
     planned = plan(replace(cluster.cluster_load(), unknown="no reports"), GOALS, LIMITS)
@@ -171,7 +171,7 @@ def test_nothing_moves_on_what_is_not_known() -> None:
     assert planned.holding_back == ("traffic-in: no reports; traffic-out: no reports; partitions: no reports")
 
 
-def test_every_move_says_why_with_figures_and_briefly() -> None:
+def test_every_move_has_a_short_reason_with_figures() -> None:
     cluster = _loaded()
     cluster.brokers.append(2)
     reasons = [move.reason for move in cluster.plan().moves]
@@ -198,7 +198,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @settings(max_examples=150, deadline=None)
 @given(clusters(), st.integers(1, 64))
-def test_plans_come_to_rest_and_no_step_makes_anything_worse(cluster: Cluster, bound: int) -> None:
+def test_plans_terminate_and_no_step_increases_the_imbalance(cluster: Cluster, bound: int) -> None:
     limits = Limits(20, bound)
     before, seen = distances(cluster.cluster_load()), worst(cluster.cluster_load())
     for _ in range(200):
@@ -231,8 +231,10 @@ def test_equal_loads_give_equal_plans(cluster: Cluster) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 5), st.integers(6, 60))
-def test_noise_does_not_keep_partitions_on_the_road(seed: int, brokers: int, partitions: int) -> None:
-    """Rates that jump by a tenth in both directions at every look, without cool-downs: what has been made even stays where it is."""
+def test_noise_causes_no_moves(seed: int, brokers: int, partitions: int) -> None:
+    """Rates vary by a tenth in both directions at every step, without cool-downs: balanced
+    partitions stay.
+    """
     chance = random.Random(seed)
     cluster = Cluster(list(range(brokers)))
     for _ in range(partitions):
@@ -248,10 +250,10 @@ def test_noise_does_not_keep_partitions_on_the_road(seed: int, brokers: int, par
         cluster.carry_out(cluster.plan(noise()))
     times = Counter(number for number, _, _ in cluster.moves)
     assert max(times.values(), default=0) <= 8
-    assert len(cluster.moves) - settled <= 12, "in a hundred looks"
+    assert len(cluster.moves) - settled <= 12, "in a hundred steps"
 
 
-def test_a_large_cluster_is_planned_within_its_bounds() -> None:
+def test_a_large_cluster_is_planned_within_its_limits() -> None:
     cluster = Cluster(list(range(40)))
     chance = random.Random(5)
     for _ in range(2_000):
@@ -264,7 +266,7 @@ def test_a_large_cluster_is_planned_within_its_bounds() -> None:
     assert min(cluster.shares("traffic-in")) >= 0.8 * mean
 
 
-def test_keys_are_what_orders_equals() -> None:
+def test_keys_order_equal_loads() -> None:
     cluster = _loaded(partitions=2)
     cluster.brokers.append(2)
     assert [move.partition.key for move in cluster.plan().moves] == [key(0)]

@@ -1,4 +1,6 @@
-"""Balancing in a world of three real controllers and brokers that come, carry load, and go; in virtual time."""
+"""Balancing with three real controllers and brokers that join, carry load, and leave; in virtual
+time.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,22 @@ from services.controller.tests.quorum_world import ADDRESSES, Clients
 
 SETTINGS = ControllerSettings(session_timeout_ms=2_000, progress_interval_ms=200)
 SOON = replace(SETTINGS, balance=BalanceSettings(balance_scale_down_ms=60_000))
-"""Fewer brokers are wanted after a minute, not after ten: three controllers that wait in virtual time are real work."""
+"""Fewer brokers are wanted after one minute instead of ten, because waiting in virtual time costs
+CPU for three controllers."""
 MB = 1_000_000
 
 
 class LoadedWorld(MovesWorld):
-    """Brokers that report, every second, the traffic of what they lead; it is what producers and consumers do, wherever partitions are."""
+    """Brokers that report the traffic of their partitions every second. Clients cause the same
+    traffic wherever partitions are.
+    """
 
     def __init__(self, seed: int, brokers: int = 3, settings: ControllerSettings = SETTINGS) -> None:
         self.rates: dict[int, tuple[int, int]] = {}
         """Bytes per second in and out of a partition."""
         self.noise = 0.1
         self.began: list[tuple[int, int, int]] = []
-        """Moves of the balancer as the image showed them: partition, from, to."""
+        """Moves of the balancer seen in the image: partition, from, to."""
         super().__init__(seed, brokers=0, settings=settings)
         self.brokers = [MovingBroker(number) for number in range(brokers)]
         self.processes = [
@@ -78,7 +83,7 @@ class LoadedWorld(MovesWorld):
         await asyncio.Event().wait()
 
     async def begin_with(self, brokers: int, partitions: int) -> None:
-        """So many brokers run, and lead a topic of so many partitions."""
+        """Run this many brokers that lead a topic of this many partitions."""
         for name, process in self.world.simulation.processes.items():
             if not name.startswith("b") or int(name[1:]) < brokers:
                 process.start()
@@ -103,7 +108,7 @@ class LoadedWorld(MovesWorld):
         await self.tool.pause_balancer(paused, timeout_s=5)
 
     def carried(self) -> dict[int, int]:
-        """Bytes in per second of each broker, as things are."""
+        """Current bytes in per second of each broker."""
         carried: Counter[int] = Counter()
         for row in self.image[PARTITIONS]:
             carried[row.leader_id & 0xFFFF] += self.rates.get(row.partition, (0, 0))[0]
@@ -117,7 +122,7 @@ class LoadedWorld(MovesWorld):
         )
 
     def gauges(self, name: str) -> dict[tuple[str, ...], float]:
-        """The largest of the controllers, as a monitoring system takes it."""
+        """The maximum over the controllers, as a monitoring system computes it."""
         found: dict[tuple[str, ...], float] = {}
         for process in self.world.controllers.values():
             if process.runtime is not None:
@@ -148,7 +153,7 @@ def tell(
     world.world.simulation.run(story(world))
 
 
-def test_from_one_broker_to_three_under_load_and_back_to_one() -> None:
+def test_one_broker_to_three_under_load_and_back_to_one() -> None:
     async def story(world: LoadedWorld) -> None:
         await world.begin_with(1, partitions=30)
         world.rates = dict.fromkeys(range(30), (1 * MB, 2 * MB))
@@ -165,14 +170,14 @@ def test_from_one_broker_to_three_under_load_and_back_to_one() -> None:
         assert world.is_even(3)
         assert len(world.began) == moves, "it rests"
         assert max(Counter(partition for partition, _, _ in world.began).values()) <= 2
-        assert all(source == 0 or target == 2 for _, source, target in world.began), "none went back"
+        assert all(source == 0 or target == 2 for _, source, target in world.began), "no partition moved back"
 
         for number in (2, 1):
             leaver = world.brokers[number]
             await world.brokers[0].do(set_drain=wire.SetDrain(node_id=leaver.node_id, draining=True))
             await world.until(lambda number=number: number not in world.carried())
             await asyncio.sleep(10)
-            assert number not in world.carried(), "who drains gets nothing"
+            assert number not in world.carried(), "a draining broker gets nothing"
             await leaver.do(leave_cluster=wire.LeaveCluster())
             world.processes[number].crash()
             await world.until(lambda number=number: world.is_even(number), timeout_s=30)
@@ -180,7 +185,7 @@ def test_from_one_broker_to_three_under_load_and_back_to_one() -> None:
     tell(story)
 
 
-def test_unequal_partitions_become_even_brokers_and_every_move_is_explained() -> None:
+def test_unequal_partitions_are_balanced_and_every_move_is_explained() -> None:
     async def story(world: LoadedWorld) -> None:
         await world.begin_with(1, partitions=60)
         world.rates = {0: (5 * MB, 4 * MB), 1: (4 * MB, 5 * MB), 2: (3 * MB, 6 * MB)} | dict.fromkeys(
@@ -207,7 +212,7 @@ def test_unequal_partitions_become_even_brokers_and_every_move_is_explained() ->
     tell(story, seed=2)
 
 
-def test_told_to_keep_still_it_says_what_it_would_do_and_does_it_when_told_to_go_on() -> None:
+def test_a_paused_balancer_explains_its_plan_and_executes_it_when_resumed() -> None:
     async def story(world: LoadedWorld) -> None:
         await world.begin_with(1, partitions=12)
         world.rates = dict.fromkeys(range(12), (1 * MB, 1 * MB))
@@ -227,7 +232,7 @@ def test_told_to_keep_still_it_says_what_it_would_do_and_does_it_when_told_to_go
     tell(story, seed=3)
 
 
-def test_a_new_leader_first_listens_and_then_goes_on() -> None:
+def test_a_new_leader_waits_for_reports_and_then_continues() -> None:
     async def story(world: LoadedWorld) -> None:
         await world.begin_with(1, partitions=12)
         world.rates = dict.fromkeys(range(12), (1 * MB, 1 * MB))
@@ -250,7 +255,7 @@ def test_a_new_leader_first_listens_and_then_goes_on() -> None:
     tell(story, seed=4)
 
 
-def test_without_load_nothing_is_written_and_nobody_is_wanted_more() -> None:
+def test_without_load_nothing_is_written_and_no_broker_is_added() -> None:
     async def story(world: LoadedWorld) -> None:
         await world.begin_with(3, partitions=9)
         await asyncio.sleep(10)
@@ -266,7 +271,7 @@ def test_without_load_nothing_is_written_and_nobody_is_wanted_more() -> None:
     tell(story, seed=5, settings=SOON)
 
 
-def test_autoscalers_see_a_load_between_zero_and_one_and_how_many_brokers_would_do() -> None:
+def test_autoscalers_see_a_load_between_zero_and_one_and_the_number_of_brokers() -> None:
     async def story(world: LoadedWorld) -> None:
         await world.begin_with(2, partitions=8)
         world.rates = dict.fromkeys(range(8), (25 * MB, 0))  # 200 MB/s of 105 for each broker
@@ -285,7 +290,7 @@ def test_autoscalers_see_a_load_between_zero_and_one_and_how_many_brokers_would_
     tell(story, seed=6, brokers=2, settings=SOON)
 
 
-def test_a_broker_that_falls_silent_about_its_load_stops_the_balancer_and_is_named() -> None:
+def test_a_broker_without_load_reports_stops_the_balancer_and_is_named() -> None:
     async def story(world: LoadedWorld) -> None:
         await world.begin_with(1, partitions=12)
         world.rates = dict.fromkeys(range(12), (1 * MB, 1 * MB))

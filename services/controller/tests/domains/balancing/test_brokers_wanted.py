@@ -1,4 +1,4 @@
-"""The number that an autoscaler follows: it rises when the need lasts, falls late, and does not flap."""
+"""The metric for autoscalers: it rises when the need lasts, falls late, and does not oscillate."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_rises_when_the_need_lasts_and_falls_after_the_window() -> None:
     wanted.begin(1, 0)
     for second in range(15):
         wanted.need(3, second * SECOND_NS)
-        assert wanted.count == 1, "a moment is no need"
+        assert wanted.count == 1, "a short need does not count"
     wanted.need(3, 16 * SECOND_NS)
     assert wanted.count == 3
     for second in range(20, 600, 5):
@@ -56,13 +56,13 @@ def test_it_rises_when_the_need_lasts_and_falls_after_the_window() -> None:
         assert wanted.count == 3, "a pause stops no broker"
     for second in range(600, 640):
         wanted.need(2, second * SECOND_NS)
-    assert wanted.count == 2, "what was needed meanwhile counts too"
+    assert wanted.count == 2, "the need in between counts too"
     for second in range(640, 1_300):
         wanted.need(1, second * SECOND_NS)
     assert wanted.count == 1
 
 
-def test_brokers_that_start_one_after_the_other_call_for_no_more() -> None:
+def test_the_start_of_brokers_causes_no_further_rise() -> None:
     """Each is busy with its own start for a few seconds."""
     wanted = _wanted()
     wanted.begin(1, 0)
@@ -71,7 +71,7 @@ def test_brokers_that_start_one_after_the_other_call_for_no_more() -> None:
         assert wanted.count == 1
 
 
-def test_a_new_leader_stops_no_broker_because_it_has_heard_nothing_yet() -> None:
+def test_a_new_leader_without_reports_does_not_lower_it() -> None:
     wanted = _wanted()
     assert wanted.count == 0, "it does not lead"
     wanted.begin(5, 0)
@@ -80,10 +80,10 @@ def test_a_new_leader_stops_no_broker_because_it_has_heard_nothing_yet() -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(1, 9)), min_size=1, max_size=200))
-def test_it_is_never_more_than_was_needed_nor_less_than_was_needed_all_the_time(
+def test_it_stays_between_the_minimum_and_the_maximum_need(
     steps: list[tuple[int, int]],
 ) -> None:
-    """Seconds since the step before, brokers needed."""
+    """Seconds since the previous step, needed brokers."""
     wanted, now_ns, history = _wanted(), 0, []
     for seconds, needed in steps:
         now_ns += seconds * SECOND_NS

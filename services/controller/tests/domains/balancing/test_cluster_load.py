@@ -1,4 +1,4 @@
-"""What the balancer sees of a cluster, and when it keeps still whatever it sees."""
+"""The balancer's view of a cluster, and the conditions under which it pauses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Viewer:
-    """A ledger with brokers, and what the balancer makes of it."""
+    """A ledger with brokers, and the balancer's view of it."""
 
     def __init__(
         self, *, brokers: int = 3, partitions: int = 6, settings: BalanceSettings | None = None
@@ -96,7 +96,7 @@ class Viewer:
         self.recent.moved(begun, self.now_ns)
 
     def log(self, caller: Caller) -> None:
-        """The broker has its log in the store, and did not open it yet."""
+        """The broker has an object WAL and did not open it yet."""
         self.apply(
             node_registered=records_pb2.NodeRegistered(
                 node_id=caller.node_id,
@@ -116,7 +116,7 @@ def viewer() -> Viewer:
     return Viewer()
 
 
-def test_live_brokers_that_stay_and_have_started_take_part(viewer: Viewer) -> None:
+def test_live_started_brokers_that_stay_take_part(viewer: Viewer) -> None:
     assert viewer.taking_part() == [0, 1, 2]
     viewer.apply(
         node_drain_set=records_pb2.NodeDrainSet(
@@ -134,7 +134,7 @@ def test_live_brokers_that_stay_and_have_started_take_part(viewer: Viewer) -> No
     assert viewer.taking_part() == [2, 3]
 
 
-def test_a_broker_with_its_log_in_the_store_takes_part_once_that_is_open(viewer: Viewer) -> None:
+def test_a_broker_with_an_object_wal_takes_part_after_it_opened_the_log(viewer: Viewer) -> None:
     caller = viewer.callers[2]
     viewer.log(caller)
     assert viewer.taking_part() == [0, 1]
@@ -142,7 +142,7 @@ def test_a_broker_with_its_log_in_the_store_takes_part_once_that_is_open(viewer:
     assert viewer.taking_part() == [0, 1, 2]
 
 
-def test_what_is_on_its_way_counts_where_it_goes_and_stays_on_its_way(viewer: Viewer) -> None:
+def test_moves_in_progress_count_at_their_target_and_are_not_changed(viewer: Viewer) -> None:
     source = next(each for each in viewer.callers if each.node_id == viewer.leader(0))
     target = next(each for each in viewer.callers if each is not source)
     viewer.report(source, {0: 5_000_000})
@@ -156,7 +156,7 @@ def test_what_is_on_its_way_counts_where_it_goes_and_stays_on_its_way(viewer: Vi
     assert viewer.movable(0) is None
 
 
-def test_cool_downs_end_with_time_and_the_balancers_own_also_when_brokers_come_or_go(viewer: Viewer) -> None:
+def test_cool_downs_end_with_time_and_the_balancers_own_also_when_brokers_change(viewer: Viewer) -> None:
     for number, cause in ((0, records_pb2.MOVE_CAUSE_BALANCE), (1, records_pb2.MOVE_CAUSE_REQUEST)):
         target = next(each for each in viewer.callers if each.node_id != viewer.leader(number))
         viewer.move(number, target, cause)
@@ -169,7 +169,7 @@ def test_cool_downs_end_with_time_and_the_balancers_own_also_when_brokers_come_o
     assert viewer.movable(1) is None
     viewer.recent.release()
     assert viewer.movable(0) is not None
-    assert viewer.movable(1) is None, "somebody wants it there"
+    assert viewer.movable(1) is None, "an operator moved it there"
     viewer.now_ns += 30 * SECOND_NS
     assert viewer.movable(1) is not None
     viewer.recent.drop_expired(viewer.now_ns)
@@ -177,7 +177,7 @@ def test_cool_downs_end_with_time_and_the_balancers_own_also_when_brokers_come_o
     assert not viewer.recent._brokers
 
 
-def test_what_a_drain_moved_may_move_on_at_once(viewer: Viewer) -> None:
+def test_partitions_moved_by_a_drain_have_no_cool_down(viewer: Viewer) -> None:
     target = next(each for each in viewer.callers if each.node_id != viewer.leader(0))
     viewer.move(0, target, records_pb2.MOVE_CAUSE_DRAIN)
     viewer.apply(
@@ -186,7 +186,7 @@ def test_what_a_drain_moved_may_move_on_at_once(viewer: Viewer) -> None:
     assert viewer.movable(0) is not None
 
 
-def test_of_idle_partitions_as_many_are_looked_at_as_may_move_and_coordinators_last() -> None:
+def test_idle_partitions_are_read_up_to_the_move_limit_with_coordinators_last() -> None:
     viewer = Viewer(brokers=1, partitions=6, settings=BalanceSettings(balance_moves_in_flight_max=8))
     viewer.create("__consumer_offsets", 50)
     movable = viewer.measure_load().movable
@@ -194,7 +194,7 @@ def test_of_idle_partitions_as_many_are_looked_at_as_may_move_and_coordinators_l
     assert sum(each.internal for each in movable) == 2
 
 
-def test_a_broker_that_had_traffic_and_went_silent_about_it_is_named(viewer: Viewer) -> None:
+def test_a_broker_that_stopped_reporting_its_traffic_is_named(viewer: Viewer) -> None:
     viewer.report(viewer.callers[0], {0: 1_000})
     assert not viewer.measure_load().unknown
     viewer.now_ns += 16 * SECOND_NS
@@ -204,7 +204,7 @@ def test_a_broker_that_had_traffic_and_went_silent_about_it_is_named(viewer: Vie
     )
 
 
-def test_it_keeps_still_when_it_is_told_to_and_while_the_cluster_stops(viewer: Viewer) -> None:
+def test_it_pauses_on_request_and_while_the_cluster_stops(viewer: Viewer) -> None:
     assert reason_to_wait(viewer.sources) == ""
     viewer.apply(balancer_paused=records_pb2.BalancerPaused(paused=True))
     assert "the balancer is paused" in reason_to_wait(viewer.sources)
@@ -217,7 +217,7 @@ def test_it_keeps_still_when_it_is_told_to_and_while_the_cluster_stops(viewer: V
     assert reason_to_wait(viewer.sources) == ""
 
 
-def test_it_keeps_still_while_a_broker_fails_over(viewer: Viewer) -> None:
+def test_it_pauses_during_a_failover(viewer: Viewer) -> None:
     dead, other = viewer.callers[2], viewer.callers[0]
     viewer.log(dead)
     epoch = dead.node_epoch + 1
@@ -240,13 +240,13 @@ def test_it_keeps_still_while_a_broker_fails_over(viewer: Viewer) -> None:
     assert reason_to_wait(viewer.sources) == f"a write-ahead log of broker {dead.node_id} is being recovered"
 
 
-def test_a_broker_with_its_log_on_a_disk_that_is_gone_stops_nobody(viewer: Viewer) -> None:
+def test_a_dead_broker_with_a_file_wal_does_not_pause_it(viewer: Viewer) -> None:
     viewer.ledger.suspected = (viewer.callers[2].node_id,)
     assert reason_to_wait(viewer.sources) == ""
     assert viewer.taking_part() == [0, 1]
 
 
-def test_batches_that_begin_moves_are_known_by_their_bytes() -> None:
+def test_batches_that_begin_moves_are_recognised_by_their_bytes() -> None:
     begun = records_pb2.Record(partition_move_begun=records_pb2.PartitionMoveBegun(partition=1))
     batch = records_pb2.RecordBatch(index=1, records=[begun])
     assert MOVE_BEGUN_TAG in batch.SerializeToString(deterministic=True)

@@ -1,4 +1,4 @@
-"""Coverage of a compaction's commit, against offsets counted one by one."""
+"""Coverage check of a compaction's commit, compared with counting individual offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def offsets(pieces: list[Run]) -> Counter[tuple[int, int]]:
 
 
 def disjoint(pieces: list[Run]) -> list[Run]:
-    """Those of the pieces that overlap none before them: what objects of a sound image hold."""
+    """Select pieces without overlaps, as the objects of a valid image have."""
     kept: list[Run] = []
     for piece in pieces:
         if not offsets(kept) & offsets([piece]):
@@ -34,7 +34,7 @@ def disjoint(pieces: list[Run]) -> list[Run]:
 
 
 @given(many, many, starts, st.booleans())
-def test_outputs_pass_exactly_when_they_hold_what_is_wanted_and_nothing_else(
+def test_outputs_pass_exactly_if_they_cover_the_wanted_offsets(
     held: list[Run], made: list[Run], begin: dict[int, int], complete: bool
 ) -> None:
     held = disjoint(held)
@@ -53,7 +53,7 @@ def test_outputs_pass_exactly_when_they_hold_what_is_wanted_and_nothing_else(
 
 
 @given(many, starts)
-def test_any_cut_of_what_is_wanted_passes(held: list[Run], begin: dict[int, int]) -> None:
+def test_any_division_of_the_wanted_offsets_passes(held: list[Run], begin: dict[int, int]) -> None:
     held = disjoint(held)
     cut = [(stream, offset, offset + 1) for stream, offset in offsets(live(joined(held), begin.get))]
     for made in (held, cut, live(joined(held), begin.get)):
@@ -66,7 +66,7 @@ def test_any_cut_of_what_is_wanted_passes(held: list[Run], begin: dict[int, int]
 
 
 @given(many)
-def test_neighbours_are_made_one(pieces: list[Run]) -> None:
+def test_adjacent_ranges_are_merged(pieces: list[Run]) -> None:
     pieces = disjoint(pieces)
     made = joined(pieces)
     assert offsets(made) == offsets(pieces)

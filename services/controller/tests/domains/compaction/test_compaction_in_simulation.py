@@ -1,4 +1,6 @@
-"""Workers that die and pause beside controllers that fail over, while a broker uploads and trims: nothing is lost, nothing is held twice, and it ends."""
+"""Compaction workers that crash and pause, with controllers that fail over and a broker that
+uploads and trims: nothing is lost or duplicated, and compaction ends.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ class Uploader:
 
     @property
     def image(self) -> MetadataImage | None:
-        """As it follows the cluster; a snapshot replaces the object. None before the start."""
+        """The broker's followed image; a snapshot replaces the object. None before the start."""
         return None if self._clients is None else self._clients.subscription.image
 
     async def run(self, clients: Clients) -> None:
@@ -89,7 +91,7 @@ class Uploader:
 
 
 class Compactor:
-    """A worker without a store: it copies offsets."""
+    """A worker without a store that copies offsets."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -139,7 +141,7 @@ async def prepare(clients: Clients, count: int) -> list[int]:
 
 
 def held_runs(image: MetadataImage, task: wire.CompactionGranted) -> list[Run] | None:
-    """What is wanted of the sources; None when the image does not know one any more."""
+    """Live ranges of the sources; None if the image lacks one of them."""
     starts = {each.stream_id: each.start_offset for each in task.streams}
     pieces: list[Run] = []
     for source in task.sources:
@@ -167,7 +169,7 @@ def require_all_found(image: MetadataImage) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whoever_dies_nothing_is_lost_and_compaction_comes_to_an_end(seed: int) -> None:
+def test_crashes_lose_nothing_and_compaction_ends(seed: int) -> None:
     world = QuorumWorld(seed, EAGER)
     uploader, workers = Uploader(), [Compactor(), Compactor()]
     world.node("broker", uploader.run)
@@ -204,7 +206,7 @@ def test_whoever_dies_nothing_is_lost_and_compaction_comes_to_an_end(seed: int) 
     assert outcomes["RESULT_STALE_PLAN"] == 0
 
 
-def test_what_is_read_under_a_lease_outlives_its_destruction_and_the_leader() -> None:
+def test_data_read_under_a_lease_outlives_its_destruction_and_the_leader() -> None:
     world = QuorumWorld(7, replace(EAGER, session_timeout_ms=2_000))
     uploader = Uploader()
     world.node("broker", uploader.run)

@@ -1,4 +1,6 @@
-"""What is offered: full tasks first, each byte about once, a bounded look however much there is, and in the end nothing more."""
+"""Offered tasks: full ones first, each byte about once, a limited search over any number of
+objects, and an end.
+"""
 
 from __future__ import annotations
 
@@ -63,19 +65,19 @@ def chosen(objects: list[SetObject]) -> list[int]:
     return [each.row.object_id for each in fullest_tier(objects, BOUNDS, DEFAULTS)]
 
 
-def test_uploads_wait_until_they_fill_half_a_task_or_until_somebody_waited_long_enough() -> None:
+def test_uploads_wait_for_half_a_task_or_for_the_patience() -> None:
     assert chosen(uploaded(7)) == []
     assert chosen(uploaded(8)) == list(range(8))
     assert chosen(uploaded(40)) == list(range(16)), "the oldest, as many as fit"
     assert chosen(uploaded(2, age_ms=300_000)) == [0, 1]
-    assert chosen(uploaded(1, age_ms=300_000)) == [], "one alone gains nothing"
+    assert chosen(uploaded(1, age_ms=300_000)) == [], "a single object gains nothing"
     assert chosen(uploaded(40, age_ms=59_999)) == [], "too young"
 
 
-def test_what_was_compacted_is_joined_only_with_several_of_its_own_size() -> None:
+def test_compacted_objects_are_joined_only_with_several_of_similar_size() -> None:
     assert chosen(compacted(7, 50 * MIB)) == []
     assert chosen(compacted(8, 50 * MIB)) == list(range(8))
-    assert chosen(compacted(9, 600 * MIB)) == [], "they are as large as they get"
+    assert chosen(compacted(9, 600 * MIB)) == [], "they have the maximum size"
     assert chosen([*compacted(7, 50 * MIB), *compacted(7, 2 * MIB)]) == []
 
 
@@ -84,7 +86,7 @@ def test_an_old_set_object_is_split_even_alone() -> None:
     assert overdue([*old, *uploaded(3)], BOUNDS, DEFAULTS) == old
     assert overdue(old, BOUNDS._replace(source_bytes_max=MIB), DEFAULTS) == []
     larger = [SetObject(row(9, 2_000 * MIB, 7_200_000), 7_000, False)]
-    assert overdue([*larger, *old], BOUNDS, DEFAULTS) == old, "it holds up nobody behind it"
+    assert overdue([*larger, *old], BOUNDS, DEFAULTS) == old, "it does not block later objects"
 
 
 def stream_objects(
@@ -103,18 +105,18 @@ def run_of(objects: list[StreamObject]) -> list[int]:
     return [each.row.object_id for each in longest_run(objects, BOUNDS, DEFAULTS)]
 
 
-def test_stream_objects_are_joined_with_neighbours_of_about_their_size() -> None:
+def test_stream_objects_are_joined_with_adjacent_ones_of_similar_size() -> None:
     assert run_of(stream_objects([8 * MIB] * 7)) == []
     assert run_of(stream_objects([8 * MIB] * 9)) == list(range(9))
     assert run_of(stream_objects([8 * MIB] * 20, gap_before=9)) == list(range(9, 20))
     assert run_of(stream_objects([600 * MIB] * 9)) == []
     assert run_of(stream_objects([8 * MIB] * 8 + [600 * MIB] + [8 * MIB] * 9)) == list(range(9, 18))
-    assert run_of(stream_objects([400 * MIB] + [MIB] * 8)) == [], "the large one would be copied for little"
+    assert run_of(stream_objects([400 * MIB] + [MIB] * 8)) == [], "copying the large one gains little"
     assert run_of(stream_objects([8 * MIB] * 2, age_ms=3_600_000)) == [0, 1]
     assert run_of(stream_objects([8 * MIB, MIB], age_ms=3_600_000)) == []
 
 
-def test_benefit_is_metadata_and_calls_saved_for_each_byte_copied_and_grows_with_age() -> None:
+def test_the_benefit_is_the_saving_per_copied_byte_and_grows_with_age() -> None:
     rows = [row(1, 64 * MIB)]
     small = score(1_000, 10, rows, BOUNDS, 300_000)
     assert score(2_000, 20, rows, BOUNDS, 300_000) == pytest.approx(2 * small)
@@ -135,7 +137,7 @@ def crowded(ledger: Ledger, uploads: int, streams: int = 2) -> list[int]:
     return ids
 
 
-def test_a_look_at_very_many_objects_reaches_all_of_them_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_over_many_objects_reaches_all_of_them_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offering, "SET_OBJECTS_PER_SEARCH", 8)
     monkeypatch.setattr(offering, "WINDOW_ROWS_MIN", 2)
     ledger = eager_ledger(replace(EAGER, compaction_sources_max=4, compaction_fan_in=4))
@@ -148,7 +150,7 @@ def test_a_look_at_very_many_objects_reaches_all_of_them_in_turn(monkeypatch: py
     assert len(seen) == len(set(seen)) == 30, "each once"
 
 
-def test_tasks_are_as_wide_as_streams_and_ranges_allow() -> None:
+def test_tasks_are_limited_by_streams_and_ranges() -> None:
     ledger = eager_ledger(replace(EAGER, compaction_ranges_max=10))
     crowded(ledger, 6, streams=4)
     assert len(Worker(ledger).lease().sources) == 2
@@ -163,7 +165,7 @@ def test_tasks_are_as_wide_as_streams_and_ranges_allow() -> None:
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_compaction_comes_to_an_end_and_every_offset_is_found(
+def test_compaction_ends_and_every_offset_is_found(
     uploads: list[list[int]], sources_max: int, split: bool
 ) -> None:
     ledger = eager_ledger(replace(EAGER, compaction_sources_max=sources_max, compaction_survey_interval_ms=1))
@@ -194,7 +196,7 @@ def test_compaction_comes_to_an_end_and_every_offset_is_found(
     assert not list(ledger.image[COMPACTIONS])
 
 
-def test_a_survey_counts_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survey_counts_all_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "ROWS_PER_STEP", 3)
     ledger = eager_ledger()
     crowded(ledger, 5)

@@ -1,4 +1,4 @@
-"""Compaction tasks: two workers, a dead one, stale plans, lost answers, trims and deletions in between."""
+"""Compaction tasks with two workers: crashes, stale plans, lost answers, trims and deletions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STREAM_OBJECTS = records_pb2.COMPACTION_KIND_STREAM_OBJECTS
 
 
 class Cluster:
-    """A broker with two streams, of which it uploaded six times a piece each into set objects."""
+    """A broker with two streams, with six uploads of a piece of each into set objects."""
 
     def __init__(self, ledger: Ledger, uploads: int = 6) -> None:
         self.ledger = ledger
@@ -67,7 +67,7 @@ def cluster() -> Cluster:
     return Cluster(eager_ledger())
 
 
-def test_set_objects_become_one_and_every_offset_is_found_as_before(cluster: Cluster) -> None:
+def test_set_objects_are_joined_and_every_offset_is_still_found(cluster: Cluster) -> None:
     task = cluster.worker.lease()
     assert (task.kind, task.node_id, task.stream_id, task.token) == (
         SET_OBJECTS,
@@ -110,13 +110,13 @@ def test_two_workers_never_share_an_object(cluster: Cluster) -> None:
     require_all_found(cluster.ledger)
 
 
-def test_what_is_proposed_and_not_committed_is_not_offered_twice(cluster: Cluster) -> None:
+def test_a_proposed_uncommitted_task_is_not_offered_again(cluster: Cluster) -> None:
     cluster.ledger.hold = True
     cluster.worker.lease()
     assert Worker(cluster.ledger, 501).finds_nothing()
 
 
-def test_a_worker_that_is_too_late_loses_its_task_to_the_next_that_asks(cluster: Cluster) -> None:
+def test_an_expired_task_goes_to_the_next_worker(cluster: Cluster) -> None:
     other = Worker(cluster.ledger, 501)
     task = cluster.worker.lease(ttl_ms=1_000)
     assert other.finds_nothing()
@@ -135,14 +135,14 @@ def test_a_worker_that_is_too_late_loses_its_task_to_the_next_that_asks(cluster:
     require_all_found(cluster.ledger)
 
 
-def test_a_paused_worker_that_nobody_replaced_may_finish(cluster: Cluster) -> None:
+def test_a_paused_worker_that_was_not_replaced_may_finish(cluster: Cluster) -> None:
     task = cluster.worker.lease(ttl_ms=1_000)
     body = cluster.worker.plan(task)
     cluster.ledger.now_ms += 30_000
     assert cluster.worker.commit(body) == DONE
 
 
-def test_a_dead_workers_task_is_offered_at_once(cluster: Cluster) -> None:
+def test_a_dead_workers_task_is_offered_immediately(cluster: Cluster) -> None:
     other = Worker(cluster.ledger, 501)
     task = cluster.worker.lease()
     body = cluster.worker.plan(task)
@@ -155,7 +155,7 @@ def test_a_dead_workers_task_is_offered_at_once(cluster: Cluster) -> None:
     assert restarted.commit(body) == FENCED
 
 
-def test_a_lost_answer_is_answered_again_and_changes_nothing(cluster: Cluster) -> None:
+def test_a_repeated_request_gets_the_same_answer_and_changes_nothing(cluster: Cluster) -> None:
     task = cluster.worker.lease()
     body = cluster.worker.plan(task)
     assert cluster.worker.commit(body) == DONE
@@ -163,10 +163,10 @@ def test_a_lost_answer_is_answered_again_and_changes_nothing(cluster: Cluster) -
     assert cluster.worker.commit(body) == DONE
     assert cluster.ledger.view.index == before
     other = Worker(cluster.ledger, 501)
-    assert other.commit(body) == FENCED, "another's outputs prove nothing"
+    assert other.commit(body) == FENCED, "outputs of another worker are no proof"
 
 
-def test_a_plan_that_leaves_something_out_changes_nothing(cluster: Cluster) -> None:
+def test_an_incomplete_plan_changes_nothing(cluster: Cluster) -> None:
     worker, task = cluster.worker, cluster.worker.lease()
     one, two = worker.held_runs(task)
     assert one == (cluster.one, 0, 60)
@@ -191,7 +191,7 @@ def test_a_plan_that_leaves_something_out_changes_nothing(cluster: Cluster) -> N
     require_all_found(cluster.ledger)
 
 
-def test_what_was_uploaded_meanwhile_is_in_no_output(cluster: Cluster) -> None:
+def test_data_uploaded_meanwhile_is_in_no_output(cluster: Cluster) -> None:
     worker, task = cluster.worker, cluster.worker.lease()
     cluster.upload()
     runs = [(stream_id, 0, 70) for stream_id in (cluster.one, cluster.two)]
@@ -200,7 +200,7 @@ def test_what_was_uploaded_meanwhile_is_in_no_output(cluster: Cluster) -> None:
     require_all_found(cluster.ledger)
 
 
-def test_what_was_trimmed_meanwhile_may_be_in_the_outputs_or_not(cluster: Cluster) -> None:
+def test_data_trimmed_meanwhile_may_be_in_the_outputs_or_not(cluster: Cluster) -> None:
     worker, task = cluster.worker, cluster.worker.lease()
     before = worker.plan(task)
     cluster.trim(cluster.one, 15)
@@ -214,7 +214,7 @@ def test_what_was_trimmed_meanwhile_may_be_in_the_outputs_or_not(cluster: Cluste
     require_all_found(cluster.ledger)
 
 
-def test_outputs_that_nobody_wants_any_more_are_dropped_at_the_commit(cluster: Cluster) -> None:
+def test_outputs_without_live_data_are_dropped_at_the_commit(cluster: Cluster) -> None:
     worker, task = cluster.worker, cluster.worker.lease()
     body = worker.plan(task, split=True)
     cluster.delete(cluster.one)
@@ -224,7 +224,7 @@ def test_outputs_that_nobody_wants_any_more_are_dropped_at_the_commit(cluster: C
     require_all_found(cluster.ledger)
 
 
-def test_a_piece_of_a_deleted_stream_is_left_out_of_the_set_object(cluster: Cluster) -> None:
+def test_a_piece_of_a_deleted_stream_is_omitted_from_the_set_object(cluster: Cluster) -> None:
     worker, task = cluster.worker, cluster.worker.lease()
     body = worker.plan(task)
     cluster.delete(cluster.two)
@@ -234,7 +234,7 @@ def test_a_piece_of_a_deleted_stream_is_left_out_of_the_set_object(cluster: Clus
     require_all_found(cluster.ledger)
 
 
-def test_when_every_source_is_gone_the_task_is_to_be_forgotten(cluster: Cluster) -> None:
+def test_a_task_without_sources_ends(cluster: Cluster) -> None:
     worker, task = cluster.worker, cluster.worker.lease()
     body = worker.plan(task)
     cluster.delete(cluster.one, cluster.two)
@@ -242,10 +242,10 @@ def test_when_every_source_is_gone_the_task_is_to_be_forgotten(cluster: Cluster)
     assert task.task_id in cluster.ledger.image[COMPACTIONS]
     cluster.ledger.now_ms += 60_001
     assert worker.finds_nothing()
-    assert task.task_id not in cluster.ledger.image[COMPACTIONS], "whoever asks next finds it empty"
+    assert task.task_id not in cluster.ledger.image[COMPACTIONS], "the next request finds it empty"
 
 
-def test_an_offer_made_anew_names_what_is_left(cluster: Cluster) -> None:
+def test_a_repeated_offer_names_the_remaining_sources(cluster: Cluster) -> None:
     task = cluster.worker.lease(ttl_ms=1)
     cluster.trim(cluster.one, 20)
     cluster.trim(cluster.two, 20)
@@ -257,7 +257,7 @@ def test_an_offer_made_anew_names_what_is_left(cluster: Cluster) -> None:
     require_all_found(cluster.ledger)
 
 
-def test_a_task_that_is_given_up_frees_its_sources_and_a_smaller_one_is_offered(cluster: Cluster) -> None:
+def test_a_returned_task_frees_its_sources_and_a_smaller_one_is_offered(cluster: Cluster) -> None:
     task = cluster.worker.lease()
     cluster.worker.end(task)
     cluster.worker.end(task)
@@ -271,7 +271,7 @@ def test_a_task_that_is_given_up_frees_its_sources_and_a_smaller_one_is_offered(
     cluster.worker.end(following)
 
 
-def test_a_task_on_which_workers_die_is_left_alone_after_some(cluster: Cluster) -> None:
+def test_a_task_is_not_offered_after_repeated_crashes_of_workers(cluster: Cluster) -> None:
     for token in range(1, 6):
         assert cluster.worker.lease(ttl_ms=1, source_bytes_max=2_000).token == token
         cluster.ledger.now_ms += 2
@@ -280,7 +280,7 @@ def test_a_task_on_which_workers_die_is_left_alone_after_some(cluster: Cluster) 
     assert cluster.set_objects[0] not in [each.object_id for each in following.sources]
 
 
-def test_a_swap_that_one_batch_cannot_hold_is_refused_by_name() -> None:
+def test_a_swap_too_large_for_one_batch_is_refused() -> None:
     cluster = Cluster(eager_ledger())
     cluster.ledger.settings = replace(cluster.ledger.settings, batch_bytes_max=100)
     task = cluster.worker.lease()
@@ -290,7 +290,7 @@ def test_a_swap_that_one_batch_cannot_hold_is_refused_by_name() -> None:
     assert len(cluster.worker.lease().sources) == 3
 
 
-def test_old_set_objects_are_split_however_small_their_runs_are() -> None:
+def test_old_set_objects_are_split_even_with_small_runs() -> None:
     cluster = Cluster(
         eager_ledger(replace(EAGER, compaction_patience_ms=1 << 30, compaction_force_split_ms=5_000))
     )
@@ -306,7 +306,7 @@ def test_old_set_objects_are_split_however_small_their_runs_are() -> None:
     require_all_found(cluster.ledger)
 
 
-def test_adjacent_stream_objects_of_a_stream_become_one(cluster: Cluster) -> None:
+def test_adjacent_stream_objects_of_a_stream_are_joined(cluster: Cluster) -> None:
     ledger = cluster.ledger
     (stream,) = ledger.create_streams(cluster.broker)
     ledger.open(cluster.broker, stream, 1)
@@ -326,7 +326,7 @@ def test_adjacent_stream_objects_of_a_stream_become_one(cluster: Cluster) -> Non
     require_all_found(ledger)
 
 
-def test_a_gone_nodes_set_objects_are_offered_like_any(cluster: Cluster) -> None:
+def test_set_objects_of_an_unregistered_node_are_offered(cluster: Cluster) -> None:
     cluster.ledger.fence(cluster.broker)
     task = cluster.worker.lease()
     assert task.node_id == cluster.broker.node_id
@@ -347,7 +347,7 @@ def test_sources_of_one_task_are_of_one_node(cluster: Cluster) -> None:
     assert sorted(task.node_id for task in tasks) == sorted((cluster.broker.node_id, other.node_id))
 
 
-def test_outputs_must_be_the_workers_own_and_alive(cluster: Cluster) -> None:
+def test_outputs_must_be_prepared_by_the_worker_and_not_expired(cluster: Cluster) -> None:
     task = cluster.worker.lease()
     body = cluster.worker.plan(task)
     theirs = Worker(cluster.ledger, 501)
@@ -382,14 +382,14 @@ def test_only_compactors_compact(cluster: Cluster) -> None:
         assert ledger.refusal(cluster.worker.caller, lease_compaction=senseless) == "INVALID_REQUEST"
 
 
-def test_as_many_tasks_as_there_may_be() -> None:
+def test_the_number_of_tasks_is_limited() -> None:
     ledger = eager_ledger(replace(EAGER, compaction_tasks_max=1))
     cluster = Cluster(ledger)
     cluster.worker.lease(source_bytes_max=2_000)
     assert cluster.worker.finds_nothing()
 
 
-def test_nothing_young_is_touched_and_little_waits_for_more() -> None:
+def test_young_objects_are_not_compacted_and_few_wait_for_more() -> None:
     settings = replace(EAGER, compaction_settle_ms=10_000, compaction_patience_ms=100_000)
     cluster = Cluster(Ledger(settings=ControllerSettings(compaction=settings)))
     assert cluster.worker.finds_nothing()
@@ -398,8 +398,10 @@ def test_nothing_young_is_touched_and_little_waits_for_more() -> None:
     assert len(cluster.worker.lease(source_bytes_max=8_000).sources) == 6
 
 
-def test_a_task_too_large_for_every_worker_that_asks_is_ended_and_offered_in_parts(cluster: Cluster) -> None:
-    """The worker that could take it died for good. Without an end the task would hold its sources, and its place among the tasks, for ever."""
+def test_a_task_too_large_for_all_asking_workers_ends_and_is_offered_in_parts(cluster: Cluster) -> None:
+    """The worker that could take it exited permanently. Otherwise the task would hold its sources,
+    and its place among the tasks, without limit.
+    """
     ledger = cluster.ledger
     ledger.settings = replace(
         ledger.settings, compaction=replace(ledger.settings.compaction, compaction_tasks_max=1)

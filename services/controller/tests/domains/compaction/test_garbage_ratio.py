@@ -1,4 +1,6 @@
-"""A set object of which most is trimmed is offered alone, and written again without it; one that is still wanted is left in peace."""
+"""A mostly trimmed set object is offered alone and rewritten without the trimmed data; others are
+not.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ from services.controller.tests.ledger import Ledger
 
 RECORDS = 100
 LIGHT = 50
-"""Entries of Meta and Time streams: few bytes, however many."""
+"""Entries of Meta and Time streams, which are few bytes for any number of entries."""
 WORN = replace(EAGER, compaction_patience_ms=1 << 40, compaction_fan_in=1_000)
-"""Nothing is joined: what is offered is offered for its wear."""
+"""Settings with which objects are offered only for their garbage ratio."""
 
 
 def partitions_of_three_streams(ledger: Ledger, partitions: int) -> tuple[Caller, list[int]]:
-    """Meta, Data and Time of each, as brokers create them, one upload of all of them; who uploaded, and the Data streams."""
+    """Create Meta, Data and Time streams of each partition, in one upload; return the uploading
+    node and the Data streams.
+    """
     broker = ledger.register(0)
     meta, data, time = (
         ledger.create_streams(broker, partitions, kind=kind) for kind in ("meta", "log", "time")
@@ -45,13 +49,13 @@ def walk(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("partitions", [5, 500])
-def test_an_object_that_is_kept_by_its_meta_streams_alone_is_written_again(partitions: int) -> None:
+def test_an_object_with_only_live_meta_streams_is_rewritten(partitions: int) -> None:
     ledger = eager_ledger(WORN)
     broker, data = partitions_of_three_streams(ledger, partitions)
     worker = Worker(ledger)
     (row,) = ledger.image[STREAM_SET_OBJECTS]
     walk(ledger)
-    assert worker.finds_nothing(), "all of it is wanted"
+    assert worker.finds_nothing(), "all of it is live"
     trim(ledger, broker, data, RECORDS - 1)
     assert trimmed_share(ledger.view, row, 1_024) == pytest.approx(0.99)
     walk(ledger)
@@ -60,10 +64,10 @@ def test_an_object_that_is_kept_by_its_meta_streams_alone_is_written_again(parti
     assert worker.commit(worker.plan(task)) == DONE
     require_all_found(ledger)
     walk(ledger)
-    assert worker.finds_nothing(), "what was trimmed is gone"
+    assert worker.finds_nothing(), "trimmed data is dropped"
 
 
-def test_a_topic_of_small_records_that_is_kept_does_not_keep_all_others() -> None:
+def test_one_retained_topic_of_small_records_does_not_keep_all_others() -> None:
     ledger = eager_ledger(WORN)
     broker = ledger.register(0)
     *short, kept = ledger.create_streams(broker, 21, kind="log")
@@ -73,11 +77,11 @@ def test_a_topic_of_small_records_that_is_kept_does_not_keep_all_others() -> Non
     trim(ledger, broker, short, 10)
     walk(ledger)
     assert len(ledger.garbage_ratio.mostly_trimmed) == 1, (
-        "twenty of twenty-one pieces are gone, and two hundredths of the offsets"
+        "twenty of twenty-one pieces, with 2 % of the offsets, are trimmed"
     )
 
 
-def test_half_of_an_object_is_not_enough_and_a_stream_that_is_gone_counts_as_trimmed() -> None:
+def test_half_of_an_object_is_not_enough_and_deleted_streams_count_as_trimmed() -> None:
     ledger = eager_ledger(WORN)
     broker, data = partitions_of_three_streams(ledger, 5)
     worker = Worker(ledger)
@@ -90,18 +94,18 @@ def test_half_of_an_object_is_not_enough_and_a_stream_that_is_gone_counts_as_tri
     assert len(worker.lease().streams) == 10
 
 
-def test_what_was_worn_when_it_was_seen_is_looked_at_again_when_it_is_offered() -> None:
+def test_the_ratio_is_checked_again_when_the_object_is_offered() -> None:
     ledger = eager_ledger(WORN)
     broker, data = partitions_of_three_streams(ledger, 5)
     trim(ledger, broker, data, RECORDS - 1)
     walk(ledger)
     first, second = Worker(ledger), Worker(ledger, 501)
     first.lease()
-    assert second.finds_nothing(), "it is at work on already"
+    assert second.finds_nothing(), "already being processed"
     assert not ledger.garbage_ratio.mostly_trimmed
 
 
-def test_a_walk_over_many_objects_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_over_many_objects_is_divided_into_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_ratio, "OBJECTS_PER_STEP", 4)
     ledger = eager_ledger(WORN)
     broker = ledger.register(0)

@@ -1,4 +1,6 @@
-"""Set objects of more streams than fit into one task together: what is offered, and how the widest become narrow."""
+"""Set objects with more streams than fit into one task: which are offered, and how the widest are
+divided.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ SPLIT_MS = 5_000
 def fit(
     *streams: Sequence[int], streams_max: int = 4, alone: int = 4, ranges_max: int = 100, count_min: int = 2
 ) -> list[int]:
-    """Numbers of the objects that come into a task together, each of a range in so many streams."""
+    """Numbers of the objects that share a task; each has one range in this many streams."""
     objects: list[SetObject] = []
     ranges: dict[ObjectId, StreamSetObjectRow] = {}
     for number, ids in enumerate(streams):
@@ -44,28 +46,28 @@ def fit(
 A, B, C = range(3), range(3, 6), range(6, 9)
 
 
-def test_what_does_not_fit_is_passed_over_and_those_behind_it_come_along() -> None:
+def test_an_object_that_does_not_fit_is_skipped_and_later_ones_are_taken() -> None:
     assert fit(A, B, A, B, A) == [0, 2, 4], "uploads of a broker whose streams do not fit into one task"
-    assert fit(A, range(9), A) == [0, 2], "one that is too wide alone"
+    assert fit(A, range(9), A) == [0, 2], "an object that is too wide alone"
     assert fit(A, [3], B, A, [0, 3]) == [0, 1, 3, 4]
 
 
-def test_one_that_fits_beside_nobody_does_not_keep_the_others_from_each_other() -> None:
+def test_an_object_too_wide_for_any_partner_does_not_block_the_others() -> None:
     assert fit(C, A, B, A) == [1, 3]
     assert fit(B, C, A, A) == [2, 3]
-    assert fit(A, B, C, range(9, 12)) == [2], "nobody fits beside anybody"
+    assert fit(A, B, C, range(9, 12)) == [2], "no two objects fit together"
     assert fitting.STARTS_MAX == 3
 
 
-def test_ranges_are_a_bound_of_their_own_and_of_what_is_passed_over() -> None:
+def test_ranges_are_a_separate_limit() -> None:
     assert fit(A, A, A, ranges_max=7) == [0, 1]
     assert fit(A, B, B, A, ranges_max=6) == [0, 3]
     assert fit(A, B, C, B, A, ranges_max=6, count_min=1) == [0], "a look ends"
 
 
-def test_one_may_be_wider_if_it_is_alone() -> None:
+def test_a_single_object_may_be_wider() -> None:
     assert fit(range(6), A, alone=6, count_min=1) == [0]
-    assert fit(A, range(6), A, alone=6, count_min=1) == [0, 2], "its turn comes when it is the first"
+    assert fit(A, range(6), A, alone=6, count_min=1) == [0, 2], "it is taken when it is the first"
     assert fit(range(7), A, alone=6, count_min=1) == [1]
 
 
@@ -73,7 +75,7 @@ def test_one_may_be_wider_if_it_is_alone() -> None:
 
 
 def wide_ledger(streams: int, **settings: int) -> tuple[Ledger, Caller, list[int]]:
-    """Set objects are split after a while; one was uploaded, of all these streams."""
+    """Set objects are split after a while; one was uploaded with all these streams."""
     ledger = eager_ledger(
         replace(
             EAGER,
@@ -92,17 +94,17 @@ def wide_ledger(streams: int, **settings: int) -> tuple[Ledger, Caller, list[int
 
 
 def split_some(worker: Worker, task: wire.CompactionGranted, count: int) -> wire.CommitCompaction:
-    """As a compactor does that makes so many objects of one stream at once."""
+    """Split as a compactor does, into this many objects of one stream at once."""
     runs = worker.held_runs(task)
     return worker.body(task, runs[count:], runs[:count])
 
 
-def test_an_object_wider_than_one_split_becomes_objects_of_one_stream_in_several() -> None:
+def test_an_object_wider_than_one_split_is_divided_in_several_steps() -> None:
     ledger, _, ids = wide_ledger(7, compaction_split_streams_max=3, compaction_streams_max=8)
     worker = Worker(ledger)
     lefts: list[int] = []
     for _ in range(3):
-        assert worker.finds_nothing(), "what is left is young"
+        assert worker.finds_nothing(), "the rest is young"
         ledger.now_ms += SPLIT_MS
         task = worker.lease()
         assert (task.kind, len(task.sources)) == (FORCE_SPLIT, 1)
@@ -113,13 +115,13 @@ def test_an_object_wider_than_one_split_becomes_objects_of_one_stream_in_several
     assert [each.stream_id for each in ledger.image[STREAM_OBJECTS]] == ids
 
 
-def test_beyond_what_a_task_may_hold_at_all_it_is_left_alone() -> None:
+def test_an_object_wider_than_any_task_is_not_offered() -> None:
     ledger, _, _ = wide_ledger(9, compaction_split_streams_max=3, compaction_streams_max=8)
     ledger.now_ms += SPLIT_MS
     assert Worker(ledger).finds_nothing()
 
 
-def test_what_was_trimmed_during_a_split_in_part_is_in_neither_output() -> None:
+def test_data_trimmed_during_a_partial_split_is_in_neither_output() -> None:
     ledger, broker, ids = wide_ledger(6, compaction_split_streams_max=3)
     worker = Worker(ledger)
     ledger.now_ms += SPLIT_MS
@@ -141,7 +143,7 @@ def test_what_was_trimmed_during_a_split_in_part_is_in_neither_output() -> None:
 
 
 @pytest.mark.parametrize("lost", ["of the objects", "of the rest"])
-def test_a_split_in_part_that_lacks_something_is_not_committed(lost: str) -> None:
+def test_an_incomplete_partial_split_is_not_committed(lost: str) -> None:
     ledger, _, _ = wide_ledger(6, compaction_split_streams_max=3)
     worker = Worker(ledger)
     ledger.now_ms += SPLIT_MS
@@ -154,7 +156,7 @@ def test_a_split_in_part_that_lacks_something_is_not_committed(lost: str) -> Non
     require_all_found(ledger)
 
 
-def test_a_forced_split_that_splits_nothing_is_refused() -> None:
+def test_a_forced_split_without_split_streams_is_refused() -> None:
     ledger, _, _ = wide_ledger(6, compaction_split_streams_max=3)
     worker = Worker(ledger)
     ledger.now_ms += SPLIT_MS

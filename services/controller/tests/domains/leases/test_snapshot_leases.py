@@ -1,4 +1,4 @@
-"""Leases of snapshots: what they keep from collection, and when they end against their readers."""
+"""Snapshot leases: the objects that they keep, and when the controller ends them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SETTINGS = SnapshotLeaseSettings(
 
 
 class AlwaysLeading:
-    """Of `Leading`, what drivers ask."""
+    """The part of `Leading` that drivers use."""
 
     is_leading = True
 
     def on_change(self, listener: object) -> None:
-        """It never changes."""
+        """Leadership never changes."""
 
 
 LEADING: Leading = AlwaysLeading()  # type: ignore[assignment]
@@ -89,7 +89,7 @@ def written(ledger: Ledger, broker: Caller) -> tuple[int, int]:
 
 
 def deletes(ledger: Ledger, broker: Caller, *streams: int) -> None:
-    """Delete streams, and destroy what only they needed."""
+    """Delete streams, and destroy objects that only they needed."""
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=streams))
     ledger.reclaim()
 
@@ -100,7 +100,7 @@ def claims(ledger: Ledger, gc: Caller) -> list[int]:
     return [each.object_id for each in granted.objects]
 
 
-def test_what_is_destroyed_under_a_lease_waits_for_its_end_and_what_was_before_does_not(
+def test_objects_destroyed_under_a_lease_wait_for_its_end_and_earlier_ones_do_not(
     ledger: Ledger, broker: Caller, gc: Caller
 ) -> None:
     (before, old), (after, young) = written(ledger, broker), written(ledger, broker)
@@ -122,7 +122,7 @@ def test_what_is_destroyed_under_a_lease_waits_for_its_end_and_what_was_before_d
     validate(ledger.image)
 
 
-def test_in_the_millisecond_of_its_beginning_a_lease_keeps_everything(
+def test_a_lease_keeps_everything_from_its_first_millisecond(
     ledger: Ledger, broker: Caller, gc: Caller
 ) -> None:
     stream, single = written(ledger, broker)
@@ -132,9 +132,7 @@ def test_in_the_millisecond_of_its_beginning_a_lease_keeps_everything(
     assert single not in claims(ledger, gc)
 
 
-def test_a_lease_that_is_proposed_and_not_committed_keeps_too(
-    ledger: Ledger, broker: Caller, gc: Caller
-) -> None:
+def test_a_proposed_uncommitted_lease_keeps_objects_too(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     stream, single = written(ledger, broker)
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[stream]))
     ledger.hold = True
@@ -147,7 +145,7 @@ def test_a_lease_that_is_proposed_and_not_committed_keeps_too(
     assert claims(ledger, gc) == []
 
 
-def test_a_lease_is_renewed_up_to_the_greatest_age(ledger: Ledger) -> None:
+def test_a_lease_is_renewed_up_to_the_maximum_age(ledger: Ledger) -> None:
     begun_ms = ledger.now_ms
     lease = opens(ledger, ttl_ms=1 << 40)
     row = ledger.image[SNAPSHOTS].get(lease)
@@ -165,7 +163,7 @@ def test_a_lease_is_renewed_up_to_the_greatest_age(ledger: Ledger) -> None:
     assert refused.value.code == error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED
 
 
-def test_what_makes_no_sense_is_refused(ledger: Ledger) -> None:
+def test_invalid_requests_are_refused(ledger: Ledger) -> None:
     for holder, ttl_ms in (("", 1), ("x" * 257, 1), ("a", 0)):
         with pytest.raises(OperationError) as refused:
             opens(ledger, ttl_ms, holder)
@@ -184,7 +182,7 @@ def test_what_makes_no_sense_is_refused(ledger: Ledger) -> None:
 
 
 class Office:
-    """A leader with the duty, over a ledger whose time is its own."""
+    """A leader with the duty, over a ledger with its own time."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -206,9 +204,7 @@ class Office:
         return sum(value for _, value in self.telemetry.counters("ponor_snapshot_leases_broken_total"))
 
 
-def test_a_lease_that_nobody_renews_ends_when_its_time_is_over(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unrenewed_lease_ends_when_it_expires(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     office = Office(ledger)
     assert office.step() is None
     lease = opens(ledger, ttl_ms=1_500, holder="spark-7")
@@ -224,7 +220,7 @@ def test_a_lease_that_nobody_renews_ends_when_its_time_is_over(
     assert office.broken() == 0
 
 
-def test_a_lease_of_the_greatest_age_is_broken_by_name(
+def test_a_lease_of_the_maximum_age_is_revoked_with_a_reason(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     office = Office(ledger)
@@ -235,7 +231,7 @@ def test_a_lease_of_the_greatest_age_is_broken_by_name(
     assert (len(ledger.image[SNAPSHOTS]), office.broken()) == (0, 1)
 
 
-def test_when_leases_keep_too_much_the_oldest_is_broken_by_name(
+def test_the_oldest_lease_is_revoked_when_leases_keep_too_much(
     ledger: Ledger,
     broker: Caller,
     gc: Caller,
@@ -272,7 +268,7 @@ def test_when_leases_keep_too_much_the_oldest_is_broken_by_name(
 # The duty towards compaction
 
 
-def test_a_task_of_which_nothing_is_left_ends_once_its_worker_is_gone() -> None:
+def test_a_task_without_sources_ends_after_its_worker_exited() -> None:
     ledger = eager_ledger()
     broker, worker = ledger.register(0), Worker(ledger)
     (stream,) = ledger.create_streams(broker)
@@ -299,7 +295,7 @@ def test_a_task_of_which_nothing_is_left_ends_once_its_worker_is_gone() -> None:
     worker.lease(ttl_ms=1_000)
     deletes(ledger, broker, stream)
     driver.step()
-    assert len(ledger.view[COMPACTIONS]) == 1, "its worker is at it, and hears of it"
+    assert len(ledger.view[COMPACTIONS]) == 1, "its worker is running and is refused"
     ledger.fence(worker.caller)
     driver.step()
     leader.commit()

@@ -1,4 +1,6 @@
-"""Moves and drains in a world of three real controllers and their brokers, in virtual time: whoever fails, and whenever, each partition has one leader in the end."""
+"""Moves and drains with three real controllers and their brokers, in virtual time: after any
+failure, each partition has one leader.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +46,12 @@ def test_a_partition_moves_there_and_back() -> None:
             await world.begin(0, broker)
             await world.until(lambda epoch=epoch: world.is_open() and world.partition().leader_epoch == epoch)
             assert world.leader() is broker
-            assert _now_s(world) - began_s < TIMEOUT_S, "nobody waited for a timeout"
+            assert _now_s(world) - began_s < TIMEOUT_S, "no timeout was needed"
 
     tell(story)
 
 
-def test_the_timer_elects_when_the_source_never_asks() -> None:
+def test_a_timeout_elects_the_target_when_the_source_requests_no_election() -> None:
     async def story(world: MovesWorld) -> None:
         source, target = world.leader(), world.others()[0]
         source.asks = False
@@ -81,14 +83,16 @@ def test_controllers_fail_between_any_two_steps(seed: int, asks: bool) -> None:
             source.poke()
             await world.crash_leader()
         await world.until(lambda: world.leader() is target and world.is_open())
-        assert world.partition().leader_epoch == 1, "elected once, whoever did it"
+        assert world.partition().leader_epoch == 1, "elected exactly once"
         assert world.move() is None
 
     tell(story, seed=seed)
 
 
 def test_a_new_leader_fences_a_source_that_was_stuck_under_the_old_one() -> None:
-    """Stuck is who lives, heartbeats, and does not close. Nobody closes its streams for it."""
+    """A stuck source runs, sends heartbeats, and does not close. No other process closes its
+    streams.
+    """
 
     async def story(world: MovesWorld) -> None:
         source, target = world.leader(), world.others()[0]
@@ -100,7 +104,7 @@ def test_a_new_leader_fences_a_source_that_was_stuck_under_the_old_one() -> None
         assert _now_s(world) - began_s >= 2 * TIMEOUT_S
         partition = world.partition()
         assert (partition.leader_id, partition.leader_epoch) == (source.node_id, 0)
-        assert world.is_open(), "what its log holds is not given up"
+        assert world.is_open(), "the data in its log is not lost"
         source.closes = source.asks = True
         process = world.processes[source.number]
         if process.running:
@@ -125,7 +129,7 @@ def test_the_target_dies_before_the_election(closed: bool) -> None:
         await world.until(lambda: world.move() is None and world.is_open())
         assert world.leader() is source
         assert world.partition().leader_epoch == (1 if closed else 0)
-        assert _now_s(world) - began_s < TIMEOUT_S, "its session broke: nobody waits for more"
+        assert _now_s(world) - began_s < TIMEOUT_S, "its session broke, so no timeout is needed"
 
     tell(story)
 
@@ -154,7 +158,7 @@ def test_a_thousand_partitions_are_drained_in_waves(fails: bool) -> None:
     tell(story, partitions=1_000)
 
 
-def test_a_drain_takes_back_what_a_lost_target_was_to_get() -> None:
+def test_a_drain_cancels_moves_to_a_lost_target() -> None:
     async def story(world: MovesWorld) -> None:
         source, lost, kept = world.brokers
         source.closes = source.asks = False
@@ -175,7 +179,7 @@ def test_a_drain_takes_back_what_a_lost_target_was_to_get() -> None:
     tell(story, partitions=12)
 
 
-def test_nobody_drains_while_the_cluster_is_being_stopped() -> None:
+def test_no_broker_drains_while_the_cluster_stops() -> None:
     world = MovesWorld(4)
     led = asyncio.Event()
     announced: list[int] = []
@@ -197,6 +201,6 @@ def test_nobody_drains_while_the_cluster_is_being_stopped() -> None:
         await asyncio.sleep(1)
         assert (world.led()[0], len(world.image[MOVES])) == (2, 0), "it is about to be stopped, not drained"
         await world.until(lambda: world.led()[0] == 0)
-        assert _now_s(world) - began_s >= ANNOUNCED_MS / 1000 - 0.5, "the announcement was over"
+        assert _now_s(world) - began_s >= ANNOUNCED_MS / 1000 - 0.5, "the announcement had ended"
 
     world.world.simulation.run(story())

@@ -1,4 +1,4 @@
-"""Moves as they are asked for: begun, cancelled, elected, each partition by itself."""
+"""Operations on moves: begin, cancel, elect, for each partition separately."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ponor_runtime.identity import NodeId
 from services.controller.tests.ledger import Ledger
 from services.controller.tests.moves_kit import TRACEPARENT, Moving
 
-NOBODY = NodeId(7 << 16 | 99)
+UNKNOWN = NodeId(7 << 16 | 99)
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def test_a_move_begins_without_an_election(moving: Moving) -> None:
     assert (move.begun_at_ms, move.elect_at_ms) == (1_000, 16_000)
     assert (move.reason, move.traceparent) == ("closer to its readers", TRACEPARENT)
     assert moving.partition() == before._replace(replicas=(target.node_id,))
-    assert moving.is_open(), "the source goes on"
+    assert moving.is_open(), "the source continues"
 
 
-def test_the_six_steps(moving: Moving) -> None:
+def test_the_six_steps_of_a_move(moving: Moving) -> None:
     source, target = moving.leader(), moving.others()[1]
     moving.begin((0, target.node_id), traceparent=TRACEPARENT)
     assert moving.elect(0) == ["MOVE_UNDER_WAY"], "its streams are open"
@@ -56,8 +56,8 @@ def test_the_six_steps(moving: Moving) -> None:
     assert moving.partition() == after
 
 
-def test_each_partition_is_judged_by_itself(moving: Moving) -> None:
-    """One that cannot move keeps no other back."""
+def test_each_partition_is_validated_separately(moving: Moving) -> None:
+    """A partition that cannot move does not block the others."""
     ledger = moving.ledger
     fenced, draining = ledger.register(7), ledger.register(8)
     silent, collector = ledger.register(9), ledger.register(10, records_pb2.NODE_ROLE_GC)
@@ -68,13 +68,13 @@ def test_each_partition_is_judged_by_itself(moving: Moving) -> None:
     target = moving.others(0)[0].node_id
     for refused in (fenced, draining, silent):
         assert moving.begin((0, refused.node_id), (9, target)) == ["NO_BROKER", "TOPIC_NOT_FOUND"]
-    assert moving.begin((0, collector.node_id), (1, NOBODY)) == ["INVALID_REQUEST"] * 2
+    assert moving.begin((0, collector.node_id), (1, UNKNOWN)) == ["INVALID_REQUEST"] * 2
     other = moving.others(1)[0].node_id
-    assert moving.begin((0, NOBODY), (1, other), (-1, other)) == ["INVALID_REQUEST", "", "TOPIC_NOT_FOUND"]
+    assert moving.begin((0, UNKNOWN), (1, other), (-1, other)) == ["INVALID_REQUEST", "", "TOPIC_NOT_FOUND"]
     assert (moving.move(0), moving.move(1) is None) == (None, False)
 
 
-def test_a_source_that_cannot_close_is_not_asked(moving: Moving) -> None:
+def test_a_source_that_cannot_close_gets_no_move(moving: Moving) -> None:
     first, second = moving.leader(0), moving.leader(1)
     target = next(each for each in moving.brokers if each not in (first, second))
     moving.fence(first)
@@ -86,13 +86,13 @@ def test_a_move_has_one_target_at_a_time(moving: Moving) -> None:
     first, second = moving.others()
     moving.begin((0, first.node_id))
     before = moving.ledger.image.digest
-    assert moving.begin((0, first.node_id)) == [""], "it does already"
+    assert moving.begin((0, first.node_id)) == [""], "it already does"
     assert moving.begin((0, second.node_id)) == ["MOVE_UNDER_WAY"]
     assert moving.ledger.image.digest == before
 
 
 @pytest.mark.parametrize("word", ["cancel", "stay"])
-def test_a_move_is_taken_back_in_every_state(moving: Moving, word: str) -> None:
+def test_a_move_is_cancelled_in_every_state(moving: Moving, word: str) -> None:
     source, target = moving.leader(), moving.others()[0]
 
     def take_back() -> list[str]:
@@ -107,7 +107,7 @@ def test_a_move_is_taken_back_in_every_state(moving: Moving, word: str) -> None:
     assert take_back() == [""]
     assert (state(), moving.move()) == ((source.node_id, 0), None)
     assert moving.partition().replicas == (source.node_id,)
-    assert moving.is_open(), "nobody noticed"
+    assert moving.is_open(), "nothing changed"
     moving.begin((0, target.node_id))
     moving.close()
     assert take_back() == [""], "streams are closed: only a new epoch opens them again"
@@ -120,7 +120,7 @@ def test_a_move_is_taken_back_in_every_state(moving: Moving, word: str) -> None:
     assert state() == (target.node_id, 2)
 
 
-def test_a_source_takes_back_only_what_it_still_leads(moving: Moving) -> None:
+def test_a_source_cancels_only_moves_of_partitions_that_it_leads(moving: Moving) -> None:
     source, target = moving.leader(), moving.others()[0]
     moving.begin((0, target.node_id))
     moving.close()
@@ -132,8 +132,10 @@ def test_a_source_takes_back_only_what_it_still_leads(moving: Moving) -> None:
     assert moving.cancel(0, leader_epoch=1, caller=target) == [""]
 
 
-def test_a_cancel_that_crosses_the_close_leaves_the_source_in_office(moving: Moving) -> None:
-    """The source had sent CloseStreams and ElectMoved when somebody cancelled: it is elected anew, for nobody can open at an epoch that was closed."""
+def test_a_cancel_concurrent_with_the_close_re_elects_the_source(moving: Moving) -> None:
+    """The source had sent CloseStreams and ElectMoved when the move was cancelled. It is elected
+    again, because no broker can open at an epoch that was closed.
+    """
     source, target = moving.leader(), moving.others()[0]
     moving.begin((0, target.node_id))
     moving.cancel(0)
@@ -144,7 +146,7 @@ def test_a_cancel_that_crosses_the_close_leaves_the_source_in_office(moving: Mov
     moving.open()
 
 
-def test_only_the_source_asks_for_the_election(moving: Moving) -> None:
+def test_only_the_source_requests_the_election(moving: Moving) -> None:
     source, target = moving.leader(), moving.others()[0]
     moving.begin((0, target.node_id))
     moving.close()
@@ -154,13 +156,13 @@ def test_only_the_source_asks_for_the_election(moving: Moving) -> None:
     assert moving.elect(0, 9, caller=source, leader_epoch=0) == ["", "TOPIC_NOT_FOUND"]
 
 
-def test_whoever_is_silent_by_then_is_not_elected(moving: Moving) -> None:
+def test_a_silent_target_is_not_elected(moving: Moving) -> None:
     source, (target, third) = moving.leader(), moving.others()
     moving.begin((0, target.node_id))
     moving.close()
     moving.ledger.suspected = (target.node_id,)
     assert moving.elect(0) == [""]
-    assert moving.partition().leader_id == source.node_id, "it lives, and has everything at hand"
+    assert moving.partition().leader_id == source.node_id, "it is live and has all its data"
     moving.open()
     moving.ledger.suspected = ()
     moving.begin((0, target.node_id))
@@ -168,7 +170,7 @@ def test_whoever_is_silent_by_then_is_not_elected(moving: Moving) -> None:
     moving.ledger.do(source, set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
     moving.ledger.suspected = (target.node_id,)
     moving.elect(0)
-    assert moving.partition().leader_id == third.node_id, "the source gives its partitions away"
+    assert moving.partition().leader_id == third.node_id, "the source is draining"
 
 
 def test_every_wave_of_one_source_has_its_own_timeout() -> None:
@@ -182,7 +184,7 @@ def test_every_wave_of_one_source_has_its_own_timeout() -> None:
     assert [move.elect_at_ms for move in moves if move] == [2_000] * 4 + [3_000] * 4 + [4_000] * 4
 
 
-def test_a_topic_takes_its_moves_with_it(moving: Moving) -> None:
+def test_deleting_a_topic_deletes_its_moves(moving: Moving) -> None:
     moving.begin((0, moving.others()[0].node_id))
     for number in range(3):
         moving.close(number)
@@ -191,7 +193,7 @@ def test_a_topic_takes_its_moves_with_it(moving: Moving) -> None:
     assert moving.drive() == []
 
 
-def test_operations_that_make_no_sense_are_refused_as_a_whole(moving: Moving) -> None:
+def test_an_invalid_operation_is_refused_as_a_whole(moving: Moving) -> None:
     ledger, broker = moving.ledger, moving.brokers[0]
     target_id, source_id = moving.others()[0].node_id, moving.leader().node_id
     move = wire.PartitionMove(topic_id=moving.topic_id, partition=0, target_id=target_id)

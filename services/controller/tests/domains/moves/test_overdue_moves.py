@@ -1,4 +1,4 @@
-"""Moves that nobody ends: what the controller does by itself, from rows and cluster time alone."""
+"""Moves that neither broker ends: the controller's decisions, from rows and cluster time."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FENCE_MS = BEGUN_MS + 2 * TIMEOUT_MS
 
 @pytest.fixture
 def moving() -> Moving:
-    """A move that has begun."""
+    """A move in progress."""
     moving = Moving()
     moving.begin((0, moving.others()[0].node_id))
     return moving
 
 
-def test_nothing_is_done_before_its_time(moving: Moving) -> None:
+def test_nothing_happens_before_the_timeout(moving: Moving) -> None:
     for closed in (False, True):
         moving.ledger.now_ms = ELECT_MS - 1
         assert moving.due().interventions == []
@@ -41,7 +41,7 @@ def test_nothing_is_done_before_its_time(moving: Moving) -> None:
             moving.close()
 
 
-def test_a_source_that_closed_and_never_asked_is_not_waited_for(moving: Moving) -> None:
+def test_a_source_that_closed_and_requested_no_election_is_not_waited_for(moving: Moving) -> None:
     target = moving.others()[0]
     moving.close()
     moving.ledger.now_ms = ELECT_MS
@@ -50,7 +50,7 @@ def test_a_source_that_closed_and_never_asked_is_not_waited_for(moving: Moving) 
     assert moving.due().again_at_ms is None
 
 
-def test_a_source_that_closes_late_is_elected_away_at_once(moving: Moving) -> None:
+def test_a_source_that_closes_late_is_replaced_immediately(moving: Moving) -> None:
     moving.ledger.now_ms = ELECT_MS + 5_000
     assert moving.drive() == []
     assert moving.due().again_at_ms == FENCE_MS
@@ -58,10 +58,10 @@ def test_a_source_that_closes_late_is_elected_away_at_once(moving: Moving) -> No
     assert moving.drive() == [Action.ELECTED]
 
 
-def test_a_stuck_source_is_fenced_and_its_streams_are_left_alone(moving: Moving) -> None:
+def test_a_stuck_source_is_fenced_and_its_streams_stay_open(moving: Moving) -> None:
     source = moving.leader()
     moving.ledger.now_ms = FENCE_MS
-    assert moving.drive(grace_left_ms=3_000) == [], "a leader that is young gives it time to come"
+    assert moving.drive(grace_left_ms=3_000) == [], "a new leader gives it time to connect"
     assert moving.due(grace_left_ms=3_000).again_at_ms == FENCE_MS + 3_000
     assert moving.drive() == [Action.FENCED]
     node = moving.ledger.image[NODES].get(source.node_id)
@@ -73,7 +73,7 @@ def test_a_stuck_source_is_fenced_and_its_streams_are_left_alone(moving: Moving)
     assert moving.partition().leader_id == source.node_id
 
 
-def test_what_a_fenced_source_had_closed_goes_on_at_once() -> None:
+def test_partitions_closed_by_a_fenced_source_move_immediately() -> None:
     moving = Moving(brokers=2, partitions=4)
     source, target = moving.brokers
     mine = [number for number in range(4) if moving.leader(number) == source]
@@ -85,8 +85,10 @@ def test_what_a_fenced_source_had_closed_goes_on_at_once() -> None:
     assert moving.partition(mine[0]).leader_id == source.node_id
 
 
-def test_what_a_silent_source_had_closed_goes_on_at_once(moving: Moving) -> None:
-    """It was stopped in the middle of a move. What it still holds open stays its own: a node that is only silent has all its rights."""
+def test_partitions_closed_by_a_silent_source_move_immediately(moving: Moving) -> None:
+    """It stopped in the middle of a move. Streams that it still holds open stay its own: a silent
+    node keeps all its rights.
+    """
     source, target = moving.leader(), moving.others()[0]
     moving.ledger.suspected = (source.node_id,)
     assert moving.drive() == []
@@ -96,7 +98,7 @@ def test_what_a_silent_source_had_closed_goes_on_at_once(moving: Moving) -> None
     assert moving.partition().leader_id == target.node_id
 
 
-def test_a_silent_source_that_holds_on_is_fenced_in_its_time(moving: Moving) -> None:
+def test_a_silent_source_with_open_streams_is_fenced_after_the_timeout(moving: Moving) -> None:
     moving.ledger.suspected = (moving.leader().node_id,)
     while (again_ms := moving.due().again_at_ms) is not None:
         assert again_ms > moving.ledger.now_ms
@@ -105,21 +107,21 @@ def test_a_silent_source_that_holds_on_is_fenced_in_its_time(moving: Moving) -> 
 
 
 def test_a_source_that_waits_for_the_recovery_of_another_log_is_not_fenced(moving: Moving) -> None:
-    """Its partition is to move again before it could open it: its streams are open at the broker that died."""
+    """Its partition moves again before it could open it: its streams are open at the dead broker."""
     dead = moving.leader()
     moving.fence(dead)
-    heir, other = moving.others()
-    moving.ledger.apply([move_records.elected(moving.ledger.view, moving.partition(), heir.node_id)])
+    successor, other = moving.others()
+    moving.ledger.apply([move_records.elected(moving.ledger.view, moving.partition(), successor.node_id)])
     moving.begin((0, other.node_id))
     begun_ms = moving.ledger.now_ms
     moving.ledger.now_ms = begun_ms + TIMEOUT_MS - 1
     assert moving.drive() == []
     moving.ledger.now_ms = begun_ms + 2 * TIMEOUT_MS
     assert moving.drive() == [Action.CANCELLED]
-    node = moving.ledger.image[NODES].get(heir.node_id)
+    node = moving.ledger.image[NODES].get(successor.node_id)
     assert node is not None
     assert not node.fenced
-    assert (moving.move(), moving.partition().leader_id) == (None, heir.node_id)
+    assert (moving.move(), moving.partition().leader_id) == (None, successor.node_id)
 
 
 def test_a_stuck_source_loses_all_its_closed_partitions_in_the_same_step() -> None:
@@ -132,8 +134,8 @@ def test_a_stuck_source_loses_all_its_closed_partitions_in_the_same_step() -> No
     assert moving.drive() == [Action.FENCED, Action.ELECTED]
 
 
-def test_who_is_about_to_be_fenced_is_no_target_any_more() -> None:
-    """A broker that is stuck as a source is not elected for another partition by the same step."""
+def test_a_broker_about_to_be_fenced_is_not_elected() -> None:
+    """A broker that is stuck as a source is not elected for another partition in the same step."""
     moving = Moving(brokers=3, partitions=3)
     stuck = moving.leader(0)
     moving.begin((0, moving.others(0)[0].node_id), (1, stuck.node_id), (2, stuck.node_id))
@@ -146,7 +148,7 @@ def test_who_is_about_to_be_fenced_is_no_target_any_more() -> None:
     assert moving.partition(2).leader_id == before.leader_id
 
 
-def test_a_target_that_is_lost_before_the_election(moving: Moving) -> None:
+def test_a_target_lost_before_the_election(moving: Moving) -> None:
     source, target = moving.leader(), moving.others()[0]
     moving.ledger.suspected = (target.node_id,)
     assert moving.drive() == [Action.CANCELLED]
@@ -159,7 +161,7 @@ def test_a_target_that_is_lost_before_the_election(moving: Moving) -> None:
     assert (moving.partition().leader_id, moving.partition().leader_epoch) == (source.node_id, 1)
 
 
-def test_when_nobody_lives_the_partition_waits(moving: Moving) -> None:
+def test_without_a_live_broker_the_partition_waits(moving: Moving) -> None:
     moving.close()
     moving.ledger.suspected = tuple(broker.node_id for broker in moving.brokers)
     moving.ledger.now_ms = ELECT_MS
@@ -170,7 +172,7 @@ def test_when_nobody_lives_the_partition_waits(moving: Moving) -> None:
     assert moving.partition().leader_id == moving.brokers[-1].node_id
 
 
-def test_a_cluster_that_is_being_stopped_is_left_alone(moving: Moving) -> None:
+def test_moves_of_a_stopping_cluster_are_not_changed(moving: Moving) -> None:
     until_ms = FENCE_MS + 60_000
     announced = records_pb2.ClusterStopAnnounced(until_ms=until_ms)
     moving.ledger.apply([records_pb2.Record(cluster_stop_announced=announced)])
@@ -182,7 +184,7 @@ def test_a_cluster_that_is_being_stopped_is_left_alone(moving: Moving) -> None:
     assert moving.drive() != []
 
 
-def test_a_source_that_starts_anew_keeps_the_partition(moving: Moving) -> None:
+def test_a_restarted_source_keeps_the_partition(moving: Moving) -> None:
     source = moving.leader()
     moving.brokers[moving.brokers.index(source)] = moving.ledger.register(source.node_id & 0xFFFF)
     assert moving.move() is None
@@ -192,7 +194,7 @@ def test_a_source_that_starts_anew_keeps_the_partition(moving: Moving) -> None:
     assert moving.drive() == []
 
 
-# Whatever happens, in any order.
+# Random order of all events.
 
 STEPS = (
     "begin",
@@ -211,7 +213,7 @@ STEPS = (
 
 
 class _Chaos:
-    """Brokers that do what they may at any moment, and the rules that nothing may break."""
+    """Brokers that make any allowed step at any time, and the invariants."""
 
     def __init__(self) -> None:
         settings = ControllerSettings(reelection_timeout_ms=1_000, drain_moves_in_flight_max=2)
@@ -244,7 +246,7 @@ class _Chaos:
                 moving.drive()
             case "wait":
                 ledger.now_ms += 700
-            case "fence" if at == 0:  # the others keep their rights, so that somebody always can lead
+            case "fence" if at == 0:  # the others keep tsuccessor rights, so that a broker can always lead
                 node = ledger.view[NODES].get(broker.node_id)
                 if node is not None and not node.fenced:
                     moving.fence(broker)
@@ -254,14 +256,14 @@ class _Chaos:
                 ledger.suspected = ()
 
     def _has_rights(self, broker: Caller) -> bool:
-        """The executor asks so before it asks anything else."""
+        """The executor checks this first."""
         return is_current(self.moving.ledger.view, broker.node_id, broker.node_epoch)
 
     def _check(self, before: PartitionRow, opened: bool, number: int) -> None:
         after, move = self.moving.partition(number), self.moving.move(number)
         assert after.leader_epoch >= before.leader_epoch
         if after.leader_epoch != before.leader_epoch:
-            assert not opened, "nobody is elected while somebody can append"
+            assert not opened, "no broker is elected while another can append"
             assert move is None
         elif after.leader_id != before.leader_id:
             raise AssertionError("a leader without a new epoch")
@@ -269,7 +271,7 @@ class _Chaos:
         assert move is None or move.source_id == after.leader_id != move.target_id
 
     def settle(self) -> None:
-        """Nobody does anything any more, and the driver looks only when it said that it would."""
+        """No broker does anything anymore, and the driver runs only at the times that it announced."""
         self.moving.ledger.suspected = ()
         for _ in range(50):
             if self.moving.drive():
@@ -277,7 +279,7 @@ class _Chaos:
             again_ms = self.moving.due().again_at_ms
             if again_ms is None:
                 break
-            assert again_ms > self.moving.ledger.now_ms, "a driver that looks without end"
+            assert again_ms > self.moving.ledger.now_ms, "the driver runs without end"
             self.moving.ledger.now_ms = again_ms
         for number in range(3):
             move = self.moving.move(number)
@@ -288,7 +290,9 @@ class _Chaos:
             self._serve(number)
 
     def _serve(self, number: int) -> None:
-        """A leader that has its rights serves in the end, even if it had closed what it was to keep: then it asks to be elected anew."""
+        """A leader with rights serves eventually, even if it had closed a partition that it kept:
+        then it requests a new election.
+        """
         moving = self.moving
         leader = moving.leader(number)
         node = moving.ledger.view[NODES].get(leader.node_id)
@@ -304,7 +308,7 @@ class _Chaos:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2), st.integers(0, 2)), max_size=40))
-def test_whatever_happens_nobody_is_elected_beside_an_open_stream_and_every_move_ends(
+def test_no_broker_is_elected_beside_an_open_stream_and_every_move_ends(
     steps: list[tuple[str, int, int]],
 ) -> None:
     chaos = _Chaos()
@@ -313,7 +317,7 @@ def test_whatever_happens_nobody_is_elected_beside_an_open_stream_and_every_move
     chaos.settle()
 
 
-def test_a_move_whose_topic_went_is_nobodys(moving: Moving) -> None:
+def test_a_move_of_a_deleted_topic_has_no_effect(moving: Moving) -> None:
     for number in range(3):
         moving.close(number)
     moving.ledger.do(moving.brokers[0], delete_topic=wire.DeleteTopic(topic_id=moving.topic_id))

@@ -1,4 +1,4 @@
-"""Brokers that drain: who may, where their partitions go, in which waves, and when they may leave."""
+"""Draining brokers: conditions, targets and waves of their partitions, and when they may leave."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _drain(moving: Moving, broker: Caller, draining: bool = True, caller: Caller
     moving.ledger.do(caller or broker, set_drain=body)
 
 
-def test_a_broker_drains_and_stops_doing_so(moving: Moving) -> None:
+def test_a_broker_starts_and_stops_draining(moving: Moving) -> None:
     source, other = moving.brokers[0], moving.brokers[1]
     _drain(moving, source)
     assert [row.node_id for row in draining_brokers(moving.ledger.image)] == [source.node_id]
@@ -47,7 +47,7 @@ def test_a_new_process_does_not_drain(moving: Moving) -> None:
     assert draining_brokers(moving.ledger.image) == []
 
 
-def test_somebody_must_be_there_to_take_what_is_given_away(moving: Moving) -> None:
+def test_a_drain_needs_another_broker(moving: Moving) -> None:
     first, second, third = moving.brokers
     _drain(moving, first)
     moving.ledger.suspected = (third.node_id,)
@@ -57,10 +57,10 @@ def test_somebody_must_be_there_to_take_what_is_given_away(moving: Moving) -> No
     _drain(moving, second)
     idle = moving.ledger.register(5)
     moving.ledger.suspected = (third.node_id, idle.node_id)
-    _drain(moving, idle)  # it has nothing to give
+    _drain(moving, idle)  # it leads nothing
 
 
-def test_only_brokers_that_live_drain(moving: Moving) -> None:
+def test_only_live_brokers_drain(moving: Moving) -> None:
     ledger, caller = moving.ledger, moving.brokers[0]
     collector = ledger.register(5, records_pb2.NODE_ROLE_GC)
     moving.fence(moving.brokers[2])
@@ -71,7 +71,7 @@ def test_only_brokers_that_live_drain(moving: Moving) -> None:
     assert ledger.refusal(collector, set_drain=body) == "INVALID_REQUEST"
 
 
-def test_nothing_new_goes_to_a_broker_that_drains(moving: Moving) -> None:
+def test_a_draining_broker_gets_no_new_partitions(moving: Moving) -> None:
     source = moving.brokers[0]
     _drain(moving, source)
     for name in ("__consumer_offsets", "more"):
@@ -89,7 +89,7 @@ def test_nothing_new_goes_to_a_broker_that_drains(moving: Moving) -> None:
     }
 
 
-def test_waves_are_bounded_spread_and_filled_up_when_half_has_arrived(moving: Moving) -> None:
+def test_waves_are_limited_spread_and_refilled_when_half_has_arrived(moving: Moving) -> None:
     ledger, (source, second, third) = moving.ledger, moving.brokers
     for number in range(9):  # all to the first
         if moving.leader(number) != source:
@@ -119,7 +119,7 @@ def test_waves_are_bounded_spread_and_filled_up_when_half_has_arrived(moving: Mo
     assert len(wave(100)) == 5, "all that do not move yet"
 
 
-def test_a_wave_passes_over_what_may_not_move_yet(moving: Moving) -> None:
+def test_a_wave_skips_partitions_that_may_not_move_yet(moving: Moving) -> None:
     source = moving.brokers[0]
     mine = [number for number in range(9) if moving.leader(number) == source]
     _drain(moving, source)
@@ -130,7 +130,7 @@ def test_a_wave_passes_over_what_may_not_move_yet(moving: Moving) -> None:
     assert [partition.partition for partition, _ in chosen] == mine[1:]
 
 
-def test_who_leaves_leaves_nothing_behind() -> None:
+def test_a_broker_with_partitions_may_not_leave() -> None:
     moving = Moving(brokers=2, partitions=1)
     ledger, source, target = moving.ledger, moving.leader(), moving.others()[0]
     leave = wire.LeaveCluster()
@@ -151,7 +151,7 @@ def test_who_leaves_leaves_nothing_behind() -> None:
     assert ledger.refusal(collector, leave_cluster=leave) == "INVALID_REQUEST"
 
 
-def test_who_has_a_log_open_does_not_leave() -> None:
+def test_a_broker_with_an_open_log_may_not_leave() -> None:
     ledger = Ledger()
     broker = ledger.register(0, wal=WalKind.OBJECT)
     ledger.do(broker, open_wal=wire.OpenWal())
@@ -162,7 +162,9 @@ def test_who_has_a_log_open_does_not_leave() -> None:
 
 
 @given(st.dictionaries(st.integers(0, 9).map(NodeId), st.integers(0, 20), min_size=1), st.integers(0, 60))
-def test_a_spread_is_even_and_begins_where_there_is_least(counts: dict[NodeId, int], count: int) -> None:
+def test_partitions_are_spread_evenly_starting_at_the_least_loaded_broker(
+    counts: dict[NodeId, int], count: int
+) -> None:
     given_to = Counter(spread(counts, count))
     assert given_to.total() == count
     shares = [given_to[node_id] for node_id in counts]
@@ -172,6 +174,6 @@ def test_a_spread_is_even_and_begins_where_there_is_least(counts: dict[NodeId, i
         assert counts[first] == min(counts.values())
 
 
-def test_nobody_is_no_place() -> None:
+def test_without_a_target_there_is_no_placement() -> None:
     with pytest.raises(ValueError, match="no broker"):
         spread({}, 1)

@@ -1,4 +1,4 @@
-"""Brokers die, and the controllers see to it that nothing of theirs is lost, whoever leads in the meantime."""
+"""Failovers of brokers in simulation: no acknowledged record is lost, whichever controller leads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def led(witness: Broker) -> Counter[int]:
     return Counter(row.leader_id for row in witness.image[PARTITIONS])
 
 
-def test_a_dead_brokers_partitions_and_log_find_others_even_if_those_die_too() -> None:
+def test_a_dead_brokers_partitions_and_log_are_reassigned_repeatedly() -> None:
     cluster = BrokersWorld(1)
     first, second, third = cluster.brokers
 
@@ -64,7 +64,9 @@ def test_a_dead_brokers_partitions_and_log_find_others_even_if_those_die_too() -
 
         await cluster.until_served([third])
         assert sorted(third.closed) == [(first.node_id, epoch), (second.node_id, second_epoch)]
-        assert [row.node_id for row in third.image[WALS]] == [third.node_id], "rows go with their logs"
+        assert [row.node_id for row in third.image[WALS]] == [third.node_id], (
+            "rows are deleted with their logs"
+        )
         cluster.check(third)
 
     cluster.world.simulation.run(story())
@@ -88,7 +90,7 @@ MOMENTS: dict[str, Callable[[Broker, Broker, int], bool]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_leading_controller_dies_in_the_middle_of_it(moment: str) -> None:
+def test_the_leading_controller_dies_during_a_failover(moment: str) -> None:
     cluster = BrokersWorld(2)
     first, second, third = cluster.brokers
 
@@ -105,7 +107,7 @@ def test_the_leading_controller_dies_in_the_middle_of_it(moment: str) -> None:
     cluster.world.simulation.run(story())
 
 
-def test_a_broker_that_comes_back_recovers_its_own_log_and_goes_on_where_it_was() -> None:
+def test_a_restarted_broker_recovers_its_own_log_and_continues() -> None:
     cluster = BrokersWorld(3)
     first, second, third = cluster.brokers
 
@@ -117,7 +119,7 @@ def test_a_broker_that_comes_back_recovers_its_own_log_and_goes_on_where_it_was(
         first.process.start()
         await wait_until(lambda: first.process.runtime is not None and (first.node_id, epoch) in first.closed)
         await cluster.until_served([second, first, third])
-        assert led(second) == before, "it was back before anybody looked for it"
+        assert led(second) == before, "it returned before it was suspected"
         assert not is_fenced(second, first)
         cluster.check(second)
 
@@ -125,7 +127,7 @@ def test_a_broker_that_comes_back_recovers_its_own_log_and_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("away_s", [0.9, 0.98, 1.0, 1.1, 2.0, 15.0])
-def test_the_next_process_is_not_held_to_account_for_the_silence_of_the_one_before(away_s: float) -> None:
+def test_a_new_process_is_not_suspected_for_the_silence_of_its_predecessor(away_s: float) -> None:
     cluster = BrokersWorld(8)
     first, second, third = cluster.brokers
 
@@ -163,7 +165,7 @@ def test_the_only_broker_is_never_fenced_for_being_silent() -> None:
     cluster.world.simulation.run(story())
 
 
-def test_while_all_is_being_stopped_nobody_is_looked_for() -> None:
+def test_no_broker_is_suspected_while_the_cluster_stops() -> None:
     cluster = BrokersWorld(5)
     first, second, third = cluster.brokers
 
@@ -177,13 +179,13 @@ def test_while_all_is_being_stopped_nobody_is_looked_for() -> None:
         row = log_of(second, first, epoch)
         assert row is not None
         assert row.token == 0
-        await cluster.until_served([second, third])  # it did not come to a stop: the announcement ends
+        await cluster.until_served([second, third])  # the stop did not happen: the announcement ends
         cluster.check(second)
 
     cluster.world.simulation.run(story())
 
 
-def test_a_paused_broker_that_wakes_up_after_its_recovery_acknowledges_nothing_and_stops() -> None:
+def test_a_paused_broker_resumed_after_its_recovery_acknowledges_nothing_and_stops() -> None:
     cluster = BrokersWorld(6)
     first, second, third = cluster.brokers
 
@@ -203,7 +205,7 @@ def test_a_paused_broker_that_wakes_up_after_its_recovery_acknowledges_nothing_a
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_lost_whatever_dies(seed: int) -> None:
+def test_nothing_is_lost_in_any_order_of_failures(seed: int) -> None:
     cluster = BrokersWorld(200 + seed, brokers=4)
     world, chance = cluster.world, cluster.world.chance
 
@@ -239,14 +241,14 @@ async def _bring_all_back(cluster: BrokersWorld) -> None:
     for broker in cluster.brokers:
         if broker.process.running and broker.process.paused:
             broker.process.resume()
-    await asyncio.sleep(10)  # those that were fenced hear of it
+    await asyncio.sleep(10)  # fenced brokers detect it
     for broker in cluster.brokers:
         if not broker.process.running:
             broker.process.start()
     await asyncio.sleep(5)
 
 
-def test_a_drained_broker_gets_nothing() -> None:
+def test_a_drained_broker_gets_no_partitions() -> None:
     cluster = BrokersWorld(7)
     first, second, third = cluster.brokers
 

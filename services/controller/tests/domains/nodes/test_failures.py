@@ -1,4 +1,6 @@
-"""What is due about brokers that are gone: found from rows and suspicion alone, in any state that an earlier leader left."""
+"""Duties after broker failures, derived only from rows and suspicion, in any state that an earlier
+leader left.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from services.controller.tests.ledger import Ledger, wal_name
 
 
 class Cluster:
-    """Brokers with logs in the store (the last `files` of them in files), and a topic that they lead in turn."""
+    """Brokers with object WALs (the last `files` of them with file WALs), and a topic that they
+    lead in turn.
+    """
 
     def __init__(self, brokers: int = 3, *, files: int = 0, partitions: int = 6) -> None:
         self.ledger = Ledger()
@@ -41,7 +45,7 @@ class Cluster:
         return find_failures(self.ledger.view, lambda node_id: node_id in self.ledger.suspected)
 
     def look(self) -> Failures:
-        """Find and carry out."""
+        """Find and execute the due steps."""
         found = self.find()
         self.ledger.apply(found.records(self.ledger.view))
         validate(self.ledger.image)
@@ -51,11 +55,11 @@ class Cluster:
         return Counter(row.leader_id for row in self.ledger.image[PARTITIONS])
 
 
-def test_as_long_as_all_is_well_nothing_is_due() -> None:
+def test_without_failures_nothing_is_due() -> None:
     assert Cluster().find() == Failures()
 
 
-def test_one_look_fences_assigns_and_elects() -> None:
+def test_one_step_fences_assigns_and_elects() -> None:
     cluster = Cluster()
     dead, one, two = cluster.brokers
     cluster.suspect(dead)
@@ -69,7 +73,7 @@ def test_one_look_fences_assigns_and_elects() -> None:
     assert cluster.find() == Failures(), "and then nothing more"
 
 
-def test_a_leader_that_finds_it_half_done_goes_on() -> None:
+def test_a_new_leader_continues_a_half_done_failover() -> None:
     cluster = Cluster()
     dead, one, two = cluster.brokers
     cluster.ledger.fence(dead)
@@ -86,7 +90,7 @@ def test_a_leader_that_finds_it_half_done_goes_on() -> None:
     assert cluster.leaders() == {two.node_id: 6}
 
 
-def test_logs_of_several_dead_brokers_are_recovered_by_several() -> None:
+def test_logs_of_several_dead_brokers_are_distributed() -> None:
     cluster = Cluster(5, partitions=10)
     cluster.suspect(*cluster.brokers[:3])
     found = cluster.look()
@@ -95,7 +99,7 @@ def test_logs_of_several_dead_brokers_are_recovered_by_several() -> None:
     assert set(cluster.leaders().values()) == {5}
 
 
-def test_a_log_in_a_file_is_waited_for() -> None:
+def test_a_file_wal_waits_for_its_broker() -> None:
     cluster = Cluster(3, files=1)
     dead = cluster.brokers[2]
     cluster.suspect(dead)
@@ -104,7 +108,7 @@ def test_a_log_in_a_file_is_waited_for() -> None:
     assert cluster.find() == Failures()
 
 
-def test_a_broker_whose_log_is_in_a_file_recovers_for_others_only_if_nobody_else_can() -> None:
+def test_a_broker_with_a_file_wal_recovers_logs_only_if_no_other_can() -> None:
     cluster = Cluster(3, files=1)
     dead, other, with_file = cluster.brokers
     cluster.suspect(dead)
@@ -113,7 +117,7 @@ def test_a_broker_whose_log_is_in_a_file_recovers_for_others_only_if_nobody_else
     assert {each.recoverer.node_id for each in cluster.look().assigned} == {with_file.node_id}
 
 
-def test_nobody_is_fenced_when_nobody_could_take_over() -> None:
+def test_no_broker_is_fenced_without_a_replacement() -> None:
     cluster = Cluster()
     cluster.suspect(*cluster.brokers)
     assert cluster.find() == Failures(blocked=True)
@@ -121,14 +125,14 @@ def test_nobody_is_fenced_when_nobody_could_take_over() -> None:
     for broker in cluster.brokers[1:]:
         drains = records_pb2.NodeDrainSet(node_id=broker.node_id, node_epoch=broker.node_epoch, draining=True)
         cluster.ledger.apply([records_pb2.Record(node_drain_set=drains)])
-    assert cluster.find() == Failures(blocked=True), "those that drain take nothing"
+    assert cluster.find() == Failures(blocked=True), "draining brokers get nothing"
     cluster.ledger.do(
         cluster.brokers[2], set_drain=wire.SetDrain(node_id=cluster.brokers[2].node_id, draining=False)
     )
     assert [node.node_id for node in cluster.look().fenced] == [cluster.brokers[0].node_id]
 
 
-def test_a_partition_on_its_way_goes_where_it_was_to_go() -> None:
+def test_a_moving_partition_goes_to_its_target() -> None:
     cluster = Cluster()
     dead, _, target = cluster.brokers
     move = wire.PartitionMove(topic_id=cluster.topic_id, partition=0, target_id=target.node_id)
@@ -143,7 +147,7 @@ def test_a_partition_on_its_way_goes_where_it_was_to_go() -> None:
     assert not cluster.ledger.image[MOVES]
 
 
-def test_a_recoverer_that_died_and_came_back_is_told_again() -> None:
+def test_a_restarted_recoverer_gets_its_assignment_again() -> None:
     cluster = Cluster()
     dead, one, _ = cluster.brokers
     cluster.suspect(dead)
@@ -172,8 +176,10 @@ def test_many_partitions_are_elected_in_steps(monkeypatch: pytest.MonkeyPatch) -
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whoever_dies_in_whatever_order_everything_finds_a_place(data: st.DataObject) -> None:
-    """Brokers die, come back and recover in any order; once a look finds nothing, nothing is without a leader or a recoverer who lives."""
+def test_in_any_order_of_failures_every_log_and_partition_is_assigned(data: st.DataObject) -> None:
+    """Brokers die, return and recover in any order. When nothing is due, everything has a live
+    leader and recoverer.
+    """
     cluster = Cluster(4, partitions=8)
     ledger = cluster.ledger
     present = list(cluster.brokers)

@@ -46,7 +46,7 @@ def test_epochs_rise_by_one_with_every_new_process(ledger: Ledger) -> None:
     assert other.node_epoch == 1
 
 
-def test_a_new_process_begins_a_new_leader_epoch_of_every_partition_it_leads(ledger: Ledger) -> None:
+def test_a_new_process_starts_a_new_leader_epoch_of_every_partition_it_leads(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     body = wire.CreateTopic(name="t", partitions=4, replication_factor=-1)
     ledger.do(broker, create_topic=body)
@@ -55,14 +55,14 @@ def test_a_new_process_begins_a_new_leader_epoch_of_every_partition_it_leads(led
     assert epochs == {(broker.node_id, 1), (other.node_id, 0)}
 
 
-def test_registering_again_writes_nothing_for_the_same_process(ledger: Ledger) -> None:
+def test_repeated_registration_of_one_process_writes_nothing(ledger: Ledger) -> None:
     ledger.register(0, incarnation=b"a" * 16)
     before = ledger.image.digest
     ledger.register(0, incarnation=b"a" * 16)
     assert ledger.image.digest == before
 
 
-def test_a_process_that_was_replaced_cannot_come_back(ledger: Ledger) -> None:
+def test_a_replaced_process_cannot_return(ledger: Ledger) -> None:
     old = ledger.register(0, incarnation=b"a" * 16)
     ledger.register(0, incarnation=b"b" * 16)
     hello = _hello(incarnation=b"a" * 16, node_epoch=old.node_epoch)
@@ -87,7 +87,7 @@ def test_a_process_that_was_replaced_cannot_come_back(ledger: Ledger) -> None:
         {"kafka_port": 70_000},
     ],
 )
-def test_a_hello_that_makes_no_sense_is_refused(ledger: Ledger, changes: dict[str, Any]) -> None:
+def test_an_invalid_hello_is_refused(ledger: Ledger, changes: dict[str, Any]) -> None:
     with pytest.raises(OperationError) as refused:
         register_node(_hello(**changes), ledger.view, ledger.now_ms)
     assert refused.value.code == error_pb2.ERROR_CODE_INVALID_REQUEST
@@ -100,7 +100,7 @@ def test_a_node_id_keeps_its_role(ledger: Ledger) -> None:
 
 
 class Heard:
-    """A leader that hears nobody, or everybody."""
+    """A leader that hears none of the nodes, or all."""
 
     def __init__(self, hears: bool) -> None:
         self._hears = hears
@@ -119,7 +119,7 @@ def _unregister(ledger: Ledger, node_id: int, *, hears: bool = False) -> None:
     ledger.apply(unregister_node(NodeId(node_id), ledger.view, Heard(hears)))
 
 
-def test_a_ghost_is_unregistered_and_its_id_belongs_to_another_role_at_a_higher_epoch(ledger: Ledger) -> None:
+def test_an_unregistered_id_may_get_another_role_at_a_higher_epoch(ledger: Ledger) -> None:
     node_id = compose_node_id(ClusterOrdinal(7), 3)
     ghost = ledger.register(3, role=records_pb2.NODE_ROLE_GC).node_epoch
     with pytest.raises(OperationError, match="is registered as a gc"):
@@ -130,14 +130,14 @@ def test_a_ghost_is_unregistered_and_its_id_belongs_to_another_role_at_a_higher_
     _unregister(ledger, node_id)
     assert [row.node_id for row in describe_nodes(ledger.view, Heard(hears=False)).nodes] == []
     assert ledger.register(3).node_epoch > ghost, (
-        "objects and streams bear epochs of a node id: they never begin again"
+        "objects and streams contain epochs of a node id: they never restart"
     )
     (described,) = describe_nodes(ledger.view, Heard(hears=True)).nodes
     assert (described.role, described.fenced, described.connected) == (BROKER, False, True)
     assert described.heard_ms_ago == 20
 
 
-def test_the_process_that_was_unregistered_must_stop(ledger: Ledger) -> None:
+def test_an_unregistered_process_must_stop(ledger: Ledger) -> None:
     caller = ledger.register(0, incarnation=b"a" * 16)
     _unregister(ledger, caller.node_id)
     with pytest.raises(OperationError) as refused:
@@ -145,7 +145,7 @@ def test_the_process_that_was_unregistered_must_stop(ledger: Ledger) -> None:
     assert refused.value.code == error_pb2.ERROR_CODE_NODE_FENCED
 
 
-def test_a_node_that_holds_something_is_not_unregistered(ledger: Ledger) -> None:
+def test_a_node_that_holds_anything_is_not_unregistered(ledger: Ledger) -> None:
     caller = ledger.register(0)
     ledger.do(caller, create_topic=wire.CreateTopic(name="t", partitions=4, replication_factor=-1))
     with pytest.raises(OperationError, match=r"still has 4 partitions.*ponor broker recover"):
@@ -155,7 +155,7 @@ def test_a_node_that_holds_something_is_not_unregistered(ledger: Ledger) -> None
     assert refused.value.code == error_pb2.ERROR_CODE_NODE_NOT_FOUND
 
 
-def test_a_key_is_put_once_and_everybody_learns_the_value(ledger: Ledger) -> None:
+def test_a_key_is_put_once_and_later_puts_return_its_value(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     won = ledger.do(broker, put_key=wire.PutKey(key="setting/x", value=b"first")).key_held
     lost = ledger.do(other, put_key=wire.PutKey(key="setting/x", value=b"second")).key_held
@@ -163,7 +163,7 @@ def test_a_key_is_put_once_and_everybody_learns_the_value(ledger: Ledger) -> Non
     assert (lost.created, lost.value) == (False, b"first")
 
 
-def test_keys_and_values_are_bounded(ledger: Ledger) -> None:
+def test_keys_and_values_are_limited(ledger: Ledger) -> None:
     broker = ledger.register(0)
     for key, value in (("", b""), ("k" * 1_025, b""), ("k", b"v" * 4_097)):
         assert ledger.refusal(broker, put_key=wire.PutKey(key=key, value=value)) == "INVALID_REQUEST"
@@ -180,7 +180,7 @@ def test_blocks_of_producer_ids_never_overlap(ledger: Ledger) -> None:
         assert ledger.refusal(broker, allocate_producer_ids=body) == "INVALID_REQUEST"
 
 
-def test_many_keys_are_put_at_once_and_each_by_whoever_came_first(ledger: Ledger) -> None:
+def test_each_of_many_keys_gets_the_first_value_put(ledger: Ledger) -> None:
     broker = ledger.register(0)
     ledger.do(broker, put_key=wire.PutKey(key="b", value=b"first"))
     puts = [wire.PutKey(key=key, value=b"mine") for key in "abc"]
@@ -194,7 +194,7 @@ def test_many_keys_are_put_at_once_and_each_by_whoever_came_first(ledger: Ledger
     ]
 
 
-def test_keys_put_at_once_are_put_all_or_none(ledger: Ledger) -> None:
+def test_keys_in_one_operation_are_put_atomically(ledger: Ledger) -> None:
     broker = ledger.register(0)
     twice = [wire.PutKey(key="a", value=b"v"), wire.PutKey(key="a", value=b"w")]
     for puts in ([], twice, [wire.PutKey(key="a", value=b"v"), wire.PutKey(key="", value=b"v")]):

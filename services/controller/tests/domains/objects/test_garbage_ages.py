@@ -1,4 +1,4 @@
-"""The oldest garbage is told by its age, at the leader alone."""
+"""Age of the oldest garbage, reported only by the leader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _row(object_id: int, state: ObjectState, time_ms: int) -> ObjectRow:
     )  # fmt: skip
 
 
-def test_ages_are_those_of_the_oldest() -> None:
+def test_ages_are_those_of_the_oldest_objects() -> None:
     telemetry, image = Telemetry(), MetadataImage()
     proposer = SimpleNamespace(view=SimpleNamespace(image=image), now_ms=lambda: 10_000, leads=True)
     ages = GarbageAges(cast(Any, proposer), telemetry)
@@ -39,7 +39,7 @@ def test_ages_are_those_of_the_oldest() -> None:
         return {state: (oldest[(state,)], numbers[(state,)]) for state in ("destroyed", "prepared")}
 
     assert shown() == {"destroyed": (0, 0), "prepared": (0, 0)}
-    image[OBJECTS].put(_row(1, ObjectState.PREPARED, 12_000))  # its lease runs still
+    image[OBJECTS].put(_row(1, ObjectState.PREPARED, 12_000))  # its lease has not expired
     image[OBJECTS].put(_row(2, ObjectState.COMMITTED, 1))
     image[OBJECTS].put(_row(3, ObjectState.DESTROYED, 9_000))
     assert shown() == {"destroyed": (1, 1), "prepared": (0, 1)}

@@ -1,4 +1,4 @@
-"""Objects that nobody needs: leases that run out, delays that pass, claims that are confirmed or lost."""
+"""Unneeded objects: expired leases, delays, and claims that are confirmed or lost."""
 
 from __future__ import annotations
 
@@ -49,15 +49,13 @@ def _destroyed_object(ledger: Ledger, broker: Caller) -> int:
     return single
 
 
-def test_ids_are_contiguous_never_repeated_and_carry_the_clusters_ordinal(
-    ledger: Ledger, broker: Caller
-) -> None:
+def test_ids_are_contiguous_unique_and_contain_the_clusters_ordinal(ledger: Ledger, broker: Caller) -> None:
     first, second = ledger.prepare(broker, 3), ledger.prepare(broker, 2)
     assert first + second == list(range(first[0], first[0] + 5))
     assert cluster_of_id(first[0]) == 7
 
 
-def test_a_lease_is_capped_by_the_controller(ledger: Ledger, broker: Caller) -> None:
+def test_a_lease_is_limited_by_the_controller(ledger: Ledger, broker: Caller) -> None:
     body = wire.PrepareObjects(count=1, ttl_ms=10**9)
     reserved = ledger.do(broker, prepare_objects=body).objects_reserved
     assert reserved.expires_at_ms == ledger.now_ms + 50_000
@@ -66,7 +64,7 @@ def test_a_lease_is_capped_by_the_controller(ledger: Ledger, broker: Caller) -> 
     assert reserved.namespace == cluster.namespace
 
 
-def test_senseless_reservations_are_refused(ledger: Ledger, broker: Caller, gc: Caller) -> None:
+def test_invalid_reservations_are_refused(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     for count, ttl_ms in ((0, 1), (-1, 1), (10_001, 1), (1, 0)):
         body = wire.PrepareObjects(count=count, ttl_ms=ttl_ms)
         assert ledger.refusal(broker, prepare_objects=body) == "INVALID_REQUEST"
@@ -74,7 +72,7 @@ def test_senseless_reservations_are_refused(ledger: Ledger, broker: Caller, gc: 
     assert ledger.refusal(gc, prepare_objects=body) == "INVALID_REQUEST"
 
 
-def test_an_object_whose_writer_died_is_collected_when_no_put_can_be_under_way(
+def test_an_object_of_a_dead_writer_is_collected_when_no_put_can_be_in_flight(
     ledger: Ledger, broker: Caller, gc: Caller
 ) -> None:
     (abandoned,) = ledger.prepare(broker, ttl_ms=5_000)
@@ -95,13 +93,13 @@ def test_a_destroyed_object_waits_for_the_delay(ledger: Ledger, broker: Caller, 
     assert _claim(ledger, gc) == [single]
 
 
-def test_a_claim_that_finds_nothing_writes_nothing(ledger: Ledger, broker: Caller, gc: Caller) -> None:
+def test_a_claim_without_objects_writes_nothing(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     ledger.prepare(broker)
     _destroyed_object(ledger, broker)
     assert ledger.decide(gc, claim_objects=wire.ClaimObjects(limit=10, ttl_ms=1)) == []
 
 
-def test_after_a_forced_recovery_nothing_is_claimed_until_an_operator_confirmed_it(
+def test_after_a_forced_recovery_nothing_is_claimed_before_its_confirmation(
     ledger: Ledger, broker: Caller, gc: Caller
 ) -> None:
     single = _destroyed_object(ledger, broker)
@@ -113,7 +111,7 @@ def test_after_a_forced_recovery_nothing_is_claimed_until_an_operator_confirmed_
     assert _claim(ledger, gc)[0] == single
 
 
-def test_a_claim_belongs_to_one_process_until_it_runs_out(ledger: Ledger, broker: Caller, gc: Caller) -> None:
+def test_a_claim_belongs_to_one_process_until_it_expires(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     single = _destroyed_object(ledger, broker)
     ledger.now_ms += 10_001
     other = ledger.register(1001, role=GC)
@@ -141,7 +139,9 @@ def test_a_restarted_collector_waits_for_its_own_old_claim(
     assert _claim(ledger, restarted) == [single]
 
 
-def test_the_oldest_go_first_and_no_more_than_asked_for(ledger: Ledger, broker: Caller, gc: Caller) -> None:
+def test_the_oldest_objects_are_claimed_first_up_to_the_requested_number(
+    ledger: Ledger, broker: Caller, gc: Caller
+) -> None:
     old = [_destroyed_object(ledger, broker) for _ in range(3)]
     ledger.now_ms += 1
     young = [_destroyed_object(ledger, broker) for _ in range(2)]
@@ -151,7 +151,7 @@ def test_the_oldest_go_first_and_no_more_than_asked_for(ledger: Ledger, broker: 
     assert _claim(ledger, gc, limit=2) == [young[1]]
 
 
-def test_committed_objects_are_never_granted(ledger: Ledger, broker: Caller, gc: Caller) -> None:
+def test_committed_objects_are_never_claimed(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     (stream,) = ledger.create_streams(broker)
     ledger.open(broker, stream, 1)
     ledger.upload(broker, stream_objects=[(stream, 1, 0, 5)])
@@ -159,7 +159,7 @@ def test_committed_objects_are_never_granted(ledger: Ledger, broker: Caller, gc:
     assert _claim(ledger, gc) == []
 
 
-def test_what_is_claimed_but_not_committed_yet_is_not_granted_twice(
+def test_a_proposed_uncommitted_claim_is_not_granted_again(
     ledger: Ledger, broker: Caller, gc: Caller
 ) -> None:
     single = _destroyed_object(ledger, broker)
@@ -176,7 +176,7 @@ def test_only_gc_nodes_claim(ledger: Ledger, broker: Caller) -> None:
     assert ledger.refusal(broker, claim_objects=body) == "INVALID_REQUEST"
 
 
-def test_a_commit_has_a_size_that_is_checked_in_one_short_turn(ledger: Ledger, broker: Caller) -> None:
+def test_the_size_of_a_commit_is_limited(ledger: Ledger, broker: Caller) -> None:
     (stream,) = ledger.create_streams(broker)
     ledger.open(broker, stream, 1)
     objects_max, ranges_max = ledger.settings.commit_objects_max, ledger.settings.upload_ranges_max
@@ -191,7 +191,7 @@ def test_a_commit_has_a_size_that_is_checked_in_one_short_turn(ledger: Ledger, b
     ledger.do(broker, commit_upload=upload_body(ids, stream_objects=pieces[:objects_max]))
 
 
-def test_brokers_and_compactors_keep_within_what_a_controller_takes() -> None:
+def test_brokers_and_compactors_respect_the_controllers_limits() -> None:
     settings, storage = ControllerSettings(), StorageSettings()
     assert settings.prepared_count_max >= max(PREPARED_IDS_MAX, COMMIT_OBJECTS_MAX + 1)
     assert settings.commit_objects_max >= COMMIT_OBJECTS_MAX

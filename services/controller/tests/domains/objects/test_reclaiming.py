@@ -1,4 +1,6 @@
-"""Trims and deletions commit small facts; the duty that reclaims destroys and deletes what they left, a bounded number of rows per batch."""
+"""Trims and deletions commit small records; the reclaim duty destroys and deletes what they left, a
+limited number of rows per batch.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def require_all_reclaimed(ledger: Ledger) -> None:
 
 
 def batches_of(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
-    """What each batch from now on holds: streams and keys deleted, objects destroyed."""
+    """Return the contents of each later batch: deleted streams and keys, destroyed objects."""
     found: list[Counter[str]] = []
     apply = ledger.apply
 
@@ -97,7 +99,7 @@ def batches_of(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[Counter[
     return found
 
 
-def test_a_large_topic_is_deleted_at_once_and_its_objects_in_bounded_batches(
+def test_a_large_topic_is_deleted_immediately_and_its_objects_in_limited_batches(
     ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(ledger, broker)
@@ -114,7 +116,7 @@ def test_a_large_topic_is_deleted_at_once_and_its_objects_in_bounded_batches(
     require_all_reclaimed(ledger)
 
 
-def test_streams_and_keys_of_a_topic_go_in_bounded_batches(
+def test_streams_and_keys_of_a_topic_are_deleted_in_limited_batches(
     ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(ledger, broker, partitions=300)
@@ -129,7 +131,7 @@ def test_streams_and_keys_of_a_topic_go_in_bounded_batches(
     require_all_reclaimed(ledger)
 
 
-def test_streams_of_a_topic_that_is_being_deleted_are_gone_for_everybody(
+def test_streams_of_a_topic_being_deleted_are_absent_for_all_operations(
     ledger: Ledger, broker: Caller
 ) -> None:
     topic = make_topic(ledger, broker)
@@ -158,7 +160,7 @@ def test_another_leader_continues(ledger: Ledger, broker: Caller) -> None:
     delete(ledger, broker, topic)
     leaders = 0
     while len(ledger.image[RECLAIMS]) or len(ledger.image[DELETIONS]):
-        driver = new_reclaim_duty(ledger)  # remembers nothing of what the others did
+        driver = new_reclaim_duty(ledger)  # has no state of the others
         driver.step()
         driver.step()
         leaders += 1
@@ -168,7 +170,7 @@ def test_another_leader_continues(ledger: Ledger, broker: Caller) -> None:
     require_all_reclaimed(ledger)
 
 
-def test_what_is_trimmed_during_a_search_is_searched_again(ledger: Ledger, broker: Caller) -> None:
+def test_a_stream_trimmed_during_a_search_is_searched_again(ledger: Ledger, broker: Caller) -> None:
     (stream_id,) = make_streams(ledger, broker, make_topic(ledger, broker), 1)
     ids = fill(ledger, broker, stream_id, 900)
     driver = new_reclaim_duty(ledger)
@@ -182,7 +184,7 @@ def test_what_is_trimmed_during_a_search_is_searched_again(ledger: Ledger, broke
     require_all_reclaimed(ledger)
 
 
-def test_a_compaction_in_flight_is_not_destroyed_twice(ledger: Ledger, broker: Caller) -> None:
+def test_sources_of_a_compaction_in_progress_are_not_destroyed_twice(ledger: Ledger, broker: Caller) -> None:
     (stream_id,) = make_streams(ledger, broker, make_topic(ledger, broker), 1)
     ids = fill(ledger, broker, stream_id, 3)
     trim(ledger, broker, (stream_id, 3))
@@ -201,7 +203,7 @@ def test_a_set_object_is_searched_once_for_all_its_streams(
     ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = make_streams(ledger, broker, make_topic(ledger, broker), 100)
-    for turn in range(70):  # more than the decoded ones that the image keeps
+    for turn in range(70):  # more than the number of decoded ones that the image keeps
         ledger.upload(broker, [(each, 0, turn, turn + 1) for each in streams])
     decoded: Counter[str] = Counter()
     pieces_of = StreamSetObjectTable.pieces_of
@@ -213,7 +215,7 @@ def test_a_set_object_is_searched_once_for_all_its_streams(
     require_all_reclaimed(ledger)
 
 
-def test_a_step_visits_a_bounded_number_of_rows(
+def test_a_step_visits_a_limited_number_of_rows(
     ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = make_streams(ledger, broker, make_topic(ledger, broker), 1_000)
@@ -258,7 +260,9 @@ def test_wide_set_objects_are_destroyed_a_few_at_a_time(
 def test_a_visit_costs_the_same_after_many_batches_of_wide_objects(
     ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each batch that stopped before a wide object made every later visit slower; after thousands of batches a step lasted longer than an election timeout."""
+    """Before, each batch that stopped before a wide object made every later visit slower; after
+    thousands of batches a step took longer than an election timeout.
+    """
     monkeypatch.setattr(reclaim_driver, "PIECES_DESTROYED_PER_STEP", 1)
     first, second = make_streams(ledger, broker, make_topic(ledger, broker), 2)
     for turn in range(200):
@@ -275,7 +279,7 @@ def test_a_visit_costs_the_same_after_many_batches_of_wide_objects(
     require_all_reclaimed(ledger)
 
 
-def test_a_step_decodes_a_bounded_number_of_pieces_of_live_set_objects(
+def test_a_step_decodes_a_limited_number_of_pieces_of_live_set_objects(
     ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = make_streams(ledger, broker, make_topic(ledger, broker), 1_000)
@@ -291,7 +295,7 @@ def test_a_step_decodes_a_bounded_number_of_pieces_of_live_set_objects(
         return pieces
 
     monkeypatch.setattr(StreamSetObjectTable, "pieces_of", counted_pieces)
-    trim(ledger, broker, (streams[-1], 70))  # every object stays live by its first piece
+    trim(ledger, broker, (streams[-1], 70))  # every object stays live because of its first piece
     driver = new_reclaim_duty(ledger)
     while driver.step() == PAUSE_S:
         decoded.append(0)
@@ -300,8 +304,8 @@ def test_a_step_decodes_a_bounded_number_of_pieces_of_live_set_objects(
     require_all_reclaimed(ledger)
 
 
-def test_topics_that_are_deleted_without_a_pause_keep_no_trim_waiting(ledger: Ledger, broker: Caller) -> None:
-    """Purges went first, so what retention trimmed kept its objects as long as topics were deleted."""
+def test_continuous_topic_deletions_do_not_delay_trims(ledger: Ledger, broker: Caller) -> None:
+    """Before, purges came first, so trimmed data kept its objects as long as topics were deleted."""
     topic = make_topic(ledger, broker)
     (stream,) = make_streams(ledger, broker, topic, 1)
     fill(ledger, broker, stream, 10)
@@ -335,10 +339,10 @@ def test_orphans_are_found_and_deleted(ledger: Ledger, broker: Caller) -> None:
     require_all_reclaimed(ledger)
 
 
-def test_making_partitions_takes_the_same_few_looks_for_each(
+def test_creating_a_partition_needs_a_constant_number_of_lookups(
     ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted: applying a partition used to walk over all of its topic's."""
+    """Counted, because applying a partition once walked over all of its topic's."""
     looks: Counter[str] = Counter()
     monkeypatch.setattr(OverlayTable, "find", counted(OverlayTable.find, looks, "find"))
     make_topic(ledger, broker, partitions=500)

@@ -1,4 +1,4 @@
-"""Upload commits: what the controller checks before data in objects becomes the truth."""
+"""Upload commits: the controller's checks before data in objects becomes visible."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_offsets_have_no_gap_and_no_overlap(ledger: Ledger, broker: Caller, stre
     assert ledger.stream(one).end_offset == 9
 
 
-def test_several_stream_objects_of_one_stream_continue_each_other_in_any_order(
+def test_stream_objects_of_one_stream_may_be_in_any_order(
     ledger: Ledger, broker: Caller, streams: list[int]
 ) -> None:
     one = streams[0]
@@ -73,7 +73,7 @@ def test_several_stream_objects_of_one_stream_continue_each_other_in_any_order(
     assert ledger.stream(one).end_offset == 20
 
 
-def test_only_the_owner_commits_and_only_under_the_present_epoch(
+def test_only_the_owner_commits_and_only_under_the_current_epoch(
     ledger: Ledger, broker: Caller, streams: list[int]
 ) -> None:
     one = streams[0]
@@ -91,7 +91,7 @@ def test_only_the_owner_commits_and_only_under_the_present_epoch(
     assert ledger.refusal(broker, commit_upload=body) == "STREAM_NOT_OPENED"
 
 
-def test_an_object_must_be_prepared_by_this_very_process_and_in_time(
+def test_an_object_must_be_prepared_by_the_same_process_and_not_expired(
     ledger: Ledger, broker: Caller, streams: list[int]
 ) -> None:
     one = streams[0]

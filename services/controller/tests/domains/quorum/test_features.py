@@ -58,7 +58,7 @@ def test_a_rising_level_is_one_record_and_a_finalized_one_none() -> None:
         ([update(LATEST_LEVEL), update(1, "metadata.colour")], "is unknown"),
     ],
 )
-def test_updates_that_cannot_be_are_refused_as_a_whole(updates: list[wire.FeatureUpdate], words: str) -> None:
+def test_impossible_updates_are_refused_as_a_whole(updates: list[wire.FeatureUpdate], words: str) -> None:
     with pytest.raises(OperationError, match=words):
         check_updates(image_at(LATEST_LEVEL), updates)
 

@@ -1,4 +1,4 @@
-"""Changes that wait for room in the log are checked when there is room, not before."""
+"""Changes that wait for room in the log are validated when there is room, not before."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ class FullProposer:
         return self._ledger.image.index
 
     async def room(self) -> None:
-        """Wait for it."""
+        """Wait until it is opened."""
         await self.opened.wait()
 
     def propose(self, records: Sequence[records_pb2.Record]) -> int:
-        """Apply at once: a record that was confirmed before fails here, as it would at every controller."""
+        """Apply immediately: a record that was validated too early fails here, as it would at every
+        controller.
+        """
         self.proposed += [record.WhichOneof("kind") for record in records]
         self._ledger.apply(list(records))
         return self.last_index

@@ -1,4 +1,4 @@
-"""The quorum service of three real controllers, asked as tools ask it. In virtual time."""
+"""Requests of tools to the quorum service of three real controllers. In virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DESCRIBE_LEADER = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=Tr
 
 
 class Tool:
-    """What an operator has: the client, and single connections to one controller."""
+    """An operator's quorum client, and connections to single controllers."""
 
     def __init__(self, rig: QuorumRig, runtime: Runtime) -> None:
         self.rig = rig
@@ -36,11 +36,11 @@ class Tool:
         self._client = QuorumClient(runtime.network, runtime.clock, ADDRESSES)
 
     async def ask(self, **kind: object) -> wire.QuorumResponse:
-        """Whoever leads."""
+        """The leading controller."""
         return await self._client.ask(wire.QuorumRequest(**kind), timeout_s=30)  # type: ignore[arg-type]
 
     async def refusal(self, **kind: object) -> OperationError:
-        """The refusal of the leader."""
+        """Return the leader's refusal."""
         with pytest.raises(OperationError) as refused:
             await self.ask(**kind)
         return refused.value
@@ -49,7 +49,7 @@ class Tool:
         return await self._runtime.network.connect(address, QUORUM)
 
     async def ask_at(self, address: str, frame: bytes) -> wire.QuorumResponse:
-        """One controller, in any words."""
+        """Send one request to one controller; return its answer."""
         connection = await self.connect(address)
         try:
             await connection.send(frame)
@@ -58,7 +58,7 @@ class Tool:
             await connection.close()
 
     async def leader_and_follower(self) -> tuple[str, str]:
-        """Service addresses; the follower has heard who leads."""
+        """Service addresses of leader and follower, after the follower received the leader's."""
         leader = await self.rig.until_led()
         await self.rig.until_equal()
         name = self.rig.process_of(leader).name
@@ -70,7 +70,7 @@ Story: TypeAlias = Callable[[Tool], Awaitable[None]]
 
 
 def tell(story: Story, *, blank: int = 0) -> None:
-    """Run a story in a process of its own beside three controllers."""
+    """Run a story in its own process next to three controllers."""
     rig = QuorumRig(1, blank=blank)
 
     async def main(runtime: Runtime) -> None:
@@ -91,7 +91,7 @@ def tell(story: Story, *, blank: int = 0) -> None:
         rig.simulation.run(scenario())
 
 
-def test_the_leader_describes_everybody_and_a_follower_what_it_knows() -> None:
+def test_the_leader_describes_all_members_and_a_follower_its_own_state() -> None:
     async def story(tool: Tool) -> None:
         leader, follower = await tool.leader_and_follower()
         await tool.rig.until_equal()
@@ -133,7 +133,7 @@ def test_a_follower_refuses_every_change_and_names_the_leader() -> None:
     tell(story)
 
 
-def test_nonsense_is_refused_by_name_and_the_connection_goes_on() -> None:
+def test_invalid_requests_are_refused_and_the_connection_continues() -> None:
     async def story(tool: Tool) -> None:
         leader, _ = await tool.leader_and_follower()
         connection = await tool.connect(leader)
@@ -189,14 +189,14 @@ def test_nonsense_is_refused_by_name_and_the_connection_goes_on() -> None:
     tell(story)
 
 
-def test_changes_that_are_made_already_are_done_and_those_that_make_no_sense_are_refused() -> None:
+def test_repeated_changes_succeed_and_invalid_ones_are_refused() -> None:
     async def story(tool: Tool) -> None:
         blank = tool.rig.processes[3]
         blank.start()
         await wait_until(lambda: "c3" in tool.rig.ready)
         learner = _learner(3, uuid.UUID(tool.rig.ready["c3"]["directory_id"]))
         first = (await tool.ask(add_learner=learner)).done.index
-        assert (await tool.ask(add_learner=learner)).done.index >= first, "it is one already"
+        assert (await tool.ask(add_learner=learner)).done.index >= first, "it already is a voter"
         stranger = _learner(3, uuid.UUID(int=99))
         refusal = (await tool.refusal(add_learner=stranger)).message
         assert f"`ponor cluster quorum remove {stranger.node_id} --directory" in refusal
@@ -209,7 +209,7 @@ def test_changes_that_are_made_already_are_done_and_those_that_make_no_sense_are
         other_directory = wire.RemoveMember(node_id=learner.node_id, directory_id=bytes(16))
         await tool.ask(remove=other_directory)
         seen = (await tool.ask(describe=wire.DescribeQuorum(leader_only=True))).description
-        assert sum(each.voter for each in seen.members) == 4, "another directory's removal touches nobody"
+        assert sum(each.voter for each in seen.members) == 4, "removing an unknown directory changes nothing"
         await tool.ask(remove=wire.RemoveMember(node_id=learner.node_id))
         await tool.ask(remove=wire.RemoveMember(node_id=learner.node_id))
         seen = (await tool.ask(describe=wire.DescribeQuorum(leader_only=True))).description
@@ -218,7 +218,7 @@ def test_changes_that_are_made_already_are_done_and_those_that_make_no_sense_are
     tell(story, blank=1)
 
 
-def test_leadership_goes_to_whom_it_is_given_and_stays_where_it_is_already() -> None:
+def test_leadership_is_transferred_to_the_named_voter() -> None:
     async def story(tool: Tool) -> None:
         for given in (1, 2, 0, 0):
             node_id = member(given).node_id
@@ -232,7 +232,7 @@ def test_leadership_goes_to_whom_it_is_given_and_stays_where_it_is_already() -> 
     tell(story)
 
 
-def test_a_snapshot_is_durable_when_it_is_answered_and_an_index_covers_everything_before() -> None:
+def test_an_answered_snapshot_is_durable_and_its_index_covers_everything_before() -> None:
     async def story(tool: Tool) -> None:
         index = (await tool.ask(take_snapshot=wire.TakeSnapshot())).done.index
         seen = (await tool.ask(describe=wire.DescribeQuorum(leader_only=True))).description
@@ -242,7 +242,7 @@ def test_a_snapshot_is_durable_when_it_is_answered_and_an_index_covers_everythin
     tell(story)
 
 
-def test_feature_levels_that_are_in_force_cost_no_record() -> None:
+def test_finalized_feature_levels_write_no_record() -> None:
     async def story(tool: Tool) -> None:
         def update(level: int, *, validate_only: bool = False) -> wire.UpdateFeatures:
             return wire.UpdateFeatures(
@@ -263,7 +263,7 @@ def test_feature_levels_that_are_in_force_cost_no_record() -> None:
     tell(story)
 
 
-def test_a_caller_that_asks_nothing_is_let_go() -> None:
+def test_a_caller_without_requests_is_disconnected() -> None:
     async def story(tool: Tool) -> None:
         leader, _ = await tool.leader_and_follower()
         silent = await tool.connect(leader)
@@ -273,7 +273,7 @@ def test_a_caller_that_asks_nothing_is_let_go() -> None:
     tell(story)
 
 
-def test_callers_beyond_the_bound_are_sent_away_until_somebody_leaves() -> None:
+def test_callers_beyond_the_limit_are_refused_until_one_leaves() -> None:
     async def story(tool: Tool) -> None:
         leader, _ = await tool.leader_and_follower()
         callers = [await tool.connect(leader) for _ in range(CONNECTIONS_MAX)]

@@ -1,4 +1,4 @@
-"""Streams and keys of a partition are made, opened and deleted by its leader alone."""
+"""Only its leader creates, opens and deletes the streams and keys of a partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _elect(world: Moving, node_id: int) -> None:
 
 
 def test_streams_and_keys_of_an_absent_topic_are_refused() -> None:
-    """An open that is under way while its topic is deleted leaves nothing behind."""
+    """An open in progress while its topic is deleted leaves nothing behind."""
     world = Moving(partitions=1)
     broker, gone = world.leader(), world.topic_id
     (made,) = world.ledger.do(broker, create_streams=_create(gone)).streams_created.stream_ids
@@ -46,7 +46,7 @@ def test_streams_and_keys_of_another_brokers_partition_are_refused() -> None:
     assert world.ledger.refusal(world.leader(), create_streams=absent) == "TOPIC_NOT_FOUND"
 
 
-def test_tags_and_keys_that_name_no_partition_are_refused() -> None:
+def test_tags_and_keys_without_a_partition_are_refused() -> None:
     world = Moving(partitions=1)
     broker = world.leader()
     assert world.ledger.refusal(broker, create_streams=_create(world.topic_id, "-1")) == "INVALID_REQUEST"
@@ -56,8 +56,10 @@ def test_tags_and_keys_that_name_no_partition_are_refused() -> None:
         assert world.ledger.refusal(broker, put_key=wire.PutKey(key=key, value=b"1")) == "INVALID_REQUEST"
 
 
-def test_a_late_open_of_a_former_leader_does_not_take_the_streams() -> None:
-    """All streams are closed, and two elections followed each other; the request of the first one's leader arrives last."""
+def test_a_late_open_of_a_former_leader_is_refused() -> None:
+    """All streams are closed after two elections; the request of the first election's leader
+    arrives last.
+    """
     world = Moving(partitions=1)
     first, second = world.others()
     world.close()
@@ -70,7 +72,7 @@ def test_a_late_open_of_a_former_leader_does_not_take_the_streams() -> None:
     assert world.owner() == second
 
 
-def test_a_leader_opens_streams_at_its_present_epoch_only() -> None:
+def test_a_leader_opens_streams_only_at_its_current_epoch() -> None:
     world = Moving(partitions=1)
     leader = world.leader()
     world.close()
@@ -79,11 +81,12 @@ def test_a_leader_opens_streams_at_its_present_epoch_only() -> None:
     stream_id = world.streams[0][0]
     assert world.ledger.refusal(leader, open_streams=_open(stream_id, epoch + 1)) == "STREAM_FENCED"
     world.open()
-    # The answer was lost and the broker asks again while the next election is committed: the repeat changes nothing.
+    # The answer was lost and the broker repeats the request while the next election is committed:
+    # the repeat changes nothing.
     assert world.ledger.decide(leader, open_streams=_open(stream_id, epoch)) == []
 
 
-def test_a_former_leader_deletes_no_closed_stream_of_a_partition() -> None:
+def test_a_former_leader_cannot_delete_a_closed_stream_of_a_partition() -> None:
     world = Moving(partitions=1)
     former = world.leader()
     world.close()
@@ -93,7 +96,7 @@ def test_a_former_leader_deletes_no_closed_stream_of_a_partition() -> None:
     assert len(world.ledger.decide(world.leader(), delete_streams=deletion)) == 1
 
 
-def test_a_stream_that_outlived_its_topic_is_deleted_by_any_broker() -> None:
+def test_any_broker_may_delete_a_stream_of_a_deleted_topic() -> None:
     world = Moving(partitions=1)
     tags = {"topic": "ab" * 16, "partition": "0"}
     created = records_pb2.StreamCreated(stream_id=1 << 40, tags=tags)

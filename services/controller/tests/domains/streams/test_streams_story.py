@@ -1,4 +1,4 @@
-"""The life of a stream, as brokers ask for it and the controller allows it."""
+"""Operations on streams: which ones the controller allows, in each state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _trim(stream_id: int, epoch: int, start: int) -> wire.TrimStreams:
     )
 
 
-def test_a_stream_is_made_opened_filled_closed_and_opened_elsewhere(ledger: Ledger) -> None:
+def test_a_stream_is_created_opened_written_closed_and_opened_elsewhere(ledger: Ledger) -> None:
     first, second = ledger.register(0), ledger.register(1)
     (stream,) = ledger.create_streams(first)
     row = ledger.stream(stream)
@@ -41,16 +41,16 @@ def test_a_stream_is_made_opened_filled_closed_and_opened_elsewhere(ledger: Ledg
     assert (state.start_offset, state.end_offset) == (0, 0)
     ledger.upload(first, set_ranges=[(stream, 3, 0, 10)])
 
-    # The second broker may not take it while it is open, whatever epoch it brings.
+    # The second broker may not open it while it is open, at any epoch.
     assert ledger.refusal(second, open_streams=_open(stream, 4)) == "STREAM_NOT_CLOSED"
     assert ledger.refusal(second, open_streams=_open(stream, 3)) == "STREAM_FENCED"
 
-    # The first gives it up, at the end that the controller knows and at no other.
+    # The first closes it, only at the end that the controller has.
     assert ledger.refusal(first, close_streams=_close(stream, 3, 11)) == "OFFSET_MISMATCH"
     ledger.do(first, close_streams=_close(stream, 3, 10))
     assert ledger.open(second, stream, 4).end_offset == 10
 
-    # The old owner is fenced in everything it tries.
+    # All operations of the old owner are fenced.
     assert ledger.refusal(first, close_streams=_close(stream, 3, 10)) == "STREAM_FENCED"
     assert ledger.refusal(first, trim_streams=_trim(stream, 3, 5)) == "STREAM_FENCED"
     assert ledger.refusal(first, trim_streams=_trim(stream, 4, 5)) == "STREAM_FENCED"
@@ -73,7 +73,7 @@ def test_an_open_is_repeated_only_by_the_same_process_at_the_same_epoch(ledger: 
     assert ledger.refusal(restarted, open_streams=_open(stream, 6)) == "STREAM_NOT_CLOSED"
 
 
-def test_a_restarted_broker_commits_what_its_wal_held_under_the_old_epoch_closes_and_opens_anew(
+def test_a_restarted_broker_recovers_under_the_old_epoch_closes_and_reopens(
     ledger: Ledger,
 ) -> None:
     broker = ledger.register(0)
@@ -89,7 +89,7 @@ def test_a_restarted_broker_commits_what_its_wal_held_under_the_old_epoch_closes
     assert ledger.stream(stream).node_epoch == restarted.node_epoch
 
 
-def test_a_close_that_comes_twice_is_a_success_once_the_stream_is_closed_at_that_epoch(
+def test_a_repeated_close_succeeds(
     ledger: Ledger,
 ) -> None:
     broker, other = ledger.register(0), ledger.register(1)
@@ -101,7 +101,7 @@ def test_a_close_that_comes_twice_is_a_success_once_the_stream_is_closed_at_that
     assert ledger.refusal(other, close_streams=_close(stream, 1, 0)) == "STREAM_NOT_OPENED"
 
 
-def test_opens_and_closes_are_all_or_none(ledger: Ledger) -> None:
+def test_opens_and_closes_are_atomic(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     mine, theirs = ledger.create_streams(broker, 2)
     ledger.open(other, theirs, 1)
@@ -115,7 +115,7 @@ def test_opens_and_closes_are_all_or_none(ledger: Ledger) -> None:
     assert not ledger.stream(mine).open
 
 
-def test_a_trim_moves_the_start_and_destroys_what_lies_below(ledger: Ledger) -> None:
+def test_a_trim_moves_the_start_and_destroys_objects_below_it(ledger: Ledger) -> None:
     broker = ledger.register(0)
     one, two = ledger.create_streams(broker, 2)
     ledger.open(broker, one, 1)
@@ -158,7 +158,7 @@ def test_streams_are_deleted_by_their_owner_or_when_closed(ledger: Ledger) -> No
     assert ledger.refusal(broker, close_streams=_close(opened, 1, 30)) == "STREAM_NOT_FOUND"
 
 
-def test_requests_that_make_no_sense_are_refused_by_name(ledger: Ledger) -> None:
+def test_invalid_requests_are_refused(ledger: Ledger) -> None:
     broker, gc = ledger.register(0), ledger.register(1000, role=GC)
     (stream,) = ledger.create_streams(broker)
     assert ledger.refusal(broker, create_streams=wire.CreateStreams()) == "INVALID_REQUEST"

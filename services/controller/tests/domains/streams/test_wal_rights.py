@@ -1,6 +1,8 @@
-"""Random lives of brokers with logs in the store: whatever is asked, what is granted is granted by right, and no invariant of the image breaks.
+"""Random operations of brokers with object WALs: only operations with rights are granted, and no
+invariant of the image breaks.
 
-The machine asks for much that is refused. A record that validation lets through and `apply` does not bear ends the test with an AssertionError.
+Most of the machine's operations are refused. A record that passes validation and breaks an
+invariant in `apply` ends the test with an AssertionError.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class WalRights(RuleBasedStateMachine):
                 self.ledger.open(broker, stream_id, 1)
 
     def try_to(self, caller: Caller, **kind: Any) -> bool:
-        """Whether it was granted. A process without rights gets as far as the executor only, which is tested elsewhere."""
+        """Return whether the operation was granted. The executor refuses processes without rights,
+        which other tests cover.
+        """
         if not is_current(self.ledger.image, caller.node_id, caller.node_epoch):
             return False
         try:
@@ -58,7 +62,9 @@ class WalRights(RuleBasedStateMachine):
         return None if row is None else wire.WalName(node_id=row.node_id, wal_epoch=row.wal_epoch)
 
     def has_right(self, caller: Caller, stream: StreamRow, recovered: WalRow | None) -> bool:
-        """The rule, said once more: the log of the stream's owner is open, and the caller wrote it or recovers it."""
+        """The independent rule: the log of the stream's owner is open, and the caller is its owner
+        or its recoverer.
+        """
         log = self.ledger.image[WALS].get((stream.node_id, stream.node_epoch))
         me = (caller.node_id, caller.node_epoch)
         if log is None:
@@ -169,7 +175,7 @@ class WalRights(RuleBasedStateMachine):
             self.trims[key] = row.trim_sequence
 
     def teardown(self) -> None:
-        """Whatever state it is in, whoever is left can bring it to an end."""
+        """In any state, the remaining brokers can complete all work."""
         survivor = self.ledger.register(0, wal=WalKind.OBJECT)
         for row in list(self.ledger.image[WALS]):
             owner = Caller(row.node_id, row.wal_epoch, survivor.role)

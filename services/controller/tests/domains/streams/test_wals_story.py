@@ -1,4 +1,4 @@
-"""Write-ahead logs in the store: who may commit, close and trim what went through one, and for how long."""
+"""Object WALs: which process may commit, close and trim their data, and until when."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stream(ledger: Ledger, broker: Caller) -> int:
 
 
 def with_log(ledger: Ledger, number: int) -> Caller:
-    """A broker whose log is open."""
+    """A broker with an open log."""
     caller = ledger.register(number, wal=OBJECT)
     ledger.do(caller, open_wal=wire.OpenWal())
     return caller
@@ -78,14 +78,12 @@ def closing(
 # The owner
 
 
-def test_a_log_is_opened_once_per_process_and_asking_again_is_no_harm(ledger: Ledger, broker: Caller) -> None:
+def test_a_log_is_opened_once_per_process_and_repeats_succeed(ledger: Ledger, broker: Caller) -> None:
     assert log_of(ledger, broker) is not None
     assert ledger.decide(broker, open_wal=wire.OpenWal()) == []
 
 
-def test_without_an_open_log_nothing_is_opened_so_that_nothing_is_acknowledged_that_nobody_would_look_for(
-    ledger: Ledger, broker: Caller, stream: int
-) -> None:
+def test_streams_are_opened_only_with_an_open_log(ledger: Ledger, broker: Caller, stream: int) -> None:
     late = ledger.register(1, wal=OBJECT)
     (unopened,) = ledger.create_streams(late)
     opening = wire.OpenStreams(streams=[wire.OpenStream(stream_id=unopened, stream_epoch=1)])
@@ -108,9 +106,7 @@ def test_the_trim_point_moves_with_the_commit_and_never_back(
     assert row.trim_sequence == 7
 
 
-def test_slots_of_which_nothing_is_needed_are_trimmed_without_an_object(
-    ledger: Ledger, broker: Caller
-) -> None:
+def test_unneeded_slots_are_trimmed_without_an_object(ledger: Ledger, broker: Caller) -> None:
     ledger.do(broker, commit_upload=wire.CommitUpload(trim_sequence=3))
     row = log_of(ledger, broker)
     assert row is not None
@@ -118,9 +114,7 @@ def test_slots_of_which_nothing_is_needed_are_trimmed_without_an_object(
     assert ledger.refusal(broker, commit_upload=wire.CommitUpload()) == "INVALID_REQUEST"
 
 
-def test_an_owner_closes_its_log_once_it_holds_nothing_open(
-    ledger: Ledger, broker: Caller, stream: int
-) -> None:
+def test_an_owner_closes_its_log_after_all_its_streams(ledger: Ledger, broker: Caller, stream: int) -> None:
     close = wire.CloseWal(wal=wal_name(broker), end_sequence=0)
     assert ledger.refusal(broker, close_wal=close) == "STREAM_NOT_CLOSED"
     ledger.do(broker, close_streams=closing(stream, 0))
@@ -132,7 +126,7 @@ def test_an_owner_closes_its_log_once_it_holds_nothing_open(
     assert ledger.decide(broker, close_wal=close) == []
 
 
-def test_a_log_in_a_file_is_none_of_this(ledger: Ledger) -> None:
+def test_brokers_with_a_file_wal_have_no_log_row(ledger: Ledger) -> None:
     broker = ledger.register(3)
     assert ledger.refusal(broker, open_wal=wire.OpenWal()) == "INVALID_REQUEST"
     (stream_id,) = ledger.create_streams(broker)
@@ -141,14 +135,14 @@ def test_a_log_in_a_file_is_none_of_this(ledger: Ledger) -> None:
     assert ledger.refusal(broker, commit_upload=body) == "INVALID_REQUEST"
 
 
-def test_an_epoch_that_holds_is_confirmed_without_a_record(ledger: Ledger, broker: Caller) -> None:
+def test_a_current_epoch_is_confirmed_without_a_record(ledger: Ledger, broker: Caller) -> None:
     assert ledger.decide(broker, verify_epoch=wire.VerifyEpoch()) == []
 
 
 # The recoverer
 
 
-def test_a_recoverer_commits_closes_and_closes_the_log_in_the_owners_name(
+def test_a_recoverer_commits_and_closes_for_the_owner(
     ledger: Ledger, broker: Caller, other: Caller, stream: int
 ) -> None:
     ledger.do(broker, commit_upload=commit(ledger, broker, [(stream, 1, 0, 5)], trim=2))
@@ -159,7 +153,7 @@ def test_a_recoverer_commits_closes_and_closes_the_log_in_the_owners_name(
     (piece,) = ledger.set_object(body.stream_set_object.object_id).ranges.decoded
     assert (piece.start_offset, piece.end_offset) == (5, 9)
     owner_of = ledger.set_object(body.stream_set_object.object_id).node_id
-    assert owner_of == broker.node_id, "readers look among the objects of the node it went through"
+    assert owner_of == broker.node_id, "readers search the objects of the node that wrote it"
     close = wire.CloseWal(wal=log, end_sequence=6)
     assert ledger.refusal(other, close_wal=close) == "STREAM_NOT_CLOSED"
     ledger.do(other, close_streams=closing(stream, 9, recovered=log))
@@ -170,7 +164,7 @@ def test_a_recoverer_commits_closes_and_closes_the_log_in_the_owners_name(
     ledger.open(other, stream, 2)
 
 
-def test_what_is_committed_already_is_not_committed_again(
+def test_committed_data_is_not_committed_again(
     ledger: Ledger, broker: Caller, other: Caller, stream: int
 ) -> None:
     ledger.do(broker, commit_upload=commit(ledger, broker, [(stream, 1, 0, 5)]))
@@ -184,7 +178,7 @@ def test_what_is_committed_already_is_not_committed_again(
     assert ledger.refusal(other, close_streams=closing(stream, 4, recovered=log)) == "OFFSET_MISMATCH"
 
 
-def test_nobody_else_touches_the_streams_of_a_log_that_is_recovered(
+def test_other_brokers_cannot_change_streams_of_a_log_being_recovered(
     ledger: Ledger, broker: Caller, other: Caller, stream: int
 ) -> None:
     third = with_log(ledger, 2)
@@ -198,17 +192,17 @@ def test_nobody_else_touches_the_streams_of_a_log_that_is_recovered(
             ledger.refusal(caller, close_streams=closing(stream, 0, recovered=recovered)),
         ]
 
-    assert refusals(third, name) == ["WAL_NOT_HELD"] * 2, "nobody is to recover it yet"
+    assert refusals(third, name) == ["WAL_NOT_HELD"] * 2, "it is not assigned yet"
     ledger.assign(broker, other)
     assert refusals(third, name) == ["WAL_NOT_HELD"] * 2
     assert refusals(third, None) == ["STREAM_FENCED"] * 2
     assert refusals(other, None) == ["STREAM_FENCED"] * 2, "not as its own"
     assert ledger.refusal(third, close_wal=wire.CloseWal(wal=name)) == "WAL_NOT_HELD"
     ledger.assign(broker, third)
-    assert refusals(other, name) == ["WAL_NOT_HELD"] * 2, "its turn is over"
+    assert refusals(other, name) == ["WAL_NOT_HELD"] * 2, "its assignment ended"
 
 
-def test_a_recoverer_leaves_streams_of_other_logs_alone(
+def test_a_recoverer_cannot_change_streams_of_other_logs(
     ledger: Ledger, broker: Caller, other: Caller, stream: int
 ) -> None:
     third = with_log(ledger, 2)
@@ -221,7 +215,7 @@ def test_a_recoverer_leaves_streams_of_other_logs_alone(
     assert ledger.refusal(other, close_streams=closing(foreign, 0, recovered=log)) == "STREAM_FENCED"
 
 
-def test_a_stream_whose_topic_was_deleted_meanwhile_keeps_no_log_open(
+def test_a_stream_of_a_deleted_topic_keeps_no_log_open(
     ledger: Ledger, broker: Caller, other: Caller, stream: int
 ) -> None:
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[stream]))
@@ -236,7 +230,7 @@ def test_a_stream_whose_topic_was_deleted_meanwhile_keeps_no_log_open(
 # Registration
 
 
-def test_the_next_process_recovers_the_log_of_the_one_before_and_has_its_own(
+def test_the_next_process_recovers_its_predecessors_log_and_has_its_own(
     ledger: Ledger, broker: Caller, stream: int
 ) -> None:
     again = ledger.register(0, wal=OBJECT)
@@ -253,7 +247,7 @@ def test_the_next_process_recovers_the_log_of_the_one_before_and_has_its_own(
     assert [row.wal_epoch for row in ledger.image[WALS].find(WALS_OF, again.node_id)] == [again.node_epoch]
 
 
-def test_what_another_broker_recovers_already_stays_with_it_as_long_as_it_has_its_rights(
+def test_a_recovery_by_another_broker_stays_with_it_while_it_has_rights(
     ledger: Ledger, broker: Caller, other: Caller, stream: int
 ) -> None:
     ledger.fence(broker)
@@ -266,7 +260,7 @@ def test_what_another_broker_recovers_already_stays_with_it_as_long_as_it_has_it
     assert (row.recoverer_epoch, row.token) == (once_more.node_epoch, 2)
 
 
-def test_a_node_changes_the_place_of_its_log_only_when_nothing_is_left_in_the_old_one(
+def test_a_node_changes_its_kind_of_log_only_when_the_old_one_is_empty(
     ledger: Ledger, broker: Caller, stream: int
 ) -> None:
     with pytest.raises(OperationError, match="start it again with that log and stop it in order"):
@@ -281,12 +275,12 @@ def test_a_node_changes_the_place_of_its_log_only_when_nothing_is_left_in_the_ol
         ledger.register(0, wal=OBJECT)
 
 
-def test_a_broker_with_its_log_in_a_file_is_recorded_without_a_kind(ledger: Ledger) -> None:
+def test_a_broker_with_a_file_wal_is_recorded_without_a_kind(ledger: Ledger) -> None:
     record = register_node(hello(0), ledger.view, 1).records[0]
     assert record.node_registered.wal == records_pb2.WAL_KIND_UNSPECIFIED
 
 
-def test_a_kind_of_log_that_is_not_known_is_refused(ledger: Ledger) -> None:
+def test_an_unknown_kind_of_log_is_refused(ledger: Ledger) -> None:
     with pytest.raises(OperationError, match="upgrade the controller") as refused:
         register_node(hello(9), ledger.view, 1)
     assert refused.value.code == error_pb2.ERROR_CODE_INVALID_REQUEST
@@ -303,7 +297,7 @@ def hello(wal: int) -> wire.Hello:
     )
 
 
-def test_the_name_of_a_log_that_never_was_is_closed_already(ledger: Ledger, broker: Caller) -> None:
+def test_an_unknown_log_counts_as_closed(ledger: Ledger, broker: Caller) -> None:
     never = wire.WalName(node_id=broker.node_id, wal_epoch=NodeEpoch(99))
     assert ledger.decide(broker, close_wal=wire.CloseWal(wal=never)) == []
     body = wire.CommitUpload(recovered=never, trim_sequence=1)

@@ -1,4 +1,6 @@
-"""Settings of topics and brokers: changes are resolved here, all or none, and only results reach the log."""
+"""Settings of topics and brokers: changes are resolved atomically by the leader, and only results
+are written to the log.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def of_broker(ledger: Ledger, node_id: NodeId) -> Mapping[str, str] | None:
     return None if row is None else row.configs
 
 
-def test_a_topic_s_settings_are_set_extended_and_forgotten(
+def test_a_topic_s_settings_are_set_extended_and_reset(
     ledger: Ledger, broker: Caller, topic_id: bytes
 ) -> None:
     def alter(*changes: wire.ConfigChange, replace: bool = False) -> None:
@@ -71,9 +73,7 @@ def test_a_topic_s_settings_are_set_extended_and_forgotten(
     assert of_topic(ledger, topic_id) == {}
 
 
-def test_changes_see_what_is_proposed_and_not_committed_yet(
-    ledger: Ledger, broker: Caller, topic_id: bytes
-) -> None:
+def test_changes_see_proposed_uncommitted_ones(ledger: Ledger, broker: Caller, topic_id: bytes) -> None:
     ledger.hold = True
     for item in ("0:1", "1:1"):
         appended = change("leader.replication.throttled.replicas", APPEND, item)
@@ -84,7 +84,7 @@ def test_changes_see_what_is_proposed_and_not_committed_yet(
     assert of_topic(ledger, topic_id) == {"leader.replication.throttled.replicas": "0:1,1:1"}
 
 
-def test_what_is_refused_changes_nothing(ledger: Ledger, broker: Caller, topic_id: bytes) -> None:
+def test_a_refused_request_changes_nothing(ledger: Ledger, broker: Caller, topic_id: bytes) -> None:
     good = change("retention.ms", SET, "1")
 
     def refusal(*changes: wire.ConfigChange, topic: bytes = topic_id) -> str:
@@ -103,7 +103,7 @@ def test_what_is_refused_changes_nothing(ledger: Ledger, broker: Caller, topic_i
     assert refusal(good, topic=bytes(16)) == "TOPIC_NOT_FOUND"
 
 
-def test_a_check_or_a_change_of_nothing_writes_no_record(
+def test_a_validation_or_an_empty_change_writes_no_record(
     ledger: Ledger, broker: Caller, topic_id: bytes
 ) -> None:
     body = wire.AlterTopicConfigs(topic_id=topic_id, changes=[change("retention.ms", SET, "1")])
@@ -142,7 +142,7 @@ def test_broker_settings_that_cannot_be_changed(ledger: Ledger, broker: Caller) 
     assert refusal(broker.node_id + 9, "log.retention.ms") == "INVALID_REQUEST"
 
 
-def test_a_new_topic_keeps_its_settings_in_one_form(ledger: Ledger, broker: Caller) -> None:
+def test_a_new_topic_stores_its_settings_in_canonical_form(ledger: Ledger, broker: Caller) -> None:
     body = wire.CreateTopic(name="b", partitions=1, replication_factor=-1, configs={"retention.ms": " +7 "})
     topic_id = ledger.do(broker, create_topic=body).topic_held.topic_id
     assert of_topic(ledger, topic_id) == {"retention.ms": "7"}

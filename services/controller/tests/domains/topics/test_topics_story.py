@@ -1,4 +1,4 @@
-"""Topics: Kafka's rules, where partitions go, and that a deleted topic leaves nothing behind."""
+"""Topics: Kafka's rules, placement of partitions, and complete deletion."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _topic(
     return wire.CreateTopic(name=name, partitions=partitions, replication_factor=replication_factor, **more)
 
 
-def test_a_topic_is_made_with_its_partitions(ledger: Ledger, broker: Caller) -> None:
+def test_a_topic_is_created_with_its_partitions(ledger: Ledger, broker: Caller) -> None:
     held = ledger.do(broker, create_topic=_topic(configs={"retention.ms": "-1"})).topic_held
     topic = ledger.image[TOPICS].get(held.topic_id)
     assert topic is not None
@@ -51,25 +51,25 @@ def test_a_topic_is_made_with_its_partitions(ledger: Ledger, broker: Caller) -> 
     assert ledger.refusal(broker, create_topic=_topic()) == "TOPIC_EXISTS"
 
 
-def test_a_check_changes_nothing_and_says_what_would_be(ledger: Ledger, broker: Caller) -> None:
+def test_a_validation_changes_nothing_and_returns_the_result(ledger: Ledger, broker: Caller) -> None:
     before = ledger.image.digest
     held = ledger.do(broker, create_topic=_topic(partitions=-1, validate_only=True)).topic_held
     assert (held.partitions, held.topic_id) == (1, b"")
     assert ledger.image.digest == before
 
 
-def test_partitions_are_spread_over_brokers_that_are_heard(ledger: Ledger, broker: Caller) -> None:
+def test_partitions_are_spread_over_live_brokers(ledger: Ledger, broker: Caller) -> None:
     second, third = ledger.register(1), ledger.register(2)
     ledger.suspected = (third.node_id,)
     ledger.do(broker, create_topic=_topic(partitions=4))
     leaders = [row.leader_id for row in ledger.image[PARTITIONS]]
     assert sorted(leaders) == [broker.node_id] * 2 + [second.node_id] * 2
     ledger.suspected = (broker.node_id, second.node_id, third.node_id)
-    ledger.do(broker, create_topic=_topic("b", partitions=3))  # better a silent broker than none
+    ledger.do(broker, create_topic=_topic("b", partitions=3))  # a silent broker rather than none
     assert len(ledger.image[PARTITIONS]) == 7
 
 
-def test_bounds_of_a_new_topic() -> None:
+def test_limits_of_a_new_topic() -> None:
     ledger = Ledger(settings=ControllerSettings(partitions_per_topic_max=5, partitions_max=8))
     broker = ledger.register(0)
     for count in (0, -2, 6):
@@ -83,30 +83,30 @@ def test_bounds_of_a_new_topic() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "line\n", "orders\0"])
-def test_names_that_are_no_topics(ledger: Ledger, broker: Caller, name: str) -> None:
+def test_invalid_topic_names(ledger: Ledger, broker: Caller, name: str) -> None:
     assert ledger.refusal(broker, create_topic=_topic(name)) == "INVALID_TOPIC"
 
 
 @pytest.mark.parametrize("name", ["a", "...", "x" * 249, "A-Z_0.9", "__consumer_offsets"])
-def test_names_that_are_topics(ledger: Ledger, broker: Caller, name: str) -> None:
+def test_valid_topic_names(ledger: Ledger, broker: Caller, name: str) -> None:
     ledger.do(broker, create_topic=_topic(name))
 
 
-def test_dot_and_underscore_are_one_character_in_metric_names(ledger: Ledger, broker: Caller) -> None:
+def test_dot_and_underscore_are_equal_in_metric_names(ledger: Ledger, broker: Caller) -> None:
     ledger.do(broker, create_topic=_topic("a.b_c"))
     assert ledger.refusal(broker, create_topic=_topic("a_b.c")) == "INVALID_TOPIC"
     ledger.do(broker, create_topic=_topic("a-b-c"))
 
 
 @given(st.text(alphabet="a._-", min_size=1, max_size=6), st.text(alphabet="a._-", min_size=1, max_size=6))
-def test_a_collision_is_symmetric_and_never_of_a_name_with_itself(one: str, other: str) -> None:
+def test_a_collision_is_symmetric_and_never_with_the_same_name(one: str, other: str) -> None:
     assert collides(one, other) == collides(other, one)
     assert not collides(one, one)
     assert not collides(one, other) or one.replace("_", ".") == other.replace("_", ".")
 
 
 @given(st.text(max_size=300))
-def test_a_legal_name_has_legal_characters_only(name: str) -> None:
+def test_a_valid_name_has_only_valid_characters(name: str) -> None:
     if name_problem(name) is None:
         assert name.isascii()
         assert 1 <= len(name) <= 249
@@ -137,8 +137,8 @@ def test_an_unknown_topic_setting_is_refused(ledger: Ledger, broker: Caller) -> 
     assert ledger.refusal(broker, create_topic=body) == "INVALID_CONFIG"
 
 
-def test_without_a_broker_there_is_no_topic(ledger: Ledger) -> None:
-    # A broker that asks is registered; only a fenced one could be alone.
+def test_without_a_broker_a_topic_is_refused(ledger: Ledger) -> None:
+    # A requesting broker is registered; only a fenced one could be alone.
     broker = ledger.register(0)
     from ponor.metadata.v1 import records_pb2
 
@@ -147,9 +147,7 @@ def test_without_a_broker_there_is_no_topic(ledger: Ledger) -> None:
     assert ledger.refusal(broker, create_topic=_topic()) == "NO_BROKER"
 
 
-def test_a_deleted_topic_leaves_no_stream_no_key_and_no_object_of_its_own(
-    ledger: Ledger, broker: Caller
-) -> None:
+def test_a_deleted_topic_leaves_no_stream_key_or_object(ledger: Ledger, broker: Caller) -> None:
     gone = ledger.do(broker, create_topic=_topic("gone", partitions=2)).topic_held.topic_id
     kept = ledger.do(broker, create_topic=_topic("kept", partitions=1)).topic_held.topic_id
     dying = ledger.create_streams(broker, 3, topic=gone.hex(), partition="0")
@@ -197,7 +195,7 @@ def test_a_topic_grows_and_never_shrinks(ledger: Ledger, broker: Caller) -> None
     assert ledger.refusal(broker, create_partitions=missing) == "TOPIC_NOT_FOUND"
 
 
-def test_growth_keeps_to_the_cluster_s_bound() -> None:
+def test_growth_respects_the_cluster_s_limit() -> None:
     ledger = Ledger(settings=ControllerSettings(partitions_max=8))
     broker = ledger.register(0)
     topic_id = ledger.do(broker, create_topic=_topic(partitions=5)).topic_held.topic_id
@@ -207,10 +205,10 @@ def test_growth_keeps_to_the_cluster_s_bound() -> None:
 
 
 @pytest.mark.parametrize("others", [1, 200])
-def test_deleting_a_topic_looks_at_its_own_rows_only(
+def test_deleting_a_topic_reads_only_its_own_rows(
     ledger: Ledger, broker: Caller, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted: no walk over a table, and as many look-ups among few topics as among many."""
+    """Counted: no walk over a table, and the same number of lookups with few and with many topics."""
     for number in range(others):
         other = ledger.do(broker, create_topic=_topic(f"other-{number}")).topic_held.topic_id
         ledger.create_streams(broker, 6, topic=other.hex())

@@ -163,7 +163,8 @@ class SessionService:
             working.cancel()
             losing.cancel()
             await asyncio.gather(working, losing, return_exceptions=True)
-        # Behind the last wait: leadership may end in it, and a session that begins after that is ended by nobody.
+        # Checked after the last wait. Leadership may end during it, and no later event would end a
+        # session that begins after that.
         if self._losses != losses:
             raise not_leading(self._leading, "registration")
         return working.result()
