@@ -133,7 +133,7 @@ def test_forced_recovery_without_a_log_changes_nothing(
 def test_forced_recovery_of_a_copy_does_not_change_the_original(
     tmp_path: Path, cluster: ClusterDirectory
 ) -> None:
-    """A configuration names the directory of its process by an absolute path. The operator is told to try on copies."""
+    """A configuration contains an absolute path. The refusal tells the operator to try on copies."""
     original = cluster.process_data("controller-1")
     original.mkdir(parents=True)
     content = {

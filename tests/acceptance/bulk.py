@@ -1,4 +1,4 @@
-"""Bulk load for measurements of bytes: 8 KiB incompressible values by librdkafka, read back and counted."""
+"""Bulk load: 8 KiB incompressible values by librdkafka, read back and counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ VALUE_BYTES = 8192
 def produce_bulk(
     bootstrap: str, topic: str, *, partitions: int, total_bytes: int, rate_bytes: float | None = None
 ) -> int:
-    """Produce at least `total_bytes` of values round-robin; returns the records sent. All are acknowledged when it returns."""
+    """Produce at least `total_bytes` of values round-robin; return the number of acknowledged
+    records.
+    """
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -33,7 +35,7 @@ def produce_bulk(
     for number in range(-(-total_bytes // VALUE_BYTES)):
         if rate_bytes is not None and number % 16 == 0:
             due = began + number * VALUE_BYTES / rate_bytes
-            while (ahead := due - time.monotonic()) > 0:  # a poll ends with the first report that it finds
+            while (ahead := due - time.monotonic()) > 0:  # a poll returns after the first report
                 producer.poll(ahead)
         while True:
             try:

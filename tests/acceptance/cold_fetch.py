@@ -1,4 +1,6 @@
-"""One partition, fetched megabyte by megabyte over a plain socket: the time is the broker's, not a client library's."""
+"""Fetches one partition megabyte by megabyte over a plain socket, to measure the broker and not a
+client library.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ LENGTH_BYTES: Final = 4
 
 
 def fetch_all(bootstrap: str, topic: str, partition: int) -> tuple[int, float]:
-    """Bytes of the batches from the first offset to the high watermark, and the seconds that all fetches took."""
+    """Return the bytes of batches from the first offset to the high watermark, and the seconds of
+    all fetches.
+    """
     total = offset = 0
     began = time.monotonic()
     with connect(bootstrap) as connection:
@@ -36,7 +40,7 @@ def fetch_all(bootstrap: str, topic: str, partition: int) -> tuple[int, float]:
 
 
 def _answer(connection: socket.socket) -> tuple[bytearray, int]:
-    """Records and high watermark of one answer."""
+    """Records and high watermark of one response."""
     answer = _received(connection, int.from_bytes(_received(connection, LENGTH_BYTES), "big"))
     _, position = decode_response_header(1, FETCH_VERSION, answer)
     response, _ = decode_as(FetchResponse, FETCH_VERSION, answer, position)

@@ -1,6 +1,7 @@
-"""A cluster whose compaction is measured: eager settings, bulk data, compactors that join later, and what the image and the processes say.
+"""A cluster for measurements of compaction: eager settings, bulk data, compactors that join later,
+metrics of image and processes.
 
-What lives here: setting the stage and reading figures. The promises stand in the tests. The directory store and the S3 server are both possible wherever a test takes a `StoreForTest`.
+The tests contain the promises. A `StoreForTest` may be the directory store or the S3 server.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ EAGER: Final = {
 STREAM_OBJECT_ROW_BYTES: Final = 68
 SET_OBJECT_ROW_BYTES: Final = 100
 INDEX_BYTES_PER_STREAM: Final = 4
-"""Of the image, by `make bench-quorum`'s measurement of it; ranges come on top, as they are."""
+"""Per object in the image, as measured by `make bench-quorum`; ranges are counted in addition."""
 PUT_USD_PER_MILLION: Final = 5.0
 GET_USD_PER_MILLION: Final = 0.4
-"""S3 Standard's list; deletes are free."""
+"""S3 Standard's list prices; deletes are free."""
 
 
 def cluster_on(
     store: StoreForTest, directory: Path, settings: Mapping[str, object], *arguments: str
 ) -> LocalCluster:
-    """A cluster on a store; compactors come by its arguments, or later."""
+    """A cluster on a store. Compactors are started by its arguments, or later."""
     return LocalCluster(
         directory,
         settings=settings,
@@ -61,7 +62,7 @@ def cluster_on(
 
 
 def image_of(cluster: LocalCluster) -> MetadataImage:
-    """The committed metadata now."""
+    """The committed metadata."""
     return asyncio.run(read_image(cluster.describe()["controllers"]))
 
 
@@ -72,13 +73,15 @@ def is_made_by(image: MetadataImage, row: ObjectRow, role: NodeRole) -> bool:
 
 
 def uncompacted(image: MetadataImage) -> list[ObjectRow]:
-    """Stream set objects as brokers uploaded them."""
+    """Stream set objects that brokers uploaded."""
     rows = [image[OBJECTS].get(each.object_id) for each in image[STREAM_SET_OBJECTS]]
     return [row for row in rows if row is not None and is_made_by(image, row, NodeRole.BROKER)]
 
 
 def wait_until_compacted(cluster: LocalCluster, *, s_max: float, still_s: float = 6.0) -> float:
-    """Until hardly anything that brokers uploaded is left and no task was given out for a while; returns the seconds that it took."""
+    """Wait until almost no uploaded set object is left and no task was leased for a while; return
+    the seconds.
+    """
     began = time.monotonic()
     changed, seen = began, -1.0
     while time.monotonic() - changed < still_s:
@@ -99,7 +102,7 @@ def _is_live(row: ObjectRow) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What the committed objects cost the image."""
+    """Size of the committed objects in the image."""
 
     data_bytes: int
     objects: int
@@ -107,16 +110,16 @@ class Metadata:
     ranges: int
     metadata_bytes: int
     compacted_range_bytes: float
-    """Per range, of the stream set objects that a compactor made; 0 without one."""
+    """Bytes per range in stream set objects of compactors; 0 without one."""
 
     @property
     def bytes_per_gb(self) -> float:
-        """Of metadata, for 10^9 bytes of data."""
+        """Bytes of metadata per 10^9 bytes of data."""
         return self.metadata_bytes * GB / max(1, self.data_bytes)
 
 
 def metadata_of(image: MetadataImage) -> Metadata:
-    """Count the rows' bytes."""
+    """Count the bytes of the rows."""
     live = [row for row in image[OBJECTS] if _is_live(row)]
     metadata_bytes = STREAM_OBJECT_ROW_BYTES * len(image[STREAM_OBJECTS])
     ranges = settled_bytes = settled_ranges = 0
@@ -140,7 +143,7 @@ def metadata_of(image: MetadataImage) -> Metadata:
 
 
 def known_keys(image: MetadataImage) -> tuple[set[str], int]:
-    """Keys of the committed objects, and how many objects are in any other state."""
+    """Keys of the committed objects, and the number of objects in other states."""
     live = {object_key(row.namespace, row.object_id) for row in image[OBJECTS] if _is_live(row)}
     return live, sum(not _is_live(row) for row in image[OBJECTS])
 
@@ -152,7 +155,7 @@ def cpu_s(cluster: LocalCluster, role: str, number: int = 0) -> float:
 
 
 def resident_bytes_max(cluster: LocalCluster, role: str, number: int = 0) -> int:
-    """The most memory that a process ever had."""
+    """Maximum memory of a process."""
     status = Path(f"/proc/{cluster.process(role, number)['pid']}/status").read_text()
     return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
 
@@ -168,14 +171,16 @@ def calls_by_type(cluster: LocalCluster, role: str, number: int = 0) -> Counter[
 
 
 def usd_of(calls: Mapping[str, int]) -> float:
-    """By the list price."""
+    """Cost by list price."""
     puts = sum(number for name, number in calls.items() if REQUEST_CLASSES[name] == "put")
     gets = sum(number for name, number in calls.items() if REQUEST_CLASSES[name] == "get")
     return (puts * PUT_USD_PER_MILLION + gets * GET_USD_PER_MILLION) / 1e6
 
 
 def cp_cpu_s_per_gb(directory: Path, total_bytes: int) -> float:
-    """CPU of `cp` for the same bytes in files of 64 MiB, for comparison; a gigabyte of them at most."""
+    """CPU of `cp` for the same bytes in files of 64 MiB, for comparison; at most one gigabyte of
+    them.
+    """
     source, target = directory / "cp-source", directory / "cp-target"
     source.mkdir()
     noise = os.urandom(MIB)
@@ -194,7 +199,7 @@ def cp_cpu_s_per_gb(directory: Path, total_bytes: int) -> float:
 
 
 def directory_bytes(directory: Path) -> int:
-    """Bytes of all files below, as the disk has them; what vanishes meanwhile does not count."""
+    """Bytes on disk of all files below a directory; files deleted meanwhile do not count."""
     total = 0
     for path in directory.rglob("*"):
         try:

@@ -1,6 +1,8 @@
-"""A worker, the controller's own ledger and a generating store in one process: gigabytes are compacted until nothing is left to do, and the process's memory is watched.
+"""A worker, the controller's ledger and a generating store in one process: gigabytes are compacted
+until nothing is left, and memory is measured.
 
-What lives here: the world and its figures; what they are held against is `test_compaction_at_scale.py`'s business. It runs in a process of its own, because memory that others once had does not go away.
+It runs in a separate process, so that memory of other tests does not count.
+`test_compaction_at_scale.py` checks the results.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ TASKS_MAX_PER_GB: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class GeneratedFigures:
-    """What came of it."""
+    """Results."""
 
     data_bytes: int
     streams: int
@@ -90,7 +92,7 @@ class GeneratedWorld:
         self._worker = self._hire(settings)
 
     def upload(self) -> None:
-        """One stream set object with as much of every stream, as a broker makes it."""
+        """Create one stream set object with the same amount of every stream, as a broker does."""
         (object_id,) = self.ledger.prepare(self._broker)
         offsets = UPLOAD_BYTES // len(self.streams) // OFFSET_BYTES
         begin, end = self._end, self._end + offsets
@@ -131,7 +133,9 @@ class GeneratedWorld:
             await self._collect()
 
     def require_everything(self) -> int:
-        """Every offset of every stream is in exactly one object, the store has these objects and no others; returns the most pieces of a stream."""
+        """Check that every offset of every stream is in exactly one object, and that the store has
+        exactly these objects; return the most pieces of a stream.
+        """
         image = self.ledger.image
         named = {object_key(row.namespace, row.object_id) for row in image[OBJECTS]}
         assert named == self.store.keys, "the bucket holds exactly the live objects"
@@ -149,7 +153,7 @@ class GeneratedWorld:
         return most
 
     async def _collect(self) -> None:
-        """What GC does: claim, delete, confirm."""
+        """Collect garbage as a collector does: claim, delete, confirm."""
         self.ledger.now_ms += self.ledger.settings.destroy_delay_ms
         claim = wire.ClaimObjects(limit=500, ttl_ms=60_000)
         granted = self.ledger.do(self._collector, claim_objects=claim).objects_granted.objects
@@ -187,7 +191,7 @@ class GeneratedWorld:
 
 
 class _LedgerSession:
-    """Operations reach the ledger at once."""
+    """Submit operations directly to the ledger."""
 
     def __init__(self, ledger: Ledger, caller: Caller) -> None:
         self._ledger = ledger
@@ -200,7 +204,7 @@ class _LedgerSession:
 
 
 def compact_generated(total_bytes: int, budget_bytes: int) -> GeneratedFigures:
-    """Upload, compact until nothing is left to do, look."""
+    """Upload, compact until nothing is left, check."""
     use_freed_memory_again()
     world = GeneratedWorld(total_bytes, budget_bytes)
     while world.data_bytes < total_bytes:

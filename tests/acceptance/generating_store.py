@@ -1,7 +1,10 @@
-"""A store of gigabytes that keeps none of them: blocks are generated when they are read, and what is written is hashed and compared with what should have been.
+"""A store of gigabytes that stores no data: blocks are generated when they are read, and written
+bytes are hashed and compared with the expected ones.
 
-A block is a function of its stream, its first offset and its length, so the index of an object is the object. What lives here: objects as indexes, reads from them, and the proof of
-every put, part and copy against the index that comes with its last bytes. It is an `ObjectStore` and a `MultipartStore` with S3's rules: create-only, and no small part but the last.
+A block is a function of its stream, first offset and length, so an object's index determines its
+content. Every put, part and copy is checked against the index in the object's last bytes. It
+implements `ObjectStore` and `MultipartStore` with S3's rules: create-only, and a minimum size of
+all parts except the last.
 """
 
 from __future__ import annotations
@@ -33,11 +36,11 @@ from s3stream.objects.keys import parse_object_key
 NOISE_BYTES: Final = 1 << 20
 NOISE: Final = random.Random(7).randbytes(NOISE_BYTES)
 STAMP: Final = struct.Struct(">qqQ")
-"""Stream, first offset and length: no two blocks are alike."""
+"""Stream, first offset and length, so that all blocks differ."""
 END_KEPT_BYTES_MAX: Final = 2 << 20
-"""Of the last part of an upload: index and footer must be in it."""
+"""Stored bytes of the last part of an upload, which must include index and footer."""
 SLICE_BYTES: Final = 1 << 20
-"""What is generated at a time when something is compared."""
+"""Bytes generated at a time for a comparison."""
 
 
 def generated_block(stream_id: int, start_offset: int, size_bytes: int) -> bytes:
@@ -47,7 +50,7 @@ def generated_block(stream_id: int, start_offset: int, size_bytes: int) -> bytes
 
 
 class _Object(NamedTuple):
-    """Index and footer, and how many bytes of blocks lie before them."""
+    """Index and footer, and the number of block bytes before them."""
 
     data_bytes: int
     end: bytes
@@ -61,7 +64,7 @@ class _Object(NamedTuple):
             yield BlockEntry._make(fields)
 
     def read(self, start: int, length: int) -> bytes:
-        """Bytes of the object, generated."""
+        """Generate bytes of the object."""
         stop = min(start + length, self.size_bytes)
         pieces: list[bytes] = []
         at = start
@@ -78,14 +81,14 @@ class _Object(NamedTuple):
         return b"".join(pieces)
 
     def digest(self, start: int, length: int) -> bytes:
-        """Of bytes of the object."""
+        """Hash bytes of the object."""
         hashed = sha256()
         for at in range(start, start + length, SLICE_BYTES):
             hashed.update(self.read(at, min(SLICE_BYTES, start + length - at)))
         return hashed.digest()
 
     def _entry_at(self, position: int) -> int:
-        """Number of the block that holds a position: entries are in the order of their positions."""
+        """Number of the block at a position; entries are in position order."""
         low, high = 0, (len(self.end) - FOOTER_BYTES) // ENTRY_BYTES
         while high - low > 1:
             middle = (low + high) // 2
@@ -98,7 +101,7 @@ class _Object(NamedTuple):
 
 @dataclass(slots=True)
 class _Upload:
-    """Parts as lengths and hashes, and the end of the last one so far."""
+    """Parts as lengths and hashes, and the last bytes so far."""
 
     parts: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     end: bytes = b""
@@ -106,7 +109,9 @@ class _Upload:
 
 
 class GeneratingStore:
-    """Whole objects and parts. `calls` counts by operation, `proven_bytes` what was written and found equal."""
+    """Whole objects and parts. `calls` counts by operation, `proven_bytes` counts verified written
+    bytes.
+    """
 
     part_size_bytes_min: Final = 5 << 20
 
@@ -120,16 +125,18 @@ class GeneratingStore:
 
     @property
     def open_uploads(self) -> int:
-        """Multipart uploads that nobody completed or aborted."""
+        """Multipart uploads that were neither completed nor aborted."""
         return len(self._uploads)
 
     @property
     def keys(self) -> frozenset[str]:
-        """Of all objects."""
+        """Total size of all objects."""
         return frozenset(self._objects)
 
     def make(self, key: str, blocks: Iterable[tuple[int, int, int, int]]) -> int:
-        """An object of (stream, start offset, end offset, bytes), in order, as a broker would have uploaded it; returns its size."""
+        """Create an object of (stream, start offset, end offset, bytes), in order, as a broker
+        would; return its size.
+        """
         _, object_id = parse_object_key(key)
         encoded = bytearray()
         position = 0
@@ -178,7 +185,7 @@ class GeneratingStore:
                 yield ObjectInfo(key, self._objects[key].size_bytes)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     async def create_multipart(self, key: str) -> MultipartUpload:
         self.calls["multipart_create"] += 1
@@ -234,7 +241,7 @@ class GeneratingStore:
                 yield OpenMultipart(upload.key, upload.upload_id, 0)
 
     def _create(self, key: str, size_bytes: int, end: bytes, parts: Iterable[tuple[int, bytes]]) -> None:
-        """Accept an object if its bytes are what its own index says, block by block."""
+        """Accept an object if its bytes match its own index, block by block."""
         if key in self._objects:
             raise ObjectAlreadyExistsError(f"{key}: the key is taken")
         _, object_id = parse_object_key(key)

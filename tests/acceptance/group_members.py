@@ -1,8 +1,9 @@
-"""Members of one consumer group as coroutines: the classic protocol over plain sockets, for any Kafka, with the plan made by the leader among them.
+"""Members of one consumer group as coroutines: the classic protocol over plain sockets, for any
+Kafka, with assignment by the leader.
 
-What lives here: what a consumer does between JoinGroup and LeaveGroup, and nothing else of a consumer, so that fifty of them cost little and the
-time that is measured is the broker's. A member holds its share between rebalances, commits an offset for each of its partitions when it gets them,
-and heartbeats.
+They implement only the part of a consumer between JoinGroup and LeaveGroup, so that fifty of them
+cost little and the broker is measured. A member keeps its partitions between rebalances, commits an
+offset for each when it gets them, and sends heartbeats.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PROTOCOL: Final = "cooperative-sticky"
 
 
 class Connection:
-    """One request at a time."""
+    """Send one request at a time."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -45,7 +46,7 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, request: Message, version: int) -> Any:
-        """The answer to a request."""
+        """Return the response to a request."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._address)
         reader, writer = self._streams
@@ -61,14 +62,14 @@ class Connection:
         return decode_response(key, version, answer, position)[0]
 
     def close(self) -> None:
-        """Hang up without a word."""
+        """Close the connection without a LeaveGroup."""
         if self._streams is not None:
             self._streams[1].close()
 
 
 @dataclass
 class Member:
-    """One member; `share` is None while it has none."""
+    """One member; `share` is None while it has no assignment."""
 
     bootstrap: str
     group: str
@@ -87,12 +88,12 @@ class Member:
         self.task = asyncio.get_running_loop().create_task(self._live())
 
     def die(self) -> None:
-        """As SIGKILL: the socket closes, nothing is said."""
+        """Close the socket without a LeaveGroup, as SIGKILL does."""
         self.task.cancel()
         self._connection.close()
 
     async def leave(self) -> None:
-        """Politely, as a dynamic member does."""
+        """Leave the group, as a dynamic member does."""
         self.die()
         last = Connection(self.bootstrap, self.name)
         await last.call(LeaveGroupRequest(self.group, members=[MemberIdentity(self.member_id)]), 4)
@@ -152,11 +153,13 @@ class Member:
         elif joined.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         else:
-            await asyncio.sleep(0.1)  # the coordinator is loading, or a rebalance overtook the join
+            await asyncio.sleep(0.1)  # the coordinator is loading, or a rebalance happened before the join
         return None
 
     def _subscription(self) -> bytes:
-        """As long as a real one: the topic, what the member owns, and its generation, which the sticky assignor asks for."""
+        """User data as long as a real consumer's: topic, owned partitions and generation, for the
+        sticky assignor.
+        """
         name = self.topic.encode()
         owned = list(self.share or ())
         topic = struct.pack(">h", len(name)) + name

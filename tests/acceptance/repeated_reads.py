@@ -1,6 +1,8 @@
-"""A reader without a group that reads a topic from its beginning, again and again, in a process of its own, and holds every pass against the one before.
+"""A reader without a group, in a separate process, that reads a topic from its beginning repeatedly
+and compares every pass with the previous one.
 
-Contents follow from the records' identities (`tests.e2e.load.records`), so nothing but identities has to be remembered.
+Contents follow from the records' identities (`tests.e2e.load.records`), so only identities are
+stored.
 """
 
 from __future__ import annotations
@@ -16,17 +18,17 @@ from tests.e2e.load.steady import spawn_pool
 
 
 class RepeatedReads:
-    """Passes under way."""
+    """Passes in progress."""
 
     def __init__(self, work: Future[tuple[int, int]], stop_file: Path) -> None:
         self._work = work
         self._stop_file = stop_file
 
     def stop(self) -> tuple[int, int]:
-        """End after the present pass; passes, and records that were compared.
+        """End after the current pass; return the number of passes and of compared records.
 
         Raises:
-            AssertionError: a record was lost, changed, moved, or there twice.
+            AssertionError: a record was lost, changed, moved, or duplicated.
         """
         self._stop_file.touch()
         return self._work.result()
@@ -34,7 +36,7 @@ class RepeatedReads:
 
 @contextmanager
 def repeated_reads(bootstrap: str, topic: str, partitions: int, stop_file: Path) -> Iterator[RepeatedReads]:
-    """Read while the story inside goes on."""
+    """Read while the block runs."""
     with spawn_pool(1) as pool:
         reads = RepeatedReads(pool.submit(_read, bootstrap, topic, partitions, str(stop_file)), stop_file)
         try:

@@ -1,4 +1,6 @@
-"""Brokers without disks die: one of three, two of three, one that only slept. PONOR_KILLS sets how often one dies (default 30)."""
+"""Failures of brokers without disks: one of three, two of three, and one that was only paused.
+PONOR_KILLS sets the number of kills (default 30).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def three_brokers(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @contextmanager
 def producers(cluster: LocalCluster, directory: Path) -> Iterator[list[Paced]]:
-    """One for each partition, two families in turn; all of them together have the rate."""
+    """One producer per partition, two client families in turn, together at the given rate."""
     with ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -63,20 +65,20 @@ def producers(cluster: LocalCluster, directory: Path) -> Iterator[list[Paced]]:
 
 
 def places(cluster: LocalCluster, *, asked: int = 0) -> list[PartitionPlace]:
-    """Where the topic's partitions are; the broker of this number is asked first."""
+    """Locations of the topic's partitions according to the broker with this number."""
     addresses = cluster.describe()["bootstrap"].split(",")
     with KafkaClient(",".join((*addresses[asked:], *addresses[:asked]))) as client:
         return places_of(client, [TOPIC])
 
 
 def led_by(cluster: LocalCluster, number: int, *, asked: int = 0) -> list[int]:
-    """Partitions of the topic that the broker of this number leads."""
+    """Partitions of the topic that the broker with this number leads."""
     node_id = cluster.process("broker", number)["node_id"]
     return [place.partition for place in places(cluster, asked=asked) if place.leader_id == node_id]
 
 
 def kill(cluster: LocalCluster, numbers: Sequence[int]) -> int:
-    """SIGKILL them, and take their directories away; when (CLOCK_MONOTONIC, ns)."""
+    """SIGKILL brokers and delete their directories; return the time (CLOCK_MONOTONIC, ns)."""
     at_ns = time.monotonic_ns()
     for number in numbers:
         cluster.kill("broker", number)
@@ -86,7 +88,7 @@ def kill(cluster: LocalCluster, numbers: Sequence[int]) -> int:
 
 
 def back_s(running: Paced, at_ns: int) -> float:
-    """How long after the kill the longest pause of the producer ended."""
+    """Time from the kill to the end of the producer's longest pause."""
     times = sorted(each.acknowledged_ns for each in running.acknowledgements)
     gaps = [
         (after - before, after)
@@ -107,7 +109,7 @@ def shown(times_s: Sequence[float]) -> str:
 
 
 def each_leads_something(cluster: LocalCluster) -> None:
-    """The balancer, or a person, gives a broker that came back something to do."""
+    """Move partitions to a broker that returned, as the balancer or an operator does."""
     for number in range(BROKERS):
         if not led_by(cluster, number):
             most = max(range(BROKERS), key=lambda other: len(led_by(cluster, other)))
@@ -126,7 +128,7 @@ def restarts_of(cluster: LocalCluster) -> dict[int, int]:
     return {number: cluster.process("broker", number)["restarts"] for number in range(BROKERS)}
 
 
-def test_a_broker_dies_thirty_times(tmp_path: Path) -> None:
+def test_a_broker_is_killed_thirty_times(tmp_path: Path) -> None:
     kills: list[tuple[int, list[int]]] = []
     with three_brokers(tmp_path) as cluster:
         with producers(cluster, tmp_path / "loads") as running:
@@ -143,7 +145,7 @@ def test_a_broker_dies_thirty_times(tmp_path: Path) -> None:
         judge_all(cluster, running)
 
 
-def test_two_of_three_brokers_die_at_once(tmp_path: Path) -> None:
+def test_two_of_three_brokers_are_killed_together(tmp_path: Path) -> None:
     with three_brokers(tmp_path) as cluster:
         with producers(cluster, tmp_path / "loads") as running:
             restarts = restarts_of(cluster)
@@ -155,8 +157,10 @@ def test_two_of_three_brokers_die_at_once(tmp_path: Path) -> None:
         judge_all(cluster, running)
 
 
-def test_a_broker_that_slept_through_its_own_funeral(tmp_path: Path) -> None:
-    """Paused with puts in flight, taken over, recovered, trimmed and collected, then woken: it ends, and nothing of it counts."""
+def test_a_paused_broker_that_was_replaced_exits(tmp_path: Path) -> None:
+    """Paused with puts in flight, replaced, recovered, trimmed and collected, then resumed: it
+    exits, and none of its puts counts.
+    """
     with three_brokers(tmp_path) as cluster:
         with producers(cluster, tmp_path / "loads") as running:
             pid = cluster.process("broker", 0)["pid"]
@@ -180,7 +184,7 @@ def test_a_broker_that_slept_through_its_own_funeral(tmp_path: Path) -> None:
 
 
 def back_s_of_sleep(running: Paced, at_ns: int) -> float:
-    """The same where suspicion needs the whole session timeout."""
+    """The same where suspicion takes the whole session timeout."""
     later = [
         each.acknowledged_ns for each in running.acknowledgements if each.acknowledged_ns > at_ns + 10**9
     ]

@@ -1,6 +1,7 @@
-"""Brokers come and go under load: a thousand partitions are drained from one of three; one broker becomes three and one again.
+"""Brokers join and leave under load: a thousand partitions are drained from one of three; one
+broker becomes three and one again.
 
-PONOR_DRAIN_PARTITIONS (1000) makes the first smaller.
+PONOR_DRAIN_PARTITIONS (1000) sets the number of partitions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ DRAIN_S_MAX = 20.0
 EVEN_S_MAX = 30.0
 EVEN_SHARE = 0.2
 EVEN_BYTES_PER_S = 256 * 1024
-"""Brokers are even when none carries this share of the mean, or so many bytes per second, more than the mean: balance_in_bytes_per_s_min."""
+"""Brokers are balanced when none exceeds the mean by this share, or by balance_in_bytes_per_s_min.
+"""
 WATCHED = 6
 RATE_BYTES = 6e6
 TOPIC = "load"
@@ -61,7 +63,7 @@ def shown(latencies_s: list[float]) -> str:
     )
 
 
-def test_a_thousand_partitions_leave_one_of_three_brokers(tmp_path: Path) -> None:
+def test_a_thousand_partitions_are_drained_from_one_of_three_brokers(tmp_path: Path) -> None:
     with cluster_of(3, tmp_path, "balance_interval_ms=600000") as cluster:
         bootstrap = cluster.describe()["bootstrap"]
         create_topic(cluster, TOPIC, 3 * DRAINED)
@@ -145,7 +147,7 @@ def _between(running: Paced, from_ns: int, until_ns: int) -> list[float]:
 
 
 def _loads(cluster: LocalCluster) -> list[int]:
-    """Bytes per second that each live broker takes in."""
+    """Bytes per second that each live broker receives."""
     brokers = json.loads(cluster.run("cluster", "balance", "-o", "json"))["brokers"]
     return [row["in_bytes_per_s"] for row in brokers]
 

@@ -1,7 +1,10 @@
-"""What a cold reader of one partition among many pays before and after compaction, in one run: requests per gigabyte, and speed.
+"""Cost of a cold reader of one partition among many before and after compaction: requests per
+gigabyte, and speed.
 
-PONOR_COLD_GIGABYTES (0.5; the promise is for 8) are written to PONOR_COLD_PARTITIONS (200; 1000) in uploads of at most 64 MiB, on the store PONOR_STORE (s3 or directory). The broker starts anew before each reading, so nothing
-is in its caches. `--basetemp` puts the data elsewhere: it lies there twice for a while.
+PONOR_COLD_GIGABYTES (0.5; the promise is for 8) are written to PONOR_COLD_PARTITIONS (200; 1000) in
+uploads of at most 64 MiB, on the store PONOR_STORE (s3 or directory). The broker restarts before
+each reading, so its caches are empty. `--basetemp` selects another place for the data, which is
+stored twice for a while.
 """
 
 from __future__ import annotations
@@ -37,9 +40,11 @@ PARTITIONS = int(os.environ.get("PONOR_COLD_PARTITIONS", "200"))
 STORE = os.environ.get("PONOR_STORE", "s3")
 UPLOAD_BYTES = 64 * MIB
 INDEX_CACHE_BYTES = 4 * MIB
-"""A start opens all partitions, and reads the indexes of all objects for it: that a reader finds them in the cache is not what is measured."""
+"""A start opens all partitions and so reads the indexes of all objects. That a reader finds them
+cached is not measured."""
 PROMISED_GB = 8.0
-"""From this size on the promise is held: before, there are too few uploads to make the difference."""
+"""The promise is checked from this size on. Below it, there are too few uploads for a difference.
+"""
 FEWER_MIN = 10.0
 COMPACTION_S_MAX = 1500.0
 QUIET_S = 5.0
@@ -47,7 +52,7 @@ QUIET_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ColdRead:
-    """Of one partition, nothing of which was cached."""
+    """A reading of one partition with empty caches."""
 
     batch_bytes: int
     gets: int
@@ -56,7 +61,7 @@ class ColdRead:
 
     @property
     def gets_per_gb(self) -> float:
-        """Requests for 10^9 bytes of batches."""
+        """Requests per 10^9 bytes of batches."""
         return self.gets * GB / self.batch_bytes
 
     def __str__(self) -> str:
@@ -66,7 +71,7 @@ class ColdRead:
         )
 
 
-def test_a_cold_reader_pays_a_tenth_after_compaction(tmp_path: Path) -> None:
+def test_compaction_reduces_the_requests_of_a_cold_reader_to_a_tenth(tmp_path: Path) -> None:
     total_bytes = int(GIGABYTES * GB)
     settings = {
         **EAGER,
@@ -115,7 +120,9 @@ def _read_cold(cluster: LocalCluster) -> ColdRead:
 
 
 def _wait_until_all_are_open(cluster: LocalCluster) -> None:
-    """A broker serves before all its partitions are open, and opening reads indexes: until it asked for none for a while."""
+    """Wait until the broker has read no index for a while: it serves before all its partitions are
+    open, and opening them reads indexes.
+    """
     seen, since = -1.0, time.monotonic()
     while time.monotonic() - since < QUIET_S:
         if (gets := calls_by_type(cluster, "broker")["get"]) != seen:

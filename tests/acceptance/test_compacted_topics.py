@@ -1,7 +1,8 @@
-"""A compacted topic beside Apache Kafka's: the same batches in both, cleaned by both, and the same records found in both.
+"""A compacted topic in Ponor and in Apache Kafka: the same batches, cleaned by both, must give the
+same records.
 
-Skips where Kafka is not on this machine (`make peers`). Segments are small by `internal.segment.bytes`; batches are sent as prebuilt frames, so that both logs have the same offsets and
-roll in the same places.
+Skipped without Kafka (`make peers`). Segments are small because of `internal.segment.bytes`;
+batches are prebuilt frames, so both logs have the same offsets and roll at the same places.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CONFIGS: Final = {
 
 
 class Found(NamedTuple):
-    """A record as a consumer finds it."""
+    """A record as a consumer reads it."""
 
     offset: int
     key: bytes | None
@@ -54,7 +55,7 @@ class Found(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Where the two are."""
+    """Addresses of both clusters."""
 
     ponor: str
     kafka: str
@@ -82,14 +83,14 @@ def produce_request(topic: str, batch: bytearray) -> bytes:
 
 
 def produce(pair: Pair, topic: str, batch: bytearray) -> None:
-    """One batch to both."""
+    """Send one batch to both."""
     frame = produce_request(topic, batch)
     for bootstrap in pair.each():
         check_produce(bootstrap, frame)
 
 
 def read(bootstrap: str, topic: str) -> list[Found]:
-    """Everything that a consumer finds from the beginning on."""
+    """Read everything from the beginning, as a consumer does."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -120,13 +121,13 @@ def read(bootstrap: str, topic: str) -> list[Found]:
 
 
 def kept(everything: Sequence[Found], boundary: int) -> list[Found]:
-    """What a cleaning of all below the boundary leaves; tombstones are young."""
+    """The records after a cleaning of everything below the boundary; tombstones are young."""
     last = {found.key: found.offset for found in everything if found.offset < boundary}
     return [found for found in everything if found.offset >= boundary or last[found.key] == found.offset]
 
 
 def is_cleaned(everything: Sequence[Found], present: Sequence[Found]) -> bool:
-    """Whether what is there is what some cleaning leaves, of the larger part of the log."""
+    """Whether the records match some cleaning that covers most of the log."""
     offsets = {found.offset for found in present}
     removed = [found.offset for found in everything if found.offset not in offsets]
     if not removed or removed[-1] < len(everything) * 3 // 4:
@@ -138,7 +139,9 @@ def is_cleaned(everything: Sequence[Found], present: Sequence[Found]) -> bool:
 
 
 def settled(pair: Pair, topic: str, everything: Sequence[Found]) -> list[list[Found]]:
-    """What both hold once both have cleaned all they may and are equal; else what they hold in the end."""
+    """Return the records of both when both have finished cleaning and are equal; otherwise their
+    last records.
+    """
     deadline = time.monotonic() + SETTLE_S_MAX
     while True:
         both = [read(bootstrap, topic) for bootstrap in pair.each()]
@@ -191,7 +194,7 @@ def test_both_keep_the_same_records(pair: Pair) -> None:
     )
 
 
-def test_old_tombstones_go_in_both(pair: Pair) -> None:
+def test_both_delete_old_tombstones(pair: Pair) -> None:
     topic = "tombstones"
     for bootstrap in pair.each():
         create_topic(bootstrap, topic, 1, {**CONFIGS, "delete.retention.ms": "0"})
@@ -223,7 +226,7 @@ def _headers(record: NewRecord) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def fill(bootstrap: str, topic: str, state: dict[bytes, tuple[int, bytes]], offset: int, seed: int) -> int:
-    """Produce some batches to one cluster, note what is newest, return the next offset."""
+    """Produce some batches to one cluster, record the newest values, return the next offset."""
     chance = random.Random(seed)
     now_ms = time.time_ns() // 1_000_000
     for _ in range(FILL_BATCHES):
@@ -239,7 +242,9 @@ def fill(bootstrap: str, topic: str, state: dict[bytes, tuple[int, bytes]], offs
 
 
 def judge(found: Sequence[Found], state: dict[bytes, tuple[int, bytes]], end: int) -> None:
-    """Offsets rise and are those of the log; every key's newest record is there."""
+    """Check that offsets rise and are those of the log, and that every key's newest record is
+    present.
+    """
     offsets = [one.offset for one in found]
     assert offsets == sorted(set(offsets))
     assert offsets[-1] < end
@@ -247,7 +252,7 @@ def judge(found: Sequence[Found], state: dict[bytes, tuple[int, bytes]], end: in
     assert newest == state
 
 
-def test_three_cleanings_and_a_move_read_right(tmp_path: Path) -> None:
+def test_reads_are_correct_during_three_cleanings_and_a_move(tmp_path: Path) -> None:
     topic, offset = "moved", 0
     state: dict[bytes, tuple[int, bytes]] = {}
     settings = {**PONOR_SETTINGS, "cleaner_io_bytes_per_s_max": 0}
@@ -290,7 +295,7 @@ def test_a_broker_killed_while_it_cleans_loses_nothing(tmp_path: Path) -> None:
 
 
 def cleaned_down_to(bootstrap: str, topic: str, records_max: int) -> list[Found]:
-    """What is there once it is no more than so many records, and two looks find the same."""
+    """Return the records when there are at most this many and two reads are equal."""
     deadline = time.monotonic() + SETTLE_S_MAX
     before: list[Found] = []
     while True:
@@ -303,6 +308,6 @@ def cleaned_down_to(bootstrap: str, topic: str, records_max: int) -> list[Found]
 
 
 def leader_address(client: KafkaClient, node_id: int) -> str:
-    """Where a broker is."""
+    """The address of a broker."""
     (row,) = [row for row in client.metadata([]).brokers if row.node_id == node_id]
     return f"{row.host}:{row.port}"

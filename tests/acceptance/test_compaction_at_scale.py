@@ -1,7 +1,8 @@
-"""Compaction of gigabytes: the worker's memory and CPU, and what is left of the metadata.
+"""Compaction of gigabytes: memory and CPU of the worker, and size of the metadata.
 
-PONOR_GENERATED_GIGABYTES (2; the promise is for 20) is the size in the generating store, PONOR_COMPACTED_GIGABYTES (0.5; 4) on real stores, over PONOR_COMPACTED_PARTITIONS (256). The data of a real store
-lies up to three times in the test's directory: `--basetemp` puts it elsewhere.
+PONOR_GENERATED_GIGABYTES (2; the promise is for 20) is the size in the generating store,
+PONOR_COMPACTED_GIGABYTES (0.5; 4) on real stores, over PONOR_COMPACTED_PARTITIONS (256). Data of a
+real store may be in the test's directory three times: `--basetemp` selects another place.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ COMPACTED_GB = float(os.environ.get("PONOR_COMPACTED_GIGABYTES", "0.5"))
 PARTITIONS = int(os.environ.get("PONOR_COMPACTED_PARTITIONS", "256"))
 BUDGET_BYTES = 64 * MIB
 RSS_CONSTANT_BYTES = 160 * MIB
-"""What a worker needs beside its budget: the interpreter, the clients, indexes, eight reads and four writes under way."""
+"""Memory of a worker in addition to its budget: interpreter, clients, indexes, eight reads and four
+writes in flight."""
 METADATA_BYTES_PER_GB_MAX = 2_000
 WORKER_CPU_S_PER_GB_MAX = 1.3
-"""On the S3 server. On a directory it is for looking: without O_DIRECT (tmpfs) the page cache costs more than all the rest."""
+"""On the S3 server. On a directory it is only informative: without O_DIRECT (tmpfs) the page cache
+costs more than everything else."""
 COMPACTION_S_MAX = 1200.0
 
 

@@ -1,7 +1,10 @@
-"""Compaction beside a steady load that keeps little: backlog and bucket level off, producers hardly notice, bytes are written about twice.
+"""Compaction under a steady load with short retention: backlog and bucket size level off, producers
+are hardly slower, bytes are written about twice.
 
-PONOR_STEADY_MINUTES (3; the promise is for 20) of produce to PONOR_STEADY_PARTITIONS (100; 1000) at half of what the same producer reaches, at most 20 MB/s for a thousand partitions, on the store PONOR_STORE (directory or s3). The
-first three fifths run with compaction, then it is off and on in turns, so that latencies of one run are compared. `--basetemp` puts the data elsewhere.
+PONOR_STEADY_MINUTES (3; the promise is for 20) of produce to PONOR_STEADY_PARTITIONS (100; 1000) at
+half of the producer's maximum, at most 20 MB/s for a thousand partitions, on the store PONOR_STORE
+(directory or s3). Compaction runs for the first three fifths, then alternately, so that latencies
+of one run are compared. `--basetemp` selects another place for the data.
 """
 
 from __future__ import annotations
@@ -44,12 +47,12 @@ RATE_BYTES_MAX = 20e6 * SCALE
 LEVELLING_SHARE = 0.6
 PAIRS = 4
 SETTLING_S = 3.0
-"""After compaction was switched: a process starts or ends."""
+"""Pause after compaction was switched, because a process starts or ends."""
 SAMPLE_S = 5.0
 PROBES = 2
 PROBE_BYTES, PROBE_BYTES_PER_S = 500, 50e3
 PROMISED_MINUTES = 15.0
-"""From this time on the promises are held; before, nothing has levelled off."""
+"""The promises are checked from this duration on. Shorter runs do not level off."""
 LEVEL_FACTOR = 1.25
 P99_FACTOR, P99_ALLOWANCE_MS = 1.2, 1.0
 WRITE_AMPLIFICATION_MAX = 2.2
@@ -64,26 +67,26 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class Levels:
-    """What was looked at from time to time: committed and destroyed bytes, and what waits for compaction."""
+    """Periodic samples: committed and destroyed bytes, and the compaction backlog."""
 
     seconds: list[float] = field(default_factory=list)
     bucket_bytes: list[int] = field(default_factory=list)
     backlog_bytes: list[float] = field(default_factory=list)
 
     def look(self, cluster: LocalCluster, began: float) -> None:
-        """One more sample."""
+        """Add a sample."""
         image = image_of(cluster)
         self.seconds.append(time.monotonic() - began)
         self.bucket_bytes.append(sum(row.size_bytes for row in image[OBJECTS]))
         self.backlog_bytes.append(cluster.metric("controller", "ponor_compaction_backlog_bytes", {}))
 
     def growth(self, values: list[int] | list[float]) -> float:
-        """Largest value of the last third by the largest one of the third before it."""
+        """Ratio of the largest value of the last third to that of the second third."""
         third = max(1, len(values) // 3)
         return max(values[-third:]) / max(1, *values[-2 * third : -third])
 
 
-def test_compaction_keeps_up_beside_a_steady_load(tmp_path: Path) -> None:
+def test_compaction_keeps_up_with_a_steady_load(tmp_path: Path) -> None:
     with (
         store_for_test(STORE, tmp_path) as store,
         cluster_on(store, tmp_path / "ponor", SETTINGS, "--compactors", "1") as cluster,
@@ -104,7 +107,7 @@ def test_compaction_keeps_up_beside_a_steady_load(tmp_path: Path) -> None:
             phases = _in_turns(cluster, phase_s)
         off, on = (_p99_ms(probes, [each for each in phases if each[0] is state]) for state in (False, True))
     produced = costs["produced"]
-    # What the store copied passed nobody's meter; then what it replaced is the bound.
+    # Copies within the store are not metered, so the replaced bytes are the bound.
     again = costs["replaced"] if costs["calls multipart_copy"] else costs["compacted"]
     amplification = (costs["written"] + again) / produced
     calls = {name[6:]: int(value) for name, value in costs.items() if name.startswith("calls ")}
@@ -127,10 +130,10 @@ def test_compaction_keeps_up_beside_a_steady_load(tmp_path: Path) -> None:
 
 
 def _maximum(cluster: LocalCluster) -> float:
-    """Bytes per second that the producer reaches."""
+    """Maximum bytes per second of the producer."""
     total_bytes = int(max(50e6, 400e6 * SCALE))
     with spawn_pool(1) as pool:
-        for _ in range(2):  # the first one warms up
+        for _ in range(2):  # the first one is the warm-up
             began = time.monotonic()
             work = pool.submit(
                 produce_bulk, cluster.bootstrap, "steady", partitions=PARTITIONS, total_bytes=total_bytes
@@ -141,7 +144,7 @@ def _maximum(cluster: LocalCluster) -> float:
 
 @contextmanager
 def _steady(cluster: LocalCluster, rate: float) -> Iterator[None]:
-    """Half a minute more than the story takes: whoever ends first is the story."""
+    """Half a minute longer than the test needs: the test ends the producer."""
     with spawn_pool(1) as pool:
         total_bytes = int(rate * (60 * MINUTES + 2 * PAIRS * 4 * SETTLING_S + 30))
         work = pool.submit(
@@ -172,7 +175,9 @@ def _probe(cluster: LocalCluster, tmp_path: Path, number: int) -> Iterator[Paced
 
 
 def _level(cluster: LocalCluster, rate: float, seconds: float) -> tuple[Levels, dict[str, float]]:
-    """Watch for so long, with compaction; what was paid in all but the first third, in which what was sent before is still uploaded."""
+    """Run with compaction for this long; return the resources of all but the first third, in which
+    earlier data is still uploaded.
+    """
     levels, before, began = Levels(), _paid(cluster, rate), time.monotonic()
     while time.monotonic() < began + seconds:
         if time.monotonic() < began + seconds / 3:
@@ -184,7 +189,9 @@ def _level(cluster: LocalCluster, rate: float, seconds: float) -> tuple[Levels, 
 
 
 def _paid(cluster: LocalCluster, rate: float) -> dict[str, float]:
-    """Bytes produced (by the pace), written by the broker, written and replaced by the compactor; calls by type, CPU."""
+    """Bytes produced (by the rate), written by the broker, written and replaced by the compactor;
+    calls by type, CPU.
+    """
     paid: dict[str, float] = {
         "produced": rate * time.monotonic(),
         "written": cluster.metric("broker", "ponor_object_store_bytes_total", {"direction": "write"}),
@@ -199,7 +206,9 @@ def _paid(cluster: LocalCluster, rate: float) -> dict[str, float]:
 
 
 def _in_turns(cluster: LocalCluster, seconds: float) -> list[tuple[bool, int, int]]:
-    """Compaction off and on, off and on; (whether it was on, from, until) in ns of the monotonic clock."""
+    """Compaction off and on, off and on; return (whether it was on, from, until) in ns of the
+    monotonic clock.
+    """
     phases: list[tuple[bool, int, int]] = []
     for _ in range(PAIRS):
         for state in (False, True):

@@ -1,6 +1,8 @@
-"""Three compactors and a garbage collector are killed again and again while a topic is produced and its old data read. No fetch may differ, and the bucket must end with the live objects alone.
+"""Three compactors and a garbage collector are killed repeatedly while a topic is produced and its
+old data read. All fetches must be equal, and finally the bucket must contain exactly the live
+objects.
 
-PONOR_COMPACTOR_KILLS (100 is the promise) says how often.
+PONOR_COMPACTOR_KILLS (100 is the promise) sets the number of kills.
 """
 
 from __future__ import annotations
@@ -62,10 +64,10 @@ SETTINGS = {
     "reconcile_interval_ms": 5_000,
     "reconcile_age_ms_min": 15_000,
 }
-"""Every task takes seconds, so that kills meet it half-way; what a dead one leaves is garbage soon."""
+"""Every task takes seconds, so that kills interrupt it; remains become garbage soon."""
 
 
-def test_a_hundred_kills_leave_no_trace(tmp_path: Path) -> None:
+def test_a_hundred_kills_leave_no_garbage(tmp_path: Path) -> None:
     with (
         store_for_test("s3", tmp_path) as store,
         cluster_on(store, tmp_path / "ponor", SETTINGS, "--compactors", "3") as cluster,
@@ -111,7 +113,7 @@ def test_a_hundred_kills_leave_no_trace(tmp_path: Path) -> None:
 
 
 def _kill_at_random(cluster: LocalCluster) -> dict[str, int]:
-    """SIGKILL whoever serves, one after the other; how often each died."""
+    """SIGKILL the processes in turn; return the number of kills of each."""
     chance = random.Random(SEED)
     killed: dict[str, int] = {}
     while sum(killed.values()) < KILLS:
@@ -129,7 +131,7 @@ def _kill_at_random(cluster: LocalCluster) -> dict[str, int]:
 
 
 def _garbage(cluster: LocalCluster) -> int:
-    """Rows that GC has still to take away: all that are not committed, but for ids that brokers hold ready."""
+    """Rows that GC must still remove: all uncommitted ones except ids that brokers have prepared."""
     image = image_of(cluster)
     return sum(
         1
@@ -140,7 +142,7 @@ def _garbage(cluster: LocalCluster) -> int:
 
 
 def _in_bucket(server: SeaweedServer) -> set[str]:
-    """Keys of objects; others than objects there are none below their prefixes."""
+    """Keys of objects; nothing else may be below their prefixes."""
     keys = {key.removeprefix("ponor/") for key in server.objects("ponor/")}
     found: set[str] = set()
     for key in keys:
@@ -158,7 +160,7 @@ def _live_and_missing(cluster: LocalCluster, server: SeaweedServer) -> tuple[int
 
 
 def _strangers(cluster: LocalCluster, server: SeaweedServer) -> int:
-    """What lies in the bucket and is not live."""
+    """Keys in the bucket that are not live."""
     there = _in_bucket(server)
     live, _ = known_keys(image_of(cluster))
     return len(there - live)

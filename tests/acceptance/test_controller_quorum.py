@@ -1,6 +1,7 @@
-"""Three controllers as processes: leaders killed, paused and asked to go, with metadata and produce load beside it.
+"""Three controller processes whose leaders are killed, paused and asked to transfer leadership,
+under metadata and produce load.
 
-PONOR_KILLS sets how many leaders die (default 50).
+PONOR_KILLS sets the number of killed leaders (default 50).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PARTITIONS = 8
 RATE_BYTES = 1e6
 
 
-def test_fifty_leaders_die_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
+def test_fifty_killed_leaders_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     kills: list[int] = []
     with LocalCluster(tmp_path, arguments=["--controllers", "3"]) as cluster:
@@ -80,7 +81,7 @@ def test_leadership_is_transferred_without_an_election_timeout(tmp_path: Path) -
         judge_linearizable(history.calls)
 
 
-def test_a_leader_that_is_stopped_for_five_seconds_answers_no_stale_read(tmp_path: Path) -> None:
+def test_a_leader_paused_for_five_seconds_answers_no_stale_read(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, arguments=["--controllers", "3"]) as cluster:
         with metadata_load(cluster, clients=6, seed=7) as history:
             for _ in range(3):

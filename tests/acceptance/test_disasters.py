@@ -1,4 +1,6 @@
-"""The stories of `tests.e2e.disasters` at full length: a minute without disk, without store, with a slow one, and with a wall clock that jumps."""
+"""The tests of `tests.e2e.disasters` at full length: a minute without disk space, without a store,
+with a slow store, and with a wall clock that jumps.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +40,6 @@ def test_a_minute_with_a_store_ten_times_slower(store: StoreForTest, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_the_wall_clock_jumps_an_hour_forth_and_back(kind: str, tmp_path: Path) -> None:
+def test_the_wall_clock_jumps_an_hour_forward_and_back(kind: str, tmp_path: Path) -> None:
     with store_for_test(kind, tmp_path) as store:
         the_wall_clock_jumps(store, tmp_path / "cluster", stay_s=10)

@@ -1,4 +1,6 @@
-"""The object write-ahead log on a store that is far away: latency lognormal, p50 30 ms, p99 120 ms. One producer, one partition."""
+"""The object WAL on a distant store: lognormal latency, p50 30 ms, p99 120 ms. One producer, one
+partition.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ P50_S, P99_S = 0.030, 0.120
 SECONDS = 30.0
 RECORD_BYTES = 1_000
 JAVA_IN_FLIGHT_BYTES = 5 * 16 * RECORD_BYTES
-"""max.in.flight.requests.per.connection, and what batch.size of 16,384 bytes holds of records that take some ten bytes more than their values: its defaults."""
+"""Defaults: max.in.flight.requests.per.connection, and the records in a batch.size of 16,384 bytes,
+which take about ten bytes more than their values."""
 PEERS_WINDOW_MS = 250
 JAVA_MEMORY = {"buffer.memory": str(4 << 20)}
-"""The 32 MiB that it gathers by default take two minutes through the fixed window: longer than it lets a record wait. What is in flight stays the same."""
+"""The default buffer of 32 MiB takes two minutes through the fixed window, longer than the client's
+delivery timeout. The data in flight is the same."""
 TOPIC = "distant"
 
 
@@ -68,7 +72,7 @@ def median_ms(running: Paced) -> float:
 
 
 @pytest.mark.parametrize("window_ms", [0, PEERS_WINDOW_MS], ids=["adaptive", "250 ms window"])
-def test_a_lone_producer_is_not_slowed_by_batching(tmp_path: Path, window_ms: int) -> None:
+def test_a_single_producer_is_not_slowed_by_batching(tmp_path: Path, window_ms: int) -> None:
     with distant_cluster(tmp_path, "--set", f"wal_window_ms={window_ms}") as cluster:
         slow = run_producer(cluster, tmp_path, "librdkafka", 10 * RECORD_BYTES)
         fast = run_producer(cluster, tmp_path, "librdkafka", 0)

@@ -1,4 +1,4 @@
-"""A million records consumed by one group whose members of three families join and leave politely."""
+"""One group of three client families consumes a million records while members join and leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDS = int(os.environ.get("PONOR_RECORDS", "1000000"))
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_a_million_records_by_a_group_that_changes(kind: str, tmp_path: Path) -> None:
+def test_a_changing_group_consumes_a_million_records(kind: str, tmp_path: Path) -> None:
     with store_for_test(kind, tmp_path) as store:
         cluster = LocalCluster(tmp_path, arguments=store.arguments, environment=store.environment)
         with cluster:

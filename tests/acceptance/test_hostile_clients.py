@@ -1,6 +1,7 @@
-"""15,000 connections that mean harm or do nothing, and clients that work meanwhile: others are served, memory stays within the budgets.
+"""15,000 hostile or idle connections, and normal clients at the same time: normal clients are
+served, and memory stays within the budgets.
 
-PONOR_CONNECTIONS makes it smaller.
+PONOR_CONNECTIONS sets the number.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ BOMB_UNPACKED_BYTES: Final = 30 << 30
 HALF_REQUEST: Final = announce(4_000) + b"\0\x03\0\x0c" + bytes(50)
 
 
-def test_others_are_served_and_memory_stays_within_the_budgets(tmp_path: Path) -> None:
+def test_normal_clients_are_served_and_memory_stays_within_the_budgets(tmp_path: Path) -> None:
     _allow_open_files()
     cluster = LocalCluster(tmp_path, settings={**BUDGETS, "connections_max": 20_000})
     with cluster, crowd(cluster.kafka_port) as hostile:
@@ -88,7 +89,7 @@ def _lie_about_lengths(hostile: Crowd) -> None:
 
 
 def _trickle(hostile: Crowd) -> None:
-    """A byte at a time: within a request's stall limit, but never done."""
+    """One byte at a time: within a request's stall limit, but never complete."""
     slow = hostile.join(CONNECTIONS // 20)
     frame = announce(64 << 10) + bytes(100)
     for position in range(20):
@@ -98,7 +99,7 @@ def _trickle(hostile: Crowd) -> None:
 
 
 def _never_read(hostile: Crowd) -> None:
-    """Many requests, no answer read."""
+    """Many requests, without reading a response."""
     frame = api_versions_frame()
     for connection in hostile.join(CONNECTIONS // 20):
         connection.setblocking(False)
@@ -107,7 +108,7 @@ def _never_read(hostile: Crowd) -> None:
 
 
 def _explode(hostile: Crowd) -> None:
-    """1 MiB that unpacks to 30 GiB, and random bytes for good measure."""
+    """1 MiB that decompresses to 30 GiB, and random bytes."""
     frame = produce_frame("good", bomb_batch(BOMB_UNPACKED_BYTES))
     for connection in hostile.join(8):
         send_bytes(connection, frame)
@@ -118,7 +119,7 @@ def _explode(hostile: Crowd) -> None:
 
 @contextlib.contextmanager
 def _served_meanwhile(cluster: LocalCluster) -> Iterator[list[float]]:
-    """Produces and consumes again and again in the background; the durations in seconds."""
+    """Produce and consume repeatedly in the background; return the durations in seconds."""
     durations: list[float] = []
     failures: list[BaseException] = []
     stop = threading.Event()
@@ -146,7 +147,7 @@ def _served_meanwhile(cluster: LocalCluster) -> Iterator[list[float]]:
 
 
 def _round_trip(cluster: LocalCluster, value: bytes) -> None:
-    """One record in by a new producer, out by a new consumer."""
+    """Produce one record with a new producer, consume it with a new consumer."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     landed: list[int] = []
 
@@ -176,7 +177,7 @@ def _read_at(consumer: Consumer, offset: int, value: bytes) -> None:
 
 @contextlib.contextmanager
 def _peak_rss(pid: int) -> Iterator[list[int]]:
-    """The largest resident memory seen, looked at ten times a second."""
+    """The largest resident memory, sampled ten times per second."""
     peak = [0]
     stop = threading.Event()
     process = psutil.Process(pid)

@@ -1,4 +1,6 @@
-"""A cluster that nobody uses costs nothing: no request to the store, no growth of a log, hardly any CPU. PONOR_IDLE_MINUTES makes it shorter."""
+"""An idle cluster costs almost nothing: no request to the store, no growth of a log, hardly any
+CPU. PONOR_IDLE_MINUTES shortens the test.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 MINUTES: Final = float(os.environ.get("PONOR_IDLE_MINUTES", "10"))
 SETTLE_S: Final = 150.0
-"""Two upload intervals, and what garbage collection does after them."""
+"""Two upload intervals, and the garbage collection after them."""
 TOPICS: Final = 10
 PARTITIONS: Final = 100
 CPU_PERCENT_MAX: Final = 1.0
@@ -27,7 +29,8 @@ SOON_DONE: Final = {
     "compaction_patience_ms": 30_000,
     "destroy_delay_ms": 5_000,
 }
-"""What follows from the few records that are written is over before anybody looks: compaction would take five minutes to begin, and GC ten more."""
+"""Ends all consequences of the few written records before the measurement: compaction would
+otherwise start after five minutes, and GC after ten more."""
 
 
 @pytest.mark.parametrize("wal", ["file", "object"])
@@ -53,7 +56,7 @@ def test_ten_idle_minutes_with_a_thousand_partitions(tmp_path: Path, wal: str) -
 
 
 def _write_a_little(cluster: LocalCluster) -> None:
-    """One record to every partition."""
+    """Write one record to every partition."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(TOPICS):
         for partition in range(PARTITIONS):

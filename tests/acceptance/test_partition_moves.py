@@ -1,7 +1,9 @@
-"""A partition moves between brokers, whatever its size, while clients produce and consume.
+"""Moves of a partition between brokers, for several sizes, while clients produce and consume.
 
-Sizes, clients and the number of moves can be chosen: PONOR_MOVE_GB ("0.1,1,5"), PONOR_MOVE_CLIENTS ("librdkafka,java,aiokafka"), PONOR_MOVES (100), PONOR_MOVE_WAL
-("object"). Beside it, once for each size, Apache Kafka moves the same partition between two brokers (where its jars are: `make peers`).
+Sizes, clients and the number of moves: PONOR_MOVE_GB ("0.1,1,5"), PONOR_MOVE_CLIENTS
+("librdkafka,java,aiokafka"), PONOR_MOVES (100), PONOR_MOVE_WAL ("object"). For comparison, Apache
+Kafka moves the same partition once per size between two brokers (if its jars are present: `make
+peers`).
 """
 
 from __future__ import annotations
@@ -37,11 +39,12 @@ WIDE_WINDOW = {
     "java": {"batch.size": "1000000", "linger.ms": "5"},
     "aiokafka": {"max_batch_size": "1000000", "linger_ms": "5"},
 }
-"""Their default batches of 16 KiB, five under way, do not carry 5 MB/s over the latency of any object store."""
+"""The default batches of 16 KiB, five in flight, cannot carry 5 MB/s with the latency of an object
+store."""
 
 
 def move(client: KafkaClient, partition: int, target_id: int) -> tuple[int, int]:
-    """Move, and wait for it; when it was asked for and when it was done (CLOCK_MONOTONIC, ns)."""
+    """Move and wait; return the times of the request and of the end (CLOCK_MONOTONIC, ns)."""
     began_ns = time.monotonic_ns()
     request_moves(client, TOPIC, [partition], target_id)
     for _ in follow(client, TOPIC, [partition]):
@@ -52,7 +55,7 @@ def move(client: KafkaClient, partition: int, target_id: int) -> tuple[int, int]
 
 
 def move_to_and_fro(client: KafkaClient, running: Paced, moves: int) -> list[float]:
-    """The pauses that the producer saw."""
+    """The pauses of the producer."""
     brokers = sorted(row.node_id for row in client.metadata([]).brokers)
     (place,) = places_of(client, [TOPIC])
     at = brokers.index(place.leader_id)
@@ -80,7 +83,7 @@ def two_brokers(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("size_gb", SIZES_GB)
-def test_a_partition_moves_to_and_fro_under_load(tmp_path: Path, size_gb: float) -> None:
+def test_a_partition_moves_back_and_forth_under_load(tmp_path: Path, size_gb: float) -> None:
     with two_brokers(tmp_path) as cluster:
         bootstrap = cluster.describe()["bootstrap"]
         cluster.run("topic", "create", TOPIC, "--partitions", "1")
@@ -107,7 +110,7 @@ def _one_client(cluster: LocalCluster, bootstrap: str, tmp_path: Path, family: s
 
 
 @pytest.mark.parametrize("size_gb", SIZES_GB)
-def test_beside_it_kafka_moves_the_same_partition(tmp_path: Path, size_gb: float) -> None:
+def test_kafka_moves_the_same_partition(tmp_path: Path, size_gb: float) -> None:
     try:
         with kafka_pair(tmp_path / "kafka") as pair:
             pair.create_topic(TOPIC, at=1)

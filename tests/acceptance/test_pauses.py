@@ -1,6 +1,8 @@
-"""Every kind of process is paused by SIGSTOP under load: no living broker is fenced for another's absence, and nothing acknowledged is lost.
+"""Processes of every kind are paused by SIGSTOP under load: no running broker is fenced because
+another process was paused, and nothing acknowledged is lost.
 
-PONOR_PAUSES sets how many pauses there are (default 100), PONOR_PAUSE_S_MAX the longest one (default 40 s).
+PONOR_PAUSES sets the number of pauses (default 100), PONOR_PAUSE_S_MAX the longest one (default 40
+s).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ PAUSES = int(os.environ.get("PONOR_PAUSES", "100"))
 PAUSE_S_MAX = float(os.environ.get("PONOR_PAUSE_S_MAX", "40"))
 PAUSE_S_MIN = 5.0
 SETTLED_S = 20.0
-"""After each pause: what a process concludes from its absence it has concluded by then."""
+"""Wait after each pause, in which a resumed process would act on its absence."""
 PARTITIONS = 6
 RATE_BYTES = 5e5
 ARGUMENTS = ("--controllers", "3", "--brokers", "3", "--compactors", "1", "--wal", "object")
@@ -48,7 +50,7 @@ def pause(process: dict[str, Any], seconds: float) -> None:
         os.kill(process["pid"], signal.SIGCONT)
 
 
-def test_no_living_broker_is_fenced_for_the_absence_of_another_process(tmp_path: Path) -> None:
+def test_no_running_broker_is_fenced_because_another_process_was_paused(tmp_path: Path) -> None:
     chance = random.Random(39)
     fenced: list[str] = []
     with SeaweedServer(tmp_path / "s3") as store:

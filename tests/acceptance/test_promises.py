@@ -1,6 +1,7 @@
-"""The project's promises at their full size: minutes each, so they have their own target, `make acceptance`.
+"""The project's promises at full size. Each test takes minutes, so they have their own target,
+`make acceptance`.
 
-Sizes come from the environment where a shorter run is wanted: PONOR_RECORDS, PONOR_GIGABYTES.
+The environment selects smaller sizes: PONOR_RECORDS, PONOR_GIGABYTES.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def test_a_million_records_of_three_client_families(store: StoreForTest, tmp_pat
         read_and_judge(cluster, "million", 32, acknowledged, CLIENT_FAMILIES)
 
 
-def test_history_is_read_from_objects(store: StoreForTest, tmp_path: Path) -> None:
+def test_old_data_is_read_from_objects(store: StoreForTest, tmp_path: Path) -> None:
     caches = {"log_cache_bytes_max": 64 << 20, "block_cache_bytes_max": 32 << 20}
     total = 8 * sum(caches.values())
     cluster = cluster_on(store, tmp_path, **caches)
@@ -88,7 +89,7 @@ def test_twenty_kills_of_the_broker_and_five_of_everything(store: StoreForTest, 
 
 
 def test_cost_follows_bytes_not_partitions(store: StoreForTest, tmp_path: Path) -> None:
-    """The same rate over 1 and over 1,000 partitions; the first minute is left out."""
+    """The same rate to 1 and to 1,000 partitions; the first minute does not count."""
     rate = 40e6
     cost = {}
     for partitions in (1, 1000):

@@ -1,4 +1,6 @@
-"""Three controllers on three machines of their own (network namespaces): the leader's cable is pulled, and plugged in again."""
+"""Three controllers on three machines (network namespaces): the leader's network is disconnected
+and restored.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ ROUNDS = 3
 CUT_S = 6.0
 
 
-def test_a_leader_whose_cable_is_pulled_is_replaced_and_comes_back(tmp_path: Path) -> None:
+def test_a_disconnected_leader_is_replaced_and_returns(tmp_path: Path) -> None:
     with machines(3) as hosts, controllers(hosts, tmp_path) as addresses:
         stop, started = tmp_path / "stop", tmp_path / "started"
         load = MetadataLoad(addresses, 6, 9, str(stop), str(started))
@@ -60,12 +62,14 @@ def test_a_leader_whose_cable_is_pulled_is_replaced_and_comes_back(tmp_path: Pat
 
 
 def node_id(number: int) -> int:
-    """Of a controller."""
+    """A controller's machine."""
     return compose_node_id(ClusterOrdinal(1), 3000 + number)
 
 
 def everybody_has_everything(addresses: Sequence[str]) -> bool:
-    """Every member was heard of a moment ago and has the whole log, or nearly (the load goes on)."""
+    """Whether every member was heard a moment ago and has nearly the whole log (the load
+    continues).
+    """
     seen = describe_at(addresses)
     return all(
         member.silent_ms < 1000 and seen.last_index - member.match_index < 100 for member in seen.members
@@ -74,7 +78,7 @@ def everybody_has_everything(addresses: Sequence[str]) -> bool:
 
 @contextmanager
 def controllers(hosts: Sequence[Machine], directory: Path) -> Iterator[list[str]]:
-    """A controller on each machine; yields their service addresses."""
+    """Run a controller on each machine; yield their service addresses."""
     voters = [
         {
             "node_id": node_id(number),

@@ -1,8 +1,10 @@
-"""Topic to Iceberg, killed between every two steps, hundreds of times, with somebody else at work on the table: 0 lost, 0 duplicate rows.
+"""Topic to Iceberg with a kill between every two steps, hundreds of times, while another writer
+works on the table: 0 lost, 0 duplicate rows.
 
-PONOR_KILLS says how often (200). The topic is a real one: `format("ponor")` on a cluster, rate-limited so that there are micro-batches for all kills. Most
-kills end the query in the process (iceberg_kills.py says why that is the same); at
-every step the whole driver, JVM and all, is also ended by a true SIGKILL.
+PONOR_KILLS sets the number (200). The topic is real: `format("ponor")` on a cluster, with a limited
+rate so that there are micro-batches for all kills. Most kills end the query within the process
+(iceberg_kills.py explains why this is equivalent); at every step, the whole driver including its
+JVM is also ended by SIGKILL.
 """
 
 from __future__ import annotations
@@ -65,8 +67,9 @@ def filled(cluster: TopicsCluster, topic: str, rows: int) -> str:
     return topic
 
 
-def test_a_query_that_is_killed_between_every_two_steps(cluster: TopicsCluster, tmp_path: Path) -> None:
-    # One batch is finished in the run behind each kill that came after a commit; a few more are left for the end.
+def test_a_query_killed_between_every_two_steps(cluster: TopicsCluster, tmp_path: Path) -> None:
+    # One batch is completed in the run after each kill that followed a commit; a few more are left
+    # for the end.
     topic = filled(cluster, "killed", BATCH_ROWS * (KILLS // len(Step) + 5))
     IcebergTable(catalog_in(tmp_path / "lake"), TABLE).ensure(FULL)
 
@@ -79,10 +82,10 @@ def test_a_query_that_is_killed_between_every_two_steps(cluster: TopicsCluster, 
     assert rows_of(tmp_path) == topic_rows(cluster, topic)
 
 
-def test_a_driver_that_is_killed_with_its_jvm(cluster: TopicsCluster, tmp_path: Path) -> None:
+def test_a_driver_killed_with_its_jvm(cluster: TopicsCluster, tmp_path: Path) -> None:
     topic = filled(cluster, "driver-killed", BATCH_ROWS * 4)
     options = cluster.options(topic, startingOffsets="earliest", maxOffsetsPerTrigger=BATCH_ROWS)
-    # The last steps are those where something is at stake; a small PONOR_KILLS keeps to them.
+    # The last steps are the critical ones; a small PONOR_KILLS uses only them.
     for number, step in enumerate(list(Step)[-KILLS:]):
         assert drive(tmp_path, options, step) == -signal.SIGKILL, step
         maintain(tmp_path, "compaction and expiry" if number % 2 else "property", number)
@@ -91,7 +94,7 @@ def test_a_driver_that_is_killed_with_its_jvm(cluster: TopicsCluster, tmp_path: 
 
 
 def drive(folder: Path, options: dict[str, str], step: Step | None) -> int:
-    """A driver in a process group of its own, with its JVM; how it ended."""
+    """Start a driver in its own process group with its JVM; return how it ended."""
     program = Path(__file__).parents[1] / "spark" / "iceberg_driver.py"
     words = [sys.executable, str(program), str(folder), json.dumps(options), step or ""]
     root = Path(__file__).parents[2]

@@ -1,1 +1,1 @@
-"""Measurements of the broker from outside; see main.py."""
+"""Benchmarks of running processes; see main.py."""

@@ -1,6 +1,8 @@
-"""How late a process is that does nothing but wait: what a machine owes to everybody, beside a figure about somebody's ticks.
+"""Tick delays of a process that only waits, as a baseline for tick delays of controllers on the
+same machine.
 
-Run as a program it ticks until its stdin ends, then prints the counts, one `CAUSE BOUND COUNT` a line (us). A processor that the host takes away for a second is late ticks of everybody on it.
+Run as a program, it ticks until its stdin ends and then prints the counts, one `CAUSE BOUND COUNT`
+per line (us). If the host takes a CPU away for a second, the ticks of all processes on it are late.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ CAUSE_METRIC: Final = "ponor_controller_tick_late_cause_seconds"
 
 
 class BareTicks:
-    """The program, while it runs."""
+    """The running program."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", __name__]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def end(self) -> dict[str, dict[int, int]]:
-        """By cause: ticks of which more than each bound was due to it."""
+        """By cause: number of ticks that it delayed by more than each bound."""
         printed, _ = self._process.communicate(timeout=30)
         found: defaultdict[str, dict[int, int]] = defaultdict(dict)
         for cause, bound, count in (line.split() for line in printed.splitlines()):
@@ -42,7 +44,7 @@ class BareTicks:
 
 
 class _MeasuredProcess(UnwatchedProcess):
-    """This one."""
+    """Run the program in this process."""
 
     __slots__ = ("_thread",)
 
@@ -63,7 +65,7 @@ async def _tick(telemetry: Telemetry, ended: threading.Event) -> None:
 
 
 def _above(histogram: Histogram) -> Iterator[tuple[int, int]]:
-    """Each bound, and how many values were above it."""
+    """Each bound, and the number of values above it."""
     left = sum(histogram.counts)
     for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
         left -= count
@@ -71,7 +73,7 @@ def _above(histogram: Histogram) -> Iterator[tuple[int, int]]:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Tick and print the counts."""
     ended = threading.Event()
 
     def wait_for_end() -> None:

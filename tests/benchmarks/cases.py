@@ -1,6 +1,6 @@
-"""The loads: what is sent, how deep, how fast, and what Ponor promises of each beside Apache Kafka.
+"""Loads of the comparison with Apache Kafka: requests, depth, rate, and Ponor's promises.
 
-What lives here: facts. A promise is a bound on a ratio (or a difference) of medians of one run, checked by `report`.
+A promise is a bound on a ratio (or a difference) of medians of one run; `report` checks it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PARTITIONS: Final = 16
 FETCHED_PARTITIONS: Final = 4
 KIB: Final = 1024
 FILL_BATCHES: Final = 32
-"""Batches of 64 KiB in each partition that is fetched: 2 MiB, twice the largest answer."""
+"""Batches of 64 KiB in each fetched partition: 2 MiB, twice the largest response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Promise:
     is_difference: bool = False
 
     def holds(self, ours: float, theirs: float) -> bool:
-        """Whether it is kept."""
+        """Whether the promise is kept."""
         value = self.value(ours, theirs)
         return value <= self.bound if self.is_upper else value >= self.bound
 
@@ -47,7 +47,9 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measured load. `frames` gets the topic; `rate`: requests a second of an open loop."""
+    """One measured load. `frames` is called with the topic; `rate`: requests per second of an open
+    loop.
+    """
 
     name: str
     frames: Callable[[str], list[bytes]]
@@ -62,7 +64,7 @@ Frames = Callable[[str], list[bytes]]
 
 
 def cases() -> list[Case]:
-    """Produce in sizes and depths, hot fetch in two, metadata."""
+    """Produce with several sizes and depths, hot fetch with two sizes, metadata."""
     return [
         _fetch("fetch hot 64 KiB", 64 * KIB, Promise("cpu_s_per_gb", 0.7)),
         _fetch("fetch hot 1 MiB", 1024 * KIB, Promise("cpu_s_per_gb", 1.1)),
@@ -85,7 +87,7 @@ def cases() -> list[Case]:
 
 
 def _fetch(name: str, size: int, promise: Promise) -> Case:
-    """Each connection reads the beginning of its own partition again and again."""
+    """Each connection reads the beginning of its partition repeatedly."""
     return Case(
         f"{name}, {FETCHED_PARTITIONS} connections",
         lambda topic: [fetch_frame(topic, n, 0, size, f"f{n}") for n in range(FETCHED_PARTITIONS)],
@@ -103,7 +105,7 @@ def _bulk(name: str, batch_bytes: int, promise: Promise) -> Case:
 
 
 def _small(connections: int, depth: int, promise: Promise) -> Case:
-    """One record of 100 bytes a request."""
+    """Requests with one record of 100 bytes."""
     name = f"produce 100 B, {connections} connections, depth {depth}"
     return Case(name, _produce_frames(100, 100, connections), depth, 100, promise=promise)
 

@@ -1,7 +1,8 @@
-"""Readers of old data at a given speed, in a process of their own: what `isolation` lets loose beside producers.
+"""Readers of old data at a fixed rate, in a separate process, for `isolation`.
 
-They share a core with the generator whose latencies are measured, so they take what it leaves (SCHED_IDLE), and each asks for its next
-megabyte when it is due: evenly, and without making up for more than one fetch. What is measured beside them is then the broker.
+They share a core with the generator whose latencies are measured, so they run under SCHED_IDLE, and
+each sends its fetches at an even rate, with at most one fetch of delay to make up. This isolates
+the effect on the broker.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ LENGTH_BYTES: Final = 4
 
 @dataclass(slots=True)
 class _Reader:
-    """One consumer from offset 0 on, and again from 0 at the end."""
+    """One consumer from offset 0 to the end, repeatedly."""
 
     connection: socket.socket
     partition: int
     due_s: float
-    """When it wants more."""
+    """When its next fetch is due."""
     offset: int = 0
     is_waiting: bool = False
     received_bytes: int = 0
@@ -48,7 +49,7 @@ class _Reader:
 def cold_readers(
     bootstrap: str, topic: str, partitions: int, *, bytes_per_s: float, core: int
 ) -> Iterator[Synchronized[int]]:
-    """One reader per partition, all together at `bytes_per_s`. Yields the count of bytes read so far."""
+    """Run one reader per partition, together at `bytes_per_s`. Yields the counter of bytes read."""
     context = multiprocessing.get_context("spawn")
     total: Synchronized[int] = context.Value("q", 0)
     process = context.Process(
@@ -98,7 +99,7 @@ def _ask(reader: _Reader, topic: str) -> None:
 
 
 def _receive(reader: _Reader) -> int:
-    """Take what came; bytes of records when an answer is complete, else 0."""
+    """Receive data; return the bytes of records when a response is complete, else 0."""
     size_bytes = reader.connection.recv_into(reader.buffer[reader.received_bytes :])
     assert size_bytes, "the subject closed a connection"
     reader.received_bytes += size_bytes
@@ -112,7 +113,7 @@ def _receive(reader: _Reader) -> int:
 
 
 def _advance(reader: _Reader, answer: bytes) -> int:
-    """Move the reader behind what came; returns its bytes."""
+    """Move the reader behind a response; return its bytes."""
     _, position = decode_response_header(1, FETCH_VERSION, answer)
     response, _ = decode_as(FetchResponse, FETCH_VERSION, answer, position)
     partition = response.responses[0].partitions[0]

@@ -1,8 +1,11 @@
-"""How long the event loop of a controller is held while it works and takes snapshots, and how long a restart takes with a large image.
+"""Stalls of a controller's event loop under load and during snapshots, and the duration of a
+restart with a large image.
 
-Run it: `python -m tests.benchmarks.controller_stalls [--rows N] [--seconds N]`. Three controller processes on a real disk; the lateness of their own ticks is the figure,
-so a stall shows with at least its length less one tick. The controllers say themselves how much of it was their own step, and how much they waited for a processor or for something
-else; the promise is about the first. Beside them a process that only ticks. Prints figures; asserts nothing about them.
+Run it: `python -m tests.benchmarks.controller_stalls [--rows N] [--seconds N]`. Three controller
+processes run on a real disk, and the delays of their own ticks are measured: a stall appears with
+at least its length minus one tick. The controllers report which part of a delay was their own step,
+waiting for a CPU, or another cause; the promise covers the first. A process that only ticks runs
+next to them. Prints results without asserting them.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ RATE_PER_S: Final = 2_000
 SNAPSHOT_EVERY_S: Final = 20.0
 PROMISED_US: Final = 50_000
 LATER_US: Final = 51_200
-"""The bucket of all lateness that is nearest to it."""
+"""The bucket boundary nearest to it."""
 CAUSES: Final = {
     "ran": "own step",
     "waited": "waited for a processor",
@@ -45,17 +48,17 @@ CAUSES: Final = {
 }
 
 ByCause: TypeAlias = dict[str, dict[int, int]]
-"""For each cause and each bound (us): ticks of whose lateness more than the bound was due to the cause."""
+"""For each cause and bound (us): ticks that the cause delayed by more than the bound."""
 
 
 class Filling:
-    """One session that fills the image, then keeps the controllers busy."""
+    """A session that fills the image, then keeps the controllers busy."""
 
     def __init__(self, session: SessionClient) -> None:
         self._session = session
 
     async def fill(self, rows: int) -> None:
-        """So many keys, a thousand in an operation."""
+        """Put this many keys, a thousand per operation."""
         for first in range(0, rows, KEYS_PER_OPERATION):
             puts = [
                 wire.PutKey(key=f"row/{number:012d}", value=VALUE)
@@ -64,7 +67,9 @@ class Filling:
             await self._session.submit(wire.Operation(put_keys=wire.PutKeys(puts=puts)))
 
     async def work(self, seconds: float, cluster: LocalCluster) -> int:
-        """At a steady rate, with a snapshot now and then; returns how many operations were done."""
+        """Submit operations at a steady rate with occasional snapshots; return the number of
+        operations.
+        """
         began = time.monotonic()
         done = snapshots = 0
         while (passed := time.monotonic() - began) < seconds:
@@ -83,7 +88,7 @@ class Filling:
 
 
 def late_ticks(cluster: LocalCluster) -> list[ByCause]:
-    """So far, of each controller."""
+    """Current counts of each controller."""
     return [
         {
             cause: cluster.above(
@@ -96,7 +101,7 @@ def late_ticks(cluster: LocalCluster) -> list[ByCause]:
 
 
 def since(before: ByCause, after: ByCause) -> ByCause:
-    """What came between two looks."""
+    """The counts between two samples."""
     return {
         cause: {bound: count - before[cause][bound] for bound, count in counts.items()}
         for cause, counts in after.items()
@@ -111,7 +116,7 @@ def print_ticks(name: str, found: ByCause) -> None:
 
 
 def later_in_all(cluster: LocalCluster) -> int:
-    """Ticks of all controllers so far that were later than `LATER_US`, whatever the cause."""
+    """Ticks of all controllers so far that were more than `LATER_US` late, for any cause."""
     return sum(
         cluster.above("controller", LATE_METRIC, [LATER_US], number, per_unit=PER_SECOND_US)[LATER_US]
         for number in range(CONTROLLERS)
@@ -119,14 +124,14 @@ def later_in_all(cluster: LocalCluster) -> int:
 
 
 def stalls(cluster: LocalCluster) -> list[list[str]]:
-    """What each controller said of stalls in its log so far; at most a line in five seconds."""
+    """Log lines of each controller about stalls; at most one in five seconds."""
     logs = [cluster.log("controller", number).splitlines() for number in range(CONTROLLERS)]
     return [[line for line in log if "event loop stalled" in line] for log in logs]
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the controllers tell at one moment; each of the lists has a place for each of them."""
+    """Metrics of the controllers at one time; each list has one entry per controller."""
 
     ticks: list[ByCause]
     later: int
@@ -135,13 +140,13 @@ class Look:
 
     @classmethod
     def at(cls, cluster: LocalCluster) -> Self:
-        """Now."""
+        """Sample the metrics."""
         restarts = [int(cluster.process("controller", number)["restarts"]) for number in range(CONTROLLERS)]
         return cls(late_ticks(cluster), later_in_all(cluster), stalls(cluster), restarts)
 
 
 def print_between(before: Look, after: Look) -> None:
-    """The table, the promise, and what the controllers said."""
+    """Print the table, the promise, and the log lines."""
     work = [since(*looks) for looks in zip(before.ticks, after.ticks, strict=True)]
     for number, found in enumerate(work):
         if after.restarts[number] != before.restarts[number]:
@@ -186,7 +191,7 @@ async def run(cluster: LocalCluster, rows: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.controller_stalls")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=300.0)

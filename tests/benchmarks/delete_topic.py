@@ -1,8 +1,10 @@
-"""`make bench-delete-topic`: a topic with many stream objects is deleted while another session puts keys, on three real controllers.
+"""`make bench-delete-topic`: a topic with many stream objects is deleted while another session puts
+keys, on three real controllers.
 
-Run it: `python -m tests.benchmarks.delete_topic [--objects N] [--seconds N]`. The deletion is over once a subscriber sees that nothing is left to delete or to reclaim. Printed are the
-time it took, the latency of the puts before and during it, and the terms. The latencies depend on the machine and are only printed; the program fails if the leader changed or if the
-deletion did not end in time.
+Run it: `python -m tests.benchmarks.delete_topic [--objects N] [--seconds N]`. The deletion ends
+when a subscriber sees that nothing is left to delete or reclaim. Prints its duration, the latency
+of the puts before and during it, and the terms. The latencies depend on the machine and are only
+printed; the program fails if the leader changed or if the deletion did not end in time.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ PROMISED_S: Final = 60.0
 
 @contextmanager
 def controllers(directory: Path) -> Iterator[list[str]]:
-    """Start three controllers that format a new cluster; the addresses of their sessions."""
+    """Start three controllers that format a new cluster; return the addresses of their sessions."""
     first_port = free_ports(2 * CONTROLLERS)
     ports = [f"127.0.0.1:{first_port + number}" for number in range(2 * CONTROLLERS)]
     voters = [
@@ -89,7 +91,7 @@ def controllers(directory: Path) -> Iterator[list[str]]:
 
 
 def new_session(network: GrpcNetwork, addresses: Sequence[str], number: int) -> SessionClient:
-    """A session of a broker that exists only here."""
+    """A session of a broker that exists only in this process."""
     identity = NodeIdentity(
         compose_node_id(ORDINAL, number),
         NodeRole.BROKER,
@@ -190,7 +192,7 @@ async def measure(addresses: Sequence[str], objects: int, seconds: float) -> Non
         began = time.monotonic()
         await cluster.commit_stream_objects(stream_id, objects)
         print(f"{objects:,} objects committed in {time.monotonic() - began:.1f} s", flush=True)
-        # Registered after the topic was made, so that the topic's partition is not placed on it.
+        # Registered after the topic was created, so that the topic's partition is not placed on it.
         other = new_session(network, addresses, 1)
         running = asyncio.create_task(other.run())
         await other.ready()
@@ -228,7 +230,7 @@ def _kept(holds: bool) -> str:
 
 
 def main() -> None:
-    """Run the benchmark of the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="make bench-delete-topic")
     parser.add_argument("--objects", type=int, default=200_000)
     parser.add_argument("--seconds", type=float, default=600.0, help="the longest that the deletion may take")

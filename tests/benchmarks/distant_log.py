@@ -1,6 +1,8 @@
-"""What a store that is far away leaves of producers of several kinds: throughput, latency, requests and second copies, in virtual time.
+"""Throughput, latency, requests and hedged puts of several kinds of producers with a distant store,
+in virtual time.
 
-Run it: `python -m tests.benchmarks.distant_log [--seconds N] [--set wal_hedge_share=0]`. Latencies of the store are lognormal, p50 30 ms and p99 120 ms. Prints figures; asserts nothing about them.
+Run it: `python -m tests.benchmarks.distant_log [--seconds N] [--set wal_hedge_share=0]`. Latencies
+of the store are lognormal, p50 30 ms and p99 120 ms. Prints results without asserting them.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ LOADS: Final = {
 
 
 class HalfWay(DistantStore):
-    """A call is applied in the middle of its time: the second copy may find the key taken before the first is answered."""
+    """A call is applied in the middle of its duration: the hedged put may find the key taken before
+    the first is answered.
+    """
 
     there = 0.5
 
 
 def main() -> None:
-    """Print a line for each load."""
+    """Print one line per load."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--half-way", action="store_true", help="apply calls in the middle of their time")

@@ -1,4 +1,6 @@
-"""`make bench-footprint`: what a broker weighs: memory of idle connections and of 10,000 partitions, the cost of a Metadata answer for all of them."""
+"""`make bench-footprint`: memory of idle connections and of 10,000 partitions in a broker, and the
+cost of a Metadata response for all of them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ METADATA_MS_PROMISED: Final = 1.0
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="make bench-footprint")
     parser.add_argument("--connections", type=int, default=CONNECTIONS)
     parser.add_argument("--topics", type=int, default=TOPICS)
@@ -75,7 +77,7 @@ def main() -> None:
 
 
 def _connection_bytes(subject: PonorSubject, count: int) -> float:
-    """Growth of the broker's resident memory per connection that did nothing but connect."""
+    """Growth of the broker's resident memory per connection that sends nothing."""
     warm = [connect(subject.bootstrap) for _ in range(200)]
     time.sleep(1.0)
     before = subject.broker_rss_bytes()
@@ -88,7 +90,7 @@ def _connection_bytes(subject: PonorSubject, count: int) -> float:
 
 
 def _metadata_ms(subject: PonorSubject) -> tuple[float, float]:
-    """Median of an answer about every topic, and its CPU time in the broker's processes."""
+    """Median duration of a response about every topic, and its CPU time in the broker's processes."""
     frame = framed(ApiKey.METADATA, METADATA_VERSION, "bench", MetadataRequest(topics=None))
     closed_loop(subject.bootstrap, [frame], depth=1, seconds=1.0)
     before = subject.cpu_seconds()

@@ -1,6 +1,7 @@
-"""Requests of the load, encoded once: Produce, Fetch, Metadata, and what makes and removes topics on any Kafka-compatible subject.
+"""Prebuilt requests of the load: Produce, Fetch, Metadata, and creation and deletion of topics on
+any Kafka-compatible system.
 
-What lives here: bytes of requests and the reading of their answers, by our own codec. The versions are ones that every subject speaks.
+Encoded with our own codec, in versions that every system supports.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ R = TypeVar("R", bound=Message)
 
 
 def framed(key: ApiKey, version: int, client: str, request: Message) -> bytes:
-    """Header and body with their length in front."""
+    """Header and body with a length prefix."""
     body = encode_request_header(key, version, 1, client) + encode(request, version)
     return len(body).to_bytes(4, "big") + body
 
@@ -84,7 +85,9 @@ def metadata_frame(topic: str, client: str) -> bytes:
 
 
 def check_produce(bootstrap: str, frame: bytes) -> None:
-    """One Produce must succeed, or the figures would measure errors; a leader that is just being made is waited for."""
+    """Check that a Produce succeeds, so that no errors are measured. Wait for a leader of a new
+    partition.
+    """
     deadline = time.monotonic() + TOPIC_READY_S_MAX
     while True:
         response = _ask(bootstrap, frame, ApiKey.PRODUCE, PRODUCE_VERSION, ProduceResponse)
@@ -97,7 +100,7 @@ def check_produce(bootstrap: str, frame: bytes) -> None:
 
 
 def check_fetch(bootstrap: str, frame: bytes) -> int:
-    """One Fetch must succeed; returns the bytes of records."""
+    """Check that a Fetch succeeds; return the bytes of records."""
     response = _ask(bootstrap, frame, ApiKey.FETCH, FETCH_VERSION, FetchResponse)
     partition = response.responses[0].partitions[0]
     assert partition.error_code == 0, f"Fetch is answered with error {partition.error_code}"
@@ -105,7 +108,7 @@ def check_fetch(bootstrap: str, frame: bytes) -> int:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
-    """Make a topic and wait until each of its partitions has a leader that takes records."""
+    """Create a topic and wait until each of its partitions has a leader that accepts records."""
     wanted = CreatableTopic(
         name=topic,
         num_partitions=partitions,
@@ -125,7 +128,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int, configs: dict[str,
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    """Remove a topic with its data."""
+    """Delete a topic with its data."""
     request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000)
     frame = framed(ApiKey.DELETE_TOPICS, DELETE_VERSION, "bench", request)
     answer = _ask(bootstrap, frame, ApiKey.DELETE_TOPICS, DELETE_VERSION, DeleteTopicsResponse)
@@ -134,7 +137,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 def led_partitions(bootstrap: str, topic: str) -> int:
-    """How many partitions of a topic have a leader; 0 while it does not exist."""
+    """Number of partitions of a topic with a leader; 0 while it does not exist."""
     frame = metadata_frame(topic, "bench")
     answer = _ask(bootstrap, frame, ApiKey.METADATA, METADATA_VERSION, MetadataResponse)
     partitions = answer.topics[0].partitions

@@ -1,7 +1,9 @@
-"""`make bench-isolation`: what cold readers do to producers. The broker has one core, all clients the other.
+"""`make bench-isolation`: the effect of cold readers on producers. The broker has one core, all
+clients the other.
 
-1,000 produce requests a second are measured in turns with and without eight readers that scan old data at 50 MB/s in all (A B A B). The data is
-eight times what the broker keeps in memory, and the broker is restarted before it is read, so that every read is of the object store.
+1,000 produce requests per second are measured alternately with and without eight readers that scan
+old data at 50 MB/s in total (A B A B). The data is eight times the broker's memory, and the broker
+is restarted before the reads, so every read goes to the object store.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ SETTINGS: Final = {
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="make bench-isolation")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=12.0)
@@ -78,7 +80,7 @@ def main() -> None:
 
 
 def _fill(subject: PonorSubject) -> None:
-    """Old data in every partition that is read."""
+    """Write old data to every partition that is read."""
     create_topic(subject.bootstrap, "cold", READERS)
     create_topic(subject.bootstrap, "hot", PRODUCERS)
     sys.stderr.write(f"writing {COLD_BYTES >> 20} MiB of old data\n")
@@ -90,7 +92,7 @@ def _fill(subject: PonorSubject) -> None:
 
 @dataclass(slots=True)
 class _Measured:
-    """All rounds."""
+    """Run all rounds."""
 
     alone: list[LoadResult] = field(default_factory=list)
     beside: list[LoadResult] = field(default_factory=list)

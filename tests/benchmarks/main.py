@@ -1,12 +1,16 @@
-"""`make bench`: Ponor beside a real Apache Kafka 4.3.1 in one run: warmed, interleaved, medians, ratios, kept as JSON.
+"""`make bench`: Ponor and a real Apache Kafka 4.3.1 in one run, after a warm-up, interleaved;
+medians and ratios are saved as JSON.
 
-    python -m tests.benchmarks.main [WORD ...] [--against CHECKOUT] [--no-kafka] [--rounds N] [--seconds S] ...
+python -m tests.benchmarks.main [WORD ...] [--against CHECKOUT] [--no-kafka] [--rounds N] [--seconds
+S] ...
 
-Only cases whose name contains one of the words run. Ponor syncs every produce to the write-ahead log before it answers, and
-uploads to the directory store meanwhile. Kafka answers from the page cache, as its default configuration does. Both share one core;
-the load generator has the other. Kafka needs Java, and Maven for its jars; without them the run measures Ponor alone and says so.
+Only cases whose name contains one of the words run. Ponor syncs every produce to the write-ahead
+log before it answers, and uploads to the directory store meanwhile. Kafka answers from the page
+cache, as its default configuration does. Both share one core; the load generator has the other.
+Kafka needs Java, and Maven for its jars; without them only Ponor is measured, with a message.
 
-`--against CHECKOUT` adds another Ponor from a second working tree in which `make install` was run: the comparison of two commits.
+`--against CHECKOUT` compares with another Ponor from a second working tree in which `make install`
+was run.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ RESULTS: Final = Path("build/bench")
 
 
 def main() -> None:
-    """Run the cases that the command line selects, and print and keep the report."""
+    """Run the selected cases, and print and save the report."""
     options = _options()
     chosen = [
         case for case in cases() if not options.words or any(word in case.name for word in options.words)
@@ -64,7 +68,7 @@ def main() -> None:
 
 
 def _why_no_kafka() -> str | None:
-    """None once Apache Kafka can be started; its jars are fetched when they are not there, and that is said."""
+    """Return Apache Kafka, or None if it cannot be started; fetch missing jars with a message."""
     try:
         java()
         if not KAFKA.is_complete():

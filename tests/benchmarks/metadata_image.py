@@ -1,7 +1,8 @@
-"""How much memory the image takes, how fast a log is replayed, and how long the loop is held by a snapshot.
+"""Memory of the image, speed of a log's replay, and time of the event loop for a snapshot.
 
-Run it: `python -m tests.benchmarks.metadata_image [--stream-objects N] [--set-objects N] [--streams-each N]`. Every case runs in a process of its own, so that
-the memory of one does not hide in the holes of another. Prints figures; asserts nothing about them.
+Run it: `python -m tests.benchmarks.metadata_image [--stream-objects N] [--set-objects N]
+[--streams-each N]`. Every case runs in a separate process, so that freed memory of one case does
+not affect another. Prints results without asserting them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def run_prepared(first: int, count: int) -> pb.Record:
 
 
 def prepared_and(committed: Iterator[pb.Record], run: int = 50) -> Iterator[pb.Record]:
-    """Runs of ids are prepared just before they are used, as uploads do it."""
+    """Prepare runs of ids just before their use, as uploads do."""
     first = 1
     while chunk := list(itertools.islice(committed, run)):
         yield run_prepared(first, len(chunk))
@@ -165,7 +166,7 @@ def resident_mb() -> float:
 
 
 def replay(image: MetadataImage, batches: Iterable[bytes]) -> float:
-    """Seconds of processor time for decoding and applying."""
+    """CPU seconds for decoding and applying."""
     began = time.process_time()
     for encoded in batches:
         image.replay(encoded)
@@ -179,7 +180,7 @@ def with_streams(log: Log, count: int) -> MetadataImage:
 
 
 def snapshot_figures(name: str, image: MetadataImage, more: Iterator[bytes]) -> None:
-    """Encode while batches go on being applied; then decode."""
+    """Encode a snapshot while batches are applied; then decode it."""
     cpu = time.process_time()
     for _ in begin_snapshot(image):
         pass
@@ -243,7 +244,7 @@ def stream_objects_case(count: int, streams: int, traced: bool) -> None:
 
 
 def streams_trimmed(streams: int) -> Iterator[pb.Record]:
-    """Something to apply while the snapshot is taken, all over the image."""
+    """Batches to apply during the snapshot, spread over the whole image."""
     for start in range(1, 100):
         for n in range(streams):
             yield pb.Record(stream_trimmed=pb.StreamTrimmed(stream_id=identifier(n + 1), start_offset=start))
@@ -294,7 +295,7 @@ def replay_case(count: int) -> None:
 
 
 def as_in_a_service(case: Callable[..., None], *arguments: int | bool) -> None:
-    """The garbage collector as services set it: modules and what was loaded are out of its sight."""
+    """Configure the garbage collector as services do: modules and loaded objects are excluded."""
     gc.set_threshold(50_000, 50, 50)
     gc.collect()
     gc.freeze()

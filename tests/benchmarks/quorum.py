@@ -1,8 +1,10 @@
-"""`make bench-quorum`: three controllers beside a real etcd of three members, same disk, one run, in turns.
+"""`make bench-quorum`: three controllers and a real etcd of three members, alternating in one run
+on the same disk.
 
-One operation at a time: etcd's put through one channel, ours through one session (`PutKey`, durable at a majority in both). Batched: as many as one session lets in
-flight, which is how nodes really talk to the controllers; etcd's puts with as many in flight stand beside it for scale, not as a comparison of like with like (etcd could
-batch in transactions). Both clients run on the event loop of our services, uvloop.
+One operation at a time: etcd's put through one channel, ours through one session (`PutKey`, durable
+on a majority in both). Batched: as many operations as one session allows in flight, as nodes do;
+etcd's puts with the same number in flight show the scale but are not equivalent (etcd could batch
+in transactions). Both clients run on the event loop of our services, uvloop.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ async def measure(put: Put, first: int, in_flight: int, seconds: float) -> Figur
 
 
 class Turns:
-    """Measures subjects in turns, so that the machine's moods fall on all of them."""
+    """Measures systems alternately, so that variations of the machine affect all of them."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -84,18 +86,18 @@ class Turns:
         self.results: dict[str, list[Figures]] = {}
 
     async def take(self, name: str, put: Put, in_flight: int) -> None:
-        """One turn of one case."""
+        """One round of one case."""
         figures = await measure(put, self._next, in_flight, self._seconds)
         self._next += 10_000_000
         self.results.setdefault(name, []).append(figures)
 
     def median(self, name: str, figure: str) -> float:
-        """Over the turns of a case."""
+        """The rounds of a case."""
         return float(statistics.median(getattr(row, figure) for row in self.results[name]))
 
 
 async def run(controllers: list[str], etcd: str | None, rounds: int, seconds: float) -> Turns:
-    """All rounds."""
+    """Run all rounds."""
     network = GrpcNetwork()
     identity = NodeIdentity(NODE, NodeRole.GC, os.urandom(16))
     session = SessionClient(
@@ -136,7 +138,7 @@ async def run(controllers: list[str], etcd: str | None, rounds: int, seconds: fl
 
 
 def print_figures(turns: Turns) -> None:
-    """A table, and what was promised."""
+    """Print a table and the promises."""
     print(f"{'':44} {'op/s':>10} {'p50 ms':>8} {'p99 ms':>8}")
     for name in turns.results:
         row = [turns.median(name, figure) for figure in ("per_s", "p50_ms", "p99_ms")]
@@ -155,7 +157,7 @@ def _kept(holds: bool) -> str:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="make bench-quorum")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)

@@ -1,7 +1,8 @@
-"""A load generator that costs little: prebuilt frames over plain sockets, answers skipped by their length.
+"""A load generator with little overhead: prebuilt frames over plain sockets; responses are skipped
+by their length.
 
-What lives here: sockets and time. Real clients measure themselves first; this one leaves the core to the broker. The same generator loads
-every subject, so that a ratio of two subjects says nothing about it.
+Real clients mostly measure themselves; this one leaves the core to the broker. The same generator
+loads every system, so it cancels out in ratios.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 SCRATCH_BYTES: Final = 1 << 20
 LENGTH_BYTES: Final = 4
 PACING_POLL_S: Final = 0.0005
-"""How finely an open loop looks at the clock."""
+"""Interval at which an open loop reads the clock."""
 
 
 @dataclass(slots=True)
@@ -29,12 +30,12 @@ class Connection:
     sent_at: deque[float] = field(default_factory=deque)
     """Times of sending, oldest first."""
     length: bytearray = field(default_factory=bytearray)
-    """The bytes of an answer's length that have come."""
+    """Received bytes of a response's length."""
     left_bytes: int = 0
-    """What is still to come of the answer whose length is known."""
+    """Remaining bytes of the current response."""
 
     def received(self, part: memoryview) -> int:
-        """How many answers ended within these bytes."""
+        """Return how many responses end within these bytes."""
         answered = position = 0
         size = len(part)
         while position < size:
@@ -57,23 +58,24 @@ class Connection:
 
 @dataclass(slots=True)
 class LoadResult:
-    """What a run saw. Latencies in seconds."""
+    """Results of a run. Latencies in seconds."""
 
     requests: int
     seconds: float
     latencies: list[float]
     response_bytes: int
     busy_fraction: float
-    """How much of its core the generator used: near 1 it was the limit, not the subject."""
+    """Share of its core that the generator used: near 1, the generator was the bottleneck."""
     late: list[float] = field(default_factory=list)
-    """Of an open loop: how long after it was due each request was sent. Part of its latency, and none of the subject's doing."""
+    """In an open loop: delay between due time and sending of each request. It is part of the
+    latency and not caused by the system."""
 
     def percentile_ms(self, fraction: float) -> float:
         """In milliseconds; 0 without requests."""
         return _percentile_ms(self.latencies, fraction)
 
     def late_ms(self, fraction: float) -> float:
-        """The same of the generator's own delay."""
+        """The same percentile of the generator's own delay."""
         return _percentile_ms(self.late, fraction)
 
 
@@ -91,7 +93,9 @@ def connect(bootstrap: str) -> socket.socket:
 
 
 def closed_loop(bootstrap: str, frames: list[bytes], *, depth: int, seconds: float) -> LoadResult:
-    """One connection per frame with `depth` requests in flight each: the next is sent when an answer comes."""
+    """One connection per frame with `depth` requests in flight each: a response triggers the next
+    request.
+    """
 
     def begin(connections: list[Connection]) -> None:
         for connection in connections:
@@ -102,7 +106,9 @@ def closed_loop(bootstrap: str, frames: list[bytes], *, depth: int, seconds: flo
 
 
 def open_loop(bootstrap: str, frames: list[bytes], *, rate: float, seconds: float) -> LoadResult:
-    """`rate` requests a second in all, whether answers come or not. A request that is late counts from when it was due."""
+    """`rate` requests per second in total, independent of responses. The latency of a late request
+    counts from its due time.
+    """
     return _run(bootstrap, frames, seconds, lambda _: None, rate)
 
 
@@ -157,7 +163,7 @@ def _send(connection: Connection, due: float) -> None:
 
 
 def exchange(bootstrap: str, frame: bytes) -> bytes:
-    """Send one frame, return the answer's body without its length."""
+    """Send one frame; return the response's body without its length."""
     with connect(bootstrap) as connection:
         connection.sendall(frame)
         reader = connection.makefile("rb")

@@ -1,6 +1,6 @@
-"""The results of a run: a table with ratios for people, JSON for machines.
+"""Results of a run: a table with ratios, and JSON.
 
-Nothing is asserted: the reader decides.
+It asserts nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ GENERATOR_LIMIT: Final = 0.95
 
 @dataclass(slots=True)
 class Report:
-    """What was measured so far."""
+    """Results so far."""
 
     cases: dict[str, dict[str, Summary]] = field(default_factory=dict)
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     extras: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def add(self, case: Case, summaries: dict[str, Summary]) -> None:
-        """Take a case's results, and compare them with its promise where both were measured."""
+        """Add a case's results, and check its promise if both systems were measured."""
         self.cases[case.name] = summaries
         if case.promise is None or not {OURS, THEIRS} <= summaries.keys():
             return
@@ -47,7 +47,7 @@ class Report:
         }
 
     def keep(self, directory: Path) -> Path:
-        """Write JSON; returns where."""
+        """Write JSON; return its path."""
         directory.mkdir(parents=True, exist_ok=True)
         target = directory / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
         content = {
@@ -64,7 +64,7 @@ class Report:
 
 
 def environment() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Properties of the machine."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -78,7 +78,7 @@ def environment() -> dict[str, Any]:
 
 
 def print_cases(report: Report, subjects: Sequence[str]) -> None:
-    """Medians per case and subject, the spread of CPU or rate, and the ratio that is promised."""
+    """Medians per case and system, the spread of CPU or rate, and the promised ratio."""
     print(
         f"{'load':42} {'':6} {'req/s':>9} {'MB/s':>8} {'CPU s/GB':>9} {'us/req':>8} {'p50 ms':>8} {'p99 ms':>8}  "
         "us/req least-greatest"
@@ -102,7 +102,7 @@ def print_cases(report: Report, subjects: Sequence[str]) -> None:
 
 
 def _baseline_ratios(ours: Summary, baseline: Summary) -> str:
-    """Ratios of the medians, and the spread of the ratios of CPU per request round by round."""
+    """Ratios of the medians, and the spread of the per-round ratios of CPU per request."""
     by_round = [
         one.cpu_us_per_request / other.cpu_us_per_request
         for one, other in zip(ours.rounds, baseline.rounds, strict=True)

@@ -1,6 +1,6 @@
-"""Rounds: every case against every subject after a warm-up, each round on its own topic.
+"""Rounds: every case on every system after a warm-up, each round on its own topic.
 
-The order of the subjects alternates (A B B A), so that drift of the machine cancels out.
+The order of the systems alternates (A B B A), so that drift of the machine cancels out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.benchmarks.subject import Subject
 
 WARM_STEP_S: Final = 4.0
 SETTLE_S: Final = 1.0
-"""Between a deleted topic and the next round."""
+"""Pause between the deletion of a topic and the next round."""
 Say = Callable[[str], None]
 _TOPIC_NUMBERS: Final = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Figures of one round."""
+    """Results of one round."""
 
     requests_per_s: float
     mb_per_s: float
@@ -40,7 +40,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Medians of a case's rounds against one subject, and all rounds."""
+    """Medians of a case's rounds on one system, and all rounds."""
 
     median: Round
     rounds: tuple[Round, ...]
@@ -52,7 +52,9 @@ class Summary:
 
 
 def warm(subject: Subject, cases: Sequence[Case], seconds: float, say: Say) -> None:
-    """Every case in turn until the time is over: a just-in-time compiler needs minutes of the very load it is to be fast at."""
+    """Run every case in turn until the time ends. A just-in-time compiler needs minutes of the
+    measured load.
+    """
     end = time.monotonic() + seconds
     for case in itertools.cycle(cases):
         left = end - time.monotonic()
@@ -66,7 +68,7 @@ def warm(subject: Subject, cases: Sequence[Case], seconds: float, say: Say) -> N
 def run_rounds(
     subjects: Sequence[Subject], case: Case, *, rounds: int, seconds: float, say: Say
 ) -> dict[str, Summary]:
-    """Measure one case against all subjects, `rounds` times each, in alternating order."""
+    """Measure one case on all systems, `rounds` times each, in alternating order."""
     measured: dict[str, list[Round]] = {subject.name: [] for subject in subjects}
     for number in range(rounds):
         for subject in subjects if number % 2 == 0 else reversed(subjects):
@@ -102,7 +104,7 @@ def _load(subject: Subject, case: Case, frames: list[bytes], seconds: float) -> 
 
 @contextmanager
 def _topic(subject: Subject, case: Case) -> Iterator[list[bytes]]:
-    """The case's frames for a new topic, checked once; afterwards topic and data are gone."""
+    """Create the case's frames for a new topic and check them; delete the topic afterwards."""
     topic = f"bench-{next(_TOPIC_NUMBERS)}"
     create_topic(subject.bootstrap, topic, PARTITIONS, dict(subject.topic_configs()))
     frames = case.frames(topic)

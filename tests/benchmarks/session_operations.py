@@ -1,6 +1,8 @@
-"""How many operations a second one session gets through: a real controller process, real disk, gRPC over loopback.
+"""Operations per second of one session with a real controller process, real disk, and gRPC over
+loopback.
 
-Run it: `python -m tests.benchmarks.session_operations [--operations N] [--in-flight N]`. Prints a table; asserts nothing about time.
+Run it: `python -m tests.benchmarks.session_operations [--operations N] [--in-flight N]`. Prints a
+table without asserting it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def _operations() -> dict[str, Callable[[int], wire.Operation]]:
 async def _measure(
     session: SessionClient, make: Callable[[int], wire.Operation], count: int, in_flight: int
 ) -> list[float]:
-    """Submit `count` operations, `in_flight` at a time; their latencies in seconds."""
+    """Submit `count` operations, `in_flight` at a time; return their latencies in seconds."""
     loop = asyncio.get_running_loop()
     latencies: list[float] = []
     numbers = iter(range(count))

@@ -1,14 +1,19 @@
-"""`make bench-spark`: our source beside Spark's own Kafka connector: the same records, the same pyspark, in turns (A B C D A B C D).
+"""`make bench-spark`: our source and Spark's own Kafka connector on the same records and pyspark, alternating (A B C D A B C D).
 
-    python -m tests.benchmarks.spark [--rounds N] [--records-100b N] [--records-1kb N] [--partitions N] [--compactors N] [--warm N]
+    python -m tests.benchmarks.spark [--rounds N] [--records-100b N] [--records-1kb N]
+        [--partitions N] [--compactors N] [--warm N]
 
-The connector reads the topics from Apache Kafka and, once more, from Ponor's broker; ours reads the objects of Ponor's topics on a real S3 server, with the checksums of blocks
-and batches checked, with the full and with a pruned schema. Wall time is that of a whole query with its planning; CPU that of the whole Spark process tree, plus the broker's
-for the connector; the object server's is told apart. With PONOR_SMALL in the environment: a look of three minutes, no result.
-With fewer records than the defaults, what a query costs whatever it reads (a third of a second) weighs more: ratios of ranges become smaller, those of full scans little.
+The connector reads the topics from Apache Kafka and also from Ponor's broker. Our source reads the
+objects of Ponor's topics on a real S3 server, with checksums of blocks and batches, with the full and
+with a pruned schema. Wall time covers a whole query including planning. CPU is that of the whole
+Spark process tree, plus the broker's for the connector; the object server's is shown separately.
+PONOR_SMALL in the environment selects a trial of three minutes without meaningful results. With fewer
+records than the defaults, the fixed cost of a query (a third of a second) weighs more: ratios of
+ranges become smaller, those of full scans hardly change.
 
-That brokers have nothing to do with our scans is checked: not a byte at their Kafka port during any of them, no CPU beyond what idleness costs, and at the end every query once
-more with the broker stopped. The exit code is 1 when that, or any answer, was wrong.
+The benchmark checks that our scans do not use the brokers: no byte at their Kafka port and no CPU
+beyond their idle rate, and every query is repeated with the broker stopped. The exit code is 1 if
+this, or any answer, was wrong.
 """
 
 from __future__ import annotations
@@ -38,11 +43,11 @@ from tests.peers.kafka_peer import KafkaPeer
 RESULTS: Final = Path("build/bench")
 SMALL: Final = "PONOR_SMALL"
 CLUSTER_SETTINGS: Final = {"upload_interval_ms": 5_000}
-"""So that a filled topic is in objects soon; everything else is the default."""
+"""Uploads the topic soon after it is filled; other settings have their defaults."""
 
 
 def main() -> int:
-    """See the module's docstring."""
+    """Run the benchmark."""
     options = _options()
     began_s = time.monotonic()
     begin_ms = start_ms()
@@ -73,7 +78,7 @@ def main() -> int:
 
 
 def _started(stack: ExitStack, options: argparse.Namespace, specs: list[TopicSpec]) -> Bench:
-    """Both clusters, filled and uploaded, and both Spark sessions."""
+    """Both clusters with uploaded topics, and both Spark sessions."""
     try:
         for libraries in (KAFKA, SPARK_CONNECTOR):
             libraries.fetch()
@@ -118,7 +123,9 @@ def _kafka_reader(bootstrap: str, topic: str) -> Reader:
 
 
 def _ponor_reader(controllers: str, store: str, topic: str) -> Reader:
-    """Controllers, not brokers: so that not even the question where things are goes to a broker. Pushdown may be on: every query has a load() and at most one filter of its own."""
+    """Controllers instead of brokers, so that no request goes to a broker. Pushdown may be on:
+    every query has its own load() and at most one filter.
+    """
     options = {"controllers": controllers, "store": store, "subscribe": topic, "pushdown": "on"}
     return Reader(
         "ponor", {**options, "startingOffsets": "earliest", "endingOffsets": "latest"}, can_prune=True

@@ -1,7 +1,10 @@
-"""How fast stored batches become Arrow batches: megabytes of uncompressed records per second of one core's time, checksums included.
+"""Speed of decoding stored batches to Arrow batches: megabytes of uncompressed records per second
+on one core, including checksums.
 
-Run it: `python -m tests.benchmarks.spark_decode [--megabytes N] [--repeats N]`. Data blocks of 512 KiB of 64 KiB batches, as librdkafka fills them, are made for each case and
-decoded as a Spark executor does. CPU seconds of this process, the best of the repeats; fetching and Spark itself are not in it. Prints figures; asserts nothing about them.
+Run it: `python -m tests.benchmarks.spark_decode [--megabytes N] [--repeats N]`. Data blocks of 512
+KiB with batches of 64 KiB, as librdkafka produces them, are created for each case and decoded as a
+Spark executor does. CPU seconds of this process, the best of the repeats, without fetching and
+Spark itself. Prints results without asserting them.
 """
 
 from __future__ import annotations
@@ -33,14 +36,14 @@ START_MS: Final = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Of one size: a key of 8 bytes, and text that compresses about as JSON does."""
+    """Records of one size: a key of 8 bytes, and text that compresses about like JSON."""
 
     name: str
     value_bytes: int
     headers: tuple[tuple[str, bytes], ...]
 
     def batch(self, number: int, codec: Codec) -> tuple[bytes, int, int]:
-        """A batch, how many records it has, and how many bytes they are uncompressed."""
+        """A batch, its number of records, and their uncompressed bytes."""
         count = max(1, BATCH_BYTES // (self.value_bytes + 20))
         records = [
             NewRecord(START_MS + n, b"%08d" % n, self._value(number * count + n), self.headers)
@@ -62,7 +65,7 @@ SMALL: Final = Records("100 B", 100, ())
 
 
 def blocks_of(records: Records, codec: Codec, megabytes: int) -> tuple[list[bytes], int, int]:
-    """Data blocks, how many records are in them, and how many bytes those have uncompressed."""
+    """Data blocks, their number of records, and their uncompressed bytes."""
     blocks: list[bytes] = []
     block = bytearray()
     offset = total_bytes = number = 0

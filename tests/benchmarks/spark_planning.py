@@ -1,8 +1,13 @@
-"""Planning a scan of a topic in ten thousand objects: CPU and wall seconds, GETs, memory, by store. `python -m tests.benchmarks.spark_planning [--objects N] [--blocks N] [--shared] [--s3] [--answer-ms N]`
+"""Cost of planning a scan of a topic in ten thousand objects: CPU and wall seconds, GETs, memory,
+by store. `python -m tests.benchmarks.spark_planning [--objects N] [--blocks N] [--shared] [--s3]
+[--answer-ms N]`
 
-What lives here: real objects with real indexes, small inside (planning reads indexes and never a block), a snapshot of them as the driver has it, and what `plan` takes from there: for all of the topic,
-and for what is younger than its first record, which has every index read. With `--shared` another stream lies in each object, as in those that brokers write, and every index is read for that reason. With
-`--s3` the objects lie on a real S3 server; without, in a directory; `--answer-ms` is how much longer each GET takes. Memory is counted by a second planning, because counting it costs time.
+It uses real objects with real indexes and little data, because planning reads indexes but no
+blocks. It plans a scan of the whole topic, and one from the timestamp of its first record, which
+reads every index. With `--shared`, each object also contains another stream, as objects of brokers
+do, so every index is read. With `--s3`, the objects are on a real S3 server, otherwise in a
+directory; `--answer-ms` is added to the duration of each GET. Memory is measured in a second
+planning, because measuring costs time.
 """
 
 from __future__ import annotations
@@ -43,13 +48,13 @@ STREAM: Final = 7
 OTHER_STREAM: Final = 8
 RECORD: Final = b"r" * 400
 BLOCK_BYTES: Final = 512
-"""As many bytes as one record fills: one record a block."""
+"""Bytes of one record, so that each block has one record."""
 PROMISED_S: Final = 2.0
 RESULTS: Final = Path("build/bench")
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="spark_planning", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--blocks", type=int, default=16, help="in each object: 16 are 8 MiB")
@@ -97,7 +102,7 @@ def _upload(directory: Path, url: str) -> None:
 
 
 class _Answering:
-    """A store that counts GETs and takes its time."""
+    """A store that counts and delays GETs."""
 
     def __init__(self, source: ObjectSource, answer_ms: int) -> None:
         self._source = source
@@ -149,7 +154,7 @@ def _timed(
 
 @contextmanager
 def _leases(directory: str) -> Iterator[None]:
-    """Notes of leases go where nobody renews them: the snapshot is of no controller."""
+    """A directory for lease files; no process renews the snapshot, which belongs to no controller."""
     before = os.environ.get(LEASES_VARIABLE)
     notes = Path(directory) / "leases"
     notes.mkdir()

@@ -1,6 +1,6 @@
-"""The queries that are measured, written once against a DataFrame: the side that answers cannot be told from them.
+"""The measured queries, written once against a DataFrame, so that they do not depend on the source.
 
-What lives here: what is asked, and which columns are enough for it. Every answer is a few whole numbers, equal on all sides or the run ends.
+Every answer is a few integers that must be equal for all sources.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ Answer: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """A tenth of a topic around its middle, the same of every partition. Offsets and times are half-open; times in ms since the epoch."""
+    """A tenth of each partition around its middle. Offsets and times are half-open; times in ms
+    since the epoch.
+    """
 
     start_offset: int
     end_offset: int
@@ -28,7 +30,9 @@ class Middle:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question. `columns` are enough for it; `options` narrow the read before Spark sees a row (the connector's own names)."""
+    """One query. `columns` suffice for it; `options` restrict the read in the source (option names
+    of the connector).
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -43,7 +47,7 @@ class Query:
 
 
 def queries() -> tuple[Query, ...]:
-    """In the order in which they are measured."""
+    """The queries in the order of measurement."""
     return (
         Query("count(*)", ("offset",), _count),
         Query("sum(length(value))", ("value",), _sum),
@@ -88,7 +92,7 @@ def _time_options(middle: Middle) -> Mapping[str, str]:
 
 
 def _functions() -> Any:
-    """Spark is imported where a session is, which is not where the tables are made."""
+    """Imports Spark only in processes with a session."""
     from pyspark.sql import functions
 
     return functions

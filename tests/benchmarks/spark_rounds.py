@@ -1,7 +1,8 @@
-"""Rounds of the comparison with Spark's Kafka connector: one query of one contender at a time, with everything around it measured.
+"""Rounds of the comparison with Spark's Kafka connector: one query of one contender at a time, with
+all resources measured.
 
-What lives here: the order (A B C D A B C D), what is read around an answer, and what must hold of it: the answer is everybody's, and Ponor's broker had nothing to do with our
-source's. What does not hold is noted, not raised: a run of half an hour is told to its end, and then fails.
+The order is A B C D A B C D. All answers must be equal, and our source must not use Ponor's broker.
+Violations are recorded and fail the run at its end, because a run takes half an hour.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from tests.e2e.load.cluster import LocalCluster
 
 IDLE_S: Final = 10.0
 IDLE_SLACK: Final = 0.02
-"""Of the wall time: what a broker may use beyond its own idle rate."""
+"""Share of the wall time that a broker may use beyond its own idle rate."""
 TICK_S: Final = 0.01
-"""What the kernel counts CPU in."""
+"""Unit of the kernel's CPU counters."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One line of each table: who asks, how a topic is read, and whose brokers may have to do with it."""
+    """One contender: its side, how it reads a topic, and the brokers that it uses."""
 
     name: str
     side: SparkSide
@@ -40,13 +41,13 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        """Whether brokers must stay out of it."""
+        """Whether brokers must not be used."""
         return self.name in {OURS, OURS_PRUNED}
 
 
 @dataclass(slots=True)
 class Bench:
-    """What runs, and what was found to be wrong."""
+    """Running processes, and violations found."""
 
     contenders: Sequence[Contender]
     cluster: LocalCluster
@@ -57,7 +58,7 @@ class Bench:
     _answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
 
     def warm(self, specs: Sequence[TopicSpec], passes: int) -> None:
-        """Every query of every contender: compilers, caches, Python workers."""
+        """Run every query of every contender to warm compilers, caches and Python workers."""
         self._measure_idle()
         for spec in specs:
             for contender in self.contenders:
@@ -66,7 +67,7 @@ class Bench:
                     self._round(spec, query, contender)
 
     def rows(self, spec: TopicSpec, query: Query, rounds: int) -> list[Row]:
-        """All contenders in turn, `rounds` times; whoever failed has no row."""
+        """Run all contenders in turn, `rounds` times. A failed one has no row."""
         measured: dict[str, list[Round]] = {each.name: [] for each in self.contenders}
         for number in range(rounds):
             for contender in self.contenders:
@@ -84,7 +85,9 @@ class Bench:
         ]
 
     def without_brokers(self, specs: Sequence[TopicSpec]) -> None:
-        """Every query again, full schema, while Ponor's broker is stopped: the same answers, not a tick of its CPU."""
+        """Run every query again with the full schema while Ponor's broker is stopped: the answers
+        must be the same, without CPU time of the broker.
+        """
         (ours,) = [each for each in self.contenders if each.name == OURS]
         for pid in ours.broker_pids:
             os.kill(pid, signal.SIGSTOP)
@@ -101,7 +104,7 @@ class Bench:
                 os.kill(pid, signal.SIGCONT)
 
     def _measure_idle(self) -> None:
-        """What Ponor's broker uses while nobody asks it anything."""
+        """Measure the idle CPU rate of Ponor's broker."""
         (pids,) = {each.broker_pids for each in self.contenders if each.is_ours}
         before_s = cpu_s(pids)
         time.sleep(IDLE_S)
@@ -120,7 +123,7 @@ class Bench:
         return result
 
     def _answered(self, spec: TopicSpec, query: Query, contender: Contender) -> Measured | None:
-        """The answer, checked against everybody's; None when there was none."""
+        """Return the answer after comparing it with the others; None if there was none."""
         pruned = contender.name == OURS_PRUNED
         try:
             found = contender.side.ask(query.name, contender.reader(spec.name), spec.middle, pruned=pruned)
@@ -135,7 +138,9 @@ class Bench:
         return found
 
     def _check_broker_cpu(self, query: Query, rounds: Sequence[Round]) -> None:
-        """Of all rounds together: what a broker does once in a minute may fall into one of them."""
+        """Checked for all rounds together, because periodic work of a broker may fall into any of
+        them.
+        """
         wall_s = sum(each.measured.wall_s for each in rounds)
         used_s = sum(each.broker_cpu_s for each in rounds)
         explained_s = (self._idle_rate + IDLE_SLACK) * wall_s + 2 * TICK_S * len(rounds)

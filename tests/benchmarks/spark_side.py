@@ -1,7 +1,9 @@
-"""One side of the comparison: a process with a Spark session of its own, which answers queries one at a time, and what its whole tree costs.
+"""One side of the comparison: a process with a Spark session that answers queries one at a time,
+and the resources of its process tree.
 
-What lives here: the child's program (session, read, wall time) and the parent's handle on it (CPU and memory of JVM, Python workers and driver together). Two sides have two
-processes, so that memory can be told apart; the one that is not asked is idle.
+It contains the child's program (session, read, wall time) and the parent's handle (CPU and memory
+of JVM, Python workers and driver together). Two sides have two processes, so that their memory can
+be measured separately; the other one is idle.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import psutil
 from tests.benchmarks.spark_queries import Answer, Middle, queries
 
 MEMORY_SAMPLE_S: Final = 0.5
-"""A sample walks the page tables of the whole tree, some 20 ms of another core; all contenders pay alike."""
+"""A sample walks the page tables of the whole tree, about 20 ms on another core, equal for all
+contenders."""
 START_S_MAX: Final = 180.0
 ANSWER_S_MAX: Final = 1_200.0
 SESSION: Final[Mapping[str, str]] = {
@@ -33,12 +36,14 @@ SESSION: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-"""Of both sides; everything else is Spark's default, its heap of 1 GiB too."""
+"""Settings of both sides; others are Spark's defaults, including its heap of 1 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How a topic is read: what `spark.read.format(...).options(...)` is given. `can_prune`: takes the option `columns`."""
+    """How a side reads a topic: arguments of `spark.read.format(...).options(...)`. `can_prune`:
+    supports the option `columns`.
+    """
 
     format: str
     options: Mapping[str, str]
@@ -47,9 +52,11 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One answer and its price. CPU is user and system time of all processes of the tree, those that ended included.
+    """One answer and its cost. CPU is user and system time of all processes of the tree, including
+    ended ones.
 
-    Memory is the greatest sum of proportional set sizes: Spark's Python workers are forked from one another, and a sum of resident sets counts what they share once for each.
+    Memory is the largest sum of proportional set sizes: Spark's Python workers are forked from one
+    another, so a sum of resident sets would count shared pages several times.
     """
 
     answer: Answer
@@ -68,10 +75,10 @@ class SparkSide:
     _peak_bytes: int = field(default=0)
 
     def ask(self, query: str, reader: Reader, middle: Middle, *, pruned: bool) -> Measured:
-        """One query to its end.
+        """Run one query.
 
         Raises:
-            RuntimeError: Spark refused or failed; the text is the child's.
+            RuntimeError: Spark failed; the text is the child's.
         """
         before_s = _tree_cpu_s(self._process)
         with self._memory_watched():
@@ -101,10 +108,11 @@ class SparkSide:
 
 @contextmanager
 def spark_side(name: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[SparkSide]:
-    """Start a side: local[2], `settings` over `SESSION`, `environment` over this process's.
+    """Start a side: local[2], `settings` in addition to `SESSION`, `environment` in addition to
+    this process's.
 
     Raises:
-        RuntimeError: no session came up.
+        RuntimeError: no session was created.
     """
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
@@ -150,7 +158,7 @@ def _tree(root: psutil.Process) -> list[psutil.Process]:
 
 
 def _tree_cpu_s(root: psutil.Process) -> float:
-    """Of the living, and through their parents of those that ended and were waited for."""
+    """CPU of running processes, and through their parents of those that ended and were waited for."""
     total_s = 0.0
     for process in _tree(root):
         try:
@@ -198,7 +206,7 @@ def _serve(name: str, settings: Mapping[str, str], environment: Mapping[str, str
 def _session(name: str, settings: Mapping[str, str]) -> Any:
     from ponor_spark.java import prepare
 
-    # Spark resolves the machine's name otherwise, and a machine may not know its own.
+    # Otherwise Spark resolves the machine's name, which may fail.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     prepare()
     from pyspark.sql import SparkSession
@@ -215,7 +223,7 @@ def _session(name: str, settings: Mapping[str, str]) -> Any:
 
 
 def _answer(session: Any, name: str, reader: Reader, middle: Middle, *, pruned: bool) -> Answer:
-    """Load and run: what a user waits for."""
+    """Load and run, as a user experiences it."""
     (query,) = [each for each in queries() if each.name == name]
     options = {**reader.options, **query.options(middle)}
     if query.options(middle):

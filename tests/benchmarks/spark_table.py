@@ -1,6 +1,7 @@
-"""What the comparison with Spark's Kafka connector found: medians with their spread, ratios, promises; as Markdown for people, as plain values for JSON.
+"""Results of the comparison with Spark's Kafka connector: medians with their spread, ratios,
+promises; as Markdown and as JSON.
 
-What lives here: arithmetic and presentation. Ratios are the connector's figure over ours: above 1 is in our favour. Nothing is asserted: who reads decides.
+Ratios are the connector's figure divided by ours: above 1 is in our favour. It asserts nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ SMALL_RECORD_BYTES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One answer. `broker_cpu_s`: of the brokers that the side reads from, or for our own source of those it must not need; the object server apart."""
+    """One answer. `broker_cpu_s`: CPU of the brokers that the side reads from, or, for our source,
+    of those that it must not use; without the object server.
+    """
 
     measured: Measured
     broker_cpu_s: float
     store_cpu_s: float
 
     def cpu_s(self, side: str) -> float:
-        """What the answer cost besides the object server: our source asks no broker, whose idle ticks are not its price."""
+        """CPU of the answer without the object server. Our source uses no broker, so idle CPU of
+        brokers does not count.
+        """
         return self.measured.cpu_s + (0.0 if side in {OURS, OURS_PRUNED} else self.broker_cpu_s)
 
 
@@ -47,12 +52,12 @@ class Row:
 
     @property
     def wall_s(self) -> float:
-        """Median."""
+        """Median wall seconds."""
         return statistics.median(each.measured.wall_s for each in self.rounds)
 
     @property
     def cpu_s(self) -> float:
-        """Median of Spark and brokers together."""
+        """Median CPU seconds of Spark and brokers together."""
         return statistics.median(each.cpu_s(self.side) for each in self.rounds)
 
     @property
@@ -62,7 +67,7 @@ class Row:
 
     @property
     def memory_bytes(self) -> int:
-        """Greatest."""
+        """Maximum."""
         return max(each.measured.memory_bytes for each in self.rounds)
 
     def spread(self) -> str:
@@ -74,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A promise and what became of it."""
+    """A promise and its result."""
 
     topic: str
     query: str
@@ -84,18 +89,18 @@ class Verdict:
 
 
 class SparkTable:
-    """All rows of a run, in the order in which they were measured."""
+    """All rows of a run in the order of measurement."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = list(rows)
 
     def row(self, topic: str, query: str, side: str) -> Row | None:
-        """None where the side was not measured."""
+        """None if the side was not measured."""
         found = [each for each in self.rows if (each.topic, each.query, each.side) == (topic, query, side)]
         return found[0] if found else None
 
     def verdicts(self) -> list[Verdict]:
-        """Of our source with the full schema beside the connector on Apache Kafka."""
+        """Ratio of our source with the full schema to the connector on Apache Kafka."""
         return [verdict for row in self.rows if row.side == OURS for verdict in self._verdicts_of(row)]
 
     def markdown(self) -> str:
@@ -108,7 +113,7 @@ class SparkTable:
         return "\n\n".join([*parts, "\n".join(lines)])
 
     def values(self) -> dict[str, Any]:
-        """For JSON."""
+        """Encode for JSON."""
         rows = [
             {**asdict(row), "wall_s": row.wall_s, "cpu_s": row.cpu_s, "memory_bytes": row.memory_bytes}
             for row in self.rows

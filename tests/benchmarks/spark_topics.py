@@ -1,6 +1,8 @@
-"""The topics of the comparison with Spark's Kafka connector: the same records, batch for batch alike, in two clusters.
+"""Topics of the comparison with Spark's Kafka connector: the same records in the same batches in
+two clusters.
 
-What lives here: records whose size, keys, offsets and timestamps are known beforehand, writing them with librdkafka, and waiting until they are in objects. Values are rows of JSON, which compress as logs do.
+Sizes, keys, offsets and timestamps of the records are fixed. They are written with librdkafka, and
+the benchmark waits until they are in objects. Values are JSON rows, which compress as logs do.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from tools.demo.holdings import holdings_of
 
 KEYS: Final = 1_000
 POOL: Final = 4_096
-"""Values that differ; a producer's batch holds far fewer, so that its compression sees none twice."""
+"""Distinct values. A producer's batch contains far fewer, so none repeats within a batch."""
 CHUNK: Final = 2_000
 FLUSH_S_MAX: Final = 600.0
 UPLOAD_S_MAX: Final = 300.0
@@ -38,7 +40,9 @@ PRODUCER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """So many records of about so many bytes, evenly over partitions, a millisecond between two of one partition, beginning at `start_ms`."""
+    """This many records of about this many bytes, evenly over partitions, one millisecond apart
+    within a partition, beginning at `start_ms`.
+    """
 
     name: str
     records: int
@@ -48,12 +52,12 @@ class TopicSpec:
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """A name for tables."""
         return f"{self.record_bytes:,} B x {self.records:,}"
 
     @property
     def partition_records(self) -> int:
-        """In each."""
+        """Records in each partition."""
         return self.records // self.partitions
 
     @property
@@ -63,13 +67,15 @@ class TopicSpec:
         return Middle(begin, end, self.start_ms + begin, self.start_ms + end)
 
     def values(self) -> list[bytes]:
-        """The pool, always the same for one size."""
+        """The pool of values, always the same for one size."""
         chance = random.Random(self.record_bytes)
         return [_value(chance, self.record_bytes) for _ in range(POOL)]
 
 
 def fill(bootstrap: str, spec: TopicSpec) -> None:
-    """Create the topic and write it. Retention is off: the records are older than a broker's defaults may like."""
+    """Create and write the topic, with retention off, because the records are older than a default
+    retention may allow.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(spec.name, num_partitions=spec.partitions, config={"retention.ms": "-1"})
     admin.create_topics([topic])[spec.name].result(60)
@@ -86,7 +92,7 @@ def fill(bootstrap: str, spec: TopicSpec) -> None:
 
 
 def await_uploads(cluster: LocalCluster, spec: TopicSpec) -> None:
-    """Until every record is in a committed object: our source reads nothing else."""
+    """Wait until every record is in a committed object, because our source reads only objects."""
     where = cluster.describe()
     address = ClusterAddress(where["bootstrap"], where["controllers"], where["object_store"])
     deadline = time.monotonic() + UPLOAD_S_MAX
@@ -120,7 +126,7 @@ def _send(
 
 
 def _value(chance: random.Random, size_bytes: int) -> bytes:
-    """A row of JSON: names that repeat, numbers that do not."""
+    """A JSON row: names repeat, numbers do not."""
     row = f'{{"id":"{chance.getrandbits(48):012x}"'
     number = 0
     while len(row) < size_bytes - 1:
@@ -130,5 +136,5 @@ def _value(chance: random.Random, size_bytes: int) -> bytes:
 
 
 def start_ms() -> int:
-    """A day ago, on a whole second."""
+    """A day ago, at a whole second."""
     return (int(time.time()) - 86_400) * 1000

@@ -1,10 +1,13 @@
-"""CPU of the storage write path alone: appends → log (synced) → cache → uploads to a directory store, without sockets and Kafka.
+"""CPU of the storage write path alone: appends → log (synced) → cache → uploads to a directory
+store, without sockets and Kafka.
 
-    python -m tests.benchmarks.storage_write DIRECTORY [--case 100B|16KiB|64KiB] [--mib N] [--requests N] [--turn N] [--dry]
+python -m tests.benchmarks.storage_write DIRECTORY [--case 100B|16KiB|64KiB] [--mib N] [--requests
+N] [--turn N] [--dry]
 
-Prints, per case, CPU by thread and per request and GB, page faults, groups, and the same loop without any storage for comparison
-(`--dry`). Wall-clock figures depend on who else uses the machine; CPU figures do so much less. A hundredth of a broker: 16 streams, one
-append in flight each, `--turn` of them handed in by each turn of the loop, as requests trickle in from sockets.
+Prints, per case, CPU by thread and per request and GB, page faults, groups, and the same loop
+without storage for comparison (`--dry`). Wall-clock times depend on other load of the machine, CPU
+times much less. The load is a hundredth of a broker's: 16 streams, one append in flight each; each
+turn of the event loop appends `--turn` of them, as if requests arrived gradually.
 """
 
 from __future__ import annotations
@@ -40,14 +43,15 @@ from libs.s3stream.tests.cluster_model import ClusterModel
 
 STREAMS: Final = 16
 POOL_BYTES: Final = 64 * MIB
-"""Payloads come from a pool of this size, so that they are not in a CPU cache, and making them is not measured."""
+"""Size of the pool of payloads, so that they are not in a CPU cache and their creation is not
+measured."""
 
 CASES: Final = {"100B": 100, "16KiB": 16 * 1024, "64KiB": 64 * 1024}
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the process has used so far."""
+    """Resources that the process has used so far."""
 
     cpu_s: float
     threads_s: dict[str, float]
@@ -65,7 +69,9 @@ class Usage:
 
 
 class Load:
-    """A closed loop over streams: what is told is appended again, a few streams a turn."""
+    """A closed loop over streams: an acknowledged stream gets the next append, a few streams per
+    turn.
+    """
 
     def __init__(self, streams: list[Stream] | None, payload_bytes: int, per_turn: int) -> None:
         self._loop = asyncio.get_running_loop()

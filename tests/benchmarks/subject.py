@@ -1,7 +1,8 @@
-"""The systems under test: Ponor and a real Apache Kafka behind one interface, each pinned to the same core.
+"""The measured systems: Ponor and a real Apache Kafka behind one interface, pinned to the same
+core.
 
-CPU time is that of all processes of a subject: Kafka's one (broker and controller); Ponor's broker, controller,
-garbage collector and supervisor.
+CPU time is that of all processes of a system: Kafka's single process (broker and controller);
+Ponor's broker, controller, garbage collector and supervisor.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ KAFKA_JVM_FLAGS: Final = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-"""Those of the start script in Kafka's release."""
+"""Options of the start script in Kafka's release."""
 
 
 class Subject(Protocol):
@@ -33,7 +34,7 @@ class Subject(Protocol):
 
     @property
     def name(self) -> str:
-        """For the tables."""
+        """A name for tables."""
         ...
 
     @property
@@ -50,7 +51,7 @@ class Subject(Protocol):
         ...
 
     def topic_configs(self) -> Mapping[str, str]:
-        """Settings of the topics of a benchmark, so that what is deleted goes soon."""
+        """Settings of the benchmark's topics, so that deleted data is removed soon."""
         ...
 
 
@@ -67,7 +68,7 @@ class PonorSubject:
 
     @property
     def cluster(self) -> LocalCluster:
-        """For what only Ponor has."""
+        """For features of Ponor only."""
         return self._cluster
 
     def pids(self) -> dict[str, int]:
@@ -85,7 +86,7 @@ class PonorSubject:
 
 
 class KafkaSubject:
-    """Apache Kafka, one node, as its release is configured: no sync before the answer."""
+    """Apache Kafka, one node, with the configuration of its release: no sync before the response."""
 
     name = "kafka"
 
@@ -113,7 +114,7 @@ def _cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """What is started inside, with all its threads, stays on one core."""
+    """Pin processes started in this context, with all their threads, to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core} & before or before)
     try:
@@ -130,10 +131,10 @@ def ponor_subject(
     name: str = "ponor",
     checkout: Path | None = None,
 ) -> Iterator[PonorSubject]:
-    """Start a fresh Ponor on the subjects' core, from another checkout's `.venv` if one is given."""
+    """Start a new Ponor on the systems' core, from another checkout's `.venv` if given."""
     cluster = LocalCluster(
         directory,
-        # Data of deleted topics leaves the disk between two rounds, as Kafka's does.
+        # Data of deleted topics is removed between two rounds, as in Kafka.
         settings={"destroy_delay_ms": 2_000, **(settings or {})},
         command=None if checkout is None else str(checkout / ".venv/bin/ponor"),
     )
@@ -147,6 +148,6 @@ def ponor_subject(
 
 @contextmanager
 def kafka_subject(directory: Path) -> Iterator[KafkaSubject]:
-    """A fresh Apache Kafka on the subjects' core."""
+    """Start a new Apache Kafka on the systems' core."""
     with KafkaPeer(directory, cpus={SUBJECT_CORE}, jvm_flags=KAFKA_JVM_FLAGS) as peer:
         yield KafkaSubject(peer)

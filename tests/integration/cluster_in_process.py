@@ -1,7 +1,7 @@
 """A controller and a broker in one thread of the test process, on loopback and real directories.
 
-What lives here: start and stop. Real clients, which block, talk to it from the test's own thread; stopping is clean, so a second start on the
-same directory goes on with all data. What happens when processes are killed is tested in tests/e2e.
+Real clients, which block, use it from the test's own thread. A stop is clean, so a second start on
+the same directory continues with all data. tests/e2e covers killed processes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SETTINGS = {
     "group_initial_rebalance_delay_ms": "0",
     "offsets_topic_partitions": "4",
     "upload_interval_ms": "500",
-    # A stop is clean however slow the machine is: what tests measure after a start depends on it.
+    # A stop must be clean even on a slow machine, because tests measure the next start.
     "shutdown_upload_ms_max": "600000",
 }
 
 
 @dataclass
 class RunningCluster:
-    """What a test needs of it."""
+    """The cluster's interface for tests."""
 
     kafka: str = ""
     controller: str = ""
@@ -63,7 +63,7 @@ def running_cluster(
     port: int = 0,
     controller_settings: ControllerSettings | None = None,
 ) -> Iterator[RunningCluster]:
-    """A cluster that serves, until the block ends."""
+    """Run a cluster until the block ends."""
     cluster = RunningCluster()
     started = threading.Event()
     loop_ready: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -79,7 +79,7 @@ def running_cluster(
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(serve())
-        except BaseException as error:  # handed to the test's thread below
+        except BaseException as error:  # passed to the test's thread below
             cluster.failures.append(error)
         finally:
             started.set()

@@ -1,7 +1,7 @@
-"""An S3 server in memory that can be flawed in one way at a time, as real ones were: for tests of what must notice.
+"""An S3 server in memory with one flaw at a time, for tests of the checks that must detect it.
 
-Sources of the flaws: servers that ignored If-None-Match or checked it without a lock (2025 to 2026), proxies that cut ranges, listings that lag.
-Signatures are not checked.
+The flaws are taken from real systems: servers that ignored If-None-Match or checked it without a
+lock (2025 to 2026), proxies that cut ranges, listings that lag. Signatures are not checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TURNS_MAX = 40
 
 
 class Flaw(enum.Enum):
-    """What is wrong with the server."""
+    """Flaws of the server."""
 
     NONE = "nothing"
     IGNORES_CONDITIONS = "If-None-Match is ignored"
@@ -34,7 +34,7 @@ class Flaw(enum.Enum):
 
 
 class _QuietServer(ThreadingHTTPServer):
-    """Clients that hang up are part of what is tested."""
+    """Disconnecting clients are part of the tests, so their errors are not logged."""
 
     request_queue_size = 64
 
@@ -43,7 +43,7 @@ class _QuietServer(ThreadingHTTPServer):
 
 
 class FlawedS3:
-    """One bucket, any name. `lifecycle` is the XML that GetBucketLifecycleConfiguration answers."""
+    """One bucket with any name. `lifecycle` is the XML of GetBucketLifecycleConfiguration."""
 
     def __init__(self, flaw: Flaw = Flaw.NONE, lifecycle: str = "") -> None:
         self.flaw = flaw
@@ -68,13 +68,13 @@ class FlawedS3:
 
     @property
     def url(self) -> str:
-        """As `ponor doctor storage` takes it."""
+        """The URL as an argument of `ponor doctor storage`."""
         return f"s3://bucket/data?endpoint=http://127.0.0.1:{self._server.server_port}"
 
     @property
     def environment(self) -> dict[str, str]:
         return {
-            "AWS_ACCESS_KEY_ID": "anybody",
+            "AWS_ACCESS_KEY_ID": "any",
             "AWS_SECRET_ACCESS_KEY": "anything",
             "AWS_REGION": "us-east-1",
         }
@@ -181,7 +181,9 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def _let_rivals_check(self) -> None:
-        """Until somebody else has looked for the same key. Who has no rival waits a number of turns: on a busy machine a rival needs longer, and turns take longer too."""
+        """Wait until another request has read the same key. Without a rival, wait for a number of
+        turns, because on a busy machine a rival needs longer, and so do turns.
+        """
         checks = self.store.checks
         checks[self.key] += 1
         mine = checks[self.key]

@@ -1,4 +1,6 @@
-"""A collector for tests: takes OTLP over HTTP on a loopback port and keeps what it decoded, with the protocol's real messages."""
+"""An OTLP collector for tests: receives OTLP over HTTP on a loopback port and decodes it with the
+protocol's real messages.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
 @dataclass(frozen=True)
 class CollectedSpan:
-    """One span as it arrived, with the process that sent it."""
+    """One received span, with the process that sent it."""
 
     service: str
     instance: str
@@ -60,7 +62,7 @@ class OtlpCollector:
 
     @property
     def endpoint(self) -> str:
-        """As OTEL_EXPORTER_OTLP_ENDPOINT takes it."""
+        """The URL for OTEL_EXPORTER_OTLP_ENDPOINT."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @property

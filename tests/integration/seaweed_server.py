@@ -40,7 +40,9 @@ _PORTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc
 
 
 class SeaweedServer:
-    """One server with one bucket. Data lies in `directory` and survives `stop` and `start`; the ports stay the same too."""
+    """One server with one bucket. Data is stored in `directory` and survives `stop` and `start`, as
+    do the ports.
+    """
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class SeaweedServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The AWS variables that a client of this server needs."""
+        """AWS variables for a client of this server."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -87,11 +89,11 @@ class SeaweedServer:
         }
 
     def url(self, prefix: str = "") -> str:
-        """An object store URL as `ponor up --object-store` takes it."""
+        """An object store URL for `ponor up --object-store`."""
         return f"s3://{self.bucket}/{prefix}?endpoint={self.endpoint}"
 
     def start(self) -> None:
-        """Start the process and wait until its bucket takes an object."""
+        """Start the process and wait until its bucket accepts an object."""
         assert self._process is None, "the server runs already"
         self._write_configuration()
         for remaining in reversed(range(START_TRIES_MAX)):
@@ -113,12 +115,12 @@ class SeaweedServer:
         self._process = None
         atexit.unregister(self.stop)
         for name, port in self._ports.items():
-            # It makes these whatever its directory is, and a killed process leaves them.
+            # The server creates these outside its directory, and a killed process leaves them.
             for socket_name in (f"{name.replace('.', '-')}-{port}", f"{name}-{port}"):
                 Path(f"/tmp/seaweedfs-{socket_name}.sock").unlink(missing_ok=True)
 
     def pause(self) -> None:
-        """Let requests hang, as in a network that swallows packets."""
+        """Let requests hang, as in a network that drops packets."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -128,7 +130,7 @@ class SeaweedServer:
         self._process.send_signal(signal.SIGCONT)
 
     def client(self) -> Any:
-        """A boto3 S3 client: the second opinion on what our own store did."""
+        """A boto3 S3 client, as an independent view of the store's content."""
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -163,8 +165,9 @@ class SeaweedServer:
         return found
 
     def requests_served(self) -> Counter[str]:
-        """How many S3 requests the server counted since its start, by its own names: PUT (parts too), POST,
-        LIST, DELETE, and GET, which includes HEAD."""
+        """Number of S3 requests since the server's start, by its own names: PUT (including parts),
+        POST, LIST, DELETE, and GET, which includes HEAD.
+        """
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self._ports['metrics']}/metrics", timeout=120
         ) as answer:
@@ -249,7 +252,7 @@ def _port_flag(name: str) -> str:
 
 
 def _free_ports() -> dict[str, int]:
-    """Ports that nobody uses now. Somebody may take one before the server does; `start` then tries others."""
+    """Unused ports. Another process may take one before the server does; `start` then tries others."""
     first = free_ports(len(_PORTS))
     return {name: first + number for number, name in enumerate(_PORTS)}
 

@@ -1,4 +1,6 @@
-"""Administrators' clients that nobody here wrote, unmodified: settings change under running producers, topics grow, and all is described."""
+"""Unmodified administrators' clients of other projects: settings change under running producers,
+topics grow, and all is described.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ with warnings.catch_warnings():
 
 DEADLINE_S = 240.0
 LIVE_S_MAX = 240.0
-"""A change of settings holds some time: this is never."""
+"""Timeout for a change of settings; only a hanging test reaches it."""
 BROKER = "65536"
 DYNAMIC_BROKER = 2
-"""The source of a value, in the numbers of DescribeConfigs."""
+"""Numbers of config sources in DescribeConfigs."""
 SET, DELETE, APPEND, SUBTRACT = (
     AlterConfigOpType.SET,
     AlterConfigOpType.DELETE,
@@ -68,7 +70,9 @@ def alter_topic(admin: AdminClient, name: str, *changes: tuple[str, AlterConfigO
 
 
 def alter_broker(admin: AdminClient, *changes: tuple[str, AlterConfigOpType, str | None]) -> None:
-    """Of the one broker: librdkafka and kafka-python have no way to name all (tests/oracle has)."""
+    """Configs of the single broker: librdkafka and kafka-python cannot name all brokers
+    (tests/oracle does).
+    """
     alter(admin, ConfigResource.Type.BROKER, BROKER, *changes)
 
 
@@ -78,7 +82,7 @@ def described(admin: AdminClient, kind: Any, name: str) -> dict[str, ConfigEntry
 
 
 def produced(cluster: RunningCluster, topic: str, value: bytes) -> confluent_kafka.KafkaError | None:
-    """What became of one record."""
+    """The result of one produced record."""
     outcome: list[Any] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "message.max.bytes": 5_000_000})
     producer.produce(topic, value, on_delivery=lambda error, _: outcome.append(error))
@@ -88,7 +92,7 @@ def produced(cluster: RunningCluster, topic: str, value: bytes) -> confluent_kaf
 
 
 def in_time(holds: Callable[[], bool]) -> bool:
-    """Whether something holds within the time that a change may take."""
+    """Whether a condition becomes true within the timeout of a change."""
     deadline = time.monotonic() + LIVE_S_MAX
     while not holds():
         if time.monotonic() > deadline:
@@ -125,7 +129,7 @@ def test_settings_of_a_topic_change_under_a_producer(cluster: RunningCluster, ad
     assert set(kinds[:-1]) == {confluent_kafka.TIMESTAMP_CREATE_TIME}
 
 
-def test_a_broker_s_dynamic_settings_hold_for_topics_without_an_own_value(
+def test_a_broker_s_dynamic_settings_apply_to_topics_without_their_own(
     cluster: RunningCluster, admin: AdminClient
 ) -> None:
     make(admin, "plain")
@@ -146,7 +150,7 @@ def test_a_broker_s_dynamic_settings_hold_for_topics_without_an_own_value(
     assert described(admin, ConfigResource.Type.TOPIC, "plain")["max.message.bytes"].value == "1048588"
 
 
-def test_lists_grow_and_shrink_and_bad_changes_change_nothing(admin: AdminClient) -> None:
+def test_lists_grow_and_shrink_and_invalid_changes_change_nothing(admin: AdminClient) -> None:
     make(admin, "lists")
     alter_topic(admin, "lists", ("cleanup.policy", APPEND, "compact"))
     shown = described(admin, ConfigResource.Type.TOPIC, "lists")

@@ -1,4 +1,6 @@
-"""Compaction over real parts: a controller, a broker and compactors over loopback gRPC, real clients, objects in a directory."""
+"""Compaction with real components: a controller, a broker and compactors over loopback gRPC, real
+clients, objects in a directory.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ WAIT_S_MAX = 240.0
 
 
 class TroubledStore:
-    """A store that asks to slow down, or stops answering puts, when it is told so."""
+    """A store that asks to slow down, or stops answering puts, when the test requests it."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -150,7 +152,7 @@ async def compacting(
 
 
 def produce(cluster: RunningCluster) -> dict[int, list[bytes]]:
-    """Many small uploads: every round is one at least."""
+    """Many small uploads, at least one per round."""
     admin = AdminClient({"bootstrap.servers": cluster.kafka})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
     producer = Producer({"bootstrap.servers": cluster.kafka, "linger.ms": 1})
@@ -167,10 +169,10 @@ def produce(cluster: RunningCluster) -> dict[int, list[bytes]]:
 
 
 def consume(cluster: RunningCluster, expected: dict[int, list[bytes]]) -> None:
-    """Every record is there, at its offset, from wherever a reader begins."""
+    """Check that every record is at its offset, from any start of a reader."""
     for begin in (0, 97, 200):
         consumer = Consumer(
-            {"bootstrap.servers": cluster.kafka, "group.id": "nobody", "enable.auto.commit": False}
+            {"bootstrap.servers": cluster.kafka, "group.id": "unused", "enable.auto.commit": False}
         )
         consumer.assign([TopicPartition(TOPIC, number, begin) for number in expected])
         wanted = {number: values[begin:] for number, values in expected.items()}
@@ -206,13 +208,16 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def all_in_one_piece(cluster: RunningCluster) -> bool:
-    # Meta streams get entries after the data, so a small object of theirs may still wait for others to be joined with.
+    # Meta streams get entries after the data, so a small object of theirs may still wait for others
+    # to join.
     maps = map_topic(await read_image([cluster.controller]), TOPIC)
     return all(len(each.pieces) == 1 for each in maps if each.kind == "log")
 
 
 async def until_done(compactor: Compactor) -> None:
-    """It counts a task when it was told of the commit, which the metadata show a moment before."""
+    """Wait for the worker's counter. It counts a task after the commit's answer, slightly later
+    than the metadata show it.
+    """
 
     async def counted() -> bool:
         return compactor.tasks("done") >= 1
@@ -221,7 +226,9 @@ async def until_done(compactor: Compactor) -> None:
 
 
 async def held_task(cluster: RunningCluster) -> Any:
-    """A task that somebody has: where all had no turn for longer than a lease, it is given again first."""
+    """Wait for a leased task. After a pause of all processes that exceeds the lease, it must be
+    leased again first.
+    """
     clock = SystemClock()
     async with asyncio.timeout(WAIT_S_MAX):
         while not (held := list((await read_image([cluster.controller]))[COMPACTIONS])):
@@ -235,7 +242,7 @@ async def everything_uploaded(cluster: RunningCluster, sent: dict[int, list[byte
     return ends == {number: len(values) for number, values in sent.items()}
 
 
-async def test_many_small_uploads_become_few_objects_and_every_fetch_returns_the_same(tmp_path: Path) -> None:
+async def test_many_small_uploads_are_compacted_and_every_fetch_returns_the_same(tmp_path: Path) -> None:
     with running_cluster(tmp_path, OFTEN, controller_settings=EAGER) as cluster:
         sent = await asyncio.to_thread(produce, cluster)
         before, lines = await look(cluster)
@@ -255,10 +262,10 @@ async def test_many_small_uploads_become_few_objects_and_every_fetch_returns_the
     with running_cluster(tmp_path, OFTEN, controller_settings=EAGER) as cluster:
         await asyncio.to_thread(
             consume, cluster, sent
-        )  # nothing is cached: all of it comes from the new objects
+        )  # nothing is cached: all data comes from the new objects
 
 
-async def test_a_worker_that_dies_in_the_middle_loses_its_task_to_another_one(tmp_path: Path) -> None:
+async def test_a_dead_workers_task_goes_to_another_one(tmp_path: Path) -> None:
     with running_cluster(tmp_path, OFTEN, controller_settings=EAGER) as cluster:
         sent = await asyncio.to_thread(produce, cluster)
         async with compacting(cluster, tmp_path, 2_000, sticks=True) as first:
@@ -280,14 +287,14 @@ async def test_a_worker_that_dies_in_the_middle_loses_its_task_to_another_one(tm
         await asyncio.to_thread(consume, cluster, sent)
 
 
-async def test_slow_down_halves_the_pace_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_slow_down_halves_the_rate_and_nothing_is_lost(tmp_path: Path) -> None:
     with running_cluster(tmp_path, OFTEN, controller_settings=EAGER) as cluster:
         sent = await asyncio.to_thread(produce, cluster)
         async with compacting(cluster, tmp_path, slow_downs=3) as compactor:
             shares: set[float] = set()
 
             async def compacted() -> bool:
-                # It comes back to the whole with time: what is asked is whether it was ever less.
+                # The rate recovers with time, so the test checks its minimum.
                 ((_, share),) = compactor.telemetry.gauges("ponor_compactor_pace_ratio")
                 shares.add(share)
                 return await all_in_one_piece(cluster)

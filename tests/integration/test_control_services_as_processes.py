@@ -1,4 +1,6 @@
-"""Controller and collector as real processes: ready file, metrics, signals, restart after SIGKILL, and refusals in one line."""
+"""Controller and collector as real processes: ready file, metrics, signals, restart after SIGKILL,
+and one-line refusals.
+"""
 
 from __future__ import annotations
 
@@ -107,12 +109,13 @@ def _sample(text: str, name: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-async def test_what_was_answered_survives_sigkill_and_the_metrics_show_it(tmp_path: Path) -> None:
+async def test_answered_operations_survive_sigkill_and_the_metrics_show_them(tmp_path: Path) -> None:
     with _controller(tmp_path, metrics="127.0.0.1:0") as (process, addresses):
         assert (await _put(addresses["session"], "key")).created
         text = await asyncio.get_running_loop().run_in_executor(None, _scrape, addresses["metrics"])
         assert _sample(text, 'ponor_controller_operations_total{operation="put_key",result="ok"}') >= 1
-        # The formatted cluster, the term, the node, the key: and what is committed when the node is missed.
+        # The formatted cluster, the term, the node, the key, and the records about the missing
+        # node.
         assert _sample(text, "ponor_controller_committed_index") >= 4
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -122,7 +125,7 @@ async def test_what_was_answered_survives_sigkill_and_the_metrics_show_it(tmp_pa
         assert process.wait(timeout=240) == 0
 
 
-def test_a_collector_starts_and_stops_politely(tmp_path: Path) -> None:
+def test_a_collector_starts_and_stops_normally(tmp_path: Path) -> None:
     with _controller(tmp_path) as (_, addresses):
         config = {
             "node_id": compose_node_id(ORDINAL, 1_000),
@@ -145,7 +148,9 @@ def test_a_collector_starts_and_stops_politely(tmp_path: Path) -> None:
         ({"metrics": "nowhere"}, "HOST:PORT"),
     ],
 )
-def test_a_wrong_configuration_is_one_line_and_exit_code_1(tmp_path: Path, config: Any, named: str) -> None:
+def test_an_invalid_configuration_gives_one_line_and_exit_code_1(
+    tmp_path: Path, config: Any, named: str
+) -> None:
     process = _start(
         "ponor_controller", tmp_path, **{"data": str(tmp_path), "listen": "127.0.0.1:0", **config}
     )

@@ -1,4 +1,6 @@
-"""`ponor doctor storage` tells safe stores from unsafe ones: a directory, a real S3 server, and servers with known flaws."""
+"""`ponor doctor storage` distinguishes safe from unsafe stores: a directory, a real S3 server, and
+servers with known flaws.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def grades(report: dict[str, Any]) -> dict[str, str]:
     return {row["check"]: row["grade"] for row in report["checks"]}
 
 
-def test_a_directory_is_safe_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_directory_is_safe_and_left_unchanged(tmp_path: Path) -> None:
     code, report = examine(f"file://{tmp_path / 'store'}")
     assert code == 0
     assert report["safe"] is True
@@ -71,17 +73,17 @@ def test_a_real_server_is_safe_until_a_rule_expires_its_objects(tmp_path: Path) 
 
 
 def test_a_server_without_flaws_is_safe() -> None:
-    """The control of the tests below: their verdicts come from the flaw alone."""
+    """Control of the tests below: their verdicts come only from the flaw."""
     with FlawedS3() as server:
         code, report = examine(server.url, server.environment)
         assert code == 0, report
         assert (
             grades(report)["checksums"] == "warning"
-        )  # it takes damaged bodies: a second net is missing, nothing more
+        )  # it accepts damaged bodies: only a secondary protection is missing
         assert server.objects == {}
 
 
-def test_a_server_that_ignores_conditions_is_unsafe_and_the_verdict_says_why() -> None:
+def test_a_server_that_ignores_conditions_is_unsafe_with_a_reason() -> None:
     with FlawedS3(Flaw.IGNORES_CONDITIONS) as server:
         code, report = examine(server.url, server.environment)
     assert code == 1
@@ -104,7 +106,7 @@ def test_a_server_that_ignores_conditions_is_unsafe_and_the_verdict_says_why() -
         (Flaw.LOSES_PARTS, "multipart uploads", "other bytes"),
     ],
 )
-async def test_each_flaw_is_seen_by_the_check_that_looks_for_it(flaw: Flaw, check: str, word: str) -> None:
+async def test_each_flaw_is_detected_by_its_check(flaw: Flaw, check: str, word: str) -> None:
     with FlawedS3(flaw) as server:
         location = parse_s3_location(server.url, server.environment)
         found: list[Finding] = []
@@ -118,7 +120,7 @@ async def test_each_flaw_is_seen_by_the_check_that_looks_for_it(flaw: Flaw, chec
     assert word in finding.detail
 
 
-def test_rules_for_other_prefixes_and_tags_are_no_danger() -> None:
+def test_rules_for_other_prefixes_and_tags_are_harmless() -> None:
     rules = (
         "<LifecycleConfiguration>"
         "<Rule><ID>a</ID><Status>Enabled</Status><Filter><Prefix>logs/</Prefix></Filter><Expiration><Days>1</Days></Expiration></Rule>"
@@ -134,7 +136,7 @@ def test_rules_for_other_prefixes_and_tags_are_no_danger() -> None:
     assert grades(report)["lifecycle rules"] == "ok"
 
 
-def test_what_is_no_store_is_refused_in_one_line() -> None:
+def test_an_invalid_store_is_refused_in_one_line() -> None:
     done = subprocess.run([ponor(), "doctor", "storage", "ftp://x"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.strip() == "ponor: ftp://x: write file:///DIR or s3://BUCKET/PREFIX?endpoint=URL"

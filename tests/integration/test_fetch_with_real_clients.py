@@ -1,4 +1,6 @@
-"""Reading with clients that nobody here wrote: old data from objects, new data from memory, in fetch sessions where the client knows them."""
+"""Reads by unmodified clients of other projects: old data from objects, new data from memory, in
+fetch sessions if the client supports them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SMALL = {"log_cache_bytes_max": "8MiB", "block_cache_bytes_max": "8MiB", "cold_r
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """A broker that was restarted after 24 MB were written: with caches of a third of it, nearly all is in objects only."""
+    """A broker restarted after 24 MB were written. Its caches hold a third of that, so nearly all
+    data is only in objects.
+    """
     directory = tmp_path_factory.mktemp("cluster")
     with running_cluster(directory, SMALL) as running:
         admin = AdminClient({"bootstrap.servers": running.kafka})
@@ -61,7 +65,7 @@ def write(cluster: RunningCluster, topic: str, first: int, count: int) -> None:
 
 
 def check(values: dict[int, list[bytes]], count: int) -> None:
-    """Every partition has its numbers in order, once, and whole."""
+    """Check that every partition has its complete numbers once and in order."""
     assert sorted(values) == list(range(PARTITIONS))
     for partition, found in values.items():
         assert [int(value.partition(b"-")[0]) for value in found] == list(range(partition, count, PARTITIONS))
@@ -138,7 +142,7 @@ CLIENTS = {"librdkafka": with_confluent, "kafka-python": with_kafka_python, "aio
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_old_data_comes_from_objects_once(cluster: RunningCluster, client: str) -> None:
+def test_old_data_is_read_from_objects_once(cluster: RunningCluster, client: str) -> None:
     before = read_bytes(cluster)
     check(CLIENTS[client](cluster, "old", OLD), OLD)
     read = read_bytes(cluster) - before
@@ -147,7 +151,7 @@ def test_old_data_comes_from_objects_once(cluster: RunningCluster, client: str) 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_new_data_comes_from_memory(cluster: RunningCluster, client: str) -> None:
+def test_new_data_is_read_from_memory(cluster: RunningCluster, client: str) -> None:
     first = list(CLIENTS).index(client) * 200
     write(cluster, "new", first, 200)
     before = read_bytes(cluster)
@@ -155,7 +159,7 @@ def test_new_data_comes_from_memory(cluster: RunningCluster, client: str) -> Non
     assert read_bytes(cluster) == before
 
 
-def test_a_client_that_knows_sessions_gets_one(cluster: RunningCluster) -> None:
+def test_a_client_with_session_support_gets_a_session(cluster: RunningCluster) -> None:
     known = gauge(cluster, "ponor_fetch_session_partitions")
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=cluster.kafka, enable_auto_commit=False, fetch_max_wait_ms=100

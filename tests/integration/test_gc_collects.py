@@ -1,4 +1,6 @@
-"""Garbage collection over real parts: a controller and a collector over loopback gRPC, a broker's session, objects in a directory."""
+"""Garbage collection with real components: a controller and a collector over loopback gRPC, a
+broker's session, objects in a directory.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +187,7 @@ async def _until(condition: Callable[[], Awaitable[bool]], runtime: Runtime) -> 
             await runtime.clock.sleep(0.01)
 
 
-async def test_garbage_goes_and_what_is_committed_stays(tmp_path: Path) -> None:
+async def test_garbage_is_deleted_and_committed_objects_stay(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
         kept_stream, kept = await each.stream_with_object()
         gone_stream, gone = await each.stream_with_object()
@@ -211,8 +213,8 @@ async def test_garbage_goes_and_what_is_committed_stays(tmp_path: Path) -> None:
         assert never_put not in each.feed.image[OBJECTS]
 
 
-async def test_slots_that_came_too_late_go_and_the_fence_stays(tmp_path: Path) -> None:
-    """The collector reads the metadata itself, for the moment: the broker's newer epoch is what closes the log."""
+async def test_late_slots_are_deleted_and_the_fence_stays(tmp_path: Path) -> None:
+    """The collector reads the metadata itself. The broker's newer epoch closes the log."""
     async with world(tmp_path) as each:
         await each.prepare(1)  # for the namespace
         node_id, over = compose_node_id(ORDINAL, 0), NodeEpoch(each.session.node_epoch - 1)
@@ -235,7 +237,7 @@ async def test_slots_that_came_too_late_go_and_the_fence_stays(tmp_path: Path) -
             await _until(the_late_one_is_gone, each.runtime)
 
 
-async def test_what_arrived_after_its_deletion_goes_and_so_does_an_upload_in_parts(tmp_path: Path) -> None:
+async def test_orphans_and_abandoned_multipart_uploads_are_deleted(tmp_path: Path) -> None:
     """The collector lists the store and then reads the metadata."""
     async with world(tmp_path) as each:
         _, kept = await each.stream_with_object()
@@ -266,7 +268,7 @@ async def test_what_arrived_after_its_deletion_goes_and_so_does_an_upload_in_par
         await multipart.close()
 
 
-async def test_the_command_compares_without_any_collector(tmp_path: Path) -> None:
+async def test_the_reconcile_command_needs_no_collector(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
         _, kept = await each.stream_with_object()
         (future,) = await each.prepare(1)
@@ -319,20 +321,20 @@ class CountingStore:
         await self._store.close()
 
 
-async def test_an_idle_collector_asks_the_store_for_nothing_and_writes_nothing(tmp_path: Path) -> None:
+async def test_an_idle_collector_sends_no_store_request_and_writes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
         await each.stream_with_object()
         store = CountingStore(each.store)
         async with collecting(each, Telemetry(), store=store):
             to_join, index = store.calls, -1
-            # Until all have introduced themselves; and then it stays as it is.
+            # Until all nodes have registered; after that nothing changes.
             while index != each.feed.image.index:
                 index = each.feed.image.index
                 await each.runtime.clock.sleep(0.5)
             assert store.calls == to_join
 
 
-async def test_a_store_that_fails_only_delays_collection(
+async def test_a_failing_store_only_delays_collection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller_claim_ttl = GcSettings(poll_interval_ms_min=20, poll_interval_ms_max=50, claim_ttl_ms=1_000)
@@ -356,11 +358,11 @@ async def test_a_store_that_fails_only_delays_collection(
         await _until(collected, each.runtime)
         stop.set()
         await task
-        assert telemetry.counter("ponor_gc_failures_total").value >= 1  # a claim may run out besides
+        assert telemetry.counter("ponor_gc_failures_total").value >= 1  # a claim may expire meanwhile
         assert "claimed again later" in caplog.text
 
 
-async def test_a_collector_whose_id_was_taken_stops_by_itself(tmp_path: Path) -> None:
+async def test_a_collector_with_a_reassigned_id_stops(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
         with pytest.raises(NodeFencedError, match="another process"):
             async with collecting(each, Telemetry()) as first, collecting(each, Telemetry()):

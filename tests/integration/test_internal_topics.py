@@ -1,4 +1,6 @@
-"""Clients cannot write where the broker keeps its own state: one wrong record there would keep a partition's groups from ever loading."""
+"""Clients cannot write to internal topics: one invalid record would prevent a partition's groups
+from loading.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.integration.cluster_in_process import running_cluster
 
 
-def test_a_producer_is_refused_and_the_groups_go_on(tmp_path: Path) -> None:
+def test_a_producer_is_refused_and_the_groups_continue(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         common: dict[str, str | int | float | bool] = {"bootstrap.servers": cluster.kafka, "log_level": 2}
         admin = AdminClient(common)

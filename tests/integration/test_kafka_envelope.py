@@ -1,4 +1,4 @@
-"""Raw frames against a broker: the envelope's rules as measured on Apache Kafka 4.3.1, and hostile bytes."""
+"""Raw frames to a broker: framing rules as measured on Apache Kafka 4.3.1, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def client(cluster: RunningCluster) -> Iterator[RawClient]:
 
 
 class RawClient:
-    """A socket that speaks frames."""
+    """A socket with Kafka's framing."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=240)
@@ -54,7 +54,7 @@ class RawClient:
         self.socket.sendall(len(frame).to_bytes(4, "big") + frame)
 
     def receive(self) -> bytes | None:
-        """The next frame, None when the broker closed."""
+        """The next frame, None if the broker closed the connection."""
         head = self._exactly(4)
         return None if head is None else self._exactly(int.from_bytes(head, "big"))
 
@@ -98,16 +98,17 @@ def api_versions(version: int = 3, name: str = "raw", software: str = "1.0") -> 
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_api_versions_shows_what_is_handled(client: RawClient, version: int) -> None:
+def test_api_versions_lists_the_supported_apis(client: RawClient, version: int) -> None:
     response = client.call(api_versions(version), version)
     assert isinstance(response, ApiVersionsResponse)
     assert response.error_code == 0
     ranges = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
-    assert ranges[0] == (0, 13)  # Produce 0 to 2 are shown and refused: librdkafka reads its codecs from it
+    # Produce 0 to 2 are listed and refused, because librdkafka derives its codecs from them
+    assert ranges[0] == (0, 13)
     assert ranges[1] == (4, 18)
     assert ranges[18] == (0, 5)
     assert {24, 25, 26, 28, 68, 76}.isdisjoint(ranges)  # no transactions, no new group protocols
-    # The cluster's own feature, and none of Kafka's, whose APIs are missing: clients go by them.
+    # Only the cluster's own feature. Clients would use Kafka's features, whose APIs are missing.
     shown = ["ponor.metadata.level"] if version >= 3 else []
     assert [row.name for row in response.finalized_features] == shown
 
@@ -118,11 +119,11 @@ def test_a_too_high_api_versions_is_answered_in_version_0_with_our_range(
 ) -> None:
     client.send(struct.pack(">hhih", 18, version, 77, -1) + b"\x00")
     assert client.receive() == struct.pack(">ihihhh", 77, 35, 1, 18, 0, 5)
-    assert isinstance(client.call(api_versions(), 3), ApiVersionsResponse)  # and the connection lives
+    assert isinstance(client.call(api_versions(), 3), ApiVersionsResponse)  # and the connection stays open
 
 
 @pytest.mark.parametrize(("name", "software"), [("bad name", "1"), ("", "1"), ("-x", "1"), ("ok", "1_0")])
-def test_a_bad_client_name_is_refused_and_the_connection_lives(
+def test_an_invalid_client_name_is_refused_and_the_connection_stays_open(
     client: RawClient, name: str, software: str
 ) -> None:
     assert client.call(api_versions(3, name, software), 3).error_code == ErrorCode.INVALID_REQUEST  # type: ignore[attr-defined]
@@ -133,7 +134,7 @@ def test_a_bad_client_name_is_refused_and_the_connection_lives(
     ("key", "version"),
     [(0, 2), (0, 14), (1, 3), (1, 19), (3, 14), (52, 0), (999, 0), (-1, 0), (24, 3), (4, 0), (22, 6)],
 )
-def test_what_is_not_handled_closes_the_connection_without_an_answer(
+def test_an_unsupported_request_closes_the_connection_without_an_answer(
     client: RawClient, key: int, version: int
 ) -> None:
     client.send(struct.pack(">hhih", key, version, 1, -1) + b"\x00" * 20)
@@ -163,7 +164,7 @@ KEYS = st.sampled_from([0, 1, 2, 3, 8, 9, 10, 11, 18, 19, 20, 22, 23, 60])
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(KEYS, st.integers(0, 13), st.binary(max_size=120))
-def test_any_body_is_answered_or_closes_and_the_broker_lives(
+def test_any_body_is_answered_or_closes_the_connection(
     cluster: RunningCluster, key: int, version: int, body: bytes
 ) -> None:
     with RawClient(cluster.port) as hostile:
@@ -174,12 +175,12 @@ def test_any_body_is_answered_or_closes_and_the_broker_lives(
         assert other.call(api_versions(), 3).error_code == 0  # type: ignore[attr-defined]
 
 
-def test_half_a_request_is_dropped_after_its_stall(client: RawClient) -> None:
+def test_half_a_request_is_dropped_after_its_stall_timeout(client: RawClient) -> None:
     client.socket.sendall((1000).to_bytes(4, "big") + b"half")
     assert client.is_closed()
 
 
-def test_answers_leave_in_request_order_though_produces_overlap(
+def test_answers_are_in_request_order_though_produces_overlap(
     client: RawClient, cluster: RunningCluster
 ) -> None:
     make_topic(cluster, "ordered")
@@ -196,7 +197,7 @@ def test_answers_leave_in_request_order_though_produces_overlap(
     assert client.response(18, 3).error_code == 0  # type: ignore[attr-defined]
 
 
-def test_without_acknowledgement_there_is_no_answer_and_an_error_closes(
+def test_acks_0_has_no_answer_and_an_error_closes_the_connection(
     client: RawClient, cluster: RunningCluster
 ) -> None:
     make_topic(cluster, "unacknowledged")
@@ -208,7 +209,7 @@ def test_without_acknowledgement_there_is_no_answer_and_an_error_closes(
     assert client.is_closed()
 
 
-def test_refused_batches_leave_nothing_behind(client: RawClient, cluster: RunningCluster) -> None:
+def test_refused_batches_change_nothing(client: RawClient, cluster: RunningCluster) -> None:
     make_topic(cluster, "refusals")
     torn = build_batch([(1, b"k", b"v")])
     torn[-1] ^= 0xFF
@@ -240,7 +241,7 @@ def test_fetch_follows_kafka_s_size_and_offset_rules(client: RawClient, cluster:
         client.call(produce_of("sizes", build_batch([(1, b"k", bytes(1000))] * 10)), 9)
         assert number < 3
     one_batch = len(fetch(client, "sizes", 0, partition_bytes=1))
-    assert 10_000 < one_batch < 11_000  # the first batch whole, however small the limit
+    assert 10_000 < one_batch < 11_000  # the whole first batch for any limit
     assert fetch(client, "sizes", 14, partition_bytes=1)[:8] == (10).to_bytes(
         8, "big"
     )  # the batch that contains the offset
@@ -255,7 +256,7 @@ def test_fetch_follows_kafka_s_size_and_offset_rules(client: RawClient, cluster:
     assert session.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # type: ignore[attr-defined]
 
 
-def test_a_parked_fetch_wakes_with_the_append_that_it_waits_for(
+def test_a_parked_fetch_is_answered_after_the_append_that_it_waits_for(
     client: RawClient, cluster: RunningCluster
 ) -> None:
     make_topic(cluster, "woken")
@@ -306,7 +307,7 @@ def test_read_committed_gets_a_list_and_read_uncommitted_null(
         (9_999, 11, (0, -1)),
     ],
 )
-def test_list_offsets_answers_the_measured_table(
+def test_list_offsets_gives_the_measured_answers(
     client: RawClient, cluster: RunningCluster, timestamp: int, version: int, expected: tuple[int, int]
 ) -> None:
     if make_topic(cluster, "table"):
@@ -317,14 +318,14 @@ def test_list_offsets_answers_the_measured_table(
     assert (row.error_code, row.offset) == expected
 
 
-def test_producer_ids_are_new_each_time_and_transactions_are_refused(client: RawClient) -> None:
+def test_producer_ids_are_unique_and_transactions_are_refused(client: RawClient) -> None:
     ids = [client.call(InitProducerIdRequest(transactional_id=None), 4).producer_id for _ in range(3)]  # type: ignore[attr-defined]
     assert len(set(ids)) == 3
     refused = client.call(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4)
     assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION  # type: ignore[attr-defined]
 
 
-def test_metadata_names_unknown_and_impossible_topics(client: RawClient) -> None:
+def test_metadata_names_unknown_and_invalid_topics(client: RawClient) -> None:
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name="nowhere"), MetadataRequestTopic(name="a b")],
         allow_auto_topic_creation=False,
@@ -335,7 +336,7 @@ def test_metadata_names_unknown_and_impossible_topics(client: RawClient) -> None
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
     by_id = MetadataRequest(topics=[MetadataRequestTopic(topic_id=bytes(range(16)), name=None)])
-    # Versions 10 and 11 have the field, but only for answers.
+    # Versions 10 and 11 have the field only in responses.
     for version, code in (
         (10, ErrorCode.INVALID_REQUEST),
         (12, ErrorCode.UNKNOWN_TOPIC_ID),
@@ -348,7 +349,7 @@ def test_metadata_names_unknown_and_impossible_topics(client: RawClient) -> None
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_speaks_every_version(client: RawClient, version: int) -> None:
+def test_metadata_supports_every_version(client: RawClient, version: int) -> None:
     topics: list[MetadataRequestTopic] | None = [] if version == 0 else None
     assert client.call(MetadataRequest(topics=topics), version).brokers  # type: ignore[attr-defined]
 
@@ -392,7 +393,7 @@ def fetch(
 
 
 def make_topic(cluster: RunningCluster, name: str) -> bool:
-    """Make a topic of one partition and wait until it serves; False if it was there."""
+    """Create a topic of one partition and wait until it serves; return False if it existed."""
     with RawClient(cluster.port) as client:
         made = False
         while True:

@@ -1,4 +1,4 @@
-"""Where logs begin: DeleteRecords, retention, and what administrators see of it, with clients that nobody here wrote."""
+"""Log start offsets: DeleteRecords and retention, as unmodified clients of other projects see them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def create(cluster: RunningCluster, name: str, **configs: str) -> None:
 
 
 def produce(cluster: RunningCluster, topic: str, values: list[bytes], *, timestamp_ms: int = 0) -> None:
-    """Each value in a batch of its own, so that segments can roll between them."""
+    """Send each value in its own batch, so that segments can roll between them."""
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "enable.idempotence": True})
     failed: list[Any] = []
     for value in values:
@@ -97,7 +97,7 @@ def _results(answer: Any) -> list[dict[str, Any]]:
     return list(content.get("results") or content.get("log_dirs") or [])
 
 
-def test_deleted_records_stay_deleted_when_every_process_starts_again(tmp_path: Path) -> None:
+def test_deleted_records_stay_deleted_after_a_restart_of_all_processes(tmp_path: Path) -> None:
     with running_cluster(tmp_path, SETTINGS) as first:
         create(first, "cut")
         produce(first, "cut", [b"%d" % n for n in range(6)])
@@ -131,7 +131,7 @@ def test_retention_by_age_empties_a_partition_and_by_size_keeps_the_newest(clust
     create(cluster, "large", retention_bytes="25000")
     produce(cluster, "large", [bytes(6_000)] * 10)
     eventually(lambda: watermarks(cluster, "large") == (5, 10))
-    assert 30_000 < log_size(cluster, "large") < 31_000  # one segment less would be below the bound
+    assert 30_000 < log_size(cluster, "large") < 31_000  # one segment less would be below the limit
 
 
 def test_special_timestamps_after_the_largest_one_was_deleted(cluster: RunningCluster) -> None:
@@ -156,7 +156,7 @@ def test_special_timestamps_after_the_largest_one_was_deleted(cluster: RunningCl
     assert offset_of(OffsetSpec.for_timestamp(now_ms))[0] == -1
 
 
-def test_a_topic_s_own_compression_is_what_it_stores(cluster: RunningCluster) -> None:
+def test_batches_are_stored_with_the_topic_s_compression(cluster: RunningCluster) -> None:
     create(cluster, "plain", compression_type="uncompressed")
     create(cluster, "packed", compression_type="zstd")
     value = b"the same words again and again " * 200
@@ -165,10 +165,10 @@ def test_a_topic_s_own_compression_is_what_it_stores(cluster: RunningCluster) ->
     assert log_size(cluster, "packed") < 300 < len(value) < log_size(cluster, "plain")
 
 
-def test_a_record_without_a_key_names_itself(cluster: RunningCluster) -> None:
+def test_the_error_names_a_record_without_a_key(cluster: RunningCluster) -> None:
     create(cluster, "keyed", cleanup_policy="compact")
     failed: list[Any] = []
-    # They share a batch: it waits for the flush.
+    # They share a batch, which waits for the flush.
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "linger.ms": 30_000})
     for key in (b"k", None, b"k"):
         producer.produce("keyed", key=key, value=b"v", on_delivery=lambda error, _: failed.append(error))

@@ -1,4 +1,6 @@
-"""A group that commits for ever: its partition of `__consumer_offsets` is written anew and trimmed, in a running broker, and survives restarts."""
+"""A group that commits continuously: its partition of `__consumer_offsets` is rewritten and trimmed
+by a running broker, and survives restarts.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def log_range(cluster: RunningCluster) -> tuple[int, int]:
     return low, high
 
 
-def test_what_is_read_at_a_start_does_not_grow_with_the_number_of_commits(tmp_path: Path) -> None:
+def test_the_log_read_at_a_start_does_not_grow_with_the_number_of_commits(tmp_path: Path) -> None:
     low = 0
     for life in range(3):
         with running_cluster(tmp_path, SETTINGS) as cluster:
@@ -50,10 +52,10 @@ def test_what_is_read_at_a_start_does_not_grow_with_the_number_of_commits(tmp_pa
             deadline = time.monotonic() + TRIM_S_MAX
             while True:
                 begin, end = log_range(cluster)
-                if begin > low and end - begin < 100:  # two groups are all that it has to say
+                if begin > low and end - begin < 100:  # its whole content is two groups
                     break
                 assert time.monotonic() < deadline, f"the log is {begin} to {end}: not trimmed behind {low}"
-                busy.commit(offsets=[place], asynchronous=False)  # it is looked at when something is written
+                busy.commit(offsets=[place], asynchronous=False)  # checked after each write
                 time.sleep(0.1)
             low = begin
             busy.close()

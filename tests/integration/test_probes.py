@@ -1,4 +1,6 @@
-"""Probes of real processes: a process that is stopped answers nothing, one that is cut off says why it is not ready, and a stuck loop cannot hide."""
+"""Probes of real processes: a paused process answers none, a disconnected one gives the reason why
+it is not ready, and a blocked loop is detected.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 ORDINAL = ClusterOrdinal(1)
 SETTLED_S_MAX = 240.0
 SILENT = 0
-"""Instead of an HTTP status: no answer came."""
+"""Instead of an HTTP status: no answer."""
 
 
 class Answer(NamedTuple):
-    """What a probe got."""
+    """The result of a probe."""
 
     status: int
     text: str
@@ -107,7 +109,7 @@ def cluster(root: Path) -> Iterator[dict[str, Service]]:
             service.end()
 
 
-def test_a_stopped_process_answers_no_probe_and_others_say_what_they_miss(tmp_path: Path) -> None:
+def test_a_paused_process_answers_no_probe_and_others_report_their_unmet_conditions(tmp_path: Path) -> None:
     with cluster(tmp_path) as services:
         for service in services.values():
             until(lambda one=service: one.ask("/readyz").status == 200, service)  # type: ignore[misc]
@@ -124,7 +126,7 @@ def test_a_stopped_process_answers_no_probe_and_others_say_what_they_miss(tmp_pa
         until(lambda: broker.ask("/readyz").status == 503, broker)
         until(lambda: "fence: " in broker.ask("/readyz").text, broker)
         until(lambda: "session: the leading controller has not been heard" in gc.ask("/readyz").text, gc)
-        # Nothing that a restart would help against.
+        # No liveness failure, because a restart would not help.
         assert broker.ask("/livez").status == gc.ask("/livez").status == 200
         assert broker.content["ready"] is False
         assert "fence" in broker.content["unmet"]

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, unmodified, against a broker: librdkafka, aiokafka, kafka-python."""
+"""Unmodified clients of other projects with a broker: librdkafka, aiokafka, kafka-python."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def produce(
 
 
 def read_all(cluster: RunningCluster, topic: str, partitions: int) -> list[Any]:
-    """Every record without a group, until the end of every partition."""
+    """Read every record without a group, until the end of every partition."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.kafka,
@@ -101,7 +101,7 @@ def checksum(values: Sequence[bytes | None]) -> str:
     return digest.hexdigest()
 
 
-def test_every_codec_nulls_and_headers_come_back_in_order(cluster: RunningCluster) -> None:
+def test_every_codec_nulls_and_headers_are_returned_in_order(cluster: RunningCluster) -> None:
     create(cluster, "codecs", 1)
     sent: list[bytes | None] = []
     for codec in CODECS:
@@ -176,7 +176,7 @@ def _python_consume(cluster: RunningCluster, topic: str, count: int) -> list[byt
     return found
 
 
-def test_a_group_goes_on_where_it_committed(cluster: RunningCluster) -> None:
+def test_a_group_continues_at_its_committed_offsets(cluster: RunningCluster) -> None:
     create(cluster, "resumed", 2)
     produce(cluster, "resumed", [(b"%d" % n, b"%d" % n) for n in range(200)])
     config = {
@@ -203,7 +203,7 @@ def test_a_group_goes_on_where_it_committed(cluster: RunningCluster) -> None:
     assert set(seen.values()) == {1}
 
 
-def test_a_topic_is_made_because_a_producer_asked_for_it(cluster: RunningCluster) -> None:
+def test_a_topic_is_created_by_a_producer_s_metadata_request(cluster: RunningCluster) -> None:
     produce(cluster, "made-on-demand", [(None, b"x")])
     admin = AdminClient({"bootstrap.servers": cluster.kafka})
     assert len(admin.list_topics("made-on-demand", DEADLINE_S).topics["made-on-demand"].partitions) == 1
@@ -232,7 +232,7 @@ def test_offsets_by_time_and_by_special_timestamps(cluster: RunningCluster) -> N
         assert future.result(DEADLINE_S).offset == offset
 
 
-def test_deleted_topics_are_gone_and_a_new_one_of_the_name_is_empty(cluster: RunningCluster) -> None:
+def test_deleted_topics_are_absent_and_a_recreated_one_is_empty(cluster: RunningCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.kafka})
     for _ in range(2):
         create(cluster, "short-lived", 2)
@@ -253,7 +253,7 @@ def test_deleted_topics_are_gone_and_a_new_one_of_the_name_is_empty(cluster: Run
         ("__consumer_offsets", 1, {}, confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS),
     ],
 )
-def test_bad_topics_get_kafka_s_errors(
+def test_invalid_topics_get_kafka_s_errors(
     cluster: RunningCluster, name: str, partitions: int, configs: dict[str, str], code: int
 ) -> None:
     confluent_kafka.Consumer({"bootstrap.servers": cluster.kafka, "group.id": "g"}).list_topics(
@@ -267,7 +267,7 @@ def test_bad_topics_get_kafka_s_errors(
 
 
 def _python_consume_nothing(cluster: RunningCluster) -> None:
-    """A group makes the offsets topic."""
+    """A group creates the offsets topic."""
     create(cluster, "nothing", 1)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.kafka, "group.id": "nothing"})
     consumer.commit(offsets=[confluent_kafka.TopicPartition("nothing", 0, 0)], asynchronous=False)
@@ -283,7 +283,7 @@ def test_too_large_messages_are_refused_by_name(cluster: RunningCluster) -> None
     assert results[0].code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
 
 
-def test_a_message_larger_than_every_fetch_size_still_comes_through(cluster: RunningCluster) -> None:
+def test_a_message_larger_than_every_fetch_size_is_delivered(cluster: RunningCluster) -> None:
     create(cluster, "huge", 1, **{"max.message.bytes": "6000000"})
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "message.max.bytes": 6_000_000})
     producer.produce("huge", b"y" * 5_000_000)
@@ -301,7 +301,7 @@ def test_a_message_larger_than_every_fetch_size_still_comes_through(cluster: Run
     consumer.close()
 
 
-def test_everything_is_there_after_a_restart_and_comes_from_objects(tmp_path: Path) -> None:
+def test_all_records_are_read_from_objects_after_a_restart(tmp_path: Path) -> None:
     small = {"log_cache_bytes_max": "8MiB", "block_cache_bytes_max": "1MiB"}
     value = bytes(range(256)) * 40
     with running_cluster(tmp_path, small) as cluster:
@@ -318,7 +318,7 @@ def test_everything_is_there_after_a_restart_and_comes_from_objects(tmp_path: Pa
         assert len(read_all(cluster, "kept", 4)) == 3010
 
 
-def test_a_producer_that_lives_through_a_restart_is_still_recognised(tmp_path: Path) -> None:
+def test_a_producer_is_recognised_after_a_restart(tmp_path: Path) -> None:
     failed: list[Any] = []
     with running_cluster(tmp_path) as cluster:
         port = cluster.port
@@ -337,7 +337,7 @@ def test_a_producer_that_lives_through_a_restart_is_still_recognised(tmp_path: P
         assert [int(m.value()) for m in read_all(cluster, "lived", 1)] == list(range(200))
 
 
-def test_who_wants_transactions_is_told_at_once_that_there_are_none(cluster: RunningCluster) -> None:
+def test_a_transactional_client_is_refused_immediately(cluster: RunningCluster) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "wanted"})
     with pytest.raises(confluent_kafka.KafkaException) as caught:
         producer.init_transactions()

@@ -1,4 +1,6 @@
-"""A broker asks its store before it trusts it: sound stores are proven and left clean, unsafe ones end the start by name, silence falls back."""
+"""The broker's start-up probe of its store: safe stores are proven and left clean, unsafe ones end
+the start, silent ones count as unproven.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ async def test_a_directory_is_proven_and_left_clean(runtime: Runtime, tmp_path: 
     assert [path.name for path in (tmp_path / "objects").rglob("*")] == [PROBE_PREFIX]
 
 
-async def test_a_sound_server_is_proven_and_left_clean(runtime: Runtime) -> None:
+async def test_a_safe_server_is_proven_and_left_clean(runtime: Runtime) -> None:
     with FlawedS3() as server:
         condition = await prove_store(server.url, runtime, server.environment, WalKind.OBJECT)
         assert condition is Condition.PROVEN
@@ -60,19 +62,19 @@ async def test_an_unsafe_condition_is_refused_by_name(runtime: Runtime, flaw: Fl
 
 
 @pytest.mark.parametrize("wal", list(WalKind))
-async def test_an_expiry_rule_is_refused_whatever_the_log(runtime: Runtime, wal: WalKind) -> None:
+async def test_an_expiry_rule_is_refused_with_either_kind_of_log(runtime: Runtime, wal: WalKind) -> None:
     """Objects are in the store with either kind of log."""
     expected = "'tidy' deletes objects after 1 days"
     with FlawedS3(lifecycle=EXPIRES_ALL) as server, pytest.raises(UnsafeStoreError, match=expected):
         await prove_store(server.url, runtime, server.environment, wal)
 
 
-async def test_a_log_in_a_file_needs_no_race(runtime: Runtime) -> None:
+async def test_a_file_wal_needs_no_race(runtime: Runtime) -> None:
     with FlawedS3(Flaw.IGNORES_CONDITIONS) as server:
         assert await prove_store(server.url, runtime, server.environment, WalKind.FILE) is Condition.UNPROVEN
 
 
-async def test_a_store_that_takes_too_long_is_unproven(
+async def test_a_slow_store_is_unproven(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(start_check, "PROBE_SECONDS_MAX", 0.0)
@@ -89,11 +91,11 @@ async def test_a_store_that_takes_too_long_is_unproven(
         (WalKind.OBJECT, "nothing that is produced is acknowledged until it does"),
     ],
 )
-async def test_a_store_that_is_away_is_unproven_and_said_with_what_that_means(
+async def test_an_unavailable_store_is_unproven_with_a_message(
     runtime: Runtime, caplog: pytest.LogCaptureFixture, wal: WalKind, meaning: str
 ) -> None:
     with FlawedS3() as server:
-        pass  # it has stopped: nobody answers at its address
+        pass  # it has stopped: no process answers at its address
     assert await prove_store(server.url, runtime, server.environment, wal) is Condition.UNPROVEN
     assert f"the object store {server.url} does not answer (" in caplog.text
     assert meaning in caplog.text
@@ -125,7 +127,7 @@ def test_a_broker_refuses_to_start_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "broker").exists(), "a log in the store needs no directory"
 
 
-async def test_another_broker_may_probe_at_the_same_time(runtime: Runtime, tmp_path: Path) -> None:
+async def test_another_broker_may_probe_concurrently(runtime: Runtime, tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
     proofs = (prove_store(url, runtime, {}, WalKind.OBJECT) for _ in range(3))
     assert await asyncio.gather(*proofs) == [Condition.PROVEN] * 3

@@ -18,7 +18,7 @@ from tests.e2e.scenarios import create_topic
 
 pytestmark = pytest.mark.e2e
 NOW_MS = time.time_ns() // 1_000_000
-"""Records of long ago would be deleted by retention while the test runs."""
+"""Retention would delete older records during the test."""
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 

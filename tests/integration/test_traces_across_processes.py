@@ -1,4 +1,6 @@
-"""One produce and one cold fetch, followed from the socket to the object through two processes, as a collector receives them."""
+"""Traces of one produce and one cold fetch, from the socket to the object through two processes, as
+a collector receives them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.integration.otlp_collector import CollectedSpan, OtlpCollector
 pytestmark = [pytest.mark.e2e, pytest.mark.s3]
 TOPIC = "traced"
 VALUE = bytes(range(256)) * 800
-"""Above `split_size_bytes`, so that it lies in an object of its own: what else a starting broker reads does not bring it into the cache."""
+"""Above `split_size_bytes`, so that it gets its own object, which no other read of a starting
+broker caches."""
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_METRIC_EXPORT_INTERVAL": "500"}
 
 
@@ -42,7 +45,7 @@ def cluster(collector: OtlpCollector, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def child(spans: list[CollectedSpan], parent: CollectedSpan, name: str) -> CollectedSpan:
-    """The first child of this name."""
+    """The first child with this name."""
     found = [span for span in spans if span.name == name and span.is_child_of(parent)]
     assert found, (
         f"{parent.name} has no {name}; its children are {[s.name for s in spans if s.is_child_of(parent)]}"
@@ -64,7 +67,7 @@ def produce_requests(collector: OtlpCollector) -> list[CollectedSpan]:
     return [span for span in collector.named("ponor.kafka.request") if span.span_id in appended]
 
 
-def test_a_produce_is_followed_to_the_object_and_into_the_controller(
+def test_a_produce_is_traced_to_the_object_and_into_the_controller(
     cluster: LocalCluster, collector: OtlpCollector
 ) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": "traced-writer", "acks": "all"})
@@ -106,7 +109,7 @@ def test_a_produce_is_followed_to_the_object_and_into_the_controller(
 
 
 def check_upload(spans: list[CollectedSpan], request: CollectedSpan) -> None:
-    """The upload that carried the append: two operations at the controller, and a put between them."""
+    """The upload of the append: two operations at the controller, and a put between them."""
     upload = child(spans, request, "ponor.upload")
     assert (request.trace_id, request.span_id) in upload.links
     puts = [span for span in spans if span.name == "ponor.object_store.put" and span.is_child_of(upload)]
@@ -135,14 +138,14 @@ def check_upload(spans: list[CollectedSpan], request: CollectedSpan) -> None:
     assert put.ended_ns <= asked["commit_upload"].started_ns
 
 
-def test_a_cold_fetch_is_followed_through_index_and_blocks(
+def test_a_cold_fetch_is_traced_through_index_and_blocks(
     cluster: LocalCluster, collector: OtlpCollector
 ) -> None:
-    # A second object: the start looks at the newest one, and what it saw would be in the cache.
+    # A second object, because the start reads and caches the newest one.
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     producer.produce(TOPIC, b"later", b"key")
     assert producer.flush(240) == 0
-    cluster.run("node", "stop", "broker", "0")  # what it holds in memory is gone; a stop uploads everything
+    cluster.run("node", "stop", "broker", "0")  # its memory is dropped; a stop uploads everything
     cluster.run("node", "start", "broker", "0")
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "cold", "auto.offset.reset": "earliest"}
@@ -186,7 +189,7 @@ def test_a_cold_fetch_is_followed_through_index_and_blocks(
     assert {get.attributes["aws.s3.key"] for get in gets} == {index.attributes["aws.s3.key"]}
 
 
-def test_metrics_arrive_by_otlp_with_who_sent_them(cluster: LocalCluster, collector: OtlpCollector) -> None:
+def test_metrics_arrive_by_otlp_with_their_process(cluster: LocalCluster, collector: OtlpCollector) -> None:
     def produced() -> float:
         return sum(
             value

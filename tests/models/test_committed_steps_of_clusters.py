@@ -54,8 +54,8 @@ def test_a_collector_that_does_not_wait_is_seen_in_the_records(monkeypatch: pyte
 
 
 def test_commits_whose_owner_is_not_checked_are_seen_in_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    def anybody(_: object, stream_epoch: int, situation: Situation) -> None:
+    def allow_all(_: object, stream_epoch: int, situation: Situation) -> None:
         return None
 
-    monkeypatch.setattr(uploads, "require_owner", anybody)
+    monkeypatch.setattr(uploads, "require_owner", allow_all)
     assert first_forbidden(8, lambda told: "commits [" in told)

@@ -76,7 +76,7 @@ def test_a_dropped_rule_allows_a_violation(
 
 @pytest.mark.parametrize(("dropped", "model"), SECOND_LAYERS)
 def test_tasks_and_tokens_save_work_but_protect_no_data(dropped: str, model: CompactionModel) -> None:
-    """Whoever commits, the outputs must hold exactly what is left of the sources."""
+    """Any worker may commit; the outputs must contain exactly the remaining data of the sources."""
     found = search(model, dropped)
     assert found.complete, str(found)
 

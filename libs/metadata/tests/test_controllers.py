@@ -58,7 +58,7 @@ def test_circular_hints_end_in_a_delay() -> None:
         at_once.append(choice.redirected(f"x:{number}"))
         tried.append(choice.address())
     assert at_once == ([True] * HINTS_IN_A_ROW_MAX + [False]) * 2
-    assert tried == ["x:0", "x:1", "b:1", "x:3", "x:4", "c:1"], "after a pause it is somebody else's turn"
+    assert tried == ["x:0", "x:1", "b:1", "x:3", "x:4", "c:1"], "after a pause, the next address is tried"
 
 
 def test_learned_addresses_follow_the_configured_ones() -> None:

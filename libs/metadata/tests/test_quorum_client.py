@@ -84,7 +84,7 @@ def says_no(code: error_pb2.ErrorCode.ValueType = NOT_LEADER, leader: str = "") 
     return lambda _: refused(code, "no", leader)
 
 
-def nobody() -> str:
+def unused_address() -> str:
     """An address without a listener."""
     return f"{HOST}:{free_port()}"
 
@@ -108,7 +108,7 @@ async def test_dead_controllers_are_skipped_and_followers_without_a_leader_are_r
         return leads(9)(0) if times == 2 else refused(NOT_LEADER, "an election is under way")  # type: ignore[return-value]
 
     async with answering([elects, says_no(OVERLOADED)]) as (network, (candidate, busy)):
-        asking = client(network, nobody(), busy.address, candidate.address)
+        asking = client(network, unused_address(), busy.address, candidate.address)
         assert (await asking.ask(DESCRIBE, timeout_s=PATIENCE_SECONDS)).done.index == 9
         assert (candidate.times, busy.times) == (3, 3), "one after the other, in rounds"
 
@@ -117,7 +117,7 @@ async def test_other_controllers_are_tried_after_a_hint_to_a_dead_leader() -> No
     def learns(times: int) -> wire.QuorumResponse:
         return leads(3)(0) if times else refused(NOT_LEADER, "no", gone)  # type: ignore[return-value]
 
-    gone = nobody()
+    gone = unused_address()
     async with answering([learns]) as (network, (follower,)):
         assert (
             await client(network, follower.address).ask(DESCRIBE, timeout_s=PATIENCE_SECONDS)
@@ -149,12 +149,12 @@ async def test_a_timeout_names_the_addresses_and_the_last_reason() -> None:
             said = str(unanswered.value)
             timeout_s *= 2  # it was over before this machine had asked
         with pytest.raises(NoControllerError, match="no answer from the controllers at"):
-            await client(network, nobody()).ask(DESCRIBE, timeout_s=0.3)
+            await client(network, unused_address()).ask(DESCRIBE, timeout_s=0.3)
 
 
 async def test_learned_controllers_are_tried_too() -> None:
     async with answering([leads(5)]) as (network, (newcomer,)):
-        known = KnownControllers([nobody()])
+        known = KnownControllers([unused_address()])
         asking = QuorumClient(network, SystemClock(), known)
         question = asyncio.create_task(asking.ask(DESCRIBE, timeout_s=PATIENCE_SECONDS))
         await asyncio.sleep(0)

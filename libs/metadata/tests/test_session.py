@@ -105,10 +105,10 @@ async def test_unanswered_operations_are_sent_again_under_the_same_id(world: Wor
 
 async def test_operations_wait_for_a_controller(world: World) -> None:
     controller = await world.controller()
-    nobody = await world.controller()
-    await nobody.close()
-    world.controllers.remove(nobody)
-    client, _ = world.session(nobody.address, controller.address)
+    closed = await world.controller()
+    await closed.close()
+    world.controllers.remove(closed)
+    client, _ = world.session(closed.address, controller.address)
     submitted = asyncio.create_task(client.submit(put_key("k")))
     peer = await controller.accept()
     await welcome(peer)

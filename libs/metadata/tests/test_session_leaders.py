@@ -179,7 +179,7 @@ async def test_a_fenced_node_stops(world: World, code: error_pb2.ErrorCode.Value
             await peer.send(last_word)
     with pytest.raises(NodeFencedError, match="must stop"):
         await submitted
-    assert waited_still == [True], "who has to stop is told before anybody goes on"
+    assert waited_still == [True], "the node is fenced before any caller continues"
     assert client.fenced.is_set()
     with pytest.raises(NodeFencedError):
         await client.submit(put_key("k"))

@@ -178,7 +178,7 @@ async def test_staleness_counts_from_the_answered_probe(world: World) -> None:
     await send_snapshot(peer, log.image)
     await client.wait_for(log.image.index)
     at_first = client.staleness_ms
-    assert at_first is None, "a snapshot may be old: nobody said that it is all there is"
+    assert at_first is None, "a snapshot may be old, and no probe was answered"
     clock.now_ms = 70
     await answer_probe(peer, log.image.index + 1)
     await commit_and_send(log, peer, key_put("k"))  # the batch of which the answer spoke

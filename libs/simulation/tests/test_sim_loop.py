@@ -85,9 +85,9 @@ def test_the_order_of_waking_depends_only_on_the_seed() -> None:
 
 def test_waiting_without_a_timer_is_an_error_with_the_trace() -> None:
     simulation = Simulation(7)
-    simulation.trace.record(0.0, "somebody", "did", "this")
+    simulation.trace.record(0.0, "subject", "did", "this")
     with pytest.raises(
-        SimulationFailedError, match=r"seed 7: SimulationStuckError(.|\n)*somebody did this"
+        SimulationFailedError, match=r"seed 7: SimulationStuckError(.|\n)*subject did this"
     ) as raised:
         simulation.run(asyncio.Event().wait())
     assert isinstance(raised.value.__cause__, SimulationStuckError)

@@ -1,4 +1,6 @@
-"""Scenarios of a broker's answers that have many rows, from the request's frame to the answer's bytes."""
+"""Scenarios of a broker's responses with many rows, from the request's frame to the response's
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ ROUNDS: Final = 10
 
 
 class Desk:
-    """Clients of a broker that answers with these handlers. Fulfils `ConnectionOutput`."""
+    """Clients of a broker with these handlers. Implements `ConnectionOutput`."""
 
     def __init__(self, handlers: Iterable[ApiHandler], raw: Mapping[ApiKey, RawHandler]) -> None:
         gc.set_threshold(*GC_THRESHOLDS)
@@ -53,7 +55,7 @@ class Desk:
         self._answers: asyncio.Queue[int] = asyncio.Queue()
 
     async def ask(self, key: ApiKey, version: int, request: Message, clients: int = 1) -> int:
-        """Send a request of each of so many clients, and wait for all answers. Returns their bytes."""
+        """Send one request per client, and wait for all responses. Returns their bytes."""
         frame = encode_request_header(key, version, 1, None) + encode(request, version)
         for _ in range(clients):
             budgets = ByteBudget("in flight", 1 << 30), ByteBudget("waiting", 1 << 30)
@@ -63,7 +65,7 @@ class Desk:
         return sum([await self._answers.get() for _ in range(clients)])
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """An answer leaves."""
+        """Count a sent response."""
         self._answers.put_nowait(len(b"".join(buffers)))
 
     def want_reading(self, *, wanted: bool) -> None:
@@ -80,7 +82,7 @@ class Desk:
     f"{ROUNDS} changes, then Metadata of {TOPICS * PARTITIONS_PER_TOPIC:,} partitions and a page of {PARTITIONS_MAX:,} for {CLIENTS} clients",
 )
 async def metadata(recorder: TurnRecorder) -> None:
-    """What clients ask when they connect again, and administrators."""
+    """Requests of reconnecting clients and of administrators."""
     kit = ImageKit()
     for number in range(TOPICS):
         kit.put_topic(f"t{number}", PARTITIONS_PER_TOPIC)
@@ -92,7 +94,7 @@ async def metadata(recorder: TurnRecorder) -> None:
     every_topic, page = MetadataRequest(topics=None), DescribeTopicPartitionsRequest((), PARTITIONS_MAX)
     for at in range(1 + ROUNDS):
         if at == 1:
-            recorder.start_recording()  # the codecs are made at the first use
+            recorder.start_recording()  # the codecs are created at the first use
         handler.invalidate()
         await desk.ask(ApiKey.METADATA, 13, every_topic, CLIENTS)
         await desk.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, page)

@@ -61,12 +61,12 @@ class ClusterInLoop:
         return await self.compactor.submit(wire.Operation(**kind))
 
     async def create_topic(self, name: str, partitions: int = 1) -> bytes:
-        """Make a topic; returns its id."""
+        """Create a topic; return its id."""
         body = wire.CreateTopic(name=name, partitions=partitions, replication_factor=-1)
         return (await self.ask(create_topic=body)).topic_held.topic_id
 
     async def open_streams(self, count: int, tags: Mapping[str, str]) -> list[int]:
-        """Make streams with these tags and open them at epoch 0; returns their ids."""
+        """Create streams with these tags and open them at epoch 0; return their ids."""
         ids: list[int] = []
         for at in range(0, count, 1_000):
             some = min(1_000, count - at)
@@ -80,12 +80,14 @@ class ClusterInLoop:
         return ids
 
     async def prepare(self, count: int) -> int:
-        """Reserve object ids; returns the first."""
+        """Reserve object ids; return the first."""
         body = wire.PrepareObjects(count=count, ttl_ms=LEASE_MS)
         return (await self.ask(prepare_objects=body)).objects_reserved.first_object_id
 
     async def compact(self, stream_ids: Sequence[int], own: int) -> None:
-        """Lease a compaction and commit what it is to make: stream objects of the first `own` of the streams, a set object of the others."""
+        """Lease a compaction and commit its outputs: stream objects of the first `own` streams, a
+        set object of the others.
+        """
         lease = wire.LeaseCompaction(ttl_ms=LEASE_MS, source_bytes_max=1 << 40)
         task = (await self.ask_as_compactor(lease_compaction=lease)).compaction_granted
         assert {each.stream_id for each in task.streams} == set(stream_ids)
@@ -102,7 +104,7 @@ class ClusterInLoop:
         assert outcome.result == wire.CompactionOutcome.RESULT_DONE, outcome.message
 
     async def commit_stream_objects(self, stream_id: int, count: int) -> None:
-        """Commit so many stream objects of one offset each, from offset 0 on."""
+        """Commit this many stream objects of one offset each, from offset 0 on."""
         for at in range(0, count, OBJECTS_PER_OPERATION):
             some = min(OBJECTS_PER_OPERATION, count - at)
             first = await self.prepare(some)

@@ -24,13 +24,13 @@ SET_OBJECTS: Final = 500
 STREAMS_PER_OPERATION: Final = 1_000
 SNAPSHOT_OBJECTS: Final = 50_000
 TIMES: Final = 20
-"""So often an operation is repeated whose largest size is measured."""
+"""Repetitions of an operation that is measured at its largest size."""
 LIMITS: Final = ControllerSettings()
 EAGER: Final = CompactionSettings(compaction_settle_ms=0, compaction_patience_ms=0)
 COMMIT_STREAMS: Final = 1_500
 LED_PARTITIONS: Final = 20_000
 SETTLE_SECONDS: Final = 0.2
-"""For what subscribers have still to apply."""
+"""Timeout for subscribers to apply all batches."""
 
 
 async def put_wide(cluster: ClusterInLoop, operations: int) -> None:
@@ -60,7 +60,7 @@ async def put_keys(recorder: TurnRecorder) -> None:
 
 @scenario("prepare-objects", f"{TIMES} reservations of {LIMITS.prepared_count_max:,} object ids each")
 async def prepare_objects(recorder: TurnRecorder) -> None:
-    """The largest that is taken; brokers ask for half of it."""
+    """The largest accepted reservation; brokers request half of it."""
     async with cluster_in_loop() as cluster:
         recorder.start_recording()
         for _ in range(TIMES):
@@ -71,7 +71,9 @@ async def prepare_objects(recorder: TurnRecorder) -> None:
 
 @scenario("upload-set-object", f"{TIMES} upload commits of {COMMIT_STREAMS:,} ranges each")
 async def upload_set_object(recorder: TurnRecorder) -> None:
-    """The largest commit of a stream set object: brokers make 1,000, compactors 1,500. Controllers take 2,000, as brokers of earlier versions make them."""
+    """The largest commit of a stream set object: brokers make 1,000 ranges, compactors 1,500.
+    Controllers accept 2,000, which brokers of earlier versions made.
+    """
     async with cluster_in_loop() as cluster:
         streams = await cluster.open_streams(COMMIT_STREAMS, {})
         recorder.start_recording()
@@ -85,7 +87,7 @@ async def upload_set_object(recorder: TurnRecorder) -> None:
     "upload-stream-objects", f"{TIMES} upload commits of {LIMITS.commit_objects_max} stream objects each"
 )
 async def upload_stream_objects(recorder: TurnRecorder) -> None:
-    """The largest that is taken."""
+    """The largest accepted commit of stream objects."""
     async with cluster_in_loop() as cluster:
         (stream_id,) = await cluster.open_streams(1, {})
         recorder.start_recording()
@@ -99,7 +101,7 @@ async def upload_stream_objects(recorder: TurnRecorder) -> None:
     f"{EAGER.compaction_ranges_max // EAGER.compaction_streams_max} objects of {EAGER.compaction_streams_max:,} streams are joined",
 )
 async def compaction_join(recorder: TurnRecorder) -> None:
-    """The widest task: its lease, and its commit."""
+    """The widest task: its lease and its commit."""
     async with cluster_in_loop(ControllerSettings(compaction=EAGER)) as cluster:
         streams = await cluster.open_streams(EAGER.compaction_streams_max, {})
         for at in range(EAGER.compaction_ranges_max // EAGER.compaction_streams_max):
@@ -116,7 +118,9 @@ async def compaction_join(recorder: TurnRecorder) -> None:
     f"{COMMIT_OBJECTS_MAX - 1} of {EAGER.compaction_streams_max:,} streams get objects of their own",
 )
 async def compaction_split(recorder: TurnRecorder) -> None:
-    """The first step of a forced split of the widest object: stream objects, and a set object of what is left."""
+    """The first step of a forced split of the widest object: stream objects, and a set object of
+    the rest.
+    """
     compaction = replace(EAGER, compaction_force_split_ms=1)
     async with cluster_in_loop(ControllerSettings(compaction=compaction)) as cluster:
         streams = await cluster.open_streams(EAGER.compaction_streams_max, {})
@@ -130,7 +134,7 @@ async def compaction_split(recorder: TurnRecorder) -> None:
 
 @scenario("topics", f"{TIMES} topics of {LIMITS.partitions_per_topic_max:,} partitions are made and deleted")
 async def topics(recorder: TurnRecorder) -> None:
-    """The largest topic that is taken."""
+    """The largest accepted topic."""
     async with cluster_in_loop() as cluster:
         recorder.start_recording()
         for number in range(TIMES):

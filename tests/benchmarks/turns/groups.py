@@ -59,16 +59,16 @@ async def _until_offsets(coordinator: GroupCoordinator, count: int) -> None:
 
 @scenario("group-fetch", f"OffsetFetch of all of {OFFSETS:,} offsets, in three versions")
 async def group_fetch(recorder: TurnRecorder) -> None:
-    """What an administrator's tool asks."""
+    """Requests of an administrator's tool."""
     world, coordinator = await _world()
     await _commit_all(coordinator)
     desk = Desk(group_handlers(coordinator, world, world.clock), {})
     new: Message = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
     old: Message = OffsetFetchRequest("g", topics=None)
-    few: Message = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("nobody", topics=None)])
+    few: Message = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("unknown", topics=None)])
     for version in (8, 10):
-        await desk.ask(ApiKey.OFFSET_FETCH, version, few)  # the codecs are made at the first use
-    await desk.ask(ApiKey.OFFSET_FETCH, 7, OffsetFetchRequest("nobody", topics=None))
+        await desk.ask(ApiKey.OFFSET_FETCH, version, few)  # the codecs are created at the first use
+    await desk.ask(ApiKey.OFFSET_FETCH, 7, OffsetFetchRequest("unknown", topics=None))
     recorder.start_recording()
     for version, request in ((7, old), (8, new), (10, new)):
         assert await desk.ask(ApiKey.OFFSET_FETCH, version, request) > 30 * OFFSETS
@@ -78,7 +78,7 @@ async def group_fetch(recorder: TurnRecorder) -> None:
 
 @scenario("group-expiry", f"{OFFSETS:,} offsets of a group expire")
 async def group_expiry(recorder: TurnRecorder) -> None:
-    """The group ends with them."""
+    """The group expires with its offsets."""
     world, coordinator = await _world()
     await _commit_all(coordinator)
     world.clock.wall_ahead_ms += 2 * RETENTION_MS
@@ -94,7 +94,7 @@ async def group_expiry(recorder: TurnRecorder) -> None:
 
 @scenario("group-deletion", f"a group with {OFFSETS:,} offsets is deleted")
 async def group_deletion(recorder: TurnRecorder) -> None:
-    """By an administrator."""
+    """Deletion by an administrator."""
     _, coordinator = await _world()
     await _commit_all(coordinator)
     recorder.start_recording()
@@ -117,7 +117,7 @@ async def _many_groups() -> tuple[BrokerWorld, GroupCoordinator]:
 
 @scenario("groups-found", f"FindCoordinator of {KEYS:,} groups")
 async def groups_found(recorder: TurnRecorder) -> None:
-    """What an administrator's tool asks first of all groups."""
+    """The first request of an administrator's tool about all groups."""
     world, coordinator = await _world()
     desk = Desk(group_handlers(coordinator, world, world.clock), {})
     await desk.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]))
@@ -130,7 +130,7 @@ async def groups_found(recorder: TurnRecorder) -> None:
 
 @scenario("groups-listed", f"ListGroups and DescribeGroups of {GROUPS:,} groups")
 async def groups_listed(recorder: TurnRecorder) -> None:
-    """What monitoring asks every few seconds."""
+    """The periodic request of monitoring."""
     world, coordinator = await _many_groups()
     desk = Desk(group_handlers(coordinator, world, world.clock), {})
     await desk.ask(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=["g0"]))
@@ -145,10 +145,10 @@ async def groups_listed(recorder: TurnRecorder) -> None:
 
 @scenario("groups-deleted", f"DeleteGroups of {GROUPS:,} groups in one request")
 async def groups_deleted(recorder: TurnRecorder) -> None:
-    """By an administrator."""
+    """Deletion by an administrator."""
     world, coordinator = await _many_groups()
     desk = Desk(group_handlers(coordinator, world, world.clock), {})
-    await desk.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["nobody"]))
+    await desk.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["unknown"]))
     every = DeleteGroupsRequest([f"g{number}" for number in range(GROUPS)])
     recorder.start_recording()
     await desk.ask(ApiKey.DELETE_GROUPS, 2, every)

@@ -1,7 +1,8 @@
-"""Runs every scenario in a process of its own and fails if the longest turn of any is above the bound.
+"""Runs every scenario in a separate process and fails if its longest turn is above the bound.
 
-Run it: `make bench-turns` or `python -m tests.benchmarks.turns.main [NAME...] [--bound-ms N] [--rounds N]`. A scenario passes as soon as one of its rounds stays within the bound:
-the work of a turn is the same in every round, what a shared processor cache adds is not.
+Run it: `make bench-turns` or `python -m tests.benchmarks.turns.main [NAME...] [--bound-ms N]
+[--rounds N]`. A scenario passes if one of its rounds stays within the bound: the work of a turn is
+the same in every round, and the rest is the effect of a shared CPU cache.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ ABOVE_BOUND: Final = 3
 
 
 def run_once(scenario: Scenario, bound_ms: float) -> bool:
-    """Run the scenario in this process, print what was recorded; whether it stayed within the bound."""
+    """Run the scenario in this process and print the results; return whether it stayed within the
+    bound.
+    """
 
     recorder: list[TurnRecorder] = []
 
@@ -54,7 +57,7 @@ def run_once(scenario: Scenario, bound_ms: float) -> bool:
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the scenarios."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.turns.main")
     parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; all if none is named")
     parser.add_argument("--bound-ms", type=float, default=BOUND_MS)

@@ -41,7 +41,7 @@ PARTITIONS: Final = 360
 
 
 async def _many_segments(config: TopicConfig) -> tuple[PartitionRig, Partition]:
-    """A partition of which every batch is a segment, on streams in memory."""
+    """A partition with one batch per segment, on streams in memory."""
     rig = PartitionRig(config=config)
     partition = await rig.open()
     for number in range(SEGMENTS):
@@ -57,7 +57,7 @@ async def _many_segments(config: TopicConfig) -> tuple[PartitionRig, Partition]:
 
 @scenario("segments-open", f"open of a partition of {SEGMENTS:,} segments, then rolls and reads")
 async def segments_open(recorder: TurnRecorder) -> None:
-    """What the next leader does."""
+    """Open the partition, as the next leader does."""
     rig, _ = await _many_segments(TopicConfig(segment_bytes=1, retention_ms=-1))
     recorder.start_recording()
     partition = await rig.open()
@@ -76,7 +76,7 @@ async def segments_open(recorder: TurnRecorder) -> None:
 
 @scenario("segments-retention", f"retention of a partition of {SEGMENTS:,} segments, all of them too old")
 async def segments_retention(recorder: TurnRecorder) -> None:
-    """Housekeeping after a long pause."""
+    """Maintenance after a long pause."""
     rig, partition = await _many_segments(TopicConfig(segment_bytes=1, retention_ms=1_000_000))
     schedule = MaintenanceSchedule(rig.clock)
     keeper = PartitionMaintenance(
@@ -101,7 +101,9 @@ async def segments_retention(recorder: TurnRecorder) -> None:
 
 @asynccontextmanager
 async def _many_producers() -> AsyncIterator[tuple[StorageNode, PartitionOpener, list[Partition]]]:
-    """Partitions on a real log and a real store, each with many producers that were used since the last upload."""
+    """Partitions on a real log and a real store, each with many producers that were active since
+    the last upload.
+    """
     with tempfile.TemporaryDirectory(prefix="ponor-bench-") as directory:
         settings = small_settings(
             log_cache_bytes_max=2_048 * MIB,
@@ -160,7 +162,7 @@ async def producers_seal(recorder: TurnRecorder) -> None:
 
 @scenario("producers-open", f"open of {PARTITIONS} partitions with {PRODUCERS:,} producers each")
 async def producers_open(recorder: TurnRecorder) -> None:
-    """What a broker does that takes them over."""
+    """Open the partitions at another broker."""
     async with _many_producers() as (node, opener, partitions):
         await node.client.force_upload()
         for partition in partitions:

@@ -19,7 +19,8 @@ from tests.benchmarks.turns.scenario import scenario
 from tests.benchmarks.turns.turn_recorder import TurnRecorder
 
 STREAMS: Final = 4_096
-"""What seals a block by default. The commit in the same loop is the test's own model of a controller."""
+"""The default trigger of a seal. The commit in the same loop is the test's model of a controller.
+"""
 WAL_RECORDS: Final = 200_000
 
 
@@ -68,7 +69,7 @@ async def upload_streams(recorder: TurnRecorder) -> None:
 
 @scenario("wal-recovery", f"start after a crash with {WAL_RECORDS:,} records in the write-ahead log")
 async def wal_recovery(recorder: TurnRecorder) -> None:
-    """The number of records counts, not their bytes."""
+    """The number of records matters, not their bytes."""
     async with _node() as node:
         await _append(await _open(node, 1_000), WAL_RECORDS, KIB)
         await node.crash()

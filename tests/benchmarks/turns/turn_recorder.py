@@ -1,7 +1,9 @@
-"""Records how much processor time the turns of an event loop take.
+"""Records the CPU time of an event loop's turns.
 
-A turn is one iteration of the loop: all callbacks that were ready when it began. Its length is the CPU time of the loop's thread (`time.thread_time_ns`), so a machine that is
-busy with other processes does not lengthen it. Scenarios call `start_recording` after their set-up and `stop_recording` after the measured work.
+A turn is one iteration of the loop: all callbacks that were ready when it began. Its length is the
+CPU time of the loop's thread (`time.thread_time_ns`), so other load of the machine does not
+lengthen it. Scenarios call `start_recording` after their set-up and `stop_recording` after the
+measured work.
 """
 
 from __future__ import annotations
@@ -16,20 +18,18 @@ from dataclasses import dataclass
 from typing import Final
 
 SERVING_THRESHOLDS: Final = (500, 50, 2_000)
-"""Of the garbage collector while a controller serves (`ponor_controller.__main__`)."""
+"""Garbage collector threshold of a serving controller (`ponor_controller.__main__`)."""
 STACK_FRAMES_MAX: Final = 8
 SAMPLE_SECONDS: Final = 0.002
 
 
 @dataclass
 class Turns:
-    """What was recorded between `start_recording` and `stop_recording`.
+    """Results between `start_recording` and `stop_recording`.
 
-    Attributes:
-        count: number of turns.
-        longest_ms: CPU time of the longest turn.
-        above: number of turns above the bound.
-        stack: where the longest turn above the bound was, shortly after it passed the bound; empty if no turn did.
+    Attributes: count: number of turns. longest_ms: CPU time of the longest turn. above: number of
+    turns above the bound. stack: stack of the longest turn above the bound, shortly after it passed
+    the bound; empty if no turn did.
     """
 
     count: int = 0
@@ -55,9 +55,10 @@ class TurnRecorder(asyncio.SelectorEventLoop):
         self._sampler.start()
 
     def start_recording(self) -> None:
-        """Forget what was recorded, and record from the next turn on.
+        """Drop the results and record from the next turn on.
 
-        What the set-up made is frozen first, as services freeze what their start made: a collection of all objects would count as a turn otherwise.
+        Objects of the set-up are frozen first, as services freeze those of their start: otherwise a
+        collection of all objects would count as a turn.
         """
         gc.collect()
         gc.freeze()
@@ -67,7 +68,7 @@ class TurnRecorder(asyncio.SelectorEventLoop):
         self._began_ns = None  # the turn that calls this has done set-up work
 
     def stop_recording(self) -> Turns:
-        """Record nothing more, the present turn included."""
+        """Stop recording; the present turn does not count."""
         self._recording = False
         self._began_ns = None
         return self.turns

@@ -192,4 +192,4 @@ class ClusterWatch:
 
 def _process() -> str:
     life = INCARNATION.get()
-    return "nobody" if life is None else life.name.partition("#")[0]
+    return "no process" if life is None else life.name.partition("#")[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-ALL_MACHINES: Final = "everybody"
+ALL_MACHINES: Final = "all"
 """Target of faults that affect all machines or something that they share."""
 LEADER: Final = "leader"
 """Target: the controller that leads when the fault begins; the first controller if none leads."""
