@@ -31,9 +31,7 @@ REMEDIES: Final = {
 }
 PHRASES: Final = re.compile(rf"\b(?:{'|'.join(REMEDIES)})\b", re.IGNORECASE)
 SUFFIXES: Final = ("*.py", "*.pyx", "*.pxi", "*.proto", "*.md")
-PENDING: Final = (
-    "CHANGELOG.md",
-)
+PENDING: Final = ("CHANGELOG.md",)
 """Folders that were not edited yet. Remove an entry when its folder passes; add none."""
 
 
