@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from ponor_broker.handlers.groups.group_membership import NAMED_MEMBERS_MAX
 from ponor_broker.handlers.groups.groups import group_handlers
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
@@ -416,3 +417,20 @@ def joining_request(**fields: Any) -> JoinGroupRequest:
         protocols=[JoinGroupRequestProtocol("range", b"mine")],
         **fields,
     )
+
+
+async def test_a_request_that_names_more_members_than_a_group_may_have_is_refused_whole(wire: Wire) -> None:
+    joined = await join(wire, 9)
+    member = MemberIdentity(joined.member_id)
+    leaving = LeaveGroupRequest("g", members=[member, *[MemberIdentity("absent")] * NAMED_MEMBERS_MAX])
+    answer = await wire.send(ApiKey.LEAVE_GROUP, 5, leaving)
+    assert (answer.error_code, answer.members) == (ErrorCode.INVALID_REQUEST, [])
+    plan = [SyncGroupRequestAssignment(joined.member_id, b"all")] * (NAMED_MEMBERS_MAX + 1)
+    syncing = SyncGroupRequest(
+        "g", 1, joined.member_id, protocol_type="consumer", protocol_name="range", assignments=plan
+    )
+    answer = await wire.send(ApiKey.SYNC_GROUP, 5, syncing)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    beating = HeartbeatRequest("g", 1, joined.member_id)
+    beat = await wire.send(ApiKey.HEARTBEAT, 4, beating)
+    assert beat.error_code == ErrorCode.NONE, "the member is still there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
@@ -13,7 +14,7 @@ from ponor_kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import JoinAnswer
-from ponor_broker.groups.member import JoinProtocol
+from ponor_broker.groups.member import PROTOCOLS_MAX, JoinProtocol
 from ponor_broker.requests.api_handler import RequestContext
 
 REBALANCE_TIMEOUT_FROM: Final = 1
@@ -23,6 +24,9 @@ PROTOCOL_NAMED_FROM: Final = 5
 NULL_PROTOCOL_FROM: Final = 7
 SKIP_ASSIGNMENT_FROM: Final = 9
 LEAVE_BATCHED_FROM: Final = 3
+NAMED_MEMBERS_MAX: Final = 10_000
+"""Members that LeaveGroup and SyncGroup may name, or `group_members_max` if that is higher. A group may have more
+members than the setting allows, after it was lowered."""
 
 
 class GroupMembershipHandlers:
@@ -49,7 +53,11 @@ class GroupMembershipHandlers:
                     request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms
                 ),
                 protocol_type=request.protocol_type,
-                protocols=tuple(JoinProtocol(offer.name, offer.metadata) for offer in request.protocols),
+                # The coordinator refuses more than the bound, so further ones need no object.
+                protocols=tuple(
+                    JoinProtocol(offer.name, offer.metadata)
+                    for offer in request.protocols[: PROTOCOLS_MAX + 1]
+                ),
                 requires_known_member_id=version >= KNOWN_MEMBER_ID_FROM,
                 supports_skipping_assignment=version >= SKIP_ASSIGNMENT_FROM,
             ),
@@ -61,6 +69,8 @@ class GroupMembershipHandlers:
         is_named = request.protocol_type is not None and request.protocol_name is not None
         if context.api_version >= PROTOCOL_NAMED_FROM and not is_named:
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if self._names_too_many(request.assignments):
+            return SyncGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
         answer = await self._coordinator.sync_group(
             request.group_id,
             SyncRequest(
@@ -85,6 +95,8 @@ class GroupMembershipHandlers:
     async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
         """LeaveGroup: one member; from version 3 on many, with a result each."""
         is_batched = context.api_version >= LEAVE_BATCHED_FROM
+        if self._names_too_many(request.members):
+            return LeaveGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
         if is_batched:
             leaving = tuple(MemberClaim(m.member_id, m.group_instance_id) for m in request.members)
         else:
@@ -98,6 +110,10 @@ class GroupMembershipHandlers:
             MemberResponse(claim.member_id, claim.instance_id, error) for claim, error in answer.results
         ]
         return LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
+
+    def _names_too_many(self, members: Sequence[object]) -> bool:
+        """Return whether a request of 4 MiB names so many members that the loop would stop for seconds."""
+        return len(members) > max(self._coordinator.settings.group_members_max, NAMED_MEMBERS_MAX)
 
 
 def _join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
