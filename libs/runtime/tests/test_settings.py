@@ -12,16 +12,14 @@ from ponor_runtime.settings import SettingError, describe, load, setting
 
 @dataclass(frozen=True)
 class CacheSettings:
-    cache_bytes_max: int = setting(
-        1 << 20, minimum=1024, maximum=1 << 40, unit="bytes", doc="How much is kept"
-    )
+    cache_bytes_max: int = setting(1 << 20, within=(1024, 1 << 40), doc="How much is kept")
     mode: str = setting("warm", choices=("warm", "cold"))
 
 
 @dataclass(frozen=True)
 class ServiceSettings:
     port: int = field(default=9092, metadata={"min": 0, "max": 65535})
-    ratio: float = setting(0.5, minimum=0.0, maximum=1.0)
+    ratio: float = setting(0.5, within=(0.0, 1.0))
     verify: bool = True
     name: str = "x"
     cache: CacheSettings = field(default_factory=CacheSettings)

@@ -1,10 +1,9 @@
 """Settings: frozen dataclasses, parsed from text and checked against declared bounds.
 
 Values come from `--set NAME=VALUE` or a configuration file. Each service and library declares its settings in
-its own dataclass. A field declares bounds and meaning with `setting(default, minimum=.., maximum=.., unit=..,
-doc=..)` (the unit is omitted if the name contains it: bytes, ms, percent) or with the same keys in `field(metadata={"min", "max", "unit", "doc", "choices"})`. The fields of a
-nested settings dataclass are read from the same flat names, so that a service can hold the settings of its
-libraries.
+its own dataclass, with `setting(default, within=(.., ..), unit=.., doc=..)`; the unit is omitted if the name
+contains it (bytes, ms, percent). The fields of a nested settings dataclass are read from the same flat names,
+so that a service can hold the settings of its libraries.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ class SettingRow:
 def setting(
     default: Any,
     *,
-    minimum: float | None = None,
-    maximum: float | None = None,
+    within: tuple[float, float | None] | None = None,
     unit: str = "",
     doc: str = "",
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """Declare a dataclass field with bounds.
+    """Declare a dataclass field whose value lies within the bounds, both inclusive.
 
     Typed `Any`, like `dataclasses.field`, so that any field type accepts it.
     """
-    metadata = {"min": minimum, "max": maximum, "unit": unit, "doc": doc, "choices": choices}
+    low, high = within or (None, None)
+    metadata = {"min": low, "max": high, "unit": unit, "doc": doc, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -93,16 +92,17 @@ def describe(cls: type[Any]) -> list[SettingRow]:
             default=field.default,
             minimum=field.metadata.get("min"),
             maximum=field.metadata.get("max"),
-            unit=field.metadata.get("unit") or _unit_of(name),
+            unit=_unit_of(name, field),
             doc=field.metadata.get("doc", ""),
         )
         for name, kind, field in _fields_of(cls)
     ]
 
 
-def _unit_of(name: str) -> str:
-    """Return the unit that the name contains; empty for a plain number."""
-    return next((unit for part, unit in _UNITS_IN_NAMES.items() if f"_{part}_" in f"{name}_"), "")
+def _unit_of(name: str, field: dataclasses.Field[Any]) -> str:
+    """Return the declared unit, or the one that the name contains; empty for a plain number."""
+    named = (unit for part, unit in _UNITS_IN_NAMES.items() if f"_{part}_" in f"{name}_")
+    return field.metadata.get("unit") or next(named, "")
 
 
 def describe_values(settings: object) -> list[tuple[SettingRow, object]]:
@@ -149,7 +149,7 @@ def _build(cls: type[_T], read: Mapping[str, object]) -> _T:
 def _read(name: str, kind: type[Any], field: dataclasses.Field[Any], value: object) -> object:
     read = _parse(name, kind, value)
     minimum, maximum = field.metadata.get("min"), field.metadata.get("max")
-    unit = field.metadata.get("unit", "")
+    unit = _unit_of(name, field)
     if (minimum is not None and read < minimum) or (maximum is not None and read > maximum):
         low = "" if minimum is None else f"at least {minimum}"
         high = "" if maximum is None else f"at most {maximum}"

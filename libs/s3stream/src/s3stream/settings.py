@@ -6,7 +6,7 @@ which reads bounds, unit and documentation from the fields' metadata.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from ponor_runtime.disk import SECTOR_BYTES
@@ -42,12 +42,6 @@ _CACHE_PARTS_PER_UPLOAD: Final = 3
 """One part fills, one is being uploaded, one serves readers."""
 
 
-def _setting(default: int, low: int, high: int, unit: str, doc: str) -> int:
-    """Declare a field with the metadata that the settings parser reads."""
-    chosen: int = field(default=default, metadata={"min": low, "max": high, "unit": unit, "doc": doc})
-    return chosen
-
-
 @dataclass(frozen=True, slots=True)
 class PacingBounds:
     """Bounds of the object WAL's puts.
@@ -69,171 +63,140 @@ class PacingBounds:
 class StorageSettings:
     """Limits of memory, disk and time for the storage of one node."""
 
-    log_cache_bytes_max: int = _setting(
+    log_cache_bytes_max: int = setting(
         512 * MIB,
-        8 * MIB,
-        1024 * GIB,
-        "bytes",
-        "Memory for appended records, both before and after their upload.",
+        within=(8 * MIB, 1024 * GIB),
+        doc="Memory for appended records, both before and after their upload.",
     )
-    append_waiting_bytes_max: int = _setting(
+    append_waiting_bytes_max: int = setting(
         32 * MIB,
-        1 * MIB,
-        64 * GIB,
-        "bytes",
-        "Part of the log cache reserved for appends that wait because the rest is full.",
+        within=(1 * MIB, 64 * GIB),
+        doc="Part of the log cache reserved for appends that wait because the rest is full.",
     )
-    block_cache_bytes_max: int = _setting(
-        256 * MIB, 1 * MIB, 1024 * GIB, "bytes", "Memory for data blocks read from objects."
+    block_cache_bytes_max: int = setting(
+        256 * MIB, within=(1 * MIB, 1024 * GIB), doc="Memory for data blocks read from objects."
     )
-    index_cache_bytes_max: int = _setting(
+    index_cache_bytes_max: int = setting(
         32 * MIB,
-        64 * KIB,
-        64 * GIB,
-        "bytes",
-        "Memory for indexes read from objects, in addition to the block cache.",
+        within=(64 * KIB, 64 * GIB),
+        doc="Memory for indexes read from objects, in addition to the block cache.",
     )
-    read_ahead_blocks_max: int = _setting(
+    read_ahead_blocks_max: int = setting(
         8,
-        0,
-        256,
-        "blocks",
-        "Blocks (512 KiB) read ahead for one sequential reader; 0: none. All readers together "
+        within=(0, 256),
+        unit="blocks",
+        doc="Blocks (512 KiB) read ahead for one sequential reader; 0: none. All readers together "
         "use at most half of the block cache.",
     )
-    upload_size_bytes_max: int = _setting(
+    upload_size_bytes_max: int = setting(
         0,
-        0,
-        64 * GIB,
-        "bytes",
-        "Appended bytes that start an upload; 0: a third of the log cache, at most 500 MiB.",
+        within=(0, 64 * GIB),
+        doc="Appended bytes that start an upload; 0: a third of the log cache, at most 500 MiB.",
     )
-    upload_interval_ms: int = _setting(
+    upload_interval_ms: int = setting(
         60_000,
-        100,
-        86_400_000,
-        "ms",
-        "Longest time between the append of a record and the start of its upload.",
+        within=(100, 86_400_000),
+        doc="Longest time between the append of a record and the start of its upload.",
     )
-    split_size_bytes: int = _setting(
+    split_size_bytes: int = setting(
         8 * MIB,
-        64 * KIB,
-        1 * GIB,
-        "bytes",
-        "An upload writes a separate stream object for each stream with at least this much data.",
+        within=(64 * KIB, 1 * GIB),
+        doc="An upload writes a separate stream object for each stream with at least this much data.",
     )
-    object_block_bytes_max: int = _setting(
-        512 * KIB, 4 * KIB, 16 * MIB, "bytes", "Target size of a data block in an object."
+    object_block_bytes_max: int = setting(
+        512 * KIB, within=(4 * KIB, 16 * MIB), doc="Target size of a data block in an object."
     )
-    small_rest_bytes_max: int = _setting(
+    small_rest_bytes_max: int = setting(
         1 * MIB,
-        0,
-        64 * MIB,
-        "bytes",
-        "If an upload leaves at most this much data outside stream objects, the data waits "
+        within=(0, 64 * MIB),
+        doc="If an upload leaves at most this much data outside stream objects, the data waits "
         "for the next upload.",
     )
-    cache_pressure_percent: int = _setting(
+    cache_pressure_percent: int = setting(
         80,
-        10,
-        95,
-        "%",
-        "Share of the log cache that may wait for upload. Above it, an upload starts immediately.",
+        within=(10, 95),
+        doc="Share of the log cache that may wait for upload. Above it, an upload starts immediately.",
     )
-    block_streams_max: int = _setting(
-        4_096, 16, 16_384, "streams", "Streams in a log block that start an upload."
+    block_streams_max: int = setting(
+        4_096, within=(16, 16_384), unit="streams", doc="Streams in a log block that start an upload."
     )
-    commit_ranges_max: int = _setting(
+    commit_ranges_max: int = setting(
         1_000,
-        16,
-        COMMIT_RANGES_MAX,
-        "ranges",
-        "Ranges in one commit of an upload. A larger upload makes several commits.",
+        within=(16, COMMIT_RANGES_MAX),
+        unit="ranges",
+        doc="Ranges in one commit of an upload. A larger upload makes several commits.",
     )
-    set_object_streams_max: int = _setting(
+    set_object_streams_max: int = setting(
         1_000,
-        16,
-        1_000,
-        "streams",
-        "Streams in one stream set object. An upload with more streams writes several objects "
+        within=(16, 1_000),
+        unit="streams",
+        doc="Streams in one stream set object. An upload with more streams writes several objects "
         "and commits each separately.",
     )
-    uploads_in_flight_max: int = _setting(
-        3, 1, 64, "uploads", "Log blocks that are uploaded at the same time."
+    uploads_in_flight_max: int = setting(
+        3, within=(1, 64), unit="uploads", doc="Log blocks that are uploaded at the same time."
     )
-    puts_in_flight_max: int = _setting(8, 1, 256, "puts", "Objects that are put at the same time.")
-    upload_retry_ms_max: int = _setting(
-        10_000, 10, 600_000, "ms", "Longest pause before a failed put is retried."
+    puts_in_flight_max: int = setting(
+        8, within=(1, 256), unit="puts", doc="Objects that are put at the same time."
     )
-    force_linger_ms: int = _setting(
+    upload_retry_ms_max: int = setting(
+        10_000, within=(10, 600_000), doc="Longest pause before a failed put is retried."
+    )
+    force_linger_ms: int = setting(
         20,
-        0,
-        10_000,
-        "ms",
-        "How long a forced upload (for example, when streams close) waits for others to join it.",
+        within=(0, 10_000),
+        doc="How long a forced upload (for example, when streams close) waits for others to join it.",
     )
-    prepared_ttl_ms: int = _setting(
+    prepared_ttl_ms: int = setting(
         3_600_000,
-        1_000,
-        86_400_000,
-        "ms",
-        "Time after which a prepared object id expires. It must exceed the longest upload.",
+        within=(1_000, 86_400_000),
+        doc="Time after which a prepared object id expires. It must exceed the longest upload.",
     )
-    wal_bytes_max: int = _setting(
-        2 * GIB, 16 * MIB, 1024 * GIB, "bytes", "Size of the write-ahead log above its trim point."
+    wal_bytes_max: int = setting(
+        2 * GIB, within=(16 * MIB, 1024 * GIB), doc="Size of the write-ahead log above its trim point."
     )
-    wal_queue_bytes_max: int = _setting(
-        64 * MIB, 1 * MIB, 16 * GIB, "bytes", "Bytes queued or being written to the write-ahead log."
+    wal_queue_bytes_max: int = setting(
+        64 * MIB, within=(1 * MIB, 16 * GIB), doc="Bytes queued or being written to the write-ahead log."
     )
-    wal_slot_bytes_max: int = _setting(
+    wal_slot_bytes_max: int = setting(
         8 * MIB,
-        64 * KIB,
-        SLOT_RECORD_BYTES_MAX,
-        "bytes",
-        "Object WAL: largest slot with several records. A larger record gets its own slot.",
+        within=(64 * KIB, SLOT_RECORD_BYTES_MAX),
+        doc="Object WAL: largest slot with several records. A larger record gets its own slot.",
     )
-    wal_slot_bytes_wanted: int = _setting(
+    wal_slot_bytes_wanted: int = setting(
         1 * MIB,
-        4 * KIB,
-        SLOT_RECORD_BYTES_MAX,
-        "bytes",
-        "Object WAL: a slot of this size is put without waiting for more records, if "
+        within=(4 * KIB, SLOT_RECORD_BYTES_MAX),
+        doc="Object WAL: a slot of this size is put without waiting for more records, if "
         "wal_requests_per_s_max allows it.",
     )
     wal_requests_per_s_max: float = setting(
         50.0,
-        minimum=0.2,
-        maximum=10_000.0,
+        within=(0.2, 10_000.0),
         unit="1/s",
         doc="Object WAL: budget of puts per second. Short bursts and full slots may exceed it. A "
         "lower value costs less and delays acknowledgements: on average an append waits half "
         "of the interval between two puts, plus the put. At $5 per million puts, 50/s cost "
         "$650 a month and 4/s cost $52; an idle log costs nothing.",
     )
-    wal_window_ms: int = _setting(
+    wal_window_ms: int = setting(
         0,
-        0,
-        10_000,
-        "ms",
-        "Object WAL: fixed delay between the first append to a slot and its put; a full slot "
+        within=(0, 10_000),
+        doc="Object WAL: fixed delay between the first append to a slot and its put; a full slot "
         "is put earlier. 0: adaptive, within wal_requests_per_s_max.",
     )
-    wal_puts_in_flight_max: int = _setting(
-        24, 1, 1_024, "puts", "Object WAL: slots that are put at the same time."
+    wal_puts_in_flight_max: int = setting(
+        24, within=(1, 1_024), unit="puts", doc="Object WAL: slots that are put at the same time."
     )
-    wal_hedge_ms: int = _setting(
+    wal_hedge_ms: int = setting(
         500,
-        10,
-        600_000,
-        "ms",
-        "Object WAL: a put is repeated when it has no answer after this time and after four "
+        within=(10, 600_000),
+        doc="Object WAL: a put is repeated when it has no answer after this time and after four "
         "times the usual latency. This may exceed the budget and applies to at most one put "
         "in twenty.",
     )
     wal_hedge_share: float = setting(
         0.1,
-        minimum=0.0,
-        maximum=1.0,
+        within=(0.0, 1.0),
         unit="puts/put",
         doc="Object WAL: share of puts that may be hedged, that is repeated when they take longer "
         "than 40 ms and 2.25 times the median. Hedged puts use only budget that would "
@@ -246,43 +209,41 @@ class StorageSettings:
         "key, if the start-up probe confirmed that it does. Otherwise, and with 'always', the "
         "broker asks the controller before each acknowledgement whether it was replaced.",
     )
-    wal_recovery_bytes_max: int = _setting(
+    wal_recovery_bytes_max: int = setting(
         32 * MIB,
-        1 * MIB,
-        64 * GIB,
-        "bytes",
-        "Object WAL: bytes above the trim point that force an upload. A recovery must read "
+        within=(1 * MIB, 64 * GIB),
+        doc="Object WAL: bytes above the trim point that force an upload. A recovery must read "
         "and upload them, which is most of a failover's duration.",
     )
-    wal_recovery_slots_max: int = _setting(
+    wal_recovery_slots_max: int = setting(
         512,
-        8,
-        65_536,
-        "slots",
-        "Object WAL: slots above the trim point that force an upload. A recovery reads each with one GET.",
+        within=(8, 65_536),
+        unit="slots",
+        doc="Object WAL: slots above the trim point that force an upload. A recovery reads each with one GET.",
     )
     store_put_usd_per_million: float = setting(
         5.0,
-        minimum=0.0,
-        maximum=1_000.0,
+        within=(0.0, 1_000.0),
         unit="USD",
         doc="List price of a million PUT, POST and LIST requests, for the cost metrics.",
     )
     store_get_usd_per_million: float = setting(
         0.4,
-        minimum=0.0,
-        maximum=1_000.0,
+        within=(0.0, 1_000.0),
         unit="USD",
         doc="List price of a million GET and HEAD requests, for the cost metrics.",
     )
-    recovery_reads_in_flight_max: int = _setting(
-        64, 1, 1_024, "reads", "Slots of an object WAL that a recovery reads at the same time."
+    recovery_reads_in_flight_max: int = setting(
+        64,
+        within=(1, 1_024),
+        unit="reads",
+        doc="Slots of an object WAL that a recovery reads at the same time.",
     )
-    recovery_chunk_bytes_max: int = _setting(
-        128 * MIB, 1 * MIB, 64 * GIB, "bytes", "Bytes that a recovery uploads at once."
+    recovery_chunk_bytes_max: int = setting(
+        128 * MIB, within=(1 * MIB, 64 * GIB), doc="Bytes that a recovery uploads at once."
     )
-    fetch_timeout_ms: int = _setting(
-        30_000, 10, 600_000, "ms", "Longest read from objects, unless the caller sets a deadline."
+    fetch_timeout_ms: int = setting(
+        30_000, within=(10, 600_000), doc="Longest read from objects, unless the caller sets a deadline."
     )
 
     @property

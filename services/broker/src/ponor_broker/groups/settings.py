@@ -13,120 +13,102 @@ class GroupSettings:
 
     offsets_topic_partitions: int = setting(
         50,
-        minimum=1,
-        maximum=10_000,
+        within=(1, 10_000),
         doc="Kafka's offsets.topic.num.partitions. It has no effect after __consumer_offsets was created.",
     )
     group_initial_rebalance_delay_ms: int = setting(
         3_000,
-        minimum=0,
-        maximum=600_000,
+        within=(0, 600_000),
         doc="Kafka's group.initial.rebalance.delay.ms: how long the first rebalance of an empty "
         "group waits for more members.",
     )
     group_min_session_timeout_ms: int = setting(
         6_000,
-        minimum=1,
-        maximum=1_800_000,
+        within=(1, 1_800_000),
         doc="Kafka's group.min.session.timeout.ms: shortest session timeout that a member may request.",
     )
     group_max_session_timeout_ms: int = setting(
         1_800_000,
-        minimum=1,
-        maximum=2_147_483_647,
+        within=(1, 2_147_483_647),
         doc="Kafka's group.max.session.timeout.ms: longest session timeout that a member may request.",
     )
     group_new_member_join_timeout_ms: int = setting(
         300_000,
-        minimum=1,
-        maximum=1_800_000,
+        within=(1, 1_800_000),
         doc="How long a new member may wait in its first join. Kafka's fixed value is 5 minutes.",
     )
     group_members_max: int = setting(
         10_000,
-        minimum=1,
-        maximum=1_000_000,
+        within=(1, 1_000_000),
         doc="Kafka's group.max.size: members of one group, including those that have an id and "
         "have not joined yet.",
     )
     groups_max: int = setting(
         100_000,
-        minimum=1,
-        maximum=10_000_000,
+        within=(1, 10_000_000),
         doc="Groups that this broker coordinates. Further groups get COORDINATOR_NOT_AVAILABLE.",
     )
     groups_memory_bytes_max: int = setting(
         512 << 20,
-        minimum=1 << 16,
-        maximum=1 << 40,
+        within=(1 << 16, 1 << 40),
         doc="Memory for the groups, members and committed offsets of this broker. Above it, new "
         "ones get COORDINATOR_NOT_AVAILABLE; existing ones continue.",
     )
     coordinator_batch_bytes_max: int = setting(
         16 << 20,
-        minimum=1 << 10,
-        maximum=64 << 20,
+        within=(1 << 10, 64 << 20),
         doc="Largest write of the group coordinator: a group with the subscriptions and "
         "assignments of all members, or the offsets of one commit.",
     )
     offset_metadata_bytes_max: int = setting(
         4_096,
-        minimum=0,
-        maximum=32_767,
+        within=(0, 32_767),
         doc="Kafka's offset.metadata.max.bytes: longest text stored with a committed offset, in "
         "UTF-16 code units as in Kafka.",
     )
     offsets_load_bytes_max: int = setting(
         5 << 20,
-        minimum=1 << 10,
-        maximum=64 << 20,
+        within=(1 << 10, 64 << 20),
         doc="Kafka's offsets.load.buffer.size: bytes read at a time while a partition of "
         "__consumer_offsets is loaded.",
     )
     offsets_rewrite_log_bytes_min: int = setting(
         256 << 10,
-        minimum=1 << 10,
-        maximum=1 << 40,
+        within=(1 << 10, 1 << 40),
         doc="A partition of __consumer_offsets is rewritten only when its log is at least this long.",
     )
     offsets_rewrite_ratio: int = setting(
         4,
-        minimum=2,
-        maximum=1_000,
+        within=(2, 1_000),
         doc="A partition of __consumer_offsets is rewritten when its log is this many times as "
         "long as the result of the last rewrite.",
     )
     offsets_retention_ms: int = setting(
         604_800_000,
-        minimum=1,
-        maximum=1 << 62,
+        within=(1, 1 << 62),
         doc="Kafka's offsets.retention.minutes: how long offsets are kept after no group member uses them.",
     )
     offsets_retention_check_interval_ms: int = setting(
         600_000,
-        minimum=1,
-        maximum=86_400_000,
+        within=(1, 86_400_000),
         doc="Kafka's offsets.retention.check.interval.ms: interval of the search for expired offsets.",
     )
     coordinator_writes_in_flight_max: int = setting(
         10_000,
-        minimum=1,
-        maximum=1_000_000,
+        within=(1, 1_000_000),
         doc="Record batches of one partition of __consumer_offsets that are not durable yet. "
         "Further commits get COORDINATOR_NOT_AVAILABLE.",
     )
     coordinator_wait_ms_max: int = setting(
         2_000,
-        minimum=0,
-        maximum=60_000,
+        within=(0, 60_000),
         doc="How long a request waits until the partition of __consumer_offsets for its group is "
         "created, opened and loaded. After it, the client gets COORDINATOR_NOT_AVAILABLE or "
         "COORDINATOR_LOAD_IN_PROGRESS. 0: no wait.",
     )
     coordinator_write_timeout_ms: int = setting(
         5_000,
-        minimum=1,
-        maximum=300_000,
+        within=(1, 300_000),
         doc="Kafka's offsets.commit.timeout.ms: longest wait for a commit to become durable. "
         "After it, the client gets COORDINATOR_NOT_AVAILABLE, and the commit may still "
         "succeed.",

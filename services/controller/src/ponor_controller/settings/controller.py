@@ -21,19 +21,15 @@ class SnapshotLeaseSettings:
 
     snapshot_lease_age_ms_max: int = setting(
         86_400_000,
-        minimum=1,
-        maximum=7 * 86_400_000,
-        unit="ms",
+        within=(1, 7 * 86_400_000),
         doc="Age at which a snapshot's lease ends, however often it is renewed.",
     )
     snapshot_leases_max: int = setting(
-        1_000, minimum=1, maximum=100_000, unit="leases", doc="Snapshot leases that exist at the same time."
+        1_000, within=(1, 100_000), unit="leases", doc="Snapshot leases that exist at the same time."
     )
     snapshot_pinned_bytes_max: int = setting(
         1024 * GIB,
-        minimum=0,
-        maximum=1024 * 1024 * GIB,
-        unit="bytes",
+        within=(0, 1024 * 1024 * GIB),
         doc="Destroyed objects that leases may keep in the store; above this the oldest lease is broken.",
     )
 
@@ -49,149 +45,110 @@ class ControllerSettings:
     # Objects
     destroy_delay_ms: int = setting(
         600_000,
-        minimum=0,
-        maximum=7 * 86_400_000,
-        unit="ms",
+        within=(0, 7 * 86_400_000),
         doc="Time between the destruction of an object (or the expiry of its prepared id) and its "
         "deletion from the store. Keep it above twice the longest read timeout and above the "
         "longest put.",
     )
     prepared_ttl_ms_max: int = setting(
-        86_400_000,
-        minimum=1,
-        maximum=7 * 86_400_000,
-        unit="ms",
-        doc="Longest time before prepared object ids expire.",
+        86_400_000, within=(1, 7 * 86_400_000), doc="Longest time before prepared object ids expire."
     )
     prepared_count_max: int = setting(
         1_000,
-        minimum=1,
-        maximum=1_000,
+        within=(1, 1_000),
         unit="objects",
         doc="Object ids that one operation may reserve. Brokers reserve at most 500 at once.",
     )
     claim_ttl_ms_max: int = setting(
-        600_000, minimum=1, maximum=86_400_000, unit="ms", doc="Longest claim of a garbage collector."
+        600_000, within=(1, 86_400_000), doc="Longest claim of a garbage collector."
     )
     claim_count_max: int = setting(
-        1_000, minimum=1, maximum=10_000, unit="objects", doc="Objects in one claim or confirmation."
+        1_000, within=(1, 10_000), unit="objects", doc="Objects in one claim or confirmation."
     )
 
     # Streams, keys, topics
     streams_per_operation_max: int = setting(
         1_000,
-        minimum=1,
-        maximum=10_000,
+        within=(1, 10_000),
         unit="streams",
         doc="Streams that one operation may create, open, close or delete.",
     )
     upload_ranges_max: int = setting(
         2_000,
-        minimum=1,
-        maximum=2_000,
+        within=(1, 2_000),
         unit="ranges",
         doc="Stream ranges in one commit of an upload or a compaction, including those of stream objects.",
     )
     commit_objects_max: int = setting(
         250,
-        minimum=1,
-        maximum=250,
+        within=(1, 250),
         unit="objects",
         doc="Stream objects in one commit of an upload or a compaction. Do not lower it: brokers "
         "and compactors send up to 250.",
     )
-    key_bytes_max: int = setting(1_024, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest key.")
-    value_bytes_max: int = setting(
-        4_096, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest value of a key."
-    )
+    key_bytes_max: int = setting(1_024, within=(1, 64 * KIB), doc="Longest key.")
+    value_bytes_max: int = setting(4_096, within=(1, 64 * KIB), doc="Longest value of a key.")
     keys_per_operation_max: int = setting(
-        1_000, minimum=1, maximum=10_000, unit="keys", doc="Keys in one put operation."
+        1_000, within=(1, 10_000), unit="keys", doc="Keys in one put operation."
     )
     default_partitions: int = setting(
         1,
-        minimum=1,
-        maximum=1_000,
+        within=(1, 1_000),
         unit="partitions",
         doc="Partitions of a topic that is created with -1 partitions.",
     )
     partitions_per_topic_max: int = setting(
         1_000,
-        minimum=1,
-        maximum=1_000,
+        within=(1, 1_000),
         unit="partitions",
         doc="Partitions of one topic. They are created and deleted in one turn of the event loop.",
     )
     partitions_max: int = setting(
-        50_000,
-        minimum=1,
-        maximum=60_000,
-        unit="partitions",
-        doc="Partitions in the cluster.",
+        50_000, within=(1, 60_000), unit="partitions", doc="Partitions in the cluster."
     )
     producer_ids_max: int = setting(
-        10_000, minimum=1, maximum=1_000_000, unit="ids", doc="Producer ids in one block."
+        10_000, within=(1, 1_000_000), unit="ids", doc="Producer ids in one block."
     )
 
     # Sessions
     session_timeout_ms: int = setting(
-        9_000,
-        minimum=100,
-        maximum=600_000,
-        unit="ms",
-        doc="A node that has been silent for this time is suspected.",
+        9_000, within=(100, 600_000), doc="A node that has been silent for this time is suspected."
     )
     session_reset_grace_ms: int = setting(
         300,
-        minimum=1,
-        maximum=600_000,
-        unit="ms",
+        within=(1, 600_000),
         doc="A node whose session broke is suspected if it does not reconnect within this time "
         "(at most session_timeout_ms). Reconnecting takes 25 to 50 ms plus five round trips: "
         "raise this if the latency between controllers and brokers exceeds 20 ms.",
     )
     leader_wait_ms: int = setting(
         1_000,
-        minimum=0,
-        maximum=60_000,
-        unit="ms",
+        within=(0, 60_000),
         doc="How long a controller without a known leader delays its answer to a connecting node.",
     )
-    sessions_max: int = setting(4_096, minimum=1, maximum=100_000, unit="sessions", doc="Open sessions.")
+    sessions_max: int = setting(4_096, within=(1, 100_000), unit="sessions", doc="Open sessions.")
     session_operations_max: int = setting(
-        1_024,
-        minimum=1,
-        maximum=65_536,
-        unit="operations",
-        doc="Operations of one session without an answer.",
+        1_024, within=(1, 65_536), unit="operations", doc="Operations of one session without an answer."
     )
     session_bytes_max: int = setting(
-        MIB,
-        minimum=KIB,
-        maximum=64 * MIB,
-        unit="bytes",
-        doc="Bytes of one session's operations without an answer.",
+        MIB, within=(KIB, 64 * MIB), doc="Bytes of one session's operations without an answer."
     )
 
     # Moves of partitions
     reelection_timeout_ms: int = setting(
         15_000,
-        minimum=100,
-        maximum=3_600_000,
-        unit="ms",
+        within=(100, 3_600_000),
         doc="Time after which the controller elects the target of a move whose source closed its streams but did not request the election. After twice this time, a source with open streams is fenced.",
     )
     drain_moves_in_flight_max: int = setting(
         128,
-        minimum=1,
-        maximum=10_000,
+        within=(1, 10_000),
         unit="moves",
         doc="Moves in progress from one draining broker. Each further wave of this many moves from one source adds a reelection_timeout_ms.",
     )
     drain_retry_ms: int = setting(
         1_000,
-        minimum=1,
-        maximum=600_000,
-        unit="ms",
+        within=(1, 600_000),
         doc="Pause before a partition of a draining broker moves again after a cancelled move.",
     )
 
@@ -202,120 +159,81 @@ class ControllerSettings:
     # Agreement between controllers
     election_timeout_ms: int = setting(
         1_000,
-        minimum=200,
-        maximum=60_000,
-        unit="ms",
+        within=(200, 60_000),
         doc="A controller starts an election after the leader was silent for a random time "
         "between this and twice this.",
     )
     heartbeat_interval_ms: int = setting(
         100,
-        minimum=50,
-        maximum=10_000,
-        unit="ms",
+        within=(50, 10_000),
         doc="Interval of a leader's heartbeats; keep it below a quarter of election_timeout_ms.",
     )
 
     # Proposals and log
     batch_bytes_max: int = setting(
-        3 * MIB,
-        minimum=64 * KIB,
-        maximum=3 * MIB,
-        unit="bytes",
-        doc="Largest record batch; it must fit into one frame.",
+        3 * MIB, within=(64 * KIB, 3 * MIB), doc="Largest record batch; it must fit into one frame."
     )
     proposals_max: int = setting(
-        4_096, minimum=1, maximum=65_536, unit="batches", doc="Proposed batches that are not committed yet."
+        4_096, within=(1, 65_536), unit="batches", doc="Proposed batches that are not committed yet."
     )
     proposals_bytes_max: int = setting(
-        16 * MIB,
-        minimum=4 * MIB,
-        maximum=256 * MIB,
-        unit="bytes",
-        doc="Bytes of proposed batches that are not committed yet.",
+        16 * MIB, within=(4 * MIB, 256 * MIB), doc="Bytes of proposed batches that are not committed yet."
     )
     log_segment_bytes: int = setting(
-        16 * MIB,
-        minimum=4 * MIB,
-        maximum=1024 * MIB,
-        unit="bytes",
-        doc="Size of one segment of the record log.",
+        16 * MIB, within=(4 * MIB, 1024 * MIB), doc="Size of one segment of the record log."
     )
     log_trailing_batches: int = setting(
         20_000,
-        minimum=0,
-        maximum=1_000_000,
+        within=(0, 1_000_000),
         unit="batches",
         doc="Batches kept before a snapshot, on disk and in memory, so that a controller that was "
         "briefly absent needs no snapshot.",
     )
     log_trailing_bytes_max: int = setting(
         16 * MIB,
-        minimum=4 * KIB,
-        maximum=1024 * MIB,
-        unit="bytes",
+        within=(4 * KIB, 1024 * MIB),
         doc="The same limit in bytes; the first limit reached applies.",
     )
     snapshot_batches: int = setting(
         100_000,
-        minimum=1,
-        maximum=10_000_000,
+        within=(1, 10_000_000),
         unit="batches",
         doc="Batches between two snapshots of the image. Memory holds up to twice as many, each with about 200 bytes in addition to its data.",
     )
     snapshot_bytes: int = setting(
         64 * MIB,
-        minimum=4 * KIB,
-        maximum=4_096 * MIB,
-        unit="bytes",
+        within=(4 * KIB, 4_096 * MIB),
         doc="Log bytes between two snapshots of the image. Memory holds up to twice as many.",
     )
 
     # Subscriptions
-    subscribers_max: int = setting(
-        4_096, minimum=1, maximum=100_000, unit="subscribers", doc="Open subscriptions."
-    )
+    subscribers_max: int = setting(4_096, within=(1, 100_000), unit="subscribers", doc="Open subscriptions.")
     retained_bytes_max: int = setting(
         32 * MIB,
-        minimum=4 * MIB,
-        maximum=1024 * MIB,
-        unit="bytes",
+        within=(4 * MIB, 1024 * MIB),
         doc="Committed batches kept in memory for subscribers; a subscriber that falls behind further is disconnected.",
     )
     retained_batches_max: int = setting(
-        200_000,
-        minimum=1,
-        maximum=10_000_000,
-        unit="batches",
-        doc="The same limit as a number of batches.",
+        200_000, within=(1, 10_000_000), unit="batches", doc="The same limit as a number of batches."
     )
     progress_interval_ms: int = setting(
-        500,
-        minimum=10,
-        maximum=60_000,
-        unit="ms",
-        doc="Interval at which an idle subscription receives the commit index.",
+        500, within=(10, 60_000), doc="Interval at which an idle subscription receives the commit index."
     )
     subscriber_window_bytes: int = setting(
         16 * MIB,
-        minimum=4 * MIB,
-        maximum=1024 * MIB,
-        unit="bytes",
+        within=(4 * MIB, 1024 * MIB),
         doc="Bytes sent to one subscriber that it has not acknowledged.",
     )
     subscription_frames_per_second_max: int = setting(
         2_000,
-        minimum=20,
-        maximum=1_000_000,
+        within=(20, 1_000_000),
         unit="frames",
         doc="Frames per second to all subscribers together. With many subscribers, a batch waits "
         "up to 50 ms so that several share a frame.",
     )
     resume_wait_ms_max: int = setting(
         2_000,
-        minimum=0,
-        maximum=60_000,
-        unit="ms",
+        within=(0, 60_000),
         doc="How long a controller lets a subscriber with a newer index wait before it redirects "
         "the subscriber.",
     )
