@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from ponor_gc.abandoned_uploads import AbandonedUploads
 from ponor_gc.deletion_pace import DeletionPace
 from ponor_gc.deletion_right import DeletionRight
-from ponor_gc.image_reading import ReadImage
 from ponor_gc.reconciliation import Reconciliation
 from ponor_gc.rounds import Rounds
 from ponor_gc.settings import GcSettings
+from ponor_metadata.client.image_reading import ReadImage
 from ponor_metadata.client.store_marker import PREFIX, ClusterMarker
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns import counters

@@ -7,10 +7,10 @@ import os
 import socket
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 import typer
-from ponor_broker.dead_node import RescueReport, UnclosedEnd, rescue
+from ponor_broker.dead_node import RescueReport, rescue
 from ponor_journal.errors import JournalIdentityError
 from ponor_metadata.client.errors import (
     MetadataLagError,
@@ -20,13 +20,8 @@ from ponor_metadata.client.errors import (
 )
 from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow, WalKind
 from ponor_rpc.errors import OperationError
-from ponor_rpc.grpc_network import GrpcNetwork
-from ponor_runtime.object_store import ObjectStore, ObjectStoreError
-from ponor_runtime.runtime import Runtime
+from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.settings import SettingError, load
-from ponor_runtime.system import SystemClock, SystemRandomness
-from ponor_runtime.system_disk import SystemDisk
-from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import S3StreamError
 from s3stream.settings import StorageSettings
 from s3stream.stores.open_store import open_object_store
@@ -35,6 +30,7 @@ from ponor_cli.clients.cluster_address import ClusterAddress, find_cluster
 from ponor_cli.clients.image_reader import read_image
 from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
 from ponor_cli.errors import CommandError
+from ponor_cli.local.command_runtime import command_runtime
 from ponor_cli.output import OutputFormat, print_rows, print_value
 
 CONNECT_S_MAX: Final = 2.0
@@ -174,47 +170,26 @@ async def _rescue(
     accept_loss: bool,
     ms_max: int,
 ) -> RescueReport:
-    disk, network = SystemDisk(), GrpcNetwork()
-    runtime = Runtime(SystemClock(), SystemRandomness(), disk, network, Telemetry(), _fail_stop)
     try:
-        store = await open_object_store(cluster.object_store, runtime=runtime, environment=os.environ)
-        try:
-            return await _run(runtime, settings, dead, cluster, store, wal, accept_loss, ms_max)
-        finally:
-            await store.close()
+        async with command_runtime() as runtime:
+            store = await open_object_store(cluster.object_store, runtime=runtime, environment=os.environ)
+            try:
+                return await rescue(
+                    runtime,
+                    settings,
+                    dead,
+                    controllers=tuple(cluster.controllers),
+                    store=store,
+                    wal=None if wal is None else wal.absolute(),
+                    accept_loss=accept_loss,
+                    ms_max=ms_max,
+                )
+            finally:
+                await store.close()
     except BlockingIOError as error:
         raise CommandError(f"a process uses {wal}: node {dead.node_id} is not dead; stop it first") from error
     except _REMEDIABLE as error:
         raise CommandError(f"node {dead.node_id} was not recovered: {error}") from error
-    finally:
-        await network.close()
-        disk.close()
-
-
-async def _run(
-    runtime: Runtime,
-    settings: StorageSettings,
-    dead: NodeRow,
-    cluster: ClusterAddress,
-    store: ObjectStore,
-    wal: Path | None,
-    accept_loss: bool,
-    ms_max: int,
-) -> RescueReport:
-    return await rescue(
-        runtime,
-        settings,
-        dead,
-        controllers=tuple(cluster.controllers),
-        store=store,
-        wal=None if wal is None else wal.absolute(),
-        accept_loss=accept_loss,
-        ms_max=ms_max,
-    )
-
-
-def _fail_stop(what: str, error: BaseException) -> NoReturn:
-    raise CommandError(f"{what}: {error}") from error
 
 
 def _print(node_id: int, report: RescueReport, output: OutputFormat) -> None:
@@ -242,11 +217,7 @@ def _print_loss(node_id: int, report: RescueReport) -> None:
         print("The node had no open stream: nothing is lost.")
         return
     print(f"LOST, if acknowledged: all records from these offsets on, in {len(report.open_ends)} streams")
-    print_rows([_row(end) for end in report.open_ends], LOSS_COLUMNS, OutputFormat.TABLE)
-
-
-def _row(end: UnclosedEnd) -> dict[str, Any]:
-    return asdict(end)
+    print_rows([asdict(end) for end in report.open_ends], LOSS_COLUMNS, OutputFormat.TABLE)
 
 
 def _as_value(node_id: int, report: RescueReport) -> dict[str, Any]:
@@ -254,6 +225,6 @@ def _as_value(node_id: int, report: RescueReport) -> dict[str, Any]:
         "node_id": node_id,
         "recovered": None if report.recovered is None else asdict(report.recovered),
         "reason": report.reason,
-        "open_ends": [_row(end) for end in report.open_ends],
+        "open_ends": [asdict(end) for end in report.open_ends],
         "partitions_left": report.partitions_left,
     }

@@ -13,19 +13,21 @@ from typing import Annotated
 import typer
 from ponor_gc.app import build_rounds
 from ponor_gc.deletion_pace import DeletionPace
-from ponor_gc.image_reading import followed_image
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.rounds import NOT_NOW
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict
+from ponor_metadata.client.image_reading import followed_image
 from ponor_runtime.object_store import ObjectStoreError
+from ponor_runtime.runtime import Runtime
 from ponor_runtime.settings import load
 from s3stream.stores.open_store import open_stores
 
 from ponor_cli.clients.cluster_address import ClusterAddress, find_cluster
-from ponor_cli.clients.image_reader import read_image, system_runtime
+from ponor_cli.clients.image_reader import read_image
 from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
 from ponor_cli.errors import CommandError
+from ponor_cli.local.command_runtime import command_runtime
 from ponor_cli.local.settings_routing import settings_of
 from ponor_cli.output import OutputFormat, human_bytes, print_value
 
@@ -75,24 +77,9 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
         CommandError: controllers or store do not answer, or the store's URL is wrong.
     """
     await read_image(cluster.controllers)  # Fails within seconds if the controllers do not answer.
-    runtime = system_runtime()
-    pace = DeletionPace(runtime.clock, settings, runtime.telemetry)
     try:
-        store, multipart = await open_stores(
-            cluster.object_store, runtime=runtime, environment=os.environ, policy=pace
-        )
-        try:
-            rounds = build_rounds(
-                runtime,
-                settings,
-                lambda: followed_image(runtime, cluster.controllers, ""),
-                store=store,
-                multipart=multipart,
-            )
-            return await rounds.go()
-        finally:
-            await multipart.close()
-            await store.close()
+        async with command_runtime() as runtime:
+            return await _round(runtime, cluster, settings)
     except ValueError as error:
         raise CommandError(str(error)) from error
     except NOT_NOW as error:
@@ -100,6 +87,25 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
         raise CommandError(
             f"{where}{error}; run the command again, the objects deleted so far stay deleted"
         ) from error
+
+
+async def _round(runtime: Runtime, cluster: ClusterAddress, settings: GcSettings) -> ReconcileReport:
+    pace = DeletionPace(runtime.clock, settings, runtime.telemetry)
+    store, multipart = await open_stores(
+        cluster.object_store, runtime=runtime, environment=os.environ, policy=pace
+    )
+    try:
+        rounds = build_rounds(
+            runtime,
+            settings,
+            lambda: followed_image(runtime, cluster.controllers),
+            store=store,
+            multipart=multipart,
+        )
+        return await rounds.go()
+    finally:
+        await multipart.close()
+        await store.close()
 
 
 def why_nothing_deleted(report: ReconcileReport, settings: GcSettings) -> str:

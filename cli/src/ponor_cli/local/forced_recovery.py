@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from ponor_controller.configuration import ControllerConfiguration, read_configuration
 from ponor_controller.consensus.errors import (
@@ -17,14 +16,10 @@ from ponor_controller.consensus.errors import (
     WrongDirectoryError,
 )
 from ponor_controller.startup.forced_recovery import ForcedRecovery, force_recovery
-from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.lifecycle import StartRefusedError
-from ponor_runtime.runtime import Runtime
-from ponor_runtime.system import SystemClock, SystemRandomness
-from ponor_runtime.system_disk import SystemDisk
-from ponor_runtime.telemetry import Telemetry
 
 from ponor_cli.errors import CommandError
+from ponor_cli.local.command_runtime import command_runtime
 from ponor_cli.local.directory import ClusterDirectory, read_json
 from ponor_cli.local.quorum_file import QuorumFile
 
@@ -95,14 +90,5 @@ def _recovered(file: Path, data: Path | None = None) -> ForcedRecovery:
 
 
 async def _force(configuration: ControllerConfiguration) -> ForcedRecovery:
-    disk, network = SystemDisk(), GrpcNetwork(tls=configuration.options.peer_tls)
-    try:
-        runtime = Runtime(SystemClock(), SystemRandomness(), disk, network, Telemetry(), _fail_stop)
+    async with command_runtime(configuration.options.peer_tls) as runtime:
         return await force_recovery(runtime, configuration.settings, configuration.options)
-    finally:
-        disk.close()
-        await network.close()
-
-
-def _fail_stop(what: str, error: BaseException) -> NoReturn:
-    raise CommandError(f"{what}: {error}") from error

@@ -14,9 +14,9 @@ from ponor_runtime.object_store import ObjectStoreError
 from s3stream.stores.open_store import open_raw_store
 from s3stream.stores.probe.start_check import PROBE_PREFIX
 
-from ponor_cli.clients.image_reader import system_runtime
 from ponor_cli.errors import CommandError
 from ponor_cli.local.cluster_file import ProcessEntry
+from ponor_cli.local.command_runtime import command_runtime
 from ponor_cli.local.ports import is_listenable
 from ponor_cli.supervisor.up_options import UpOptions
 
@@ -127,9 +127,10 @@ async def find_store_problem(url: str, wal: str, environment: Mapping[str, str])
 async def _list_probe_prefix(url: str, environment: Mapping[str, str]) -> None:
     # Listing an empty prefix needs the bucket, the address and the credentials, and changes
     # nothing.
-    store = await open_raw_store(url, runtime=system_runtime(), environment=environment)
-    try:
-        async for _ in store.list(f"{PROBE_PREFIX}/"):
-            break
-    finally:
-        await store.close()
+    async with command_runtime() as runtime:
+        store = await open_raw_store(url, runtime=runtime, environment=environment)
+        try:
+            async for _ in store.list(f"{PROBE_PREFIX}/"):
+                break
+        finally:
+            await store.close()

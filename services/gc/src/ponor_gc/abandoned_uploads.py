@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ponor_metadata.client.image_reading import ReadImage
 from ponor_metadata.nouns.cluster import cluster_of
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import (
@@ -18,7 +19,6 @@ from ponor_runtime.object_store import (
 )
 from ponor_runtime.telemetry import Telemetry
 
-from ponor_gc.image_reading import ReadImage
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict, is_own_key, judge_upload

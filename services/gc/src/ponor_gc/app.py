@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ponor_metadata.client.image_reading import FollowImage, followed_image, read_image
 from ponor_metadata.client.joining import Joined
 from ponor_metadata.client.node_process import NodeOptions, run_node, until_fenced
 from ponor_metadata.client.seen_history import Witness
@@ -17,7 +18,6 @@ from ponor_runtime.tasks import BackgroundTasks
 
 from ponor_gc.abandoned_uploads import AbandonedUploads
 from ponor_gc.deletion_right import DeletionRight
-from ponor_gc.image_reading import FollowImage, followed_image, read_image
 from ponor_gc.reconciliation import Reconciliation
 from ponor_gc.rounds import Rounds
 from ponor_gc.settings import GcSettings

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ponor_metadata.client.image_reading import ReadImage
 from ponor_metadata.nouns.cluster import ClusterRow, cluster_of
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import ObjectInfo, ObjectStore
@@ -17,7 +18,6 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.objects.keys import key_prefixes
 
 from ponor_gc.deletion_right import DeletionRight, marker_of
-from ponor_gc.image_reading import ReadImage
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict, judge_object

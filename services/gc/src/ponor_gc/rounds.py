@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from ponor_metadata.client.errors import HistoryReplacedError, MetadataLagError
+from ponor_metadata.client.image_reading import FollowImage
 from ponor_metadata.nouns.cluster import cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
@@ -15,7 +16,6 @@ from ponor_runtime.telemetry import Telemetry
 
 from ponor_gc.abandoned_uploads import AbandonedUploads
 from ponor_gc.deletion_right import DeletionRight, marker_of
-from ponor_gc.image_reading import FollowImage
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.reconciliation import Reconciliation, may_delete
 from ponor_gc.settings import GcSettings

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from ponor_metadata.client.errors import MetadataLagError
+from ponor_metadata.client.image_reading import ReadImage
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.cluster import cluster_of
 from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
@@ -28,7 +29,6 @@ from s3stream.object_wal.slot_keys import node_prefix, parse_slot_key
 from s3stream.ports import WalName
 
 from ponor_gc.deletion_right import DeletionRight, marker_of
-from ponor_gc.image_reading import ReadImage
 from ponor_gc.settings import GcSettings
 
 LOG: Final = logging.getLogger(__name__)
