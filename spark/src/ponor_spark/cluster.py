@@ -12,7 +12,6 @@ import platform
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from ponor.common.v1 import error_pb2
@@ -120,9 +119,7 @@ class ClusterReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def open_snapshot(

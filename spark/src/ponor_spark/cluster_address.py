@@ -8,12 +8,10 @@ broker for this.
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -22,7 +20,7 @@ from ponor_kafka.messages.describe_configs import (
 from ponor_kafka.messages.metadata import MetadataRequest, MetadataResponse
 
 from ponor_spark.errors import ClusterUnreachableError, OptionError
-from ponor_spark.kafka_client import METADATA_VERSION, BrokerConnection
+from ponor_spark.kafka_client import METADATA_VERSION, BrokerConnection, NoBrokerError, ask_first
 from ponor_spark.options import ClusterOptions
 
 CONTROLLERS_CONFIG: Final = "ponor.controllers"
@@ -71,24 +69,18 @@ def ask_brokers(brokers: tuple[str, ...]) -> ClusterAddress:
     Raises:
         ClusterUnreachableError: no broker answers, or it is not a Ponor broker.
     """
-    reason = "none is named"
-    for address in brokers:
-        host, _, port = address.rpartition(":")
-        try:
-            with closing(BrokerConnection(host.strip("[]"), int(port))) as connection:
-                configs = _broker_configs(connection)
-        except (OSError, KafkaWireError) as error:
-            reason = f"{address}: {error}"
-            continue
-        controllers, store = configs.get(CONTROLLERS_CONFIG), configs.get(OBJECT_STORE_CONFIG)
-        if not controllers or not store:
-            raise ClusterUnreachableError(
-                f"kafka.bootstrap.servers: the broker at {address} does not say where its controllers are; give brokers of a Ponor cluster"
-            )
-        return ClusterAddress(tuple(controllers.split(",")), store, brokers)
-    raise ClusterUnreachableError(
-        f"kafka.bootstrap.servers: no broker answers ({reason}); check the addresses, or give the options controllers and store"
-    )
+    try:
+        configs = ask_first(brokers, _broker_configs)
+    except NoBrokerError as error:
+        raise ClusterUnreachableError(
+            f"kafka.bootstrap.servers: no broker answers ({error}); check the addresses, or give the options controllers and store"
+        ) from error
+    controllers, store = configs.get(CONTROLLERS_CONFIG), configs.get(OBJECT_STORE_CONFIG)
+    if not controllers or not store:
+        raise ClusterUnreachableError(
+            f"kafka.bootstrap.servers: the brokers at {', '.join(brokers)} do not name their controllers; give brokers of a Ponor cluster"
+        )
+    return ClusterAddress(tuple(controllers.split(",")), store, brokers)
 
 
 def _broker_configs(connection: BrokerConnection) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket  # noqa: TID251 - a task blocks until its records are there; it has no event loop
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final, TypeVar
 
 from ponor_kafka.api import ApiKey
@@ -37,6 +37,7 @@ from ponor_kafka.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
 )
+from ponor_runtime.host_port import split_host_port
 
 from ponor_spark.errors import PonorSparkError
 
@@ -57,6 +58,10 @@ FETCH_WAIT_MS_MAX: Final = 500
 
 class TopicReplacedError(PonorSparkError):
     """The topic was recreated under this name."""
+
+
+class NoBrokerError(Exception):
+    """No broker answers; the message has the reason of the last one."""
 
 
 class _Again(Exception):  # noqa: N818 - a signal between two functions below, no failure
@@ -109,6 +114,22 @@ class BrokerConnection:
                 raise ConnectionError("the broker closed the connection")
             received += more
         return data
+
+
+def ask_first(brokers: Sequence[str], ask: Callable[[BrokerConnection], _T]) -> _T:
+    """Return the result of `ask` from the first broker (HOST:PORT) that answers.
+
+    Raises:
+        NoBrokerError: none answers.
+    """
+    reason = "none is known"
+    for address in brokers:
+        try:
+            with closing(BrokerConnection(*split_host_port(address))) as connection:
+                return ask(connection)
+        except (OSError, KafkaWireError) as error:
+            reason = f"{address}: {error}"
+    raise NoBrokerError(reason)
 
 
 class KafkaClient:

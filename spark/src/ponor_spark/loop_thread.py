@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading  # noqa: TID251 - a driver is no service: Spark calls it blocking, from any thread
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -24,9 +23,7 @@ class LoopThread:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

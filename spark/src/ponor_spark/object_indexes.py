@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from itertools import islice
 from threading import Lock  # noqa: TID251 - shared by the threads that read
-from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
 from ponor_runtime.disk import Buffer
@@ -93,9 +92,7 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, places: Iterable[ObjectPlace], *, until_found: bool = False) -> Iterator[ObjectIndex]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import socket  # noqa: TID251 - a command waits for the answer; it has no event loop
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Final
 
-from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ponor_runtime.host_port import split_host_port
 
 from ponor_spark.cluster_address import find_cluster
 from ponor_spark.errors import ClusterUnreachableError
-from ponor_spark.kafka_client import METADATA_VERSION, BrokerConnection
+from ponor_spark.kafka_client import METADATA_VERSION, NoBrokerError, ask_first
 from ponor_spark.options import Options
 from ponor_spark.topics import Assign, Subscribe, TopicChoice, chosen_partitions
 
@@ -57,26 +57,23 @@ def _partition_counts(brokers: Sequence[str], names: Sequence[str]) -> Mapping[s
     request = MetadataRequest(
         [MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
     )
-    for address in brokers:
-        host, _, port = address.rpartition(":")
-        try:
-            with closing(BrokerConnection(host.strip("[]"), int(port))) as connection:
-                answer = connection.call(request, METADATA_VERSION, MetadataResponse)
-        except (OSError, KafkaWireError):
-            continue
-        known = [topic for topic in answer.topics if topic.error_code not in ABSENT]
-        if any(topic.error_code != ErrorCode.NONE for topic in known):
-            return None
-        return {topic.name or "": len(topic.partitions) for topic in known}
-    return None
+    try:
+        answer = ask_first(
+            brokers, lambda connection: connection.call(request, METADATA_VERSION, MetadataResponse)
+        )
+    except NoBrokerError:
+        return None
+    known = [topic for topic in answer.topics if topic.error_code not in ABSENT]
+    if any(topic.error_code != ErrorCode.NONE for topic in known):
+        return None
+    return {topic.name or "": len(topic.partitions) for topic in known}
 
 
 def _expect_a_controller(controllers: Sequence[str]) -> None:
     reason = "none is named"
     for address in controllers:
-        host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S_MAX).close()
+            socket.create_connection(split_host_port(address), timeout=CONNECT_S_MAX).close()
         except OSError as error:
             reason = str(error)
         else:

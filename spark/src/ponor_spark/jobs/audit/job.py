@@ -7,11 +7,9 @@ same offsets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -24,7 +22,7 @@ from ponor_spark.jobs.audit.findings import PartitionFindings, added_up
 from ponor_spark.jobs.audit.split_audit import audit_split
 from ponor_spark.jobs.session import need
 from ponor_spark.jobs.topic import TopicSource
-from ponor_spark.kafka_client import BrokerConnection
+from ponor_spark.kafka_client import NoBrokerError, ask_first
 from ponor_spark.offsets import OffsetRange, batch_ranges
 from ponor_spark.options import Options, Tail
 from ponor_spark.planning import plan
@@ -115,24 +113,17 @@ def is_compacted(topic: str, brokers: Sequence[str]) -> bool:
     Raises:
         ClusterUnreachableError: no broker answers, and the objects do not show it.
     """
-    reason = "none is known"
-    for address in brokers:
-        host, _, port = address.rpartition(":")
-        try:
-            with closing(BrokerConnection(host.strip("[]"), int(port))) as connection:
-                request = DescribeConfigsRequest(
-                    [DescribeConfigsResource(TOPIC_RESOURCE, topic, [CLEANUP_POLICY])]
-                )
-                answer = connection.call(request, DESCRIBE_CONFIGS_VERSION, DescribeConfigsResponse)
-        except (OSError, KafkaWireError) as error:
-            reason = f"{address}: {error}"
-            continue
-        return any(
-            "compact" in (config.value or "") for result in answer.results for config in result.configs
+    request = DescribeConfigsRequest([DescribeConfigsResource(TOPIC_RESOURCE, topic, [CLEANUP_POLICY])])
+    try:
+        answer = ask_first(
+            brokers,
+            lambda connection: connection.call(request, DESCRIBE_CONFIGS_VERSION, DescribeConfigsResponse),
         )
-    raise ClusterUnreachableError(
-        f"kafka.bootstrap.servers: no broker says whether topic {topic} is compacted ({reason}), and offsets are missing in it; verify again when one answers"
-    )
+    except NoBrokerError as error:
+        raise ClusterUnreachableError(
+            f"kafka.bootstrap.servers: no broker says whether topic {topic} is compacted ({error}), and offsets are missing in it; verify again when one answers"
+        ) from error
+    return any("compact" in (config.value or "") for result in answer.results for config in result.configs)
 
 
 def _compared(audited: Sequence[Audited], snapshot: Snapshot, options: Options) -> list[Audited]:
