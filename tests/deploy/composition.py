@@ -25,24 +25,24 @@ class Container:
 
     @property
     def command(self) -> list[str]:
-        """Words for the image's entrypoint."""
+        """Arguments of the image's entrypoint."""
         return [str(word) for word in self.spec["command"]]
 
     @property
     def environment(self) -> dict[str, str]:
-        """With the host name, which Docker gives."""
+        """The environment with the host name, which Docker sets."""
         variables = {name: str(value) for name, value in self.spec.get("environment", {}).items()}
         return {"PONOR_POD": self.spec["hostname"], **variables}
 
 
 def read_composition() -> dict[str, Any]:
-    """The whole file; anchors are resolved, variables are their defaults."""
+    """The whole file, with resolved anchors and default variables."""
     text = _VARIABLE.sub(lambda match: match[2], COMPOSE.read_text())
     content: dict[str, Any] = yaml.safe_load(text)
     return content
 
 
 def containers(role: str | None = None) -> list[Container]:
-    """All, or those of one of our services."""
+    """All services, or those of one of our roles."""
     found = [Container(name, spec) for name, spec in read_composition()["services"].items()]
     return [each for each in found if role is None or each.command == [role]]

@@ -1,7 +1,7 @@
-"""The configuration of a container of the image, as the service in it reads it.
+"""The configuration of a container of the image, as its service reads it.
 
-Passes a container's environment through the image's entrypoint to the service's own configuration parser. A wrong name in the chart or in
-the compose file fails here instead of at a start in a cluster.
+Passes a container's environment through the image's entrypoint to the service's configuration
+parser. A wrong name in the chart or the compose file fails here instead of at a start in a cluster.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ponor_gc.configuration import read_configuration as read_gc
 ROOT: Final = Path(__file__).parents[2]
 ENTRYPOINT: Final = ROOT / "deploy" / "image" / "ponor_entry.py"
 PROBE: Final = ENTRYPOINT.with_name("ponor_probe.py")
-"""What the container engine runs as health check."""
+"""Health check of the container engine."""
 
 
 def load_entrypoint() -> ModuleType:
-    """The module; it is no member's, but a file of the image."""
+    """The entrypoint's module, which is a file of the image and not of a member."""
     spec = spec_from_file_location("ponor_entry", ENTRYPOINT)
     assert spec is not None
     assert spec.loader is not None
@@ -50,22 +50,22 @@ def configuration_of(role: str, environment: Mapping[str, str]) -> dict[str, Any
 
 
 def broker_of(environment: Mapping[str, str], directory: Path) -> BrokerConfiguration:
-    """As the broker reads it."""
+    """The broker's configuration."""
     return read_broker(_written("broker", environment, directory))
 
 
 def controller_of(environment: Mapping[str, str], directory: Path) -> ControllerConfiguration:
-    """As the controller reads it."""
+    """The controller's configuration."""
     return read_controller(_written("controller", environment, directory))
 
 
 def gc_of(environment: Mapping[str, str], directory: Path) -> GcConfiguration:
-    """As the garbage collector reads it."""
+    """The garbage collector's configuration."""
     return read_gc(_written("gc", environment, directory))
 
 
 def compactor_of(environment: Mapping[str, str], directory: Path) -> CompactorConfiguration:
-    """As the compactor reads it."""
+    """The compactor's configuration."""
     return read_compactor(_written("compactor", environment, directory))
 
 

@@ -27,7 +27,7 @@ SCHEMAS: Final = Path(__file__).with_name("schemas")
 RELEASE: Final = "demo"
 NAMESPACE: Final = "streams"
 KUBERNETES_VERSIONS: Final = ("1.28", "1.34")
-"""The oldest and a recent one of those that the chart is for, as far as their schemas are there."""
+"""The oldest and a recent supported version, if their schemas are available."""
 SMALLEST: Final[Mapping[str, Any]] = {"objectStore": {"url": "s3://bucket/ponor?region=eu-central-1"}}
 ENGINE: Final = """
 import json, sys
@@ -73,14 +73,16 @@ def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def check_manifests(manifests: list[dict[str, Any]]) -> None:
-    """Every manifest against the schema of its kind, strictly: an unknown field is an error."""
+    """Validate every manifest strictly against the schema of its kind: an unknown field is an
+    error.
+    """
     assert manifests
     for manifest in manifests:
         _check(json.dumps(manifest))
 
 
 def of_kind(manifests: list[dict[str, Any]], kind: str, ending: str = "") -> dict[str, Any]:
-    """The one manifest of a kind whose name ends so."""
+    """The single manifest of a kind whose name ends with this."""
     found = [each for each in manifests if each["kind"] == kind and each["metadata"]["name"].endswith(ending)]
     assert len(found) == 1, f"{len(found)} of {kind} *{ending}"
     return found[0]
@@ -88,7 +90,7 @@ def of_kind(manifests: list[dict[str, Any]], kind: str, ending: str = "") -> dic
 
 @cache
 def _check(text: str) -> None:
-    """Most values leave most manifests as they are: those were found good before, and reading Kubernetes' schemas is what it costs."""
+    """Cached: most values change few manifests, and reading Kubernetes' schemas is slow."""
     manifest = json.loads(text)
     own = SCHEMAS / f"{manifest['kind'].lower()}.json"
     if own.exists():
@@ -100,7 +102,7 @@ def _check(text: str) -> None:
 
 @cache
 def _run(command: tuple[str, ...], given: str) -> str:
-    """The same values are rendered once."""
+    """Cached by values."""
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise RefusedError(done.stderr)

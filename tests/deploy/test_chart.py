@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by Helm's engine and checked against Kubernetes' own schemas; nothing is contacted."""
+"""The Helm chart, rendered by Helm's engine and validated against Kubernetes' own schemas, offline."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from tests.deploy.rendering import (
 )
 
 PROCESS_BYTES = 512 << 20
-"""Interpreter, code, and the metadata of a large cluster."""
+"""Memory of interpreter, code, and the metadata of a large cluster."""
 GOLDEN = Path(__file__).with_name("golden") / "smallest.yaml"
-"""The manifests of the smallest values; PONOR_GOLDEN=1 rewrites them. Checked without Helm, and shows a reviewer the effect of a change."""
+"""The manifests of the smallest values; PONOR_GOLDEN=1 rewrites them. Checked without Helm, and
+they show reviewers the effect of a change."""
 
 
 def values(**changes: Any) -> dict[str, Any]:
-    """The smallest values, and these."""
+    """The smallest values plus these."""
     return {**SMALLEST, **changes}
 
 
@@ -104,20 +105,20 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 
 
 def external(kind: str, **kafka: Any) -> dict[str, Any]:
-    """Brokers with addresses for clients outside."""
+    """Brokers with addresses for external clients."""
     return {"brokers": {"kafka": {"external": kind, **kafka}}}
 
 
 @pytest.mark.parametrize("name", VARIATIONS)
-def test_what_is_rendered_is_what_kubernetes_takes(name: str) -> None:
+def test_rendered_manifests_are_valid(name: str) -> None:
     check_manifests(render(values(**VARIATIONS[name])))
 
 
-def test_the_golden_manifests_are_what_kubernetes_takes() -> None:
+def test_the_golden_manifests_are_valid() -> None:
     check_manifests([each for each in yaml.safe_load_all(GOLDEN.read_text()) if each is not None])
 
 
-def test_the_golden_manifests_are_what_the_chart_renders() -> None:
+def test_the_golden_manifests_equal_the_rendered_ones() -> None:
     files = sorted(render_files(values()).items())
     text = "".join(
         f"# {name}\n{text.strip()}\n---\n" for name, text in files if name.endswith(".yaml") and text.strip()
@@ -148,12 +149,12 @@ def test_the_golden_manifests_are_what_the_chart_renders() -> None:
         ({"broker": {"replicas": 3}}, "broker"),
     ],
 )
-def test_values_that_make_no_cluster_are_refused_by_name(change: dict[str, Any], word: str) -> None:
+def test_impossible_values_are_refused_by_name(change: dict[str, Any], word: str) -> None:
     with pytest.raises(RefusedError, match=word):
         render(values(**change))
 
 
-def test_no_pod_runs_as_root_or_writes_where_it_should_not() -> None:
+def test_no_pod_runs_as_root_or_writes_outside_its_volumes() -> None:
     found = dict(pods(render(values())))
     assert len(found) == 5
     for template in found.values():
@@ -185,11 +186,11 @@ def test_a_broker_has_time_to_drain() -> None:
     assert spec["terminationGracePeriodSeconds"] == 600
     assert spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
     assert of_kind(manifests, "PodDisruptionBudget", "-broker")["spec"]["maxUnavailable"] == 1
-    # Its name resolves for clients until it is gone.
+    # Its name resolves for clients until it has exited.
     assert of_kind(manifests, "Service", "-broker")["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_credentials_come_from_a_secret_and_only_to_those_who_touch_the_store() -> None:
+def test_credentials_come_from_a_secret_and_only_to_pods_that_use_the_store() -> None:
     manifests = render(values(objectStore={"url": "s3://b/p", "existingSecret": "bucket"}))
     for name, template in pods(manifests):
         container = template["spec"]["containers"][0]
@@ -199,14 +200,14 @@ def test_credentials_come_from_a_secret_and_only_to_those_who_touch_the_store() 
         assert not any(row["name"].startswith("AWS_") for row in container.get("env", []))
 
 
-def test_an_autoscaler_and_the_chart_do_not_both_say_how_many() -> None:
+def test_with_an_autoscaler_the_chart_sets_no_number_of_replicas() -> None:
     assert of_kind(render(values()), "StatefulSet", "-broker")["spec"]["replicas"] == 3
     for kind in ("hpa", "keda"):
         manifests = render(values(**VARIATIONS[kind]))
         assert "replicas" not in of_kind(manifests, "StatefulSet", "-broker")["spec"]
 
 
-def test_autoscalers_read_the_balancers_figure_and_the_load() -> None:
+def test_autoscalers_read_the_balancers_metrics() -> None:
     hpa = of_kind(render(values(**VARIATIONS["hpa"])), "HorizontalPodAutoscaler")["spec"]
     wanted, load = (row["external"] for row in hpa["metrics"])
     assert wanted["metric"]["name"] == "ponor_brokers_wanted"
@@ -222,11 +223,11 @@ def test_autoscalers_read_the_balancers_figure_and_the_load() -> None:
     assert keda["scaleTargetRef"]["name"] == hpa["scaleTargetRef"]["name"] == "demo-ponor-broker"
 
 
-def test_the_first_quorum_is_formed_only_when_somebody_says_so() -> None:
+def test_the_first_quorum_is_formed_only_on_request() -> None:
     for formatted in (False, True):
         manifests = render(values(controllers={"format": formatted}))
         assert of_kind(manifests, "ConfigMap", "-format")["data"]["format"] == str(formatted).lower()
-    # Not in the pod template: removing it restarts no pod.
+    # Not in the pod template, so removing it restarts no pod.
     before, after = (
         of_kind(render(values(controllers={"format": each})), "StatefulSet", "-controller")
         for each in (True, False)
@@ -234,7 +235,7 @@ def test_the_first_quorum_is_formed_only_when_somebody_says_so() -> None:
     assert before == after
 
 
-def test_every_service_is_probed_at_its_own_endpoint_and_restarted_only_for_a_stuck_loop() -> None:
+def test_every_service_has_its_own_probe_and_restarts_only_for_a_stuck_loop() -> None:
     found = [
         (name, container)
         for name, template in pods(render(values()))
@@ -252,12 +253,12 @@ def test_every_service_is_probed_at_its_own_endpoint_and_restarted_only_for_a_st
         }
         assert {get["port"] for get in paths.values()} == {"metrics"}
         readiness = container["readinessProbe"]
-        # A process that stops right after a probe is out of its service within five seconds.
+        # A process that stops right after a probe leaves its service within five seconds.
         assert readiness["failureThreshold"] == 1
         assert readiness["periodSeconds"] + readiness["timeoutSeconds"] <= 5
 
 
-def test_every_broker_has_a_node_port_of_its_own_in_the_range_of_the_cluster() -> None:
+def test_every_broker_has_its_own_node_port_in_the_clusters_range() -> None:
     found = [
         port["nodePort"]
         for manifest in render(values(**VARIATIONS["node ports"]))
@@ -269,7 +270,7 @@ def test_every_broker_has_a_node_port_of_its_own_in_the_range_of_the_cluster() -
     assert render(values(**wide))
 
 
-def test_the_memory_limit_of_a_broker_is_above_the_sum_of_its_default_budgets() -> None:
+def test_the_memory_limit_of_a_broker_exceeds_the_sum_of_its_default_budgets() -> None:
     container = of_kind(render(values()), "StatefulSet", "-broker")["spec"]["template"]["spec"]["containers"][
         0
     ]
@@ -278,7 +279,7 @@ def test_the_memory_limit_of_a_broker_is_above_the_sum_of_its_default_budgets() 
     assert int(limit.removesuffix("Gi")) << 30 >= memory_bytes(BrokerSettings()) + PROCESS_BYTES
 
 
-def test_controllers_are_given_the_files_of_their_peer_tls() -> None:
+def test_controllers_get_the_files_of_their_peer_tls() -> None:
     manifests = render(values(controllers={"peerTls": {"existingSecret": "peers"}}))
     spec = of_kind(manifests, "StatefulSet", "-controller")["spec"]["template"]["spec"]
     mount = {"name": "peer-tls", "mountPath": "/etc/ponor/peer-tls", "readOnly": True}
@@ -291,7 +292,7 @@ def test_controllers_are_given_the_files_of_their_peer_tls() -> None:
     assert "PONOR_PEER_TLS" not in str(render(values()))
 
 
-def test_the_network_policy_lets_those_who_are_named_reach_the_controllers_and_nobody_else() -> None:
+def test_the_network_policy_admits_only_the_named_clients_of_controllers() -> None:
     for clients in ([], [SPARK_DRIVERS]):
         policy = {"enabled": True, "controllerClients": clients}
         rules = of_kind(render(values(networkPolicy=policy)), "NetworkPolicy", "-controller")["spec"][

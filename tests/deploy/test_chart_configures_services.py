@@ -14,7 +14,7 @@ HOSTS = f"demo-ponor-controller-{{}}.demo-ponor-controller.{NAMESPACE}.svc.clust
 
 
 def environment(manifests: list[dict[str, Any]], workload: dict[str, Any], pod: str) -> dict[str, str]:
-    """What Kubernetes would put into the first container of a pod of this workload."""
+    """The environment that Kubernetes sets in the first container of a pod of this workload."""
     found: dict[str, str] = {}
     for row in workload["spec"]["template"]["spec"]["containers"][0]["env"]:
         if "value" in row:
@@ -28,7 +28,7 @@ def environment(manifests: list[dict[str, Any]], workload: dict[str, Any], pod: 
     return found
 
 
-def test_controllers_find_each_other_by_the_names_of_their_pods(tmp_path: Path) -> None:
+def test_controllers_use_the_names_of_their_pods(tmp_path: Path) -> None:
     manifests = render({**SMALLEST, "controllers": {"format": True}})
     workload = of_kind(manifests, "StatefulSet", "-controller")
     service = of_kind(manifests, "Service", "-controller")
@@ -65,7 +65,7 @@ def test_brokers_find_the_controllers_and_clients_find_the_brokers(tmp_path: Pat
         _probes_ask_where_the_service_answers(workload, broker.metrics)
 
 
-def test_clients_outside_are_told_the_port_at_which_each_broker_really_listens(tmp_path: Path) -> None:
+def test_external_clients_get_the_port_at_which_each_broker_listens(tmp_path: Path) -> None:
     kafka = {
         "external": "NodePort",
         "port": 31000,
@@ -92,7 +92,7 @@ def test_clients_outside_are_told_the_port_at_which_each_broker_really_listens(t
 
 
 @pytest.mark.parametrize(("role", "read"), [("gc", gc_of), ("compactor", compactor_of)])
-def test_every_collector_and_compactor_is_a_node_of_its_own(role: str, read: Any, tmp_path: Path) -> None:
+def test_every_collector_and_compactor_has_its_own_node_id(role: str, read: Any, tmp_path: Path) -> None:
     manifests = render({**SMALLEST, role: {"count": 2}})
     ids = set()
     for ordinal in range(2):
@@ -108,7 +108,7 @@ def test_every_collector_and_compactor_is_a_node_of_its_own(role: str, read: Any
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_every_node_that_uses_the_store_is_told_whether_it_may_share_it(share: bool, tmp_path: Path) -> None:
+def test_every_node_with_the_store_gets_the_share_setting(share: bool, tmp_path: Path) -> None:
     store = {**SMALLEST["objectStore"], "shareStore": share}
     manifests = render({**SMALLEST, "objectStore": store})
     for kind, suffix, read in (
@@ -123,7 +123,7 @@ def test_every_node_that_uses_the_store_is_told_whether_it_may_share_it(share: b
     assert "PONOR_SHARE_STORE" not in environment(manifests, controllers, "demo-controller-0")
 
 
-def test_selectors_select_the_pods_that_they_mean() -> None:
+def test_selectors_select_their_pods() -> None:
     manifests = render(dict(SMALLEST))
     for kind, field in (
         ("StatefulSet", "selector"),

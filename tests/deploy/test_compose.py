@@ -1,4 +1,6 @@
-"""The compose file, without a container engine: it has the shape that Compose takes, and every container's configuration is read by the service that it is for."""
+"""The compose file, without a container engine: its keys are valid, and every container's
+configuration is accepted by its service.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ SERVICE_KEYS = {
     "build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "hostname", "image", "ports",
     "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs", "volumes",
 }  # fmt: skip
-"""Those of the Compose specification that the file uses; a word that is none of them is a slip."""
+"""Keys of the Compose specification that the file uses; any other key is a mistake."""
 
 ROLES: dict[str, Any] = {
     "controller": controller_of,
@@ -23,10 +25,10 @@ ROLES: dict[str, Any] = {
     "gc": gc_of,
     "compactor": compactor_of,
 }
-"""Who reads the configuration of each."""
+"""The configuration reader of each role."""
 
 
-def test_the_file_has_no_word_that_compose_does_not_know() -> None:
+def test_the_file_has_only_known_keys() -> None:
     content = read_composition()
     assert {key for key in content if not key.startswith("x-")} == {"name", "services", "volumes"}
     for container in containers():
@@ -41,7 +43,7 @@ def test_there_are_three_controllers_three_brokers_a_collector_a_compactor_and_a
     assert all(each.spec["hostname"] == each.name for each in containers())
 
 
-def test_controllers_are_one_quorum(tmp_path: Path) -> None:
+def test_controllers_form_one_quorum(tmp_path: Path) -> None:
     found = [controller_of(each.environment, tmp_path).options for each in containers("controller")]
     assert all(options.voters == found[0].voters and not options.format for options in found)
     assert [voter.node_id for voter in found[0].voters] == [options.node_id for options in found]
@@ -49,7 +51,7 @@ def test_controllers_are_one_quorum(tmp_path: Path) -> None:
     assert {voter.service_address.partition(":")[0] for voter in found[0].voters} == hosts
 
 
-def test_brokers_are_reached_at_the_ports_that_are_published(tmp_path: Path) -> None:
+def test_brokers_advertise_the_published_ports(tmp_path: Path) -> None:
     for each in containers("broker"):
         broker = broker_of(each.environment, tmp_path)
         port = broker.options.kafka_port
@@ -58,7 +60,7 @@ def test_brokers_are_reached_at_the_ports_that_are_published(tmp_path: Path) -> 
         assert broker.options.wal.name == "OBJECT"
 
 
-def test_everybody_uses_the_store_that_is_there_with_a_key_that_it_knows(tmp_path: Path) -> None:
+def test_all_services_use_the_store_of_the_file_with_a_valid_key(tmp_path: Path) -> None:
     store = next(each for each in containers() if each.name == "s3")
     keys = (COMPOSE.parent / "s3.json").read_text()
     for each in [*containers("broker"), *containers("gc"), *containers("compactor")]:
@@ -72,14 +74,14 @@ def test_everybody_uses_the_store_that_is_there_with_a_key_that_it_knows(tmp_pat
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_container_is_ready_when_its_service_says_so(tmp_path: Path, role: str) -> None:
+def test_a_container_is_ready_when_its_service_is(tmp_path: Path, role: str) -> None:
     for each in containers(role):
         assert ROLES[role](each.environment, tmp_path).metrics == "0.0.0.0:9404", "where the probe asks"
         assert each.spec["healthcheck"]["test"] == ["CMD", "python", "/opt/ponor/ponor_probe.py", "readyz"]
         assert any(mount.startswith("/run/ponor:") for mount in each.spec["tmpfs"])
 
 
-def test_the_image_is_built_from_files_that_are_there() -> None:
+def test_the_image_is_built_from_existing_files() -> None:
     build = containers("gc")[0].spec["build"]
     context = (COMPOSE.parent / build["context"]).resolve()
     assert context == ROOT

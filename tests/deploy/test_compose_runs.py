@@ -1,6 +1,8 @@
-"""The services of the compose file as processes of this machine, each on a loopback address of its own: they find each other by what the file tells them, serve, drain and end.
+"""The services of the compose file as processes of this machine, each on its own loopback address,
+with the file's environment: they connect, serve, drain and exit.
 
-What is not the file's here: names are addresses, directories are temporary, and the S3 server is the one that all tests use. Containers are not.
+Names are replaced by addresses, directories are temporary, and the S3 server is the tests'. No
+containers are used.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tests.e2e.load.cluster import ponor
 from tests.integration.seaweed_server import SeaweedServer
 
 PATIENCE_S = 300.0
-"""Only what hangs takes so long: a dozen processes start at once, and on one core each waits for all others."""
+"""Only a hanging test takes this long: a dozen processes start at once on few cores."""
 RECORDS = 50
 
 
@@ -38,7 +40,7 @@ class Running:
     environment: dict[str, str]
 
     def addresses(self) -> dict[str, str]:
-        """Waits until it serves."""
+        """Wait until it serves."""
         deadline = time.monotonic() + PATIENCE_S
         ready_file = self.directory / "run" / "ready.json"
         while not ready_file.exists():
@@ -49,22 +51,22 @@ class Running:
         return addresses
 
     def until_healthy(self) -> None:
-        """Waits until the health check of the container passes."""
+        """Wait until the health check of the container passes."""
         deadline = time.monotonic() + PATIENCE_S
         while subprocess.run([sys.executable, PROBE, "readyz"], env=self.environment, check=False).returncode:
             assert time.monotonic() < deadline, self.log()
 
     def log(self) -> str:
-        """What it had to say."""
+        """The output."""
         return f"{self.container.name}: {(self.directory / 'log').read_text()}"
 
     def end(self) -> int:
-        """SIGTERM, as every container runtime; the exit code."""
+        """Send SIGTERM, as a container runtime does; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
 
-def test_what_the_file_describes_serves_drains_and_ends(tmp_path: Path) -> None:
+def test_the_services_serve_drain_and_exit(tmp_path: Path) -> None:
     hosts = _loopback_addresses()
     with SeaweedServer(tmp_path / "s3") as store, ExitStack() as stack:
         running = {
@@ -78,7 +80,7 @@ def test_what_the_file_describes_serves_drains_and_ends(tmp_path: Path) -> None:
             each.until_healthy()
         bootstrap = ",".join(each.addresses()["kafka"] for each in brokers)
         _records_go_in_and_come_out(bootstrap)
-        # A broker that had no turn for long is given no new partition; it gets its share when it is heard again.
+        # A broker without CPU time for long gets no new partition until it is heard again.
         while {row["leader"] & 0xFFFF for row in _partitions(bootstrap)} != {0, 1, 2}:
             time.sleep(0.1)
         _one_broker_drains(brokers, bootstrap)
@@ -94,11 +96,11 @@ def test_what_the_file_describes_serves_drains_and_ends(tmp_path: Path) -> None:
 
 
 def _one_broker_drains(brokers: list[Running], bootstrap: str) -> None:
-    """Its container is stopped: it gives its partitions to the others first."""
+    """Stop its container: it first drains its partitions to the others."""
     assert brokers[2].end() == 0, brokers[2].log()
     assert "left the cluster" in brokers[2].log()
     while 2 in {row["leader"] & 0xFFFF for row in _partitions(bootstrap)}:
-        time.sleep(0.1)  # whom the command asks may hear of the last move a moment later
+        time.sleep(0.1)  # the command's broker may receive the last move slightly later
 
 
 def _records_go_in_and_come_out(bootstrap: str) -> None:
@@ -117,7 +119,7 @@ def _partitions(bootstrap: str) -> list[dict[str, Any]]:
 
 
 def _loopback_addresses() -> dict[str, str]:
-    """One for each container, of a network that no other run has."""
+    """One address per container, in a network that no other run uses."""
     network = f"127.{random.randrange(1, 255)}.{random.randrange(255)}"
     return {each.name: f"{network}.{1 + number}" for number, each in enumerate(containers())}
 

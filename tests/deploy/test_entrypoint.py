@@ -1,4 +1,4 @@
-"""From a pod's surroundings to the configuration of the service in it."""
+"""From a pod's environment to the configuration of its service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTER = {
 }
 
 
-def test_a_broker_is_who_its_pods_ordinal_says(tmp_path: Path) -> None:
+def test_a_brokers_id_comes_from_its_pods_ordinal(tmp_path: Path) -> None:
     broker = broker_of({**CLUSTER, "PONOR_POD": "demo-broker-2"}, tmp_path)
     assert broker.options.node_id == 2, "completed by the ordinal that the cluster drew"
     assert broker.options.kafka_port == 9092
@@ -37,7 +37,7 @@ def test_a_broker_is_who_its_pods_ordinal_says(tmp_path: Path) -> None:
     assert broker.options.object_store == "s3://bucket/prefix"
 
 
-def test_a_broker_listens_where_clients_are_told_that_it_is(tmp_path: Path) -> None:
+def test_a_broker_listens_on_its_advertised_port(tmp_path: Path) -> None:
     surroundings = {
         **CLUSTER,
         "PONOR_POD": "demo-broker-3",
@@ -51,16 +51,16 @@ def test_a_broker_listens_where_clients_are_told_that_it_is(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("wal", ["object", "file"])
-def test_a_brokers_log_lies_where_it_was_told(tmp_path: Path, wal: str) -> None:
+def test_a_brokers_file_wal_is_in_the_configured_directory(tmp_path: Path, wal: str) -> None:
     broker = broker_of({**CLUSTER, "PONOR_POD": "b-0", "PONOR_WAL": wal}, tmp_path)
     assert broker.options.wal.name.lower() == wal
 
 
-def test_without_a_word_a_brokers_log_is_in_the_object_store() -> None:
+def test_by_default_a_brokers_log_is_in_the_object_store() -> None:
     assert configuration_of("broker", {**CLUSTER, "PONOR_POD": "b-0"})["wal"] == "object"
 
 
-def test_controllers_know_each_other_by_the_same_names(tmp_path: Path) -> None:
+def test_controllers_use_the_same_names_for_each_other(tmp_path: Path) -> None:
     found = [
         controller_of({**CLUSTER, "PONOR_POD": f"c-{ordinal}", "PONOR_FORMAT": "true"}, tmp_path).options
         for ordinal in range(3)
@@ -71,24 +71,24 @@ def test_controllers_know_each_other_by_the_same_names(tmp_path: Path) -> None:
     assert all(options.format for options in found)
 
 
-def test_no_identity_follows_from_a_name() -> None:
+def test_no_identity_is_derived_from_a_name() -> None:
     """Two releases with equal names must not share directory ids, and hence a cluster id and a namespace."""
     content = configuration_of("controller", {**CLUSTER, "PONOR_POD": "c-0", "PONOR_FORMAT": "true"})
     assert set(content["voters"][0]) == {"node_id", "peer_address", "service_address"}
     assert "cluster_id" not in content
 
 
-def test_an_empty_volume_is_formatted_only_when_somebody_says_so(tmp_path: Path) -> None:
+def test_an_empty_volume_is_formatted_only_on_request(tmp_path: Path) -> None:
     assert controller_of({**CLUSTER, "PONOR_POD": "c-0"}, tmp_path).options.format is False
 
 
-def test_collectors_are_told_apart_by_an_ordinal_of_their_own(tmp_path: Path) -> None:
+def test_collectors_have_their_own_ordinals(tmp_path: Path) -> None:
     pods = {"PONOR_POD": "demo-gc-1-7d9c5b6c4-x2k8v"}
     gc = gc_of({**CLUSTER, **pods, "PONOR_ORDINAL": "1"}, tmp_path)
     assert gc.options.node_id == 1001
 
 
-def test_compactors_are_told_apart_in_the_same_way(tmp_path: Path) -> None:
+def test_compactors_have_their_own_ordinals(tmp_path: Path) -> None:
     pods = {"PONOR_POD": "demo-compactor-1-7d9c5b6c4-x2k8v", "PONOR_ORDINAL": "1"}
     settings = json.dumps({"compaction_budget_bytes": 1 << 25})
     compactor = compactor_of({**CLUSTER, **pods, "PONOR_SETTINGS": settings}, tmp_path)
@@ -120,15 +120,13 @@ def test_settings_reach_the_service(tmp_path: Path) -> None:
         ("controller", {"PONOR_FORMAT": "yes"}, "PONOR_FORMAT"),
     ],
 )
-def test_surroundings_that_make_no_sense_are_refused_by_name(
-    role: str, change: dict[str, str], word: str
-) -> None:
+def test_an_invalid_environment_is_refused_by_name(role: str, change: dict[str, str], word: str) -> None:
     with pytest.raises(ENTRY.SurroundingsError, match=word):
         configuration_of(role, {**CLUSTER, "PONOR_POD": "b-1", **change})
 
 
-def test_the_service_replaces_the_entrypoint_and_refuses_in_its_own_words(tmp_path: Path) -> None:
-    """A real process: the store's URL is only read by the broker itself."""
+def test_the_service_replaces_the_entrypoint_and_prints_its_own_refusals(tmp_path: Path) -> None:
+    """A real process, because only the broker itself reads the store's URL."""
     surroundings = {
         **os.environ,
         **CLUSTER,
@@ -147,7 +145,7 @@ def test_the_service_replaces_the_entrypoint_and_refuses_in_its_own_words(tmp_pa
     assert not (tmp_path / "ready.json").exists()
 
 
-def test_controllers_speak_tls_with_each_other_where_files_are_given(tmp_path: Path) -> None:
+def test_controllers_use_tls_if_files_are_given(tmp_path: Path) -> None:
     pod = {**CLUSTER, "PONOR_POD": "demo-controller-0"}
     assert controller_of(pod, tmp_path).options.peer_tls is None
     files = controller_of({**pod, "PONOR_PEER_TLS": "/etc/ponor/peer-tls"}, tmp_path).options.peer_tls

@@ -1,4 +1,6 @@
-"""What deploys Spark, without a container engine and without Kubernetes: files have the shape that their readers take, and name what is there."""
+"""Files that deploy Spark, without a container engine and without Kubernetes: they are valid and
+refer to existing things.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,12 @@ EXECUTOR: Final = {
     "SPARK_JAVA_OPT_1": "-XX:+Use G1",
     "SPARK_JAVA_OPT_10": "-Dnever=1",
 }
-"""As Spark's scheduler gives it; there is no option 2, so option 10 is none."""
+"""As Spark's scheduler passes it; there is no option 2, so option 10 is not one either."""
 
 
 @pytest.fixture
 def services() -> dict[str, Any]:
-    """Of both compose files together."""
+    """Services of both compose files together."""
     content = yaml.safe_load((SPARK / "compose.yaml").read_text())
     assert {key for key in content if not key.startswith("x-")} == {"services"}
     return {**read_composition()["services"], **content["services"]}
@@ -65,7 +67,7 @@ def test_the_compose_file_is_a_master_and_two_workers(services: dict[str, Any]) 
         assert own[name]["command"][-1] == f"spark://spark-master:{port}"
 
 
-def test_spark_has_a_key_of_its_own_that_may_only_read(services: dict[str, Any]) -> None:
+def test_spark_has_its_own_read_only_key(services: dict[str, Any]) -> None:
     identities = json.loads((ROOT / "deploy" / "compose" / "s3.json").read_text())["identities"]
     for spec in spark_services(services).values():
         assert sorted(spec["environment"]) == sorted(CREDENTIALS)
@@ -75,7 +77,7 @@ def test_spark_has_a_key_of_its_own_that_may_only_read(services: dict[str, Any])
         assert {action.partition(":")[0] for action in identity["actions"]} == {"Read", "List"}
 
 
-def test_the_policy_reads_and_does_nothing_else() -> None:
+def test_the_policy_allows_only_reads() -> None:
     policy = json.loads((SPARK / "iam-policy.json").read_text())
     actions = {action for statement in policy["Statement"] for action in statement["Action"]}
     assert actions == {"s3:GetObject", "s3:ListBucket"}
@@ -84,7 +86,7 @@ def test_the_policy_reads_and_does_nothing_else() -> None:
     assert objects["Resource"] == ["arn:aws:s3:::BUCKET/PREFIX/*"]
 
 
-def test_the_application_is_one_that_kubernetes_and_the_operator_take() -> None:
+def test_the_application_is_valid_for_kubernetes_and_the_operator() -> None:
     manifests = application()
     check_manifests(manifests)
     assert [each["kind"] for each in manifests] == [
@@ -100,7 +102,7 @@ def test_the_application_is_one_that_kubernetes_and_the_operator_take() -> None:
     assert spec["sparkVersion"] == SPARK_VERSION
 
 
-def test_the_jobs_that_are_started_are_in_the_image() -> None:
+def test_the_started_jobs_are_in_the_image() -> None:
     copied = dict(re.findall(r"^COPY (spark/\S+) (/\S+)$", (SPARK / "Dockerfile").read_text(), re.MULTILINE))
     assert copied == {"spark/jobs": JOBS.rstrip("/")}
     texts = [(SPARK / name).read_text() for name in ("compose.yaml", "application.yaml")]
@@ -110,7 +112,7 @@ def test_the_jobs_that_are_started_are_in_the_image() -> None:
         assert (ROOT / "spark" / "jobs" / name).exists(), name
 
 
-def test_the_image_is_built_from_files_that_are_there(services: dict[str, Any]) -> None:
+def test_the_image_is_built_from_existing_files(services: dict[str, Any]) -> None:
     lines = (SPARK / "Dockerfile").read_text().splitlines()
     copied = [line.split()[1] for line in lines if line.startswith("COPY") and "--from" not in line]
     for name in copied:
@@ -122,7 +124,7 @@ def test_the_image_is_built_from_files_that_are_there(services: dict[str, Any]) 
         assert (ROOT / spec["build"]["dockerfile"]).exists()
 
 
-def test_the_image_installs_what_tests_run_with() -> None:
+def test_the_image_installs_the_versions_of_the_tests() -> None:
     """Every version and hash of the image's lock is one of the tests' lock."""
     tested = pins("spark.lock")
     shipped = pins("spark-image.lock")
@@ -136,8 +138,8 @@ def test_every_member_that_the_source_needs_is_built() -> None:
     assert built == {"spark", *(f"libs/{name}" for name in needed_members())}
 
 
-def test_an_executor_is_told_what_spark_told_its_pod(tmp_path: Path) -> None:
-    """A java that prints its words stands where the container has one."""
+def test_an_executor_gets_the_options_that_spark_gave_its_pod(tmp_path: Path) -> None:
+    """A program that prints its arguments replaces Java."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -153,7 +155,7 @@ def test_an_executor_is_told_what_spark_told_its_pod(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_any_other_word_is_a_command() -> None:
+def test_other_arguments_are_a_command() -> None:
     assert run_entrypoint("echo", {"SPARK_HOME": "/opt/spark"}, "a b").stdout == "a b\n"
 
 
@@ -169,7 +171,7 @@ def application() -> list[dict[str, Any]]:
 
 
 def needed_members() -> set[str]:
-    """The members that ponor-spark depends on, by way of others too."""
+    """Direct and indirect dependencies of ponor-spark among the members."""
     folders = {}
     for path in sorted((ROOT / "libs").glob("*/pyproject.toml")):
         project = tomllib.loads(path.read_text())["project"]
@@ -185,7 +187,7 @@ def needed_members() -> set[str]:
 
 
 def pins(lock: str) -> dict[str, set[str]]:
-    """Hashes by NAME==VERSION, whatever the marker."""
+    """Hashes by NAME==VERSION, for any marker."""
     found: dict[str, set[str]] = {}
     for line in (ROOT / "requirements" / lock).read_text().splitlines():
         if not line.startswith(" "):

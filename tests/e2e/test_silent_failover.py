@@ -44,7 +44,7 @@ def end_offset(cluster: LocalCluster, partition: int) -> int:
         consumer.close()
 
 
-def test_what_is_sent_without_acknowledgement_before_the_dead_leaders_log_is_recovered_arrives(
+def test_records_sent_with_acks_0_before_the_dead_leaders_log_is_recovered_arrive(
     tmp_path: Path,
 ) -> None:
     with SeaweedServer(tmp_path / "s3") as store:

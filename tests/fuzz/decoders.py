@@ -1,6 +1,6 @@
-"""Every decoder that reads bytes from outside the process: from clients, from disk, from the object store.
+"""All decoders of bytes from outside the process: from clients, from disk, from the object store.
 
-Each entry has valid encodings to mutate and the one exception type that the decoder may raise.
+Each entry has valid encodings to mutate and the only exception type that the decoder may raise.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ INSTANCES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """One decoder: valid inputs, and how a refusal looks. `output_bytes_max`: the bound of what it unpacks, 0 if it unpacks nothing."""
+    """One decoder: valid inputs, and its exception type. `output_bytes_max`: limit of decompressed
+    output, 0 if there is none.
+    """
 
     family: str
     name: str
@@ -68,7 +70,7 @@ class Decoder:
 
 
 def all_decoders() -> list[Decoder]:
-    """The list, the same at every call."""
+    """All decoders, the same at every call."""
     rng = random.Random(20)
     return [
         *_requests(rng),
@@ -156,7 +158,9 @@ def _decode_header(data: bytes) -> None:
 
 
 def _decode_frames(data: bytes) -> None:
-    """As the broker's loop does: a piece through the shared scratch, then into the frame's own buffer."""
+    """As the broker's loop does: a piece through the shared buffer, then into the frame's own
+    buffer.
+    """
     receiver = FrameReceiver(lambda _: True, frame_bytes_max=1 << 16, control_bytes_max=1 << 12)
     rest = memoryview(data)
     while rest and receiver.failure is None:
@@ -189,7 +193,7 @@ def _decode_batches(data: bytes) -> None:
 
 
 def _decompressors() -> Iterable[Decoder]:
-    """Also bombs: a few kilobytes that would become 64 MiB."""
+    """Includes compression bombs: a few kilobytes that would become 64 MiB."""
     bomb = bytes(BOMB_BYTES)
     for codec in Codec:
         if codec is Codec.NONE:
@@ -251,7 +255,7 @@ def _decode_footer(data: bytes) -> None:
 
 
 def _decode_index(data: bytes) -> None:
-    """Entries behind checksums that were made for them: a damaged one is refused before any entry is read."""
+    """Entries with matching checksums; otherwise damage would be refused before any entry is read."""
     position = _index_position()
     tail = Footer(OBJECT_ID, position, len(data), len(data) // ENTRY_BYTES, crc32c(data)).encode()
     footer = decode_footer("fuzz", OBJECT_ID, tail, position + len(data) + len(tail))
@@ -259,7 +263,7 @@ def _decode_index(data: bytes) -> None:
 
 
 def _decode_block(data: bytes) -> None:
-    """Likewise."""
+    """As above."""
     entry = BlockEntry(*struct.unpack(ENTRY.format, _index()[:ENTRY_BYTES]))
     decode_block("fuzz", entry._replace(size_bytes=len(data), crc=crc32c(data)), data)
 
@@ -273,7 +277,7 @@ def _spark_decoders() -> Iterator[Decoder]:
 
 
 def _partition_block(codec: Codec) -> bytes:
-    """Three batches of a partition's Data stream, with a hole before the last."""
+    """Three batches of a partition's Data stream, with a gap before the last."""
     records = [
         NewRecord(n, b"key" if n % 2 else None, bytes(n), (("h", b"v"), ("é", None))) for n in range(4)
     ]
@@ -298,7 +302,9 @@ def _decode_rows(kernel: Any, data: bytes) -> None:
 
 
 def _with_batch_checksums(data: bytes) -> bytes:
-    """Of each batch that still lies where its stream record says: a damaged one is refused before any record is read."""
+    """Checksums are recomputed for each batch that is still at its stream record; otherwise damage
+    would be refused before any record is read.
+    """
     block, at = bytearray(data), 0
     while at + RECORD_HEADER_BYTES + BATCH_HEADER_BYTES <= len(block):
         batch_at = at + RECORD_HEADER_BYTES

@@ -32,7 +32,7 @@ ALLOWANCE_BYTES: Final = 256 << 10
 
 @dataclass(slots=True)
 class Findings:
-    """What is wrong, and how much was tried."""
+    """The finding, and the number of inputs."""
 
     inputs: int = 0
     refused: int = 0
@@ -40,7 +40,7 @@ class Findings:
 
 
 def fuzz(decoders: list[Decoder], seconds: float, seed: int) -> Findings:
-    """Round robin over the decoders until the time is over or something is found."""
+    """Round robin over the decoders until the time ends or a finding."""
     findings = Findings()
     end = time.monotonic() + seconds
     turn = 0
@@ -72,7 +72,9 @@ def _slice(decoder: Decoder, rng: random.Random, findings: Findings, *, is_measu
 
 
 def _try_measured(decoder: Decoder, data: bytes, findings: Findings) -> None:
-    """One input and what was allocated for it, tried twice if need be: a codec is compiled at its first use, whichever input that is."""
+    """Run one input and return its allocations; repeated once, because a codec is compiled at its
+    first use.
+    """
     bound = OBJECT_FACTOR * len(data) + 2 * decoder.output_bytes_max + ALLOWANCE_BYTES
     used = 0
     for _ in range(2):

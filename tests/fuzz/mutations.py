@@ -1,4 +1,4 @@
-"""Bytes that a hostile or broken peer could send: valid encodings, bent.
+"""Mutated valid encodings, as a hostile or broken peer could send them.
 
 Decoders depend most on lengths, so most mutations change a length.
 """

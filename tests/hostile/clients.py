@@ -1,4 +1,5 @@
-"""Clients that mean harm, or are broken: many connections, half requests, slow bytes, lengths that lie, data that explodes.
+"""Hostile or broken clients: many connections, half requests, slow bytes, wrong lengths,
+compression bombs.
 
 Each is one function over plain sockets. The tests make the assertions.
 """
@@ -20,7 +21,7 @@ from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, T
 from ponor_kafka.record_builder import NewRecord, build_batch
 
 SOURCES: Final = tuple(f"127.0.0.{number}" for number in range(2, 8))
-"""Loopback addresses to come from: one address has too few ports for them all."""
+"""Source addresses on loopback: one address has too few ports for all connections."""
 ZSTD_BLOCK_BYTES: Final = 128 << 10
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
@@ -37,7 +38,7 @@ class Crowd:
         self.sockets: list[socket.socket] = []
 
     def join(self, count: int) -> list[socket.socket]:
-        """So many more connections."""
+        """Open this many more connections."""
         joined = []
         for _ in range(count):
             connection = socket.socket()
@@ -55,7 +56,7 @@ class Crowd:
         self.sockets.clear()
 
     def still_connected(self) -> int:
-        """How many the broker has not closed."""
+        """Number of connections that the broker has not closed."""
         return sum(_is_open(connection) for connection in self.sockets)
 
 
@@ -71,7 +72,7 @@ def _is_open(connection: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def crowd(port: int) -> Iterator[Crowd]:
-    """A crowd that leaves at the end."""
+    """A crowd that is closed at the end."""
     people = Crowd(port)
     try:
         yield people
@@ -80,18 +81,18 @@ def crowd(port: int) -> Iterator[Crowd]:
 
 
 def send_bytes(connection: socket.socket, data: bytes) -> None:
-    """Whatever the broker does with it."""
+    """Ignore errors of the connection."""
     with contextlib.suppress(OSError):
         connection.sendall(data)
 
 
 def announce(length: int) -> bytes:
-    """The length of a frame that may never come."""
+    """The length of a frame that may never follow."""
     return struct.pack(">i", length)
 
 
 def api_versions_frame() -> bytes:
-    """A small, correct request."""
+    """A small, valid request."""
     body = encode_request_header(ApiKey.API_VERSIONS, 0, 1, "hostile")
     return announce(len(body)) + body
 
@@ -120,7 +121,7 @@ def zstd_bomb(unpacked_bytes: int) -> bytes:
 
 
 def bomb_batch(unpacked_bytes: int) -> bytearray:
-    """A record batch with right lengths and a right CRC whose records unpack to so much."""
+    """A record batch with right lengths and a right CRC whose records decompress to this size."""
     batch = bytearray(
         build_batch([NewRecord(1_700_000_000_000, None, b"x") for _ in range(100)])[:HEADER_BYTES]
     )

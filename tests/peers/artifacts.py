@@ -1,7 +1,8 @@
-"""Where other people's Java lives on this machine: a real Kafka with its tools, and Java clients of several ages.
+"""Java programs of other projects: a real Kafka with its tools, and Java clients of several
+versions.
 
-Lists the artifacts, checks for them, and fetches them with Maven into `build/peers`. Only `make peers` fetches, by running this module;
-tests without their artifact are skipped with a reason.
+Lists the artifacts, checks for them, and fetches them with Maven into `build/peers`. Only `make
+peers` fetches, by running this module; tests without their artifact are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FETCH_S_MAX = 900
 
 
 class PeerMissingError(Exception):
-    """Something that a peer needs is not on this machine; the message says what and how to get it."""
+    """A required program is not on this machine; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class JavaLibraries:
 
     @property
     def directory(self) -> Path:
-        """Where the jars are, or would be."""
+        """The directory of the jars, even if it does not exist."""
         return CACHE / self.name
 
     @property
     def class_path(self) -> str:
-        """For `java -cp`. Raises PeerMissingError when the jars were not fetched."""
+        """Value for `java -cp`. Raises PeerMissingError if the jars were not fetched."""
         if not self.is_complete():
             raise PeerMissingError(
                 f"{self.name} is not in {CACHE.relative_to(ROOT)}; `make peers` fetches it"
@@ -49,12 +50,14 @@ class JavaLibraries:
         return f"{self.directory}/*"
 
     def is_complete(self) -> bool:
-        """Whether exactly what the pom says has been fetched to the end."""
+        """Whether the jars of the pom were fetched completely."""
         mark = self._mark
         return mark.is_file() and mark.read_text() == self._digest()
 
     def fetch(self) -> None:
-        """Get the jars with Maven, which checks their checksums. Raises PeerMissingError without Maven."""
+        """Fetch the jars with Maven, which verifies their checksums. Raises PeerMissingError
+        without Maven.
+        """
         if self.is_complete():
             return
         maven = program("mvn", "Maven")
@@ -84,7 +87,7 @@ SPARK_CONNECTOR = JavaLibraries(f"spark-connector-{SPARK_VERSION}", POMS / "spar
 
 
 def clients(version: str) -> JavaLibraries:
-    """The Java client of one version, without anything else of Kafka."""
+    """The Java client of one version, without other parts of Kafka."""
     return JavaLibraries(f"clients-{version}", POMS / "clients" / "pom.xml", (f"-Dclients={version}",))
 
 
@@ -102,7 +105,7 @@ def java() -> str:
 
 
 def main() -> int:
-    """Fetch everything; say what could not be had."""
+    """Fetch everything; print what was not available."""
     missing = 0
     for libraries in (KAFKA, ECOSYSTEM, SPARK_CONNECTOR, *map(clients, CLIENT_VERSIONS)):
         try:

@@ -1,6 +1,6 @@
-"""A real etcd of three members on this machine, and the one call of it that is compared: put.
+"""A real etcd of three members on this machine, and a minimal client for put.
 
-Starts and stops etcd, and puts keys through a minimal client (KV.Put: key is field 1, value is field 2, both bytes). etcd comes from the
+The client implements KV.Put (key is field 1, value is field 2, both bytes). etcd comes from the
 machine's packages; nothing is fetched.
 """
 
@@ -39,11 +39,11 @@ class EtcdClient:
         self._put: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(PUT)
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """Durable at a majority when it returns."""
+        """Put a key; it is durable at a majority on return."""
         await self._put(_field(1, key) + _field(2, value), timeout=START_S_MAX)
 
     async def close(self) -> None:
-        """Let the channel go."""
+        """Close the channel."""
         await self._channel.close()
 
 
@@ -62,7 +62,7 @@ def _varint(value: int) -> bytes:
 
 @contextmanager
 def etcd_cluster(directory: Path) -> Iterator[str]:
-    """Three members below a directory; yields HOST:PORT of the one that leads."""
+    """Run three members below a directory; yield HOST:PORT of the leader."""
     ports = [free_port() for _ in range(2 * MEMBERS)]
     clients, peers = ports[:MEMBERS], ports[MEMBERS:]
     initial = ",".join(f"n{at}=http://127.0.0.1:{port}" for at, port in enumerate(peers))
@@ -98,7 +98,7 @@ def _start(data: Path, name: str, client: int, peer: int, initial: str) -> subpr
 
 
 async def _leader(ports: list[int]) -> str:
-    """The member whose puts are fastest to confirm leads: it need not forward them."""
+    """Make the member with the fastest puts the leader, so that it need not forward them."""
     times: dict[str, float] = {}
     for port in ports:
         address = f"127.0.0.1:{port}"

@@ -1,4 +1,6 @@
-"""Two brokers of Apache Kafka, the first of them also the controller: for what takes two, such as moving a partition."""
+"""Two brokers of Apache Kafka, the first of which is also the controller, for example for moves of
+a partition.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class KafkaPair:
         self.bootstrap = first.bootstrap
 
     def wait_joined(self) -> None:
-        """Until both brokers are in the cluster."""
+        """Wait until both brokers are in the cluster."""
         deadline = time.monotonic() + JOIN_S_MAX
         with KafkaClient(self.bootstrap) as client:
             while len(client.metadata([]).brokers) < 2:
@@ -36,12 +38,12 @@ class KafkaPair:
                 time.sleep(0.1)
 
     def create_topic(self, name: str, *, at: int) -> None:
-        """One partition, at one broker."""
+        """Create a topic of one partition at one broker."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([NewTopic(name, num_partitions=1, replica_assignment=[[at]])])[name].result(30)
 
     def move(self, topic: str, partition: int, *, to: int) -> tuple[int, int]:
-        """Move, and wait for it; when it was asked for and when it was done (CLOCK_MONOTONIC, ns)."""
+        """Move and wait; return the times of the request and of the end (CLOCK_MONOTONIC, ns)."""
         with KafkaClient(self.bootstrap) as client:
             began_ns = time.monotonic_ns()
             request_moves(client, topic, [partition], to)
@@ -52,10 +54,10 @@ class KafkaPair:
 
 @contextmanager
 def kafka_pair(directory: Path) -> Iterator[KafkaPair]:
-    """Both brokers.
+    """Run both brokers.
 
     Raises:
-        PeerMissingError: Java or Kafka's jars are not there.
+        PeerMissingError: Java or Kafka's jars are missing.
     """
     cluster_id = new_cluster_id()
     port = free_port()

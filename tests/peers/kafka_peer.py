@@ -1,6 +1,5 @@
-"""A real Apache Kafka beside us: one node that is broker and controller, started from the jars that `make peers` fetched.
-
-Configures, starts and stops it, and reads its CPU time and memory. Oracle, tool tests and benchmarks use it.
+"""A real Apache Kafka on this machine: one node that is broker and controller, started from the
+jars that `make peers` fetched.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SETTINGS: Final[Mapping[str, object]] = {
     "share.coordinator.state.topic.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
 }
-"""One node, no copies, groups that settle at once; everything else is Kafka's default."""
+"""One node, one replica, groups without an initial delay; other settings are Kafka's defaults."""
 
 LOGGING: Final = """\
 Configuration:
@@ -86,7 +85,7 @@ class KafkaPeer:
 
     @property
     def bootstrap(self) -> str:
-        """What clients are given."""
+        """Bootstrap address for clients."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -129,7 +128,7 @@ class KafkaPeer:
         self._wait_until_it_serves(begin)
 
     def stop(self) -> None:
-        """SIGTERM and wait; SIGKILL when that takes too long."""
+        """SIGTERM and wait; SIGKILL after a timeout."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -175,16 +174,18 @@ class KafkaPeer:
 
 
 def new_cluster_id() -> str:
-    """A UUID as Kafka writes it."""
+    """A UUID in Kafka's notation."""
     cluster_id = base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
     return (
         f"A{cluster_id[1:]}" if cluster_id.startswith("-") else cluster_id
-    )  # no tool may take it for an option
+    )  # a leading dash would look like an option
 
 
 @contextmanager
 def _pinned(cpus: Collection[int] | None) -> Iterator[None]:
-    """Processes that are started inside run on these CPUs only: a child inherits the affinity of the thread that starts it."""
+    """Pin processes started in this context to these CPUs: a child inherits the affinity of its
+    parent thread.
+    """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, before if cpus is None else cpus)
     try:

@@ -1,6 +1,7 @@
-"""What the tests with a real Spark share: a Java that is found or comes with the packages, and one session.
+"""Fixtures of tests with a real Spark: a Java runtime, and one session.
 
-A session costs seconds to start and hundreds of MB, and a process has one at a time: all tests of a run use the same. What needs other settings starts Spark in a process of its own.
+A session takes seconds to start and hundreds of MB, and a process has one at a time, so all tests
+share it. Tests with other settings start Spark in a separate process.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ SESSION_SETTINGS = {
 
 @pytest.fixture(scope="session")
 def java() -> JavaRuntime:
-    """The Java that Spark runs on in this run, said to everything that is started from here."""
-    # Spark resolves the machine's name otherwise, and a machine may not know its own.
+    """The Java runtime for this run, set in the environment of all processes that the tests start."""
+    # Otherwise Spark resolves the machine's name, which may fail.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return prepare()
 
 
 @pytest.fixture(scope="session")
 def spark(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """local[2]: two tasks at a time, each with Python workers of its own."""
+    """local[2]: two tasks at a time, each with its own Python workers."""
     from pyspark.sql import SparkSession
 
     assert java.version
@@ -55,7 +56,7 @@ def spark(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def topics(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicsCluster]:
-    """One cluster for all tests that leave it as it is, but for topics of their own; the session knows the format."""
+    """One cluster for all tests that only add topics; the session has the format registered."""
     register(spark)
     with topics_cluster(tmp_path_factory.mktemp("topics"), spark) as cluster:
         yield cluster

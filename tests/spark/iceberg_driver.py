@@ -1,4 +1,5 @@
-"""A driver in a process of its own: topic to table until everything is there, or until a step at which it kills itself with its JVM.
+"""A separate driver process: copies a topic to a table until everything is there, or until a step
+at which it kills itself with its JVM.
 
 python iceberg_driver.py FOLDER OPTIONS STEP
 """
@@ -21,7 +22,7 @@ from tests.spark.iceberg_kills import TABLE, catalog_in
 
 
 class KillGroup:
-    """SIGKILL to the whole process group: no handler runs, in Python or in Java."""
+    """SIGKILL the whole process group: no handler runs, in Python or in Java."""
 
     def __init__(self, step: Step | None) -> None:
         self._step = step

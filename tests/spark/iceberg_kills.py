@@ -22,19 +22,19 @@ from ponor_spark.jobs.iceberg.table import IcebergTable
 TABLE = "lake.orders"
 CLUSTER_ID = "a cluster"
 STARVED = "Python worker failed to connect back"
-"""Spark gives a worker ten seconds to start, on whichever machine."""
+"""Spark's timeout for the start of a worker is ten seconds, which is short for a busy machine."""
 STARVED_MAX = 5
 MAINTENANCE = ("none", "compaction", "property", "foreign append", "expiry", "compaction and expiry")
 FOREIGN_TOPIC = "not ours"
 
 
 class DriverKilledError(Exception):
-    """The driver died here."""
+    """The driver is killed here."""
 
 
 @dataclass
 class KillAt:
-    """Ends the driver when `step` is reached; `times` passes of it go by before."""
+    """Ends the driver when `step` is reached, after `times` earlier passes of it."""
 
     step: Step | None
     passes: int = 0
@@ -62,7 +62,9 @@ def sink_of(spark: Any, folder: Path, kill: KillAt) -> ExactlyOnceSink:
 
 
 def run_until_killed(stream: Callable[[], Any], sink: Callable[[], ExactlyOnceSink], folder: Path) -> bool:
-    """Run the query; True when it was killed, False when it had nothing left to do. A query that Spark ends because a worker did not start in time has died, too, and is run again."""
+    """Run the query; return True if it was killed, False if it had nothing left to do. A query that
+    Spark ends because a worker did not start in time is repeated.
+    """
     from pyspark.errors import StreamingQueryException
 
     for _ in range(STARVED_MAX):
@@ -83,7 +85,7 @@ def run_until_killed(stream: Callable[[], Any], sink: Callable[[], ExactlyOnceSi
 
 
 def maintain(folder: Path, kind: str, number: int) -> None:
-    """Operations of a concurrent writer of the table. None of them changes our rows."""
+    """Operations of a concurrent writer of the table. None changes our rows."""
     table = catalog_in(folder / "lake").load_table(TABLE)
     if table.current_snapshot() is None:
         return
@@ -107,7 +109,7 @@ def expire_all_but_current(table: Any) -> None:
 
 
 def rows_of(folder: Path) -> Counter[tuple[str, int, int, bytes | None]]:
-    """Every row of ours in the table, with how often it is there."""
+    """Our rows in the table, with their counts."""
     table = catalog_in(folder / "lake").load_table(TABLE)
     found = table.scan(selected_fields=("topic", "partition", "offset", "value")).to_arrow()
     columns = [found.column(name).to_pylist() for name in ("topic", "partition", "offset", "value")]
@@ -115,7 +117,9 @@ def rows_of(folder: Path) -> Counter[tuple[str, int, int, bytes | None]]:
 
 
 def kills(count: int) -> Iterator[tuple[int, Step, str]]:
-    """Number, step, and the concurrent writer's next operation. Over many runs every step meets every operation."""
+    """Number, step, and the concurrent writer's next operation. Over many runs, every step is
+    combined with every operation.
+    """
     steps = list(Step)
     for number in range(count):
         yield (
@@ -126,9 +130,10 @@ def kills(count: int) -> Iterator[tuple[int, Step, str]]:
 
 
 def kill_again_and_again(spark: Any, stream: Callable[[], Any], folder: Path, count: int) -> Counter[Step]:
-    """Kill the query `count` times, at every step in turn; then let it finish. How often each step was hit.
+    """Kill the query `count` times, at every step in turn, then let it finish. Return the kills by
+    step.
 
-    `stream` makes the DataFrame; it must have data for as long as it is killed.
+    `stream` creates the DataFrame; it must have data during all kills.
     """
 
     def killed_at(step: Step | None) -> Callable[[], ExactlyOnceSink]:

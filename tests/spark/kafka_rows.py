@@ -1,6 +1,8 @@
-"""What a Kafka client writes and sees: the other side of every comparison. librdkafka, unmodified.
+"""Rows as an unmodified Kafka client (librdkafka) writes and reads them, for comparison with
+Spark's.
 
-A row is (topic, partition, offset, timestamp in ms, timestamp type, key, value, headers): all that a consumer gets of a record, and all that Spark's rows have.
+A row is (topic, partition, offset, timestamp in ms, timestamp type, key, value, headers):
+everything that a consumer gets of a record, and that Spark's rows contain.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class KafkaRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record to be produced; None as timestamp: the client's clock."""
+    """A record to produce; timestamp None: the client's clock."""
 
     partition: int
     key: bytes | None
@@ -53,7 +55,7 @@ class Sent:
 def create_topic(
     bootstrap: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
 ) -> None:
-    """Make a topic that keeps what has old timestamps; returns when it is there."""
+    """Create a topic that keeps records with old timestamps; wait until it exists."""
     settings = {"retention.ms": "-1", **(config or {})}
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -62,7 +64,7 @@ def create_topic(
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    """Delete a topic; returns when the brokers say so."""
+    """Delete a topic; wait until it is absent."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for gone in admin.delete_topics([topic]).values():
         gone.result(WAIT_S)
@@ -79,7 +81,7 @@ def delete_records(bootstrap: str, topic: str, before: Mapping[int, int]) -> Non
 def produce(
     bootstrap: str, topic: str, records: Iterable[Sent], codec: str = "none", timeout_ms: int = 240_000
 ) -> None:
-    """Send records; returns when all of them are acknowledged."""
+    """Send records; wait until all are acknowledged."""
     failed: list[KafkaError] = []
     config: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -120,7 +122,7 @@ def ends(bootstrap: str, topic: str, *, read_committed: bool = False) -> dict[in
 
 
 def consumed(bootstrap: str, topic: str, *, read_committed: bool = False) -> list[KafkaRow]:
-    """Everything from the log starts to the ends of now, sorted by partition and offset."""
+    """Read everything from the log starts to the current ends, sorted by partition and offset."""
     wanted = {
         number: end
         for number, (start, end) in ends(bootstrap, topic, read_committed=read_committed).items()
@@ -146,7 +148,7 @@ def consumed(bootstrap: str, topic: str, *, read_committed: bool = False) -> lis
 
 
 def spark_rows(rows: Sequence[Any]) -> list[KafkaRow]:
-    """Rows that Spark collected, of all columns (`headers` may be missing), sorted alike."""
+    """Rows collected by Spark, with all columns (`headers` may be missing), sorted in the same way."""
     found = [
         KafkaRow(
             row["topic"],
@@ -164,7 +166,9 @@ def spark_rows(rows: Sequence[Any]) -> list[KafkaRow]:
 
 
 def assorted(count: int, partitions: int, seed: int, *, start_ms: int = 1_700_000_000_000) -> list[Sent]:
-    """Records of all kinds: null and empty keys, values and headers, repeated header names, sizes from nothing to a few KB."""
+    """Records of all kinds: null and empty keys, values and headers, repeated header names, sizes
+    from zero to a few KB.
+    """
     chance = random.Random(seed)
     return [_one(chance, number, partitions, start_ms + number * 10) for number in range(count)]
 

@@ -1,6 +1,8 @@
-"""A stream with the columns and the offsets of `format("ponor")` whose rows follow from their offsets: for tests of what comes behind the source.
+"""A stream with the columns and offsets of `format("ponor")` whose rows follow from their offsets,
+for tests of sinks.
 
-The source itself is tested on a real cluster (test_source.py and others); a query that is killed hundreds of times needs rows whose number is known.
+Other tests use the real source; a query that is killed hundreds of times needs a known number of
+rows.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ TOPIC = "orders"
 TOPIC_ID = "11111111-2222-3333-4444-555555555555"
 SCHEMA = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 GAP = 7
-"""Every seventh offset is no record, as behind transactions and compaction."""
+"""Every seventh offset has no record, as after transactions and compaction."""
 
 
 class NumberedSource(DataSource):
-    """Options: partitions, rows (offsets in each), step (offsets of a partition in a micro-batch)."""
+    """Options: partitions, rows (offsets per partition), step (offsets of a partition in a
+    micro-batch).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -80,7 +84,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield pa.RecordBatch.from_pydict(columns, schema=FULL)
 
     def commit(self, end: Any) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def _offsets(by_partition: dict[str, int]) -> dict[str, Any]:

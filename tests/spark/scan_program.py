@@ -1,4 +1,6 @@
-"""A driver of its own: `python -m tests.spark.scan_program MASTER CONTROLLERS TOPIC` reads the topic and prints, as JSON, a digest of every row and where the tasks ran."""
+"""A separate driver: `python -m tests.spark.scan_program MASTER CONTROLLERS TOPIC` reads the topic
+and prints, as JSON, a digest of every row and the places of the tasks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.log.level": "ERROR",
-    # No task before every executor is there: the first one takes them all otherwise where the second one starts slowly.
+    # Start no task before all executors have registered; otherwise the first one gets all tasks if
+    # the second starts slowly.
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.sql.session.timeZone": "UTC",
@@ -51,7 +54,7 @@ def main() -> None:
 
 
 def _places(batches: Iterator[Any]) -> Iterator[Any]:
-    """Where a task ran: a worker gives every executor a directory of its own."""
+    """The place of a task: each executor has its own working directory."""
     import pyarrow as pa
 
     for _ in batches:

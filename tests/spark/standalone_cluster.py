@@ -30,7 +30,8 @@ WORKER_MEMORY: Final = "700m"
 
 @contextmanager
 def standalone_cluster(directory: Path, workers: int, environment: Mapping[str, str]) -> Iterator[str]:
-    """Master and workers below a directory; yields the master's URL once all workers are registered. `environment`: of the workers, and so of their executors.
+    """Run master and workers below a directory; yield the master's URL after all workers have
+    registered. `environment` is that of the workers and so of their executors.
 
     Raises:
         AssertionError: a process ended or did not register; the text is its log.
@@ -55,11 +56,12 @@ def standalone_cluster(directory: Path, workers: int, environment: Mapping[str, 
 
 @contextmanager
 def _running(directory: Path, program: str, words: list[str], added: Mapping[str, str]) -> Iterator[Path]:
-    """One of Spark's own processes; yields its log."""
+    """Run one of Spark's processes; yield its log."""
     directory.mkdir(parents=True)
     home = Path(pyspark.__file__).parent
     environment = {**os.environ, **added, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST}
-    # As on a machine of its own: the worker's environment names no Python, the application says which one its executors use.
+    # As on a separate machine: the worker's environment names no Python; the application selects
+    # the one of its executors.
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
     java: dict[str, str] = dict(environment)
@@ -80,7 +82,7 @@ def _running(directory: Path, program: str, words: list[str], added: Mapping[str
 
 
 def _alive_workers(page: str) -> int:
-    """As the master's page says."""
+    """The number of workers on the master's page."""
     try:
         with urllib.request.urlopen(page, timeout=60) as answer:
             content = json.load(answer)

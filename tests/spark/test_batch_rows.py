@@ -1,4 +1,6 @@
-"""Rows and bytes of `spark.read` are those of a Kafka consumer over the same range, whatever the records and the log have been through."""
+"""Rows of `spark.read` equal those of a Kafka consumer over the same range, for all kinds of
+records and logs.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def test_the_schema_is_that_of_sparks_kafka_connector(topics: TopicsCluster, pla
     assert headers == "array<struct<key:string,value:binary>>"
 
 
-def test_a_user_chooses_columns_by_schema_or_option(topics: TopicsCluster, plain: str) -> None:
+def test_columns_are_selected_by_schema_or_option(topics: TopicsCluster, plain: str) -> None:
     seen = Counter((row.offset, row.value) for row in consumed(topics.kafka, plain))
     for frame in (
         topics.load(plain, schema="offset bigint, value binary"),
@@ -70,7 +72,7 @@ def test_a_user_chooses_columns_by_schema_or_option(topics: TopicsCluster, plain
     assert topics.load(plain, schema="timestampType int").count() == seen.total()
 
 
-def test_offsets_and_partitions_are_those_that_options_name(topics: TopicsCluster, plain: str) -> None:
+def test_options_select_offsets_and_partitions(topics: TopicsCluster, plain: str) -> None:
     seen = consumed(topics.kafka, plain)
     starting = json.dumps({plain: {"0": 7, "1": -2, "2": 299}})
     ending = json.dumps({plain: {"0": 200, "1": 1, "2": -1}})
@@ -81,7 +83,7 @@ def test_offsets_and_partitions_are_those_that_options_name(topics: TopicsCluste
     assert assigned == [row for row in seen if row.partition in {0, 2}]
 
 
-def test_times_are_those_that_options_name(topics: TopicsCluster, plain: str) -> None:
+def test_options_select_timestamps(topics: TopicsCluster, plain: str) -> None:
     seen = consumed(topics.kafka, plain)
     first, last = START_MS + 2_005, START_MS + 6_001
     rows = topics.rows(plain, startingTimestamp=first, endingTimestamp=last)
@@ -91,7 +93,7 @@ def test_times_are_those_that_options_name(topics: TopicsCluster, plain: str) ->
     assert rows == [row for row in seen if row.timestamp_ms >= each[str(row.partition)]]
 
 
-def test_a_pattern_reads_all_topics_that_match(topics: TopicsCluster) -> None:
+def test_a_pattern_reads_all_matching_topics(topics: TopicsCluster) -> None:
     for number in range(2):
         create_topic(topics.kafka, f"many-{number}")
         produce(topics.kafka, f"many-{number}", assorted(20, 1, seed=number))
@@ -102,7 +104,7 @@ def test_a_pattern_reads_all_topics_that_match(topics: TopicsCluster) -> None:
     assert topics.rows("", subscribePattern="nothing-is-called-so") == []
 
 
-def test_times_given_by_the_broker_are_told_so(topics: TopicsCluster) -> None:
+def test_rows_have_the_timestamp_type_of_the_broker(topics: TopicsCluster) -> None:
     create_topic(topics.kafka, "appended", config={"message.timestamp.type": "LogAppendTime"})
     produce(topics.kafka, "appended", assorted(50, 1, seed=8), "lz4")
     rows = topics.same_as_a_consumer("appended")
@@ -121,7 +123,7 @@ def test_an_empty_topic_and_an_empty_range_have_no_rows(topics: TopicsCluster, p
     assert topics.rows(plain, startingOffsets=nothing, endingOffsets=nothing) == []
 
 
-def test_a_log_start_that_was_moved_is_respected(topics: TopicsCluster) -> None:
+def test_a_moved_log_start_is_respected(topics: TopicsCluster) -> None:
     create_topic(topics.kafka, "trimmed", PARTITIONS)
     produce(topics.kafka, "trimmed", assorted(300, PARTITIONS, seed=9))
     topics.until_in_objects("trimmed")
@@ -138,7 +140,7 @@ def test_a_log_start_that_was_moved_is_respected(topics: TopicsCluster) -> None:
     ]
 
 
-def test_a_compacted_topic_has_what_its_log_has(topics: TopicsCluster) -> None:
+def test_a_compacted_topic_has_the_rows_of_its_log(topics: TopicsCluster) -> None:
     config = {
         "cleanup.policy": "compact",
         "segment.ms": "200",
@@ -164,7 +166,9 @@ def test_a_compacted_topic_has_what_its_log_has(topics: TopicsCluster) -> None:
 
 
 def _steady(topics: TopicsCluster, topic: str) -> list[KafkaRow]:
-    """A consumer before and one after Spark see the same: nothing was cleaned in between; then Spark saw it too."""
+    """The same rows before and after Spark's read, as a consumer sees them, prove that nothing was
+    cleaned in between.
+    """
     deadline = time.monotonic() + WAIT_S
     while True:
         topics.until_in_objects(topic)

@@ -1,4 +1,6 @@
-"""What goes wrong is one line that names the option (or the lease) and the remedy, from load() or from planning: before executors start."""
+"""Errors are one line with the option (or the lease) and the remedy, raised by load() or planning,
+before executors start.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from tests.spark.topics_cluster import TopicsCluster, topics_cluster
 
 pytestmark = pytest.mark.timeout(900)
 LEASE_S = 10
-"""Renewed after a third of it: a driver or a controller without a turn for some seconds does not lose it."""
+"""Renewed after a third of it, so that pauses of driver or controller of some seconds do not end
+it."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def small(topics: TopicsCluster) -> str:
 
 
 def said(error: pytest.ExceptionInfo[PySparkException]) -> str:
-    """The line with our error: the last one that begins with the class's name."""
+    """The line of our error: the last one that begins with the class's name."""
     lines = [line for line in str(error.value).splitlines() if "ponor_spark.errors." in line]
     assert lines, str(error.value)
     return lines[-1].partition(": ")[2]
@@ -66,9 +69,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("option", BAD)
-def test_an_option_that_cannot_be_is_named_with_a_remedy(
-    topics: TopicsCluster, small: str, option: str
-) -> None:
+def test_an_invalid_option_is_named_with_a_remedy(topics: TopicsCluster, small: str, option: str) -> None:
     value, line = BAD[option]
     given = topics.options(small)
     if option == "assign":
@@ -78,7 +79,7 @@ def test_an_option_that_cannot_be_is_named_with_a_remedy(
     assert said(error).startswith(line)
 
 
-def test_options_of_the_other_kind_of_read_are_said(
+def test_options_of_the_other_kind_of_read_are_named(
     topics: TopicsCluster, small: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PySparkException) as error:
@@ -100,7 +101,7 @@ def test_options_of_the_other_kind_of_read_are_said(
         ("value binary, size int", "schema: there is no column size; choose some of key binary"),
     ],
 )
-def test_a_schema_that_cannot_be_is_said(topics: TopicsCluster, small: str, schema: str, line: str) -> None:
+def test_an_invalid_schema_is_named(topics: TopicsCluster, small: str, schema: str, line: str) -> None:
     with pytest.raises(PySparkException) as error:
         topics.load(small, schema=schema).count()
     assert said(error).startswith(line)
@@ -108,7 +109,9 @@ def test_a_schema_that_cannot_be_is_said(topics: TopicsCluster, small: str, sche
 
 @contextmanager
 def environment(topics: TopicsCluster, **changes: str) -> Iterator[None]:
-    """Other variables for Spark's Python workers; they are those of the moment when the format is registered."""
+    """Other environment variables for Spark's Python workers, which take those of the time of
+    registration.
+    """
     variables: dict[str, str] = topics.spark.sparkContext.environment
     before = dict(variables)
     register(topics.spark)
@@ -132,10 +135,12 @@ def objects_of(topics: TopicsCluster) -> list[Path]:
     return list((topics.processes.directory / "data").rglob("*.object"))
 
 
-def test_objects_that_are_gone_are_said_and_never_a_short_result(
+def test_missing_objects_raise_an_error_and_never_a_short_result(
     topics: TopicsCluster, tmp_path: Path
 ) -> None:
-    """A cluster of its own: every lease keeps the objects of all topics, and the other tests have some."""
+    """A separate cluster, because a lease keeps the objects of all topics and other tests have
+    leases.
+    """
     with topics_cluster(tmp_path, topics.spark) as cluster:
         with environment(cluster, **{LEASES_VARIABLE: ""}):
             _lease_is_over(cluster)
@@ -143,7 +148,9 @@ def test_objects_that_are_gone_are_said_and_never_a_short_result(
 
 
 def _lease_is_over(cluster: TopicsCluster) -> None:
-    """A driver that renews nothing and waits too long: compaction and garbage collection take the objects."""
+    """A driver that renews nothing and waits too long: compaction and garbage collection delete the
+    objects.
+    """
     create_topic(cluster.kafka, "leased")
     for seed in range(4):
         produce(cluster.kafka, "leased", assorted(30, 1, seed=seed))
@@ -165,7 +172,7 @@ def _lease_is_over(cluster: TopicsCluster) -> None:
 
 
 def _object_is_deleted(cluster: TopicsCluster) -> None:
-    """Another process destroys it while the lease is valid."""
+    """Another process deletes the object while the lease is valid."""
     frame = cluster.load("leased")
     assert frame.count() > 120
     for path in objects_of(cluster):
@@ -174,8 +181,10 @@ def _object_is_deleted(cluster: TopicsCluster) -> None:
         frame.count()
 
 
-def test_a_lease_that_is_kept_outlives_its_time(topics: TopicsCluster) -> None:
-    """The driver renews: the same objects are there after twice the lease's time, whatever is compacted meanwhile."""
+def test_a_renewed_lease_outlives_its_duration(topics: TopicsCluster) -> None:
+    """The driver renews it: the same objects exist after twice the duration of the lease, despite
+    compaction.
+    """
     create_topic(topics.kafka, "kept")
     for seed in range(3):
         produce(topics.kafka, "kept", assorted(30, 1, seed=seed))
@@ -192,7 +201,7 @@ def test_a_lease_that_is_kept_outlives_its_time(topics: TopicsCluster) -> None:
     topics.same_as_a_consumer("kept")
 
 
-def test_rows_come_from_s3_and_wrong_credentials_are_said(topics: TopicsCluster, tmp_path: Path) -> None:
+def test_rows_come_from_s3_and_wrong_credentials_are_named(topics: TopicsCluster, tmp_path: Path) -> None:
     server = SeaweedServer(tmp_path / "s3")
     with server:
         before = {name: os.environ.get(name) for name in server.environment}
@@ -226,7 +235,7 @@ EXECUTOR = "import pickle, sys; from ponor_spark.split_reading import read_split
 
 
 def _executor_has_other_credentials(cluster: TopicsCluster, wrong: Mapping[str, str]) -> None:
-    """What the driver may read says nothing about the executors' environment."""
+    """The driver's rights do not determine those of the executors."""
     options = parse_options(cluster.options("bucket"), streaming=False)
     snapshot = open_snapshot(options)
     split = plan(snapshot, batch_ranges(snapshot, options), PushedFilters(), options)[0]

@@ -1,4 +1,6 @@
-"""The table has every row once, whenever the driver dies and whatever others do to the table: a dozen kills. tests/acceptance/test_spark_iceberg.py does hundreds."""
+"""The table has every row exactly once, with a dozen kills of the driver and a concurrent writer.
+tests/acceptance/test_spark_iceberg.py makes hundreds of kills.
+"""
 
 from __future__ import annotations
 

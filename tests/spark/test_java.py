@@ -1,4 +1,4 @@
-"""Spark starts where no Java is installed: on the one that comes as a Python package."""
+"""Spark starts without an installed Java, with the one from a Python package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ spark.stop()
 
 
 def path_without_java(directory: Path) -> str:
-    """A PATH with every program of this machine, but no Java."""
+    """A PATH with every program of this machine except Java."""
     directory.mkdir()
     for folder in os.environ["PATH"].split(os.pathsep):
         for program in Path(folder).glob("*"):
@@ -35,7 +35,7 @@ def path_without_java(directory: Path) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_spark_runs_where_no_java_is_installed(tmp_path: Path) -> None:
+def test_spark_runs_without_an_installed_java(tmp_path: Path) -> None:
     hidden = {
         name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "PONOR_JAVA"))
     }

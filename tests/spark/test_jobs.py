@@ -1,4 +1,4 @@
-"""The jobs on a real cluster, as a person at a terminal starts them."""
+"""The jobs on a real cluster, started as from a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ponor = Callable[..., Result]
 
 @pytest.fixture
 def ponor(topics: TopicsCluster) -> Ponor:
-    """`ponor spark …` in this process; the session of the tests is the one that it finds."""
+    """Run `ponor spark …` in this process with the tests' session."""
 
     def run(*words: str, code: int = 0) -> Result:
         result = CliRunner().invoke(spark_app, [*words, "--bootstrap", topics.kafka], catch_exceptions=False)
@@ -62,7 +62,7 @@ def test_a_profile_counts_what_a_consumer_counts(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_topic_that_is_not_there_is_said_before_a_session_is_asked_for(
+def test_an_unknown_topic_is_refused_before_a_session_starts(
     ponor: Ponor, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "prepare", lambda: pytest.fail("Spark was prepared"))
@@ -72,7 +72,7 @@ def test_a_topic_that_is_not_there_is_said_before_a_session_is_asked_for(
         assert len(refused.stderr.splitlines()) == 1
 
 
-def test_parquet_is_all_or_nothing_and_never_overwritten(
+def test_parquet_is_written_completely_or_not_at_all_and_never_overwritten(
     topics: TopicsCluster, ponor: Ponor, orders: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "orders.parquet"
@@ -91,7 +91,7 @@ def test_parquet_is_all_or_nothing_and_never_overwritten(
     assert len(again.stderr.splitlines()) == 1
 
 
-def test_what_a_dead_run_left_is_cleared_by_the_next(
+def test_remains_of_a_killed_run_are_deleted_by_the_next(
     topics: TopicsCluster, orders: str, tmp_path: Path
 ) -> None:
     from ponor_spark.jobs.parquet import write
@@ -104,7 +104,7 @@ def test_what_a_dead_run_left_is_cleared_by_the_next(
     assert [each.name for each in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_sound_topic_is_verified_against_a_consumer(
+def test_a_valid_topic_is_verified_against_a_consumer(
     topics: TopicsCluster, ponor: Ponor, orders: str
 ) -> None:
     found = json.loads(ponor("verify", orders, "--against-broker", "-o", "json").stdout)
@@ -121,7 +121,7 @@ def test_a_sound_topic_is_verified_against_a_consumer(
 def test_a_part_of_a_topic_is_verified(ponor: Ponor, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         consumer_view, "SILENCE_S_MAX", 3_600.0
-    )  # the end of the range is waited for, not silence
+    )  # waits for the end of the range, not for silence
     bounds = {"0": 17, "1": 3, "2": 0}
     words = ["-O", f"startingOffsets={json.dumps({orders: bounds})}", "--against-broker", "-o", "json"]
     found = json.loads(ponor("verify", orders, *words).stdout)
@@ -129,7 +129,7 @@ def test_a_part_of_a_topic_is_verified(ponor: Ponor, orders: str, monkeypatch: p
     assert {str(each["partition"]): each["start_offset"] for each in found["partitions"]} == bounds
 
 
-def test_a_compacted_topic_has_holes_that_are_no_problem(topics: TopicsCluster, ponor: Ponor) -> None:
+def test_gaps_of_a_compacted_topic_are_accepted(topics: TopicsCluster, ponor: Ponor) -> None:
     config = {
         "cleanup.policy": "compact",
         "segment.bytes": str(1 << 20),
@@ -171,7 +171,7 @@ def test_damage_is_named_and_the_exit_code_is_one(topics: TopicsCluster, ponor: 
     assert "job-damaged" in result.stderr
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(ponor: Ponor, orders: str, tmp_path: Path) -> None:
+def test_an_unwritable_place_gives_one_line(ponor: Ponor, orders: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     result = ponor("parquet", orders, str(tmp_path / "file" / "orders.parquet"), code=1)
     assert result.stderr.startswith("ponor: PATH: Spark cannot write there: ")
@@ -219,7 +219,7 @@ def topic_rows(topics: TopicsCluster, topic: str) -> list[tuple[int, int, bytes 
     return sorted((row.partition, row.offset, row.value) for row in consumed(topics.kafka, topic))
 
 
-def test_a_table_follows_its_topic_also_with_a_new_checkpoint_and_expired_snapshots(
+def test_a_table_follows_its_topic_with_a_new_checkpoint_and_expired_snapshots(
     topics: TopicsCluster, ponor: Ponor, tmp_path: Path
 ) -> None:
     create_topic(topics.kafka, "job-lake", partitions=2)
@@ -235,7 +235,7 @@ def test_a_table_follows_its_topic_also_with_a_new_checkpoint_and_expired_snapsh
     assert table_rows(tmp_path) == topic_rows(topics, "job-lake"), "nothing new, nothing more"
 
 
-def test_a_table_that_was_rolled_back_is_not_written_to(
+def test_a_rolled_back_table_is_not_written(
     topics: TopicsCluster, ponor: Ponor, orders: str, tmp_path: Path
 ) -> None:
     iceberg(ponor, orders, tmp_path, "checkpoint", "-O", "maxOffsetsPerTrigger=100")
@@ -247,10 +247,8 @@ def test_a_table_that_was_rolled_back_is_not_written_to(
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_checkpoint_of_another_table_is_not_taken_for_this_one(
-    ponor: Ponor, orders: str, tmp_path: Path
-) -> None:
-    """The topic is quiet, so there is no batch that could show what the new table lacks."""
+def test_a_checkpoint_of_another_table_is_refused(ponor: Ponor, orders: str, tmp_path: Path) -> None:
+    """The topic has no new data, so no batch could show what the new table lacks."""
     iceberg(ponor, orders, tmp_path, "checkpoint")
     result = iceberg(ponor, orders, tmp_path, "checkpoint", table="lake.other", code=1)
     assert "table lake.other has nothing of " in result.stderr

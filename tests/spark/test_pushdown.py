@@ -1,6 +1,8 @@
-"""Filters that reach the source leave out objects, never rows; and what Spark's interface for Python sources trips over is stepped around.
+"""Filters in the source skip objects and never rows, despite the peculiarities of Spark's interface
+for Python sources.
 
-One test for each trap of the interface: the setting for pushdown that fails queries, empty plans, filters that never arrive, the size and schema of Arrow batches, several actions on one DataFrame, time zones.
+One test per peculiarity: the setting for pushdown that fails queries, empty plans, filters that
+never arrive, the size and schema of Arrow batches, several actions on one DataFrame, time zones.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ MODES = [
 
 
 @pytest.mark.parametrize(("pushdown", "condition", "wanted"), MODES, ids=[f"{m[0]}: {m[1]}" for m in MODES])
-def test_filters_leave_the_rows_that_they_say(
+def test_filters_select_exactly_the_matching_rows(
     topics: TopicsCluster,
     pushed: str,
     seen: list[KafkaRow],
@@ -113,10 +115,10 @@ def test_filters_leave_the_rows_that_they_say(
         assert spark_rows(frame.collect()) == [row for row in seen if wanted(row)]
 
 
-def test_the_session_time_zone_is_that_of_literals_and_rows(
+def test_literals_and_rows_use_the_session_time_zone(
     topics: TopicsCluster, pushed: str, seen: list[KafkaRow]
 ) -> None:
-    """22:13:22 in UTC is 07:13:22 of the next day in Tokyo: the same rows, whichever zone the session has."""
+    """22:13:22 in UTC is 07:13:22 of the next day in Tokyo: the same rows in any session time zone."""
     wanted = [row for row in seen if row.timestamp_ms >= START_MS + 2_000]
     with setting(topics, "Asia/Tokyo", "spark.sql.session.timeZone"):
         frame = topics.load(pushed, includeHeaders=True).where("timestamp >= '2023-11-15 07:13:22'")
@@ -127,7 +129,9 @@ def test_the_session_time_zone_is_that_of_literals_and_rows(
 
 
 def test_a_filter_reads_fewer_objects(topics: TopicsCluster, pushed: str) -> None:
-    """Partitions of the plan are splits: what is left out has none, and no more share a block than there are offsets left."""
+    """Partitions of the plan are splits: skipped objects have none, and a block is shared by at
+    most as many splits as it has offsets.
+    """
     with setting(topics, "true"):
         assert topics.load(pushed, minPartitions=6, pushdown="on").rdd.getNumPartitions() >= 6
         assert (
@@ -139,10 +143,12 @@ def test_a_filter_reads_fewer_objects(topics: TopicsCluster, pushed: str) -> Non
         assert topics.load(pushed, pushdown="on").where("offset < 0").collect() == []
 
 
-def test_blocks_tell_the_times_of_their_records_and_those_behind_a_bound_are_not_read(
+def test_blocks_beyond_a_timestamp_bound_are_not_read(
     topics: TopicsCluster, pushed: str, seen: list[KafkaRow]
 ) -> None:
-    """Clients compressed the batches, brokers looked into them, uploads and perhaps a compaction wrote the indexes."""
+    """Clients compressed the batches, brokers validated them, uploads and perhaps a compaction
+    wrote the indexes.
+    """
     options = parse_options(topics.options(pushed), streaming=False)
     snapshot = topics.snapshot(pushed)
     ranges = batch_ranges(snapshot, options)
@@ -170,7 +176,7 @@ def runs_of(split: Split | TailSplit) -> list[ObjectRun]:
     return [run for run in split.runs if isinstance(run, ObjectRun)]
 
 
-def test_several_actions_see_one_snapshot(topics: TopicsCluster) -> None:
+def test_several_actions_use_one_snapshot(topics: TopicsCluster) -> None:
     create_topic(topics.kafka, "growing", PARTITIONS)
     produce(topics.kafka, "growing", assorted(40, PARTITIONS, seed=1))
     topics.until_in_objects("growing")
@@ -186,7 +192,7 @@ def test_several_actions_see_one_snapshot(topics: TopicsCluster) -> None:
 
 
 class SharedPlan(DataSource):
-    """A source of our tests: rows 0 to 3, each in a partition of its own, which an equality leaves out."""
+    """A test source: rows 0 to 3, each in its own partition, which an equality filter skips."""
 
     @classmethod
     def name(cls) -> str:
@@ -214,8 +220,10 @@ class SharedPlanReader(DataSourceReader):
         yield pa.record_batch({"a": pa.array([partition.value], pa.int32())})
 
 
-def test_spark_keeps_one_plan_for_a_dataframe_whatever_is_pushed(spark: SparkSession) -> None:
-    """A fault of Spark 4.2 that no source can see: why `pushdown=auto` pushes nothing there. When this fails, this Spark is sound."""
+def test_spark_keeps_one_plan_for_a_dataframe_with_any_filter(spark: SparkSession) -> None:
+    """A fault of Spark 4.2 that no source can detect, and the reason why `pushdown=auto` pushes
+    nothing there. If this fails, this Spark has no such fault.
+    """
     spark.dataSource.register(SharedPlan)
     spark.conf.set(PUSHDOWN_SETTING, "true")
     try:
@@ -229,13 +237,13 @@ def test_spark_keeps_one_plan_for_a_dataframe_whatever_is_pushed(spark: SparkSes
 
 
 def reader_of(kind: type[PonorBatchReader]) -> PonorBatchReader:
-    """A reader as executors have it: without a snapshot, and enough to be asked about filters."""
+    """A reader as in executors: without a snapshot, but able to answer questions about filters."""
     options = parse_options({"subscribe": "t", "controllers": "127.0.0.1:1"}, streaming=False)
     nothing = Snapshot("cluster", 0, Lease(1, "test", 1, 0, 0, 0), "file:///nowhere", ())
     return kind(nothing, options, ("offset",))
 
 
-def test_spark_takes_the_reader_for_one_without_pushdown_until_it_asks() -> None:
+def test_spark_detects_pushdown_only_when_it_calls_the_reader() -> None:
     """The check of pyspark's planning worker, and the call of its pushdown worker."""
     reader = reader_of(PushingBatchReader)
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
@@ -252,9 +260,7 @@ def test_spark_takes_the_reader_for_one_without_pushdown_until_it_asks() -> None
     assert list(plain.pushFilters(filters)) == filters
 
 
-def test_where_spark_shares_plans_nothing_is_pushed_unless_it_is_asked_for(
-    topics: TopicsCluster, pushed: str
-) -> None:
+def test_with_shared_plans_filters_are_pushed_only_on_request(topics: TopicsCluster, pushed: str) -> None:
     versions = {"4.1.1": False, "4.2.0": False, "4.3.0": True, "5.0.0": True}
     for version, sound in versions.items():
         assert pushes(Pushdown.AUTO, version) == sound
@@ -272,7 +278,7 @@ def test_an_empty_plan_is_one_partition_without_a_split() -> None:
     assert list(reader_of(PonorBatchReader).read(InputPartition(None))) == []
 
 
-def test_batches_are_small_and_of_the_derived_schema(topics: TopicsCluster, pushed: str) -> None:
+def test_batches_are_small_and_have_the_derived_schema(topics: TopicsCluster, pushed: str) -> None:
     """Spark compares the first batch's schema with its own; offsets of binary columns have 31 bits."""
     frame = topics.load(pushed, includeHeaders=True)
     options = parse_options(topics.options(pushed), streaming=False)

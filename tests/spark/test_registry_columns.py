@@ -1,4 +1,6 @@
-"""A decoded column beside the raw one in Spark: types, errors, and one question to the registry from each worker."""
+"""A decoded column next to the raw one in Spark: types, errors, and one request to the registry per
+worker.
+"""
 
 from __future__ import annotations
 

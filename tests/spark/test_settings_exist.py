@@ -1,4 +1,4 @@
-"""Settings of Spark that the example application and the pages name are Spark's."""
+"""The Spark settings in the example application and in the documentation exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def named(path: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", TEXTS)
-def test_settings_that_are_named_exist(spark: SparkSession, path: str) -> None:
+def test_documented_settings_exist(spark: SparkSession, path: str) -> None:
     jvm: Any = spark.sparkContext._jvm
     registered = jvm.org.apache.spark.internal.config.ConfigEntry
     unknown = [name for name in sorted(named(path)) if registered.findEntry(name) is None]

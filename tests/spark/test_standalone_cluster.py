@@ -1,4 +1,6 @@
-"""A standalone cluster with two workers reads the same rows as one process does, with the key that deploy/compose gives to Spark: it may read and nothing else."""
+"""A standalone cluster with two workers reads the same rows as one process, with the read-only key
+that deploy/compose gives to Spark.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class DeployedKeys(SeaweedServer):
 
     @property
     def readers_environment(self) -> dict[str, str]:
-        """What Spark's containers are given."""
+        """The environment of Spark's containers."""
         (spark,) = [each for each in json.loads(KEYS.read_text())["identities"] if each["name"] == "spark"]
         (key,) = spark["credentials"]
         names = {"AWS_ACCESS_KEY_ID": key["accessKey"], "AWS_SECRET_ACCESS_KEY": key["secretKey"]}
@@ -48,7 +50,8 @@ def test_two_workers_read_the_same_rows_as_one_process(tmp_path: Path) -> None:
         reader = store.readers_environment
         alone = _scan("local[2]", cluster, spec.name, reader)
         with standalone_cluster(tmp_path / "spark", 2, reader) as master:
-            # The driver plans and therefore reads indexes: it needs the store's credentials too, and passes them to no other process.
+            # The driver plans and therefore reads indexes: it needs the store's credentials too,
+            # and passes them to no other process.
             together = _scan(master, cluster, spec.name, reader)
     assert alone["rows"][0] == str(RECORDS)
     assert together["rows"] == alone["rows"]
@@ -65,7 +68,7 @@ def _ponor(directory: Path, store: SeaweedServer) -> LocalCluster:
 
 
 def _scan(master: str, cluster: LocalCluster, topic: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """What the program prints."""
+    """The program's output."""
     controllers = ",".join(cluster.describe()["controllers"])
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.scan_program", master, controllers, topic],

@@ -1,4 +1,6 @@
-"""Transactions and other batches that brokers do not write yet, laid into objects by hand and read by Spark: the rows of a consumer with the same isolation level."""
+"""Transactions and other batches that brokers do not write yet, put into objects by the test and
+read by Spark: the rows equal those of a consumer with the same isolation level.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ FORMAT = "ponor-stored"
 
 
 class StoredTopic(PonorDataSource):
-    """The source with a snapshot that a test wrote, instead of one from a controller."""
+    """The source with a snapshot that the test wrote."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = dict(options)
@@ -54,13 +56,17 @@ def of(
 
 
 def marker(producer_id: int) -> tuple[list[Kept], Kind]:
-    """The end of a transaction: which end does not matter to rows, the list of aborted ones says it."""
+    """The end marker of a transaction. Its type does not matter, because the list of aborted
+    transactions decides.
+    """
     return [Kept(0, MS, bytes(4), bytes(6))], Kind(producer_id=producer_id, transactional=True, control=True)
 
 
 @pytest.fixture(scope="module")
 def log() -> Log:
-    """Overlapping transactions of two producers, one aborted, between plain records of the same producer and without a producer; a gap from compaction."""
+    """Overlapping transactions of two producers, one aborted, between plain records of the same
+    producer and without a producer; a gap from compaction.
+    """
     log = Log(start_offset=100, shift=60)
     log.add([Kept(0, MS, b"plain", b"0"), Kept(1, MS + 1, None, None)])
     log.add(*of(11, b"aborted 1", b"aborted 2", codec=Codec.ZSTD))
@@ -80,7 +86,7 @@ ABORTED = (AbortedRange(11, 102, 105),)
 
 
 def stored(log: Log, directory: Path, *, cuts: int) -> Snapshot:
-    """The log in so many objects."""
+    """The log in this many objects."""
     store = Store(directory, block_bytes_max=200)
     records: list[Written] = []
     offset = log.start_offset - log.shift
@@ -97,7 +103,7 @@ def stored(log: Log, directory: Path, *, cuts: int) -> Snapshot:
 
 @pytest.mark.parametrize("cuts", [1, 4])
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_transactions_surface_as_a_consumer_sees_them(
+def test_transactions_are_read_as_by_a_consumer(
     spark: SparkSession, tmp_path: Path, log: Log, isolation: str, cuts: int
 ) -> None:
     spark.dataSource.register(StoredTopic)

@@ -1,4 +1,4 @@
-"""What a stream asks and keeps, without Spark: limits, delays, and leases that move on."""
+"""Planning of streams without Spark: limits, delays, and leases."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def at(content: dict[str, Any]) -> dict[str, dict[int, int]]:
     return from_json(content).offsets
 
 
-def test_few_rows_are_waited_for_until_the_delay_is_over(topics: TopicsCluster, planned: str) -> None:
+def test_few_rows_wait_until_the_delay_ends(topics: TopicsCluster, planned: str) -> None:
     clock = HandClock()
     planner = planner_of(topics, planned, clock, minOffsetsPerTrigger=1000, maxTriggerDelay="10s")
     start = planner.initial()
@@ -70,7 +70,7 @@ def test_few_rows_are_waited_for_until_the_delay_is_over(topics: TopicsCluster, 
     planner.close()
 
 
-def test_all_available_is_more_important_than_the_options(topics: TopicsCluster, planned: str) -> None:
+def test_available_now_takes_precedence_over_the_options(topics: TopicsCluster, planned: str) -> None:
     planner = planner_of(topics, planned, HandClock(), maxOffsetsPerTrigger=10, minOffsetsPerTrigger=5)
     start = planner.initial()
     assert at(planner.latest(start, most=10, least=5)) == {planned: {0: 5, 1: 5}}
@@ -80,8 +80,10 @@ def test_all_available_is_more_important_than_the_options(topics: TopicsCluster,
     planner.close()
 
 
-def test_nothing_new_is_said_of_now_by_the_same_client(topics: TopicsCluster) -> None:
-    """Spark queries a hundred times a second, so one snapshot answers several queries. After an answer without new records, records may have been produced."""
+def test_an_answer_without_new_records_is_not_reused(topics: TopicsCluster) -> None:
+    """Spark queries a hundred times per second, so one snapshot answers several queries. After an
+    answer without new records, records may have been produced.
+    """
     create_topic(topics.kafka, "quiet")
     produce(topics.kafka, "quiet", assorted(10, 1, seed=1))
     topics.until_in_objects("quiet")
@@ -102,7 +104,7 @@ def test_nothing_new_is_said_of_now_by_the_same_client(topics: TopicsCluster) ->
     planner.close()
 
 
-def test_no_more_than_two_leases_are_held_and_none_in_the_end(topics: TopicsCluster, planned: str) -> None:
+def test_at_most_two_leases_are_held_and_none_at_the_end(topics: TopicsCluster, planned: str) -> None:
     clock = HandClock()
     planner = planner_of(topics, planned, clock)
     options = parse_options(topics.options(planned), streaming=False)
@@ -144,7 +146,7 @@ def _is_held(cluster: ClusterReader, lease_id: int) -> bool:
     return True
 
 
-def test_offsets_are_the_same_text_whenever_they_are_the_same() -> None:
+def test_equal_offsets_have_equal_texts() -> None:
     """Spark compares offsets as texts."""
     one = StreamOffsets({"b": {10: 3, 2: 1}, "a": {0: 7}}, {"a": "aa", "b": "bb", "gone": "cc"})
     other = StreamOffsets({"a": {0: 7}, "b": {2: 1, 10: 3}}, {"b": "bb", "a": "aa"})

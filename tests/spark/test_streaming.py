@@ -1,4 +1,6 @@
-"""Micro-batches: every row once, in the batch whose offsets name it, through limits, restarts, failures, new partitions, lost offsets and topics that were made anew."""
+"""Micro-batches: every row once, in the batch with its offsets, across limits, restarts, failures,
+new partitions, lost offsets and recreated topics.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ PARTITIONS = 2
 
 @dataclass
 class Runs:
-    """A query of one checkpoint, run as often as the test wants; what each batch brought, by its number: a repeated batch replaces the first attempt."""
+    """A query of one checkpoint, run repeatedly; rows of each batch by its number: a repeated batch
+    replaces the first attempt.
+    """
 
     topics: TopicsCluster
     topic: str
@@ -45,7 +49,9 @@ class Runs:
     progress: list[dict[str, Any]] = field(default_factory=list)
 
     def available_now(self, after: Callable[[int], None] = lambda _: None, **options: Any) -> None:
-        """Everything that there is now. `after` is called behind every batch, before Spark takes it for done."""
+        """Process everything available. `after` is called after every batch, before Spark commits
+        it.
+        """
 
         def take(frame: DataFrame, number: int) -> None:
             self.batches[number] = spark_rows(frame.collect())
@@ -62,7 +68,7 @@ class Runs:
 
     @property
     def rows(self) -> list[KafkaRow]:
-        """Of all batches."""
+        """Rows of all batches."""
         return sorted(
             (row for rows in self.batches.values() for row in rows),
             key=lambda row: (row.topic, row.partition, row.offset),
@@ -75,12 +81,12 @@ class Runs:
 
 
 def filled(topics: TopicsCluster, topic: str, count: int, seed: int = 1) -> None:
-    """So many records more, in objects."""
+    """Produce this many more records, and wait until they are in objects."""
     produce(topics.kafka, topic, assorted(count, PARTITIONS, seed=seed), "zstd")
     topics.until_in_objects(topic)
 
 
-def test_each_run_brings_what_is_new(topics: TopicsCluster, tmp_path: Path) -> None:
+def test_each_run_returns_new_rows(topics: TopicsCluster, tmp_path: Path) -> None:
     create_topic(topics.kafka, "stream-runs", PARTITIONS)
     runs = Runs(topics, "stream-runs", tmp_path)
     filled(topics, "stream-runs", 100)
@@ -97,8 +103,8 @@ def test_each_run_brings_what_is_new(topics: TopicsCluster, tmp_path: Path) -> N
     assert offsets["latestOffset"]["stream-runs"] == {"0": 80, "1": 80}
 
 
-def test_a_limit_cuts_batches_and_the_end_is_fixed(topics: TopicsCluster, tmp_path: Path) -> None:
-    """What comes while the query runs is left to the next one."""
+def test_a_limit_divides_batches_and_the_end_is_fixed(topics: TopicsCluster, tmp_path: Path) -> None:
+    """Records that arrive during the query are left to the next one."""
     create_topic(topics.kafka, "stream-limit", PARTITIONS)
     filled(topics, "stream-limit", 100)
     runs = Runs(topics, "stream-limit", tmp_path)
@@ -116,7 +122,7 @@ def test_a_limit_cuts_batches_and_the_end_is_fixed(topics: TopicsCluster, tmp_pa
     assert runs.rows == consumed(topics.kafka, "stream-limit")
 
 
-def test_a_batch_that_failed_is_read_again_as_it_was(topics: TopicsCluster, tmp_path: Path) -> None:
+def test_a_failed_batch_is_read_again_unchanged(topics: TopicsCluster, tmp_path: Path) -> None:
     create_topic(topics.kafka, "stream-again", PARTITIONS)
     filled(topics, "stream-again", 90)
     runs = Runs(topics, "stream-again", tmp_path)
@@ -135,7 +141,7 @@ def test_a_batch_that_failed_is_read_again_as_it_was(topics: TopicsCluster, tmp_
     assert runs.rows == consumed(topics.kafka, "stream-again")
 
 
-def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
+def test_new_partitions_and_topics_are_read_from_their_beginning(
     topics: TopicsCluster, tmp_path: Path
 ) -> None:
     create_topic(topics.kafka, "appear-a", 1)
@@ -179,8 +185,10 @@ def test_lost_offsets_fail_the_query_or_are_skipped(topics: TopicsCluster, tmp_p
     assert [row.offset for row in runs.rows if row.partition == 1] == list(range(70))
 
 
-def test_a_topic_made_anew_is_lost_data_and_not_silence(topics: TopicsCluster, tmp_path: Path) -> None:
-    """The new topic soon has more records than the old one had: its offsets alone would not tell."""
+def test_a_recreated_topic_is_data_loss(topics: TopicsCluster, tmp_path: Path) -> None:
+    """The new topic soon has more records than the old one had: its offsets alone would not show
+    it.
+    """
     create_topic(topics.kafka, "stream-anew", PARTITIONS)
     filled(topics, "stream-anew", 40)
     runs = Runs(topics, "stream-anew", tmp_path)
@@ -197,7 +205,7 @@ def test_a_topic_made_anew_is_lost_data_and_not_silence(topics: TopicsCluster, t
     assert last == consumed(topics.kafka, "stream-anew")
 
 
-def test_a_stream_goes_on_without_a_topic_that_was_deleted(topics: TopicsCluster, tmp_path: Path) -> None:
+def test_a_stream_continues_without_a_deleted_topic(topics: TopicsCluster, tmp_path: Path) -> None:
     for name in ("stream-kept", "stream-gone"):
         create_topic(topics.kafka, name, PARTITIONS)
         filled(topics, name, 40)
@@ -217,16 +225,14 @@ def test_a_stream_goes_on_without_a_topic_that_was_deleted(topics: TopicsCluster
     assert runs.batches[max(runs.batches)] == consumed(topics.kafka, "stream-gone")
 
 
-def test_a_misspelt_topic_is_told_of_whatever_may_be_lost_later(
+def test_a_misspelt_topic_is_refused_with_any_data_loss_setting(
     topics: TopicsCluster, tmp_path: Path
 ) -> None:
     with pytest.raises(StreamingQueryException, match="there is no topic stream-nowhere"):
         Runs(topics, "stream-nowhere", tmp_path).available_now(failOnDataLoss=False)
 
 
-def test_a_stream_reads_the_tail_at_once_and_goes_on_in_objects(
-    topics: TopicsCluster, tmp_path: Path
-) -> None:
+def test_a_stream_reads_the_tail_and_continues_in_objects(topics: TopicsCluster, tmp_path: Path) -> None:
     create_topic(topics.kafka, "stream-tail", PARTITIONS)
     runs = Runs(topics, "stream-tail", tmp_path)
     for seed in range(3):
@@ -237,8 +243,8 @@ def test_a_stream_reads_the_tail_at_once_and_goes_on_in_objects(
 
 
 @pytest.mark.parametrize("trigger", ["as soon as possible", "200 milliseconds"])
-def test_all_that_is_available_is_processed(topics: TopicsCluster, tmp_path: Path, trigger: str) -> None:
-    """What is in objects before processAllAvailable() is asked is in a batch when it returns."""
+def test_everything_available_is_processed(topics: TopicsCluster, tmp_path: Path, trigger: str) -> None:
+    """Records in objects before the call of processAllAvailable() are in a batch when it returns."""
     topic = f"stream-all-{len(trigger)}"
     create_topic(topics.kafka, topic, PARTITIONS)
     taken: list[KafkaRow] = []

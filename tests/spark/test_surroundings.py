@@ -1,6 +1,8 @@
-"""Spark reads while the cluster lives: compaction, moves, a broker that dies and comes back, records that go on coming. What was read is always a beginning of what a consumer sees.
+"""Spark reads while the cluster changes: compaction, moves, a broker that crashes and restarts,
+further records. The rows are always a prefix of a consumer's.
 
-And what Spark's reading costs the brokers: nothing, also where a topic is far larger than what a task may hold.
+Also checks that Spark's reads use no broker, and that a task's memory is bounded for topics of any
+size.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ MIB = 1 << 20
 
 @contextmanager
 def going_on(kafka: str, topic: str) -> Iterator[threading.Event]:
-    """Records go on coming, in small portions, until the block ends."""
+    """Produce records continuously, in small portions, until the block ends."""
     stop = threading.Event()
 
     def send() -> None:
@@ -56,7 +58,7 @@ def going_on(kafka: str, topic: str) -> Iterator[threading.Event]:
     assert not sender.is_alive()
 
 
-def test_rows_are_a_beginning_of_what_a_consumer_sees_whatever_happens(
+def test_rows_are_a_prefix_of_a_consumers_during_all_changes(
     spark: SparkSession, topics: TopicsCluster, tmp_path: Path
 ) -> None:
     assert topics
@@ -95,8 +97,10 @@ def _by_partition(rows: list[KafkaRow]) -> dict[int, list[KafkaRow]]:
     return found
 
 
-def test_the_tail_follows_the_objects_without_a_gap_or_a_row_twice(topics: TopicsCluster) -> None:
-    """Whatever of it is uploaded while Spark reads: both ends were fixed when the snapshot was opened."""
+def test_the_tail_follows_the_objects_without_a_gap_or_a_duplicate(topics: TopicsCluster) -> None:
+    """Also if some of it is uploaded while Spark reads: both ends were fixed when the snapshot was
+    opened.
+    """
     create_topic(topics.kafka, "seam", PARTITIONS)
     frames: list[Any] = []
     sizes: list[int] = []
@@ -113,8 +117,8 @@ def test_the_tail_follows_the_objects_without_a_gap_or_a_row_twice(topics: Topic
     assert topics.rows("seam", tail="broker") == consumed(topics.kafka, "seam")
 
 
-def test_brokers_are_asked_nothing_and_send_nothing(topics: TopicsCluster) -> None:
-    """Not one request and not one byte, by their own metrics, where the options name controllers and store."""
+def test_brokers_receive_no_request_and_send_nothing(topics: TopicsCluster) -> None:
+    """No request and no byte, by their own metrics, if the options name controllers and store."""
     create_topic(topics.kafka, "unasked", PARTITIONS)
     produce(
         topics.kafka,
@@ -142,7 +146,7 @@ def _store(topics: TopicsCluster) -> str:
 
 
 def _requests(topics: TopicsCluster, number: int) -> tuple[float, float, float]:
-    """Requests of clients, their bytes in both directions, and bytes that were read from objects for them."""
+    """Requests of clients, their bytes in both directions, and bytes read from objects for them."""
     processes = topics.processes
     return (
         processes.metric("broker", "ponor_kafka_requests_total", {}, number),
@@ -166,7 +170,7 @@ print(rows, size, int(status.partition("VmHWM:")[2].split()[0]) << 10)
 """
 
 
-def test_a_topic_larger_than_the_memory_is_scanned_in_little(topics: TopicsCluster, tmp_path: Path) -> None:
+def test_a_topic_larger_than_the_memory_is_scanned(topics: TopicsCluster, tmp_path: Path) -> None:
     """Half a gigabyte of records in one split, read by a process that never holds a third of it."""
     create_topic(topics.kafka, "large", config={"max.message.bytes": "2000000"})
     value = os.urandom(2_000) * 32

@@ -1,4 +1,6 @@
-"""What brokers hold and no object does: fetched by our own client, it is what a consumer gets, from any offset to any offset."""
+"""Records that only brokers have: our own client fetches the same records as a consumer, between
+any two offsets.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from tests.spark.kafka_rows import (
 
 COLUMNS = [*FULL.names, HEADERS]
 NEVER = {"upload_interval_ms": "3600000"}
-"""Nothing is uploaded: all there is, is at the broker."""
+"""Nothing is uploaded, so all records are only at the broker."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def id_of(kafka: str, topic: str) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_the_tail_is_what_a_consumer_gets(kafka: str, codec: str) -> None:
+def test_the_tail_equals_the_records_of_a_consumer(kafka: str, codec: str) -> None:
     seen = consumed(kafka, codec)
     assert rows_of(read_split(tail(kafka, codec, 0, 300), COLUMNS)) == seen
     for start, end in ((17, 299), (299, 300), (123, 124)):
@@ -76,12 +78,12 @@ def test_the_ends_are_the_high_watermarks(kafka: str) -> None:
     assert tail_ends([], brokers=(), read_committed=True) == {}
 
 
-def test_another_topic_under_the_name_is_no_tail(kafka: str) -> None:
+def test_a_recreated_topic_is_not_the_tail(kafka: str) -> None:
     with pytest.raises(TopicReplacedError, match="deleted and made again"):
         list(read_split(tail(kafka, "zstd", 0, 300, topic_id=uuid.uuid4().bytes), COLUMNS))
 
 
-def test_a_log_start_that_moved_past_the_tail_is_said(kafka: str) -> None:
+def test_a_log_start_beyond_the_tail_is_reported(kafka: str) -> None:
     create_topic(kafka, "trimmed")
     produce(kafka, "trimmed", assorted(50, 1, seed=2))
     delete_records(kafka, "trimmed", {0: 20})
@@ -99,6 +101,6 @@ def test_brokers_that_do_not_answer_are_named_with_a_remedy() -> None:
 
 
 @pytest.mark.parametrize("brokers", [(), ("host",), ("host:port",), (":9092",)])
-def test_addresses_that_are_none_are_said(brokers: tuple[str, ...]) -> None:
+def test_invalid_addresses_are_named(brokers: tuple[str, ...]) -> None:
     with pytest.raises(OptionError, match=r"kafka.bootstrap.servers"):
         parse_addresses(brokers)

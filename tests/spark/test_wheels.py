@@ -1,4 +1,6 @@
-"""The wheels that executors install, built for real: in an environment of their own they import, decode with the compiled kernel, and start Spark where there is no Java."""
+"""The real wheels of executors: in a separate environment they import, decode with the compiled
+kernel, and start Spark without an installed Java.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ MEMBERS = tuple(
         r"^for member in (.*); do$", (ROOT / "deploy" / "spark" / "install.sh").read_text(), re.MULTILINE
     )[0].split()
 )
-"""What the image builds: its script is the one place that lists them."""
+"""The members that the image builds; only its script lists them."""
 UV = Path(sys.executable).with_name("uv")
 GENERATED = shutil.ignore_patterns("tests", "__pycache__", "*.so", "*.c", "*.new", "messages")
 PROGRAM = """
@@ -43,7 +45,7 @@ print(rows)
 
 
 @pytest.mark.timeout(1_800)
-def test_wheels_work_where_no_source_is(tmp_path: Path) -> None:
+def test_wheels_work_without_a_source_tree(tmp_path: Path) -> None:
     wheels = build(tmp_path / "sources", tmp_path / "wheels")
     compiled = [name for name in wheels if "none-any" not in name]
     assert len(wheels) == len(MEMBERS)
@@ -62,7 +64,9 @@ def test_wheels_work_where_no_source_is(tmp_path: Path) -> None:
 
 
 def build(sources: Path, wheels: Path) -> list[str]:
-    """Of a copy without anything generated: building makes it anew. Tools come from the tests' environment; nothing is fetched."""
+    """Build the wheels from a copy without generated files. Tools come from the tests' environment;
+    nothing is downloaded.
+    """
     shutil.copytree(ROOT / "proto", sources / "proto")
     for member in MEMBERS:
         shutil.copytree(ROOT / member, sources / member, ignore=GENERATED)
@@ -87,7 +91,9 @@ def build(sources: Path, wheels: Path) -> list[str]:
 
 
 def environment(directory: Path, wheels: Path) -> Path:
-    """A fresh one with the wheels; other packages are those of the tests' environment, whose own editable members a path file does not bring along."""
+    """A new environment with the wheels. Other packages come from the tests' environment, without
+    its editable members.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=600)
     python = directory / "bin" / "python"
     install = [
@@ -110,7 +116,7 @@ def environment(directory: Path, wheels: Path) -> Path:
 
 
 def stored_batch() -> bytes:
-    """Three records as librdkafka and a broker would leave them: lz4."""
+    """Three records as librdkafka and a broker would write them: lz4."""
     from kafka.record.default_records import DefaultRecordBatchBuilder
 
     builder = DefaultRecordBatchBuilder(

@@ -1,4 +1,6 @@
-"""What a worker keeps between tasks: its imports are no work for garbage collections, memory that it freed goes back, and it knows nothing of Spark's jars."""
+"""State of a Spark worker between tasks: garbage collection skips its imports, freed memory is
+returned, and Spark's jars are not on its path.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ assert gc.get_freeze_count() <= frozen, "once in a worker's life"
 """
 
 
-def test_a_worker_freezes_its_imports_at_its_first_task_and_never_again() -> None:
+def test_a_worker_freezes_its_imports_only_at_its_first_task() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FREEZES], capture_output=True, text=True, timeout=600, check=False
     )
@@ -66,8 +68,8 @@ def test_an_executor_imports_neither_planning_nor_a_kafka_client() -> None:
     assert not loaded & {"ponor_spark.planning", "ponor_spark.kafka_client", "grpc", "asyncio", "pandas"}
 
 
-def test_unpickling_a_source_imports_nothing_that_searches_the_path_of_modules() -> None:
-    """The jars on it are forgotten when a source is unpickled, which must come first."""
+def test_unpickling_a_source_imports_nothing_that_searches_the_module_path() -> None:
+    """Unpickling a source removes the jars from the path, which must come first."""
     loaded = loaded_by("import sys, ponor_spark.source; print(*sorted(sys.modules))")
     assert {"ponor_spark.batch_reader", "ponor_spark.stream_reader"} <= loaded
     assert not loaded & {"crc32c", "obstore", "importlib.metadata", "ponor_spark.split_reading", "grpc"}
@@ -98,7 +100,7 @@ import of_a_jar
 """
 
 
-def test_a_worker_forgets_jars_without_modules_and_no_others(tmp_path: Path) -> None:
+def test_a_worker_removes_only_jars_without_modules(tmp_path: Path) -> None:
     for name, entry in (("classes.jar", "org/apache/Some.class"), ("modules.jar", "of_a_jar.py")):
         with zipfile.ZipFile(tmp_path / name, "w") as jar:
             jar.writestr(entry, b"")
@@ -141,7 +143,7 @@ print(resident_kib() - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
-def test_memory_that_a_worker_freed_goes_back_to_the_system() -> None:
+def test_memory_freed_by_a_worker_is_returned_to_the_system() -> None:
     done = subprocess.run(
         [sys.executable, "-c", GIVES_BACK], capture_output=True, text=True, timeout=600, check=False
     )

@@ -47,7 +47,7 @@ class TopicsCluster:
         return self.processes.bootstrap
 
     def options(self, topic: str, **more: Any) -> dict[str, str]:
-        """What a read of a topic says."""
+        """Options of a read of a topic."""
         named = {"subscribe": topic} if not {"assign", "subscribePattern"} & more.keys() else {}
         given = {"kafka.bootstrap.servers": self.kafka, **named}
         return given | {name.replace("__", "."): str(value) for name, value in more.items()}
@@ -62,19 +62,19 @@ class TopicsCluster:
         return spark_rows(self.load(topic, includeHeaders=True, **more).collect())
 
     def stream(self, topic: str, **more: Any) -> DataFrame:
-        """spark.readStream of a topic, from the earliest offset unless it says otherwise."""
+        """spark.readStream of a topic, by default from the earliest offset."""
         chosen = {"startingOffsets": "earliest", **more}
         return self.spark.readStream.format("ponor").options(**self.options(topic, **chosen)).load()
 
     def snapshot(self, topic: str) -> Snapshot:
-        """What is in objects now; its lease is given back."""
+        """Open a snapshot of the objects' current content; release its lease."""
         options = parse_options(self.options(topic), streaming=False)
         snapshot = open_snapshot(options)
         close_snapshot(snapshot, options)
         return snapshot
 
     def until_in_objects(self, topic: str) -> None:
-        """Wait until everything that is produced is committed."""
+        """Wait until everything produced is committed."""
         wanted = {partition: end for partition, (_, end) in ends(self.kafka, topic).items()}
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -85,7 +85,7 @@ class TopicsCluster:
             time.sleep(0.1)
 
     def same_as_a_consumer(self, topic: str, **more: Any) -> list[KafkaRow]:
-        """Spark's rows, which are those of a consumer."""
+        """Check that Spark's rows equal those of a consumer."""
         self.until_in_objects(topic)
         rows = self.rows(topic, **more)
         assert rows == consumed(self.kafka, topic)
@@ -96,7 +96,7 @@ class TopicsCluster:
 def topics_cluster(
     directory: Path, spark: SparkSession, settings: Mapping[str, str] | None = None, *arguments: str
 ) -> Iterator[TopicsCluster]:
-    """A cluster for as long as the block."""
+    """Run a cluster for the duration of the block."""
     words = ["--brokers", str(BROKERS), "--compactors", "1", *arguments]
     with LocalCluster(directory, settings={**SETTINGS, **(settings or {})}, arguments=words) as cluster:
         yield TopicsCluster(cluster, spark)

@@ -1,4 +1,6 @@
-"""One Ponor cluster of real processes, and one real Kafka beside it, for all tools; what is missing is skipped with its reason."""
+"""One Ponor cluster of real processes, and one real Kafka, for all tools. Tests without their
+programs are skipped with a reason.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,16 @@ SETTINGS = {"num_partitions": 4, "offsets_topic_partitions": 4, "group_initial_r
 
 @pytest.fixture(scope="session")
 def ponor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where Ponor is."""
+    """Address of Ponor."""
     directory = tmp_path_factory.mktemp("tools") / "ponor"
-    # Outputs that name nodes are compared with those of a Kafka: the first broker is always 65536.
+    # Outputs with node ids are compared with Kafka's, so the first broker is always 65536.
     with LocalCluster(directory, settings=SETTINGS, arguments=["--cluster-ordinal", "1"]) as cluster:
         yield cluster.bootstrap
 
 
 @pytest.fixture(scope="session")
 def kafka_tools() -> None:
-    """Skips where Kafka's tools are not on this machine."""
+    """Skip without Kafka's tools."""
     try:
         java()
         assert KAFKA.class_path
@@ -34,6 +36,6 @@ def kafka_tools() -> None:
 
 @pytest.fixture(scope="session")
 def kafka(kafka_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a real Kafka is."""
+    """Address of a real Kafka."""
     with KafkaPeer(tmp_path_factory.mktemp("tools") / "kafka", heap="512m") as peer:
         yield peer.bootstrap

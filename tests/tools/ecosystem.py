@@ -1,4 +1,6 @@
-"""Programs of Kafka's ecosystem as they come: Connect workers, MirrorMaker 2, and a Streams application. Each runs until it is closed."""
+"""Unmodified programs of Kafka's ecosystem: Connect workers, MirrorMaker 2, and a Streams
+application. Each runs until it is closed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.peers.artifacts import CACHE, ECOSYSTEM, java, program
 from tests.tools.java_programs import SHORT_LIVED, SOURCES
 
 PATIENCE_S: Final = 600.0
-"""Only what hangs takes so long."""
+"""Only a hanging test takes this long."""
 STOP_S_MAX: Final = 60.0
 STRING: Final = "org.apache.kafka.connect.storage.StringConverter"
 CONNECT_STANDALONE: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
@@ -26,7 +28,7 @@ MIRROR_MAKER: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
 
 
 class JavaProcess:
-    """A Java program with its output in a file; closed by SIGTERM."""
+    """A Java program with its output in a file; SIGTERM closes it."""
 
     def __init__(self, directory: Path, name: str, *words: str, class_path: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -45,7 +47,7 @@ class JavaProcess:
         self.close()
 
     def close(self) -> None:
-        """Tell it to stop, and wait."""
+        """Send SIGTERM and wait."""
         self._process.terminate()
         try:
             self._process.wait(STOP_S_MAX)
@@ -54,7 +56,7 @@ class JavaProcess:
             self._process.wait()
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until something holds while the program runs."""
+        """Wait for a condition while the program runs."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             said = self.output.read_text(errors="replace")[-4_000:]
@@ -64,19 +66,19 @@ class JavaProcess:
 
     @property
     def errors(self) -> list[str]:
-        """Lines of errors that it wrote."""
+        """Error lines of its output."""
         return [line for line in self.output.read_text(errors="replace").splitlines() if "ERROR" in line]
 
 
 def write_properties(path: Path, properties: Mapping[str, object]) -> Path:
-    """A file of properties."""
+    """Write a file of properties."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     return path
 
 
 def worker_properties(bootstrap: str, directory: Path, port: int) -> dict[str, object]:
-    """What a Connect worker needs; its plug-ins are on the class path."""
+    """Properties of a Connect worker; its plug-ins are on the class path."""
     plugins = directory / "plugins"
     plugins.mkdir(parents=True, exist_ok=True)
     return {
@@ -91,19 +93,19 @@ def worker_properties(bootstrap: str, directory: Path, port: int) -> dict[str, o
 
 
 def file_source(name: str, file: Path, topic: str) -> dict[str, object]:
-    """Lines of a file become records."""
+    """Source connector: lines of a file become records."""
     kind = "org.apache.kafka.connect.file.FileStreamSourceConnector"
     return {"name": name, "connector.class": kind, "tasks.max": 1, "file": file, "topic": topic}
 
 
 def file_sink(name: str, file: Path, topic: str) -> dict[str, object]:
-    """Records become lines of a file."""
+    """Sink connector: records become lines of a file."""
     kind = "org.apache.kafka.connect.file.FileStreamSinkConnector"
     return {"name": name, "connector.class": kind, "tasks.max": 1, "file": file, "topics": topic}
 
 
 def rest(port: int, method: str, path: str, body: Mapping[str, object] | None = None) -> Any | None:
-    """Ask a worker's REST interface; None where it does not answer, or not yet."""
+    """Send a request to a worker's REST interface; None without an answer."""
     data = None if body is None else json.dumps({name: str(value) for name, value in body.items()}).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}, method=method
@@ -117,7 +119,9 @@ def rest(port: int, method: str, path: str, body: Mapping[str, object] | None = 
 
 
 def word_count(directory: Path, *words: str) -> JavaProcess:
-    """Our word count on Kafka Streams; the words are bootstrap, source, result, application id, state directory."""
+    """Our word count on Kafka Streams. Arguments: bootstrap, source, result, application id, state
+    directory.
+    """
     source, classes = SOURCES / "WordCount.java", CACHE / "WordCount"
     classes.mkdir(parents=True, exist_ok=True)
     compiler = [program("javac", "a Java compiler"), "-encoding", "UTF-8", "-cp", ECOSYSTEM.class_path]
@@ -126,7 +130,9 @@ def word_count(directory: Path, *words: str) -> JavaProcess:
 
 
 def write_lines(bootstrap: str, topic: str, lines: list[str]) -> None:
-    """Values, each its own key too so that they spread over partitions; acknowledged."""
+    """Produce values, each also as its key so that they spread over partitions; wait for the
+    acknowledgements.
+    """
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
     for line in lines:
         producer.produce(topic, key=line, value=line)
@@ -134,7 +140,7 @@ def write_lines(bootstrap: str, topic: str, lines: list[str]) -> None:
 
 
 def read_records(bootstrap: str, topic: str) -> list[tuple[str | None, str]]:
-    """Keys and values of everything that is in a topic now, partition by partition."""
+    """Keys and values of all records of a topic, partition by partition."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True,
          "auto.offset.reset": "earliest", "enable.auto.commit": False}

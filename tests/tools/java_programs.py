@@ -12,13 +12,13 @@ from tests.peers.artifacts import CACHE, KAFKA, clients, java, program
 
 RUN_S_MAX: Final = 900
 SHORT_LIVED: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8")
-"""Flags for programs that run for a second: no second compiler, one collector thread."""
+"""JVM flags for short programs: no second compiler, one collector thread."""
 SOURCES: Final = Path(__file__).parent / "java"
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a program said."""
+    """Output of a program."""
 
     code: int
     out: str
@@ -31,7 +31,9 @@ class Output:
 
 
 def tool(name: str, *words: str, feed: str | None = None, code: int | None = 0) -> Output:
-    """Run one of Kafka's command line tools, named by its class; `code` is the exit code it must end with, None for any."""
+    """Run one of Kafka's command line tools by its class; `code` is the expected exit code, None
+    for any.
+    """
     command = [java(), *SHORT_LIVED, "-cp", KAFKA.class_path, name, *words]
     return _run(command, feed, code)
 
@@ -42,7 +44,7 @@ def round_trip(version: str, *words: str) -> Output:
 
 
 def round_trip_command(version: str, *words: str) -> list[str]:
-    """The command that runs RoundTrip, compiled for a version of the client when it is not yet."""
+    """The command that runs RoundTrip, compiled for a version of the client if needed."""
     return java_program_command("RoundTrip", version, *words)
 
 
@@ -52,7 +54,9 @@ def transactional(version: str, *words: str) -> Output:
 
 
 def java_program_command(name: str, version: str, *words: str) -> list[str]:
-    """The command that runs one of our Java programs, compiled for a version of the client when it is not yet."""
+    """The command that runs one of our Java programs, compiled for a version of the client if
+    needed.
+    """
     libraries = clients(version).class_path
     return [java(), *SHORT_LIVED, "-cp", f"{_compiled(name, version, libraries)}:{libraries}", name, *words]
 

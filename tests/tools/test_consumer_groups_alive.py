@@ -1,4 +1,6 @@
-"""kafka-consumer-groups against groups that live: two members, one of them static, on Ponor and on a real Kafka; what it says must be the same."""
+"""kafka-consumer-groups with an active group of two members, one of them static: its output must be
+the same for Ponor and for a real Kafka.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def _living_group(bootstrap: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def both(ponor: str, kafka: str) -> Iterator[Both]:
-    """Ask both about their living group; the outputs, made alike, must be equal. Returns what they say."""
+    """Run the tool for both groups; the normalized outputs must be equal. Returns the output."""
 
     def say(*words: str, code: int | None = 0) -> str:
         theirs, ours = (
@@ -99,11 +101,11 @@ def _alike(output: Output, bootstrap: str) -> list[str]:
     text = output.out.replace(bootstrap, "BROKER").replace("(65536)", "(1)")
     text = re.sub(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "-ID", text)
     rows = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    # Other tests' groups live beside this one.
+    # Groups of other tests exist too.
     return sorted(row for row in rows if not row.startswith(("\tat ", "Caused by")))
 
 
-def test_a_living_group_is_listed_by_state_and_type(both: Both) -> None:
+def test_an_active_group_is_listed_by_state_and_type(both: Both) -> None:
     def mine(said: str) -> list[str]:
         return [row for row in said.splitlines() if row.startswith("alive")]
 
@@ -112,7 +114,7 @@ def test_a_living_group_is_listed_by_state_and_type(both: Both) -> None:
     assert mine(both("--list", "--type", "consumer")) == []
 
 
-def test_a_living_group_is_described_in_every_way(both: Both) -> None:
+def test_an_active_group_is_described_in_every_way(both: Both) -> None:
     offsets = both("--describe", *GROUP, "--timeout", "120000")
     assert "alive alive-a 0 3 5 2" in offsets
     assert "alive alive-b 0 1 1 0 - - -" in offsets
@@ -122,7 +124,7 @@ def test_a_living_group_is_described_in_every_way(both: Both) -> None:
     both("--describe", *GROUP, "--state", "--verbose")
 
 
-def test_what_living_members_read_is_not_deleted_nor_moved(both: Both) -> None:
+def test_subscribed_offsets_are_not_deleted_nor_reset(both: Both) -> None:
     both("--reset-offsets", *GROUP, "--topic", "alive-a", "--to-earliest", "--execute", code=None)
     both("--delete-offsets", *GROUP, "--topic", "alive-a", code=None)
     both("--delete", *GROUP, code=None)
@@ -131,7 +133,7 @@ def test_what_living_members_read_is_not_deleted_nor_moved(both: Both) -> None:
     assert "alive-b" not in both("--describe", *GROUP)
 
 
-def test_a_plan_that_was_exported_is_applied_from_its_file(both: Both, tmp_path: Path) -> None:
+def test_an_exported_plan_is_applied_from_its_file(both: Both, tmp_path: Path) -> None:
     plan = tmp_path / "plan.csv"
     plan.write_text("alive-a,0,2\nalive-a,1,4\n")
     moved = both("--reset-offsets", "--group", "planned", "--from-file", str(plan), "--execute")

@@ -52,9 +52,7 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_connect_standalone_carries_a_file_through_a_topic_and_goes_on_where_it_was(
-    ponor: str, tmp_path: Path
-) -> None:
+def test_connect_standalone_copies_a_file_through_a_topic_and_continues(ponor: str, tmp_path: Path) -> None:
     source, sink = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("".join(f"{line}\n" for line in LINES))
     worker = worker_properties(ponor, tmp_path, free_port())
@@ -96,7 +94,7 @@ def test_connect_distributed_keeps_its_state_in_compacted_topics(ponor: str, tmp
         first.until(lambda: len(lines_of(sink)) >= len(LINES), "all lines at the sink")
     with source.open("a") as more:
         more.write("one more\n")
-    # Connectors, their offsets and their states are found again.
+    # The restarted worker finds connectors, offsets and states.
     with JavaProcess(tmp_path / "second", CONNECT_DISTRIBUTED, str(properties)) as second:
         second.until(lambda: "one more" in lines_of(sink), "the line that was added")
         status = rest(port, "GET", "/connectors/many-in/status")
@@ -131,10 +129,11 @@ def test_streams_counts_words_and_restores_its_state_from_the_changelog(ponor: s
     assert not [*first.errors, *second.errors]
 
 
-def test_mirror_maker_brings_a_kafka_with_its_groups_to_ponor(ponor: str, kafka: str, tmp_path: Path) -> None:
+def test_mirror_maker_mirrors_a_kafka_with_its_groups(ponor: str, kafka: str, tmp_path: Path) -> None:
     create(kafka, "orders")
     write_lines(kafka, "orders", LINES)
-    # At the end of the topic: MirrorMaker translates no offset that lies before the last one that it noted when its checkpoints began.
+    # At the end of the topic: MirrorMaker translates only offsets after the last one that it
+    # recorded when its checkpoints began.
     committed = _consume(kafka, "orders", "billing", len(LINES))
     properties: dict[str, object] = {
         "clusters": "old,new",
@@ -187,7 +186,7 @@ def _mirrored(bootstrap: str) -> list[str]:
 
 
 def _consume(bootstrap: str, topic: str, group: str, count: int) -> dict[int, int]:
-    """Read so many records in a group and commit; the offsets by partition."""
+    """Read this many records in a group and commit; return the offsets by partition."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
     )  # fmt: skip

@@ -1,4 +1,6 @@
-"""franz-go, a client in Go that shares no code with the others: every codec, a group of two, and transactions that are not there."""
+"""franz-go, a Go client without code in common with the others: every codec, a group of two, and
+refused transactions.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ BUILD_S_MAX = 1_200
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program; skips without Go, or where its modules cannot be had."""
+    """The program; skipped without Go or without its modules."""
     target = tmp_path_factory.mktemp("go") / "client"
     try:
         go = program("go", "Go")

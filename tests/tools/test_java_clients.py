@@ -1,4 +1,6 @@
-"""Java clients of seven years write and read each other's records: every codec, null keys and values, headers, groups."""
+"""Java clients of seven years write and read each other's records: every codec, null keys and
+values, headers, groups.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def java_clients() -> None:
 
 @pytest.fixture(scope="module")
 def written(ponor: str) -> dict[tuple[int, int], str]:
-    """Every version has written with every codec; what must be read at (partition, offset)."""
+    """Every version has written with every codec; returns the expected record at each (partition,
+    offset).
+    """
     expected: dict[tuple[int, int], str] = {}
     for version in CLIENT_VERSIONS:
         for codec in CODECS:
@@ -57,14 +61,14 @@ def _line(partition: int, offset: int, writer: str, codec: str, n: int) -> str:
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-def test_every_version_is_told_that_there_are_no_transactions(ponor: str, version: str) -> None:
+def test_every_version_gets_a_refusal_of_transactions(ponor: str, version: str) -> None:
     (said, _) = transactional(version, ponor, "300000").lines
     assert said == "org.apache.kafka.common.errors.TransactionalIdAuthorizationException"
 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-def test_every_version_reads_what_every_version_wrote(
+def test_every_version_reads_the_records_of_every_version(
     ponor: str, written: dict[tuple[int, int], str], version: str
 ) -> None:
     assert len(written) == EVERYTHING
@@ -91,7 +95,7 @@ def test_the_oldest_and_the_newest_share_a_group(ponor: str, written: dict[tuple
 
 
 @pytest.mark.timeout(1_800)
-def test_a_group_goes_on_where_another_version_committed(
+def test_a_group_continues_where_another_version_committed(
     ponor: str, written: dict[tuple[int, int], str]
 ) -> None:
     assert written

@@ -1,7 +1,7 @@
-"""Kafka's own command line tools, unmodified: what an operator types, and what must come out.
+"""Kafka's own command line tools, unmodified, with their expected output.
 
-Where the output is about the cluster's content, the same words are said to a real Kafka and the two outputs are compared as text, with node ids,
-addresses and ids made alike.
+If the output is about the cluster's content, the same command runs on a real Kafka and the outputs
+are compared as text, with normalized node ids, addresses and ids.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Both = Callable[..., str]
 
 @pytest.fixture
 def both(ponor: str, kafka: str) -> Both:
-    """Say the same to both brokers; the outputs, made alike, must be equal. Returns it."""
+    """Run a command on both brokers; the normalized outputs must be equal. Returns the output."""
 
     def say(name: str, *words: str, code: int | None = 0) -> str:
         with ThreadPoolExecutor(2) as pool:
@@ -58,7 +58,8 @@ def _alike(output: Output, bootstrap: str) -> list[str]:
     text = (
         output.out.replace(bootstrap, "BROKER").replace(bootstrap.split(":")[1], "PORT").replace("65536", "1")
     )
-    # Kafka sets this for all brokers when a cluster is made, for the sake of eligible leader replicas; there are no replicas here.
+    # Kafka sets this for all brokers when a cluster is created, for eligible leader replicas; Ponor
+    # has no replicas.
     text = re.sub(r"(?m)^\s*min\.insync\.replicas=.*\n?|min\.insync\.replicas=1,?", "", text)
     text = re.sub(r"TopicId: \S+", "TopicId: ID", text)
     text = re.sub(r"(?m)^\S+Z (.*?)ERROR.*", "ERROR", text)  # a line of the tool's own log, with its time
@@ -84,7 +85,7 @@ def fill(bootstrap: str, topic: str, count: int) -> None:
 
 
 def fill_both(ponor: str, kafka: str, topic: str, count: int) -> None:
-    """The same lines in both."""
+    """Write the same lines to both."""
     fill(kafka, topic, count)
     fill(ponor, topic, count)
 
@@ -325,7 +326,7 @@ def test_verifiable_clients(ponor: str) -> None:
 
 
 def consume(bootstrap: str, topic: str, group: str, count: int) -> None:
-    """A group reads and commits."""
+    """Read and commit in a group."""
     words = (
         "--topic",
         topic,

@@ -61,7 +61,7 @@ def test_queries_offsets_by_time(ponor: str, topic: str) -> None:
     assert kcat(ponor, "-Q", "-t", f"{topic}:1:99999999999999").split()[-1] == "-1"
 
 
-def test_consumes_in_a_group_and_goes_on_where_it_stopped(ponor: str) -> None:
+def test_consumes_in_a_group_and_continues_where_it_stopped(ponor: str) -> None:
     kcat(ponor, "-P", "-t", "kcat-group-topic", feed="".join(f"{n}\n" for n in range(20)))
     group = ("-G", "kcat-group", "-e", "-q", "-X", "auto.offset.reset=earliest", "kcat-group-topic")
     assert sorted(map(int, kcat(ponor, *group).split())) == list(range(20))
@@ -69,7 +69,7 @@ def test_consumes_in_a_group_and_goes_on_where_it_stopped(ponor: str) -> None:
     assert sorted(map(int, kcat(ponor, *group).split())) == [20, 21]
 
 
-def test_an_idempotent_producer_and_a_big_message(ponor: str, topic: str) -> None:
+def test_an_idempotent_producer_and_a_large_message(ponor: str, topic: str) -> None:
     big = "x" * 900_000
     kcat(ponor, "-P", "-t", topic, "-p", "1", "-X", "enable.idempotence=true", feed=big)
     end = int(kcat(ponor, "-Q", "-t", f"{topic}:1:-1").split()[-1])
