@@ -13,6 +13,7 @@ from ponor_kafka.message import ZERO_UUID, Message
 from ponor_kafka.messages import fetch
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ponor_kafka.produce_walk import (
+    PARTITIONS_MAX,
     TOPIC_ID_MIN,
     Partition,
     ProduceWalk,
@@ -65,6 +66,20 @@ def test_walk_and_codec_refuse_the_same_bytes(version: int, make_message: MakeMe
                     walk_produce(version, frame, 0)
             else:
                 assert walk_produce(version, frame, 0) == (flattened(request), end)
+
+
+@pytest.mark.parametrize("version", [8, 9])
+@pytest.mark.parametrize("topics", [1, 2])
+def test_walk_refuses_more_partitions_than_the_bound(version: int, topics: int) -> None:
+    one = PartitionProduceData(index=0, records=None)
+    named = TopicProduceData(name="t", partition_data=[one] * (PARTITIONS_MAX // topics))
+    allowed = encode(ProduceRequest(topic_data=[named] * topics), version)
+    walk, _ = walk_produce(version, memoryview(allowed), 0)
+    assert len(walk.partitions) == PARTITIONS_MAX
+    last = TopicProduceData(name="u", partition_data=[one])
+    refused = encode(ProduceRequest(topic_data=[*[named] * topics, last]), version)
+    with pytest.raises(KafkaWireError, match="send at most 100000"):
+        walk_produce(version, memoryview(refused), 0)
 
 
 def one_partition(version: int, records: bytes | None = b"records", name: str = "topic") -> ProduceRequest:

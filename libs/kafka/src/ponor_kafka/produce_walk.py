@@ -19,6 +19,8 @@ from ponor_kafka.primitives import (
     skip_tagged_fields,
 )
 
+PARTITIONS_MAX: Final = 100_000
+"""Topics of a request, and partitions. A request of 100 MiB could name 17 million."""
 VERSION_MIN: Final = 3
 VERSION_MAX: Final = 13
 FLEXIBLE_MIN: Final = 9
@@ -181,6 +183,7 @@ def _walk_classic(buf: memoryview, pos: int) -> tuple[ProduceWalk, int]:
                 raise _bad_length("records", size, end - pos)
             walk.partitions.append((name, ZERO_UUID, index, buf[pos : pos + size]))
             pos += size
+        _check_partitions(walk)
     return walk, pos
 
 
@@ -202,6 +205,7 @@ def _walk_flexible(buf: memoryview, pos: int, *, topic_ids: bool) -> tuple[Produ
         if name is None:
             raise _null("name")
         pos = _flexible_partitions(buf, pos, walk.partitions, name, topic_id)
+        _check_partitions(walk)
         pos = _tags(buf, pos, end)
     return walk, _tags(buf, pos, end)
 
@@ -257,9 +261,20 @@ def _text(buf: memoryview, pos: int, size: int) -> tuple[str, int]:
 def _count(count: int, bytes_min: int, left: int) -> int:
     if count < 0:
         raise _null("an array")
+    if count > PARTITIONS_MAX:
+        raise _too_many(count)
     if count * bytes_min > left:
         raise KafkaWireError(f"an array claims {count} elements, more than the {left} bytes left can hold")
     return count
+
+
+def _check_partitions(walk: ProduceWalk) -> None:
+    if len(walk.partitions) > PARTITIONS_MAX:
+        raise _too_many(len(walk.partitions))
+
+
+def _too_many(count: int) -> KafkaWireError:
+    return KafkaWireError(f"ProduceRequest: {count} topics or partitions; send at most {PARTITIONS_MAX}")
 
 
 def _null(what: str) -> KafkaWireError:

@@ -21,8 +21,9 @@ from ponor_broker.partitions.topics.announcements import Announcements, leader_h
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.requests.connection import Response
 from ponor_broker.requests.dispatch import Reply
+from ponor_broker.requests.request_rows import ROWS_MAX
 from ponor_kafka.codec import decode_as, encode
-from ponor_kafka.errors import ErrorCode
+from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.headers import RequestHeader
 from ponor_kafka.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -396,3 +397,22 @@ async def test_there_is_one_log_directory() -> None:
         "u": ErrorCode.LOG_DIR_NOT_FOUND,
         "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
+
+
+@pytest.mark.parametrize("api", ["elect", "move"])
+async def test_a_long_name_is_not_repeated_for_every_partition(api: str) -> None:
+    """A request of 4 MiB with a name of 32 KB and a million partitions had an answer of 32 GB."""
+    kit, name, partitions = ImageKit(), "x" * 32_000, 1_000
+
+    async def answer_of(count: int) -> bytes:
+        if api == "elect":
+            election = ElectLeadersRequest(0, [TopicPartitions(name, list(range(count)))])
+            return encode(await elect_leaders(kit.topics, election, context(2)), 2)
+        rows = [ReassignablePartition(index, None) for index in range(count)]
+        moves = PartitionReassignmentsHandler(kit.topics, cast("MoveOperations", None))
+        wanted = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name, rows)])
+        return encode(await moves.alter(wanted, context(1)), 1)
+
+    assert len(await answer_of(partitions)) < len(name) + 600 * partitions
+    with pytest.raises(KafkaWireError, match="at most 100000"):
+        await answer_of(ROWS_MAX + 1)

@@ -7,7 +7,7 @@ producers treat it as final.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
 from s3stream.errors import (
@@ -21,6 +21,10 @@ from s3stream.errors import (
 
 from ponor_broker.partitions.identity import PartitionKey
 
+MESSAGE_CHARS_MAX: Final = 512
+"""Longer messages are cut. A message may contain a name of the request, which can be 32 KiB long, and a request may
+name thousands of partitions under it: the answer would be thousands of times as large as the request."""
+
 
 class RecordError(NamedTuple):
     """The problem of one record of a refused batch; `record` counts from 0."""
@@ -29,11 +33,16 @@ class RecordError(NamedTuple):
     message: str
 
 
+def cut_message(message: str) -> str:
+    """Return the message, cut to `MESSAGE_CHARS_MAX` characters."""
+    return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
+
+
 class PartitionError(Exception):
     """A request that a partition refused: code for the client, message, and problems of single records."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[RecordError] = ()) -> None:
-        super().__init__(message)
+        super().__init__(cut_message(message))
         self.code = code
         self.record_errors = record_errors
 

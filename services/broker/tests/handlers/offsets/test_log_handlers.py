@@ -10,7 +10,7 @@ from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, describe_log_dirs
 from ponor_broker.handlers.offsets.delete_records import delete_records
 from ponor_broker.handlers.offsets.list_offsets import ListOffsetsHandler
 from ponor_broker.handlers.produce.describe_producers import DescribeProducersHandler
-from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.errors import MESSAGE_CHARS_MAX, PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import RequestContext
@@ -171,3 +171,14 @@ async def test_producers_are_described() -> None:
     request = DescribeProducersRequest([TopicRequest("t", [0, 0, 1]), TopicRequest("t", [1, 0])])
     (topic,) = (await handler.handle(request, context(0))).topics
     assert list(topic.partitions) == [known, unknown], "each partition once"
+
+
+async def test_a_long_name_is_not_repeated_for_every_partition_without_producers() -> None:
+    handler = DescribeProducersHandler(await manager())
+    (topic,) = (
+        await handler.handle(DescribeProducersRequest([TopicRequest("x" * 600, [0])]), context(0))
+    ).topics
+    (row,) = topic.partitions
+    assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert row.error_message is not None
+    assert len(row.error_message) <= MESSAGE_CHARS_MAX

@@ -27,6 +27,7 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.host_port import split_host_port
 
 from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.request_rows import check_rows
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_PARTITION: Final = 0
@@ -45,6 +46,7 @@ class DescribeQuorumHandler:
 
     async def handle(self, request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
         """Answer for Kafka's metadata partition; any other partition is unknown."""
+        check_rows(sum(len(topic.partitions) for topic in request.topics))
         asked = [
             (topic.topic_name, [row.partition_index for row in topic.partitions]) for topic in request.topics
         ]

@@ -19,6 +19,7 @@ from ponor_runtime.turns import Steps, Turns
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.request_rows import check_rows
 
 NO_COORDINATOR: Final = -1
 ROWS_PER_STEP: Final = 1_000
@@ -34,6 +35,7 @@ class DescribeProducersHandler:
 
     async def handle(self, request: DescribeProducersRequest, _: RequestContext) -> DescribeProducersResponse:
         """Return one result per partition."""
+        check_rows(sum(len(topic.partition_indexes) for topic in request.topics))
         # Each partition once: it may have thousands of producers.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:

@@ -17,12 +17,16 @@ from ponor_kafka.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 from ponor_metadata.nouns.topics import MOVES
+from ponor_runtime.turns import turn
 
+from ponor_broker.partitions.errors import cut_message
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.request_rows import check_rows
 
 ELECTION_TYPES: Final = (0, 1)
 """Preferred, unclean."""
+ROWS_PER_TURN: Final = 1_000
 
 
 async def elect_leaders(
@@ -33,31 +37,31 @@ async def elect_leaders(
         return ElectLeadersResponse(
             replica_election_results=[ReplicaElectionResult(row.name) for row in topics.all()]
         )
+    check_rows(sum(len(wanted.partitions) for wanted in request.topic_partitions))
     if request.election_type in ELECTION_TYPES:
         error_code, refusal = ErrorCode.NONE, None
     else:
         error_code, refusal = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
-    return ElectLeadersResponse(
-        error_code=error_code,
-        replica_election_results=[
-            ReplicaElectionResult(
-                wanted.topic,
-                [
-                    _elect(topics, wanted.topic, index)
-                    if refusal is None
-                    else PartitionResult(index, error_code, refusal)
-                    for index in wanted.partitions
-                ],
-            )
-            for wanted in request.topic_partitions
-        ],
-    )
+    results: list[ReplicaElectionResult] = []
+    for wanted in request.topic_partitions:
+        rows: list[PartitionResult] = []
+        for number, index in enumerate(wanted.partitions, 1):
+            if refusal is None:
+                rows.append(_elect(topics, wanted.topic, index))
+            else:
+                rows.append(PartitionResult(index, error_code, refusal))
+            if number % ROWS_PER_TURN == 0:
+                await turn()
+        results.append(ReplicaElectionResult(wanted.topic, rows))
+    return ElectLeadersResponse(error_code=error_code, replica_election_results=results)
 
 
 def _elect(topics: Topics, topic: str, index: int) -> PartitionResult:
     row = topics.by_name(topic)
     if row is None:
-        return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic}")
+        return PartitionResult(
+            index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, cut_message(f"No such topic as {topic}")
+        )
     partition = topics.partition(row.topic_id, index)
     if partition is None:
         return PartitionResult(

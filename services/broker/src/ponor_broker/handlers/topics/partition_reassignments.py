@@ -43,6 +43,7 @@ from ponor_broker.partitions.handoff.move_operations import (
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.request_rows import check_rows
 
 REASON: Final = "requested by a Kafka client"
 TIMEOUT_MS_MIN: Final = 1
@@ -69,6 +70,7 @@ class PartitionReassignmentsHandler:
         self, request: AlterPartitionReassignmentsRequest, _: RequestContext
     ) -> AlterPartitionReassignmentsResponse:
         """Return a result per partition. A refused partition does not affect the others."""
+        check_rows(sum(len(topic.partitions) for topic in request.topics))
         response = AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
         )
