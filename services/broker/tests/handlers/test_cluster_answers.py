@@ -10,13 +10,14 @@ import pytest
 from ponor.metadata.v1.records_pb2 import PartitionChanged, Record, RecordBatch, StreamClosed
 from ponor_broker.handlers.cluster.api_versions import ApiVersionsHandler
 from ponor_broker.handlers.cluster.describe_cluster import describe_cluster
-from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, alter_replica_log_dirs
+from ponor_broker.handlers.cluster.log_dirs import LOG_DIR, alter_replica_log_dirs, describe_log_dirs
 from ponor_broker.handlers.configs.config_resources import list_config_resources
 from ponor_broker.handlers.metadata.metadata import MetadataHandler
 from ponor_broker.handlers.topics.elect_leaders import elect_leaders
 from ponor_broker.handlers.topics.partition_reassignments import PartitionReassignmentsHandler
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.handoff.move_operations import MoveOperations
+from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.topics.announcements import Announcements, leader_hint
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.requests.connection import Response
@@ -37,6 +38,7 @@ from ponor_kafka.messages.alter_replica_log_dirs import (
 )
 from ponor_kafka.messages.api_versions import ApiVersionsRequest
 from ponor_kafka.messages.describe_cluster import DescribeClusterRequest
+from ponor_kafka.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from ponor_kafka.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ponor_kafka.messages.list_config_resources import ListConfigResourcesRequest
 from ponor_kafka.messages.list_partition_reassignments import (
@@ -416,3 +418,19 @@ async def test_a_long_name_is_not_repeated_for_every_partition(api: str) -> None
     assert len(await answer_of(partitions)) < len(name) + 600 * partitions
     with pytest.raises(KafkaWireError, match="at most 100000"):
         await answer_of(ROWS_MAX + 1)
+
+
+async def test_partitions_named_beyond_the_bound_end_the_connection() -> None:
+    kit = ImageKit()
+    kit.put_topic("t", 1)
+    indexes = [0] * (ROWS_MAX + 1)
+    moved = AlterReplicaLogDir(LOG_DIR, [AlterReplicaLogDirTopic("t", indexes)])
+    with pytest.raises(KafkaWireError, match="at most 100000"):
+        await alter_replica_log_dirs(kit.topics, AlterReplicaLogDirsRequest([moved]), context(2))
+    asked = DescribeLogDirsRequest([DescribableLogDirTopic("t", indexes)])
+    with pytest.raises(KafkaWireError, match="at most 100000"):
+        await describe_log_dirs(cast("PartitionManager", None), asked, context(2))
+    listed = ListPartitionReassignmentsRequest(topics=[ListPartitionReassignmentsTopics("t", indexes)])
+    moves = PartitionReassignmentsHandler(kit.topics, cast("MoveOperations", None))
+    with pytest.raises(KafkaWireError, match="at most 100000"):
+        await moves.ongoing(listed, context(0))

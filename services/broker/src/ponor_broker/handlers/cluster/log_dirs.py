@@ -28,6 +28,7 @@ from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.request_rows import check_rows
 
 LOG_DIR: Final = "object-store"
 
@@ -38,6 +39,7 @@ async def alter_replica_log_dirs(
     """Accept moves to the only log directory and refuse others; return a result per partition. Of a
     partition named for two directories, the last entry counts.
     """
+    check_rows(sum(len(topic.partitions) for directory in request.dirs for topic in directory.topics))
     results: dict[str, dict[int, ErrorCode]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -72,6 +74,7 @@ async def describe_log_dirs(
     if request.topics is None:
         wanted: Iterable[Partition | None] = partitions.all()
     else:
+        check_rows(sum(len(topic.partitions) for topic in request.topics))
         wanted = (
             partitions.get(topic.topic, index) for topic in request.topics for index in topic.partitions
         )

@@ -53,7 +53,7 @@ async def describe_topic_partitions(
         topic, following = _page(topics, name, first, left)
         described.append(topic)
         left -= len(topic.partitions)
-        since_turn += len(topic.partitions)
+        since_turn += max(len(topic.partitions), 1)  # an unknown topic has none
         if since_turn >= PARTITIONS_PER_TURN:
             since_turn = 0
             await turn()

@@ -195,6 +195,7 @@ class PartitionReassignmentsHandler:
                 if topic is not None:
                     found.setdefault(topic.name, []).append(move)
             return found
+        check_rows(sum(len(asked.partition_indexes) for asked in wanted))
         for asked in wanted:
             row = self._topics.by_name(asked.name)
             if row is None:
