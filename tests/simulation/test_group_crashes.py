@@ -80,7 +80,7 @@ class OpenOffsets:
     def __init__(self, partitions: list[Partition]) -> None:
         self._partitions = {partition.index: partition for partition in partitions}
 
-    async def ensure_topic(self, name: str, *, partitions: int, internal: bool) -> None:
+    async def ensure(self, name: str, *, partitions: int) -> None:
         raise AssertionError("it exists")
 
     def get(self, _name: str, index: int) -> Any:
@@ -182,7 +182,9 @@ class GroupWorld:
         self.partitions = [opened[each] for each in wanted]
         broker: Any = OpenOffsets(self.partitions)
         serving = Serving(runtime.clock, staleness_ms=lambda: 0, silence_ms=lambda: 0)
-        coordinator = GroupCoordinator(broker, broker, serving, node_id=1, runtime=runtime, settings=SETTINGS)
+        coordinator = GroupCoordinator(
+            broker, broker, broker, serving, node_id=1, runtime=runtime, settings=SETTINGS
+        )
         coordinator.start()
         requests = self.requests = asyncio.Queue()
         self.coordinator = coordinator

@@ -23,7 +23,6 @@ from ponor_broker.partitions.open_partitions import OpenPartitions
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
-from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topic_config import TopicConfig, TopicConfigs
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.connection import Response
@@ -204,7 +203,6 @@ class FetchRig:
         )
         return PartitionManager(
             topics,
-            cast("TopicAdmin", None),
             self.registry,
             target,
             self.source,

@@ -32,7 +32,7 @@ from s3stream.stores.probe.start_check import Condition
 
 from ponor_broker.configs.static_values import static_values
 from ponor_broker.drain import Drain
-from ponor_broker.listener.frontend import BindFrontend, Frontend, bind_listener
+from ponor_broker.listener.kafka_listener import BindFrontend, Frontend, bind_listener
 from ponor_broker.node import Node, first_of
 from ponor_broker.options import BrokerOptions
 from ponor_broker.requests.request_flow import AnswerBacklog

@@ -131,7 +131,8 @@ class BrokerServices:
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
         self.coordinator = GroupCoordinator(
-            self.partitions,
+            self.partitions.registry,
+            self.admin,
             self.topics,
             self.serving,
             node_id=node_id,
@@ -179,7 +180,6 @@ class BrokerServices:
         registry = OpenPartitions(self.topics, topic_configs, parking)
         partitions = PartitionManager(
             self.topics,
-            self.admin,
             registry,
             *self._handoff(streams, opener, registry),
             refused,

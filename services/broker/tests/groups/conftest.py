@@ -396,6 +396,7 @@ class BrokerWorld:
         self.coordinator = GroupCoordinator(
             self,
             self,
+            self,
             self.permission.serving,
             node_id=65_537,
             runtime=runtime,
@@ -434,9 +435,8 @@ class BrokerWorld:
 
     # The ports
 
-    async def ensure_topic(self, name: str, *, partitions: int, internal: bool) -> None:
+    async def ensure(self, name: str, *, partitions: int) -> None:
         await self.clock.sleep(0.05)
-        assert internal
         self.topics[name] = (UUID(int=99), partitions)
         for index in range(partitions):
             self.open_partition(index)

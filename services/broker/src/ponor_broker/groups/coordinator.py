@@ -34,6 +34,7 @@ from ponor_broker.groups.ports import (
     BrokerAddress,
     OffsetsPartition,
     OffsetsPartitions,
+    TopicCreator,
     TopicDirectory,
 )
 from ponor_broker.groups.readiness import Readiness
@@ -80,6 +81,7 @@ class GroupCoordinator:
     def __init__(
         self,
         partitions: OffsetsPartitions,
+        creator: TopicCreator,
         topics: TopicDirectory,
         serving: Serving,
         *,
@@ -88,6 +90,7 @@ class GroupCoordinator:
         settings: GroupSettings,
     ) -> None:
         self._partitions = partitions
+        self._creator = creator
         self._topics = topics
         self._serving = serving
         self._node_id = node_id
@@ -324,9 +327,7 @@ class GroupCoordinator:
 
     async def _create_topic(self) -> None:
         try:
-            await self._partitions.ensure_topic(
-                OFFSETS_TOPIC, partitions=self._settings.offsets_topic_partitions, internal=True
-            )
+            await self._creator.ensure(OFFSETS_TOPIC, partitions=self._settings.offsets_topic_partitions)
         except Exception as error:  # noqa: BLE001 - any error: the next request retries
             _LOG.warning("creating %s failed: %s", OFFSETS_TOPIC, error)
         finally:

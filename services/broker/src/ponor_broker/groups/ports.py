@@ -58,17 +58,20 @@ class OffsetsPartition(Protocol):
 PartitionCallback: TypeAlias = Callable[[OffsetsPartition], None]
 
 
-class OffsetsPartitions(Protocol):
-    """The part of the partition manager that the coordinator uses."""
+class TopicCreator(Protocol):
+    """The part of `TopicAdmin` that the coordinator uses."""
 
-    async def ensure_topic(self, name: str, *, partitions: int, internal: bool) -> None:
+    async def ensure(self, name: str, *, partitions: int) -> None:
         """Return when the topic exists in the image; create it if necessary. Idempotent.
 
         Raises:
-            Exception: the controller refused or cannot be reached; the caller answers with a
-                retriable error.
+            Exception: the controller refused or cannot be reached; the caller answers with a retriable error.
         """
         ...
+
+
+class OffsetsPartitions(Protocol):
+    """The part of `OpenPartitions` that the coordinator uses."""
 
     def follow(self, topic: str, on_opened: PartitionCallback, on_closed: PartitionCallback) -> None:
         """Call `on_opened` for every partition of `topic` that opens here from now on, and immediately for

@@ -13,17 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeAlias, cast
 
 from ponor_runtime.budgets import BudgetExceededError, ByteBudget
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
+from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import FailStop
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_broker.listener.connection_limits import ConnectionCounts, RefusalLog
 from ponor_broker.listener.frame_receiver import FrameReceiver
+from ponor_broker.options import BrokerOptions
 from ponor_broker.requests.connection import ClientConnection, ConnectionContext, RequestDispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog, RequestFlow
 from ponor_broker.settings import BrokerSettings
@@ -304,6 +306,32 @@ class ClientProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
+class Frontend(Protocol):
+    """The port between a broker and its Kafka clients: real sockets, or the simulator.
+
+    It is bound before the broker registers, because the port number is part of the registration. It accepts
+    clients when everything else is ready.
+    """
+
+    @property
+    def port(self) -> int:
+        """The port number for clients."""
+        ...
+
+    async def serve(self, dispatcher: RequestDispatcher) -> None:
+        """Accept clients."""
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting clients and close every connection. Idempotent."""
+        ...
+
+
+BindFrontend: TypeAlias = Callable[
+    [Runtime, BrokerSettings, BrokerOptions, AnswerBacklog], Awaitable[Frontend]
+]
+
+
 class KafkaListener:
     """A bound port that accepts Kafka clients after `serve`; before that, connections are refused."""
 
@@ -375,3 +403,22 @@ class KafkaListener:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
+
+
+async def bind_listener(
+    runtime: Runtime, settings: BrokerSettings, options: BrokerOptions, backlog: AnswerBacklog
+) -> Frontend:
+    """Bind the sockets of a real broker.
+
+    Raises:
+        OSError: the address cannot be bound; the message names it.
+    """
+    return await KafkaListener.bind(
+        options.kafka_host,
+        options.kafka_port,
+        settings,
+        backlog=backlog,
+        clock=runtime.clock,
+        telemetry=runtime.telemetry,
+        fail_stop=runtime.fail_stop,
+    )

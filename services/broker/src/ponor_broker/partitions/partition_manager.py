@@ -14,7 +14,6 @@ from typing import Final
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.errors import ErrorCode
-from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_metadata.nouns.topics import MOVES, TOPICS, PartitionRow
 from ponor_runtime.identity import NodeId
 from ponor_runtime.tasks import BackgroundTasks
@@ -25,11 +24,10 @@ from ponor_broker.partitions.handoff import partition_closing
 from ponor_broker.partitions.handoff.handoff_source import HandoffSource
 from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.identity import PartitionKey
-from ponor_broker.partitions.open_partitions import OpenPartitions, PartitionCallback
+from ponor_broker.partitions.open_partitions import OpenPartitions
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
-from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.serving import Serving
 
@@ -59,7 +57,6 @@ class PartitionManager:
     def __init__(
         self,
         topics: Topics,
-        admin: TopicAdmin,
         registry: OpenPartitions,
         target: HandoffTarget,
         source: HandoffSource,
@@ -70,8 +67,7 @@ class PartitionManager:
         tasks: BackgroundTasks,
     ) -> None:
         self.topics = topics
-        self._admin = admin
-        self._registry = registry
+        self.registry = registry
         self._target = target
         self.source = source
         self.parking = registry.parking
@@ -178,20 +174,6 @@ class PartitionManager:
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{row.name}-{index} is not open on this broker"
         )
 
-    def follow(self, topic: str, on_opened: PartitionCallback, on_closed: PartitionCallback) -> None:
-        """Call back for the partitions of a topic that open and close here; see `OpenPartitions.follow`."""
-        self._registry.follow(topic, on_opened, on_closed)
-
-    async def ensure_topic(self, name: str, *, partitions: int, internal: bool = False) -> None:
-        """Return when the topic exists in the image; create it if necessary.
-
-        Raises:
-            PartitionError: the controller refused or cannot be reached; the code is retriable for
-                internal topics.
-        """
-        assert not internal or name in INTERNAL_TOPICS, f"{name} is not an internal topic"
-        await self._admin.ensure(name, partitions=partitions)
-
     # Following the image
 
     def image_changed(self, batch: RecordBatch | None) -> bool:
@@ -199,18 +181,18 @@ class PartitionManager:
         partitions or nodes, or keys and closed streams, which affect announcements.
         """
         if batch is None:
-            self._registry.apply_configs(None)
+            self.registry.apply_configs(None)
             self._all_stale = True
-            self._registry.changed.set()
+            self.registry.changed.set()
             return True
         kinds = {record.WhichOneof("kind") for record in batch.records}
         if not kinds.isdisjoint(_CONFIG_RECORDS):
-            self._registry.apply_configs(batch)
+            self.registry.apply_configs(batch)
         if not kinds.isdisjoint(_PARTITION_RECORDS):
             self._note_changes(batch)
         if "stream_closed" in kinds:
             for key in self._target.freed_by(batch):
-                self._registry.note_stale(key)
+                self.registry.note_stale(key)
         return not kinds.isdisjoint(_RELEVANT)
 
     def _note_changes(self, batch: RecordBatch) -> None:
@@ -222,17 +204,17 @@ class PartitionManager:
                 deleted.add(record.topic_deleted.topic_id)
             elif kind in _PARTITION_RECORDS:
                 change = getattr(record, kind)
-                self._registry.note_stale((change.topic_id, change.partition))
+                self.registry.note_stale((change.topic_id, change.partition))
                 if kind == "partition_changed":
                     self._target.elected(change)
         if deleted:  # one pass for all topics that were deleted together
             known = [*self._open, *self._target.waiting, *self.parking.partitions]
             for key in [key for key in known if key[0] in deleted]:
-                self._registry.note_stale(key)
+                self.registry.note_stale(key)
 
     async def run(self) -> None:
         """Reconcile whenever something changed; a background task."""
-        changed = self._registry.changed
+        changed = self.registry.changed
         changed.set()
         while not self._stopping:
             await changed.wait()
@@ -243,7 +225,7 @@ class PartitionManager:
         """Mark partitions that failed as stale."""
         for key, partition in self._open.items():
             if not partition.is_serving:
-                self._registry.note_stale(key)
+                self.registry.note_stale(key)
 
     async def wait_settled(self) -> None:
         """Wait until every partition that the image assigns to this broker was opened, or refused, once."""
@@ -282,7 +264,7 @@ class PartitionManager:
             self.source.begin(partition, move)
 
     def _take_stale(self) -> Sequence[PartitionKey]:
-        stale = self._registry.take_stale()
+        stale = self.registry.take_stale()
         if self._all_stale:
             self._all_stale = False
             # A partition that was deleted, or has another leader by now, is in no row of this broker.
@@ -299,7 +281,7 @@ class PartitionManager:
     # Opening and closing
 
     def _begin_close(self, key: PartitionKey, partition: Partition, *, is_deleted: bool) -> None:
-        self._registry.remove(partition)
+        self.registry.remove(partition)
         if self.source.ended(key, is_deleted=is_deleted):
             return  # the move has closed its streams
         if is_deleted:
@@ -314,18 +296,18 @@ class PartitionManager:
             LOG.warning("partition %s was not closed cleanly: %s", partition.identity, error)
         finally:
             self._closing.pop(key, None)
-            self._registry.note_stale(key)
+            self.registry.note_stale(key)
 
     async def close(self) -> None:
         """Persist every partition and refuse requests. The stream client closes all streams together."""
         await self.source.close()
         self._stopping = True
         await self._target.close()
-        self._registry.changed.set()
+        self.registry.changed.set()
         self.parking.settle_all()
         partitions = self.all()
         for partition in partitions:
-            self._registry.remove(partition)
+            self.registry.remove(partition)
         if self._closing:
             await asyncio.wait(list(self._closing.values()))
         waiting = [partition for partition in partitions if partition.has_in_flight]
