@@ -8,8 +8,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes, or is drawn, says how busy the machine is; tests assert nothing about time. The examples are the same in every run: what a change passed here it passes
-# elsewhere. `make explore` draws others.
+# No deadline: the duration of an example depends on the machine's load. The examples are the same in
+# every run, so results can be reproduced; `make explore` draws others.
 settings.register_profile(
     "ponor",
     deadline=None,
@@ -19,13 +19,17 @@ settings.register_profile(
 settings.load_profile("ponor")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell without job control starts what it puts into the background so, and every process of a test would inherit it.
+    # A shell without job control ignores SIGINT in background processes, and every process of a test
+    # would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing of what is imported and collected is garbage: looking for it meanwhile is a quarter of the processor time that this takes each worker."""
+    """Disable garbage collection during collection of tests, which creates no garbage.
+
+    It would take a quarter of the CPU time of this phase in each worker.
+    """
     gc.disable()
     try:
         return (yield)
@@ -34,9 +38,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported and collected stays to the end: no collection of garbage needs to look at it again.
+    """Exclude all imported and collected objects from later garbage collections.
 
-    It is a third of a million objects, a quarter of a second for each collection, and every module makes one.
+    They are a third of a million objects, which take a quarter of a second per collection, and every
+    module causes one.
     """
     gc.collect()
     gc.freeze()
@@ -44,8 +49,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _only_own_garbage() -> None:
-    """Collect what other modules left behind: a finalizer that prints a traceback parses source, and that must not happen inside a parse.
+    """Collect the garbage of other modules before a module starts.
 
-    CPython 3.11 then raises SystemError, "AST constructor recursion depth mismatch", in the caller of the parser (hypothesis).
+    A finalizer may print a traceback, which parses source. Within another parse (by hypothesis),
+    CPython 3.11 then raises SystemError, "AST constructor recursion depth mismatch".
     """
     gc.collect()

@@ -82,6 +82,6 @@ def read_bulk(bootstrap: str, topic: str, *, partitions: int) -> int:
                 left.discard(message.partition() or 0)
             else:
                 total += len(message.value() or b"")
-        assert time.monotonic() - last_progress < 60, f"nothing more comes; open: {sorted(left)}"
+        assert time.monotonic() - last_progress < 60, f"no more records; unfinished: {sorted(left)}"
     consumer.close()
     return total

@@ -36,7 +36,7 @@ def fetch_all(bootstrap: str, topic: str, partition: int) -> tuple[int, float]:
                 offset = batch.next_offset
             if offset >= high_watermark:
                 return total, time.monotonic() - began
-            assert records, f"nothing comes at offset {offset}"
+            assert records, f"no data at offset {offset}"
 
 
 def _answer(connection: socket.socket) -> tuple[bytearray, int]:
@@ -45,7 +45,7 @@ def _answer(connection: socket.socket) -> tuple[bytearray, int]:
     _, position = decode_response_header(1, FETCH_VERSION, answer)
     response, _ = decode_as(FetchResponse, FETCH_VERSION, answer, position)
     found = response.responses[0].partitions[0]
-    assert found.error_code == 0, f"a cold fetch is answered with error {found.error_code}"
+    assert found.error_code == 0, f"a cold fetch returned error {found.error_code}"
     return bytearray(cast("bytes", found.records or b"")), found.high_watermark
 
 

@@ -129,7 +129,7 @@ class GeneratedWorld:
             else:
                 idle = 0
                 self.tasks += 1
-                assert self.tasks <= 100 + TASKS_MAX_PER_GB * self.data_bytes / GB, "it does not converge"
+                assert self.tasks <= 100 + TASKS_MAX_PER_GB * self.data_bytes / GB, "compaction does not end"
             await self._collect()
 
     def require_everything(self) -> int:
@@ -138,7 +138,7 @@ class GeneratedWorld:
         """
         image = self.ledger.image
         named = {object_key(row.namespace, row.object_id) for row in image[OBJECTS]}
-        assert named == self.store.keys, "the bucket holds exactly the live objects"
+        assert named == self.store.keys, "the bucket contains exactly the live objects"
         assert all(row.state is ObjectState.COMMITTED for row in image[OBJECTS])
         assert self.store.open_uploads == 0
         most = 0

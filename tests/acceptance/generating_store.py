@@ -251,10 +251,10 @@ class GeneratingStore:
         created = _Object(size_bytes - end_bytes, end[-end_bytes:])
         for entry in created.entries():
             block = generated_block(entry.stream_id, entry.start_offset, entry.size_bytes)
-            assert crc32c(block) == entry.crc, f"{key}: the index lies about stream {entry.stream_id}"
+            assert crc32c(block) == entry.crc, f"{key}: the index is wrong for stream {entry.stream_id}"
         at = 0
         for part_bytes, digest in parts:
-            assert created.digest(at, part_bytes) == digest, f"{key}: other bytes than its index says"
+            assert created.digest(at, part_bytes) == digest, f"{key}: its bytes do not match its index"
             at += part_bytes
         assert at == created.size_bytes
         self.proven_bytes += at

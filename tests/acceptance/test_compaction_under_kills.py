@@ -87,7 +87,7 @@ def test_a_hundred_kills_leave_no_garbage(tmp_path: Path) -> None:
             load.goes_on(500)
             passes, records = reads.stop()
         took_s = time.monotonic() - began
-        assert passes >= 2, "old data was read while they died"
+        assert passes >= 2, "old data was read during the kills"
         wait_until_compacted(cluster, s_max=DRAINED_S_MAX, still_s=3.0)
         wait_for(
             lambda: _garbage(cluster) == 0, "everything that was replaced is deleted", s_max=DRAINED_S_MAX

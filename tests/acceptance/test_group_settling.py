@@ -72,7 +72,7 @@ class Team:
             for member in self.members:
                 if member.task.done():
                     member.task.result()
-            assert time.monotonic() < start + SETTLE_S_MAX, f"{what}: not settled"
+            assert time.monotonic() < start + SETTLE_S_MAX, f"{what}: not stable"
             await asyncio.sleep(0.01)
         self.settled_s[what] = time.monotonic() - start
 

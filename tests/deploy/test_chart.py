@@ -125,7 +125,9 @@ def test_the_golden_manifests_equal_the_rendered_ones() -> None:
     )
     if os.environ.get("PONOR_GOLDEN"):
         GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text(), "the chart changed: look at the difference, then PONOR_GOLDEN=1"
+    assert text == GOLDEN.read_text(), (
+        "the chart changed: review the difference, then run with PONOR_GOLDEN=1"
+    )
 
 
 @pytest.mark.parametrize(

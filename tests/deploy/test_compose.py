@@ -76,7 +76,7 @@ def test_all_services_use_the_store_of_the_file_with_a_valid_key(tmp_path: Path)
 @pytest.mark.parametrize("role", ROLES)
 def test_a_container_is_ready_when_its_service_is(tmp_path: Path, role: str) -> None:
     for each in containers(role):
-        assert ROLES[role](each.environment, tmp_path).metrics == "0.0.0.0:9404", "where the probe asks"
+        assert ROLES[role](each.environment, tmp_path).metrics == "0.0.0.0:9404", "the address of the probe"
         assert each.spec["healthcheck"]["test"] == ["CMD", "python", "/opt/ponor/ponor_probe.py", "readyz"]
         assert any(mount.startswith("/run/ponor:") for mount in each.spec["tmpfs"])
 

@@ -28,7 +28,7 @@ CLUSTER = {
 
 def test_a_brokers_id_comes_from_its_pods_ordinal(tmp_path: Path) -> None:
     broker = broker_of({**CLUSTER, "PONOR_POD": "demo-broker-2"}, tmp_path)
-    assert broker.options.node_id == 2, "completed by the ordinal that the cluster drew"
+    assert broker.options.node_id == 2, "completed by the cluster's ordinal"
     assert broker.options.kafka_port == 9092
     assert broker.options.advertised_host == "demo-broker-2"
     assert broker.options.controllers == ("c-0.c:9090", "c-1.c:9090", "c-2.c:9090")

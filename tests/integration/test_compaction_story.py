@@ -283,7 +283,7 @@ async def test_a_dead_workers_task_goes_to_another_one(tmp_path: Path) -> None:
             for row in image[OBJECTS]
             if row.state is ObjectState.PREPARED and row.node_id == held.worker_id
         ]
-        assert left, "what the first one was writing is known to be garbage"
+        assert left, "the first one's unfinished objects are garbage"
         await asyncio.to_thread(consume, cluster, sent)
 
 

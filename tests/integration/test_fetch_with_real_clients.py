@@ -147,7 +147,7 @@ def test_old_data_is_read_from_objects_once(cluster: RunningCluster, client: str
     check(CLIENTS[client](cluster, "old", OLD), OLD)
     read = read_bytes(cluster) - before
     data = OLD * len(VALUE)
-    assert data // 2 < read < data * 11 // 10, "read ahead, and hardly a byte twice"
+    assert data // 2 < read < data * 11 // 10, "read ahead, with hardly any byte read twice"
 
 
 @pytest.mark.parametrize("client", CLIENTS)

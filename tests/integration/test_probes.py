@@ -71,7 +71,7 @@ def until(condition: Callable[[], bool], service: Service) -> None:
     deadline = time.monotonic() + SETTLED_S_MAX
     while not condition():
         assert service.process.poll() is None, service.process.communicate()[1]
-        assert time.monotonic() < deadline, "this did not come to pass"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.05)
 
 

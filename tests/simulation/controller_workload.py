@@ -184,7 +184,7 @@ async def _follower(runtime: Runtime, history: History) -> None:
     client.listeners.append(lambda batch: seen.append(batch.index))
 
     def adopt(image: MetadataImage) -> None:
-        assert not seen or image.index >= seen[-1], "the follower went back in time"
+        assert not seen or image.index >= seen[-1], "the follower's index moved back"
         history.follower = image
 
     client.image_listeners.append(adopt)
@@ -268,9 +268,9 @@ async def _check(controller: SimProcess, history: History) -> None:
     assert image.index >= max(history.commit_indices), "an acknowledged batch is lost"
     assert image.index >= follower.index, "the follower saw a batch that is lost"
     here = digests.get(follower.index, recovered.tail.digest_at(follower.index))
-    assert here == follower.digest, "the follower's history is another one"
+    assert here == follower.digest, "the follower's history differs"
     if image.index == follower.index:
-        assert snapshot.encode(image) == snapshot.encode(follower), "snapshot and tail are not the log"
+        assert snapshot.encode(image) == snapshot.encode(follower), "snapshot and tail differ from the log"
     assert {row.key: row.value for row in image[KEYS]} == history.keys
     for stream_id, end in history.uploads.items():
         stream = image[STREAMS].get(StreamId(stream_id))

@@ -137,7 +137,7 @@ def test_wall_clocks_that_are_set_an_hour_forth_and_back_change_nothing(seed: in
                 story.processes[name].clock.jump_wall(jump_ms)
             await asyncio.sleep(0.5)
             await story.goes_on(5)
-        assert prepared_seen > 0, "the story's own premise"
+        assert prepared_seen > 0, "the precondition of the story"
         story.store.faults = StoreFaults()
 
     story.tell(trouble)

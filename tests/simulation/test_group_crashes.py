@@ -351,7 +351,7 @@ class GroupWorld:
         await self._wait_stable()
         self.quiet = True
         await asyncio.sleep(2 * SESSION_MS / 1000 + 10)
-        assert all(member.done() for member in members), "a member waits for ever"
+        assert all(member.done() for member in members), "a member waits without limit"
         for member in members:
             member.result()
         await self.check_offsets()

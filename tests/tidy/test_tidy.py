@@ -51,10 +51,8 @@ def test_file_knows_its_room(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     lines = text.count("\n")
     bound = TEST_FILE_LINES_MAX if is_test(path) else FILE_LINES_MAX
-    assert lines <= bound, (
-        f"{name_of(path)} has {lines} lines; split it where two responsibilities live together (max {bound})"
-    )
-    assert path.stem not in BAG_NAMES, f"{name_of(path)}: name the file after what lives in it"
+    assert lines <= bound, f"{name_of(path)} has {lines} lines; split it by responsibility (max {bound})"
+    assert path.stem not in BAG_NAMES, f"{name_of(path)}: name the file after its content"
     tree = ast.parse(text)
     if path.name == "__init__.py":
         assert lines <= INIT_LINES_MAX, f"{name_of(path)}: an __init__ holds a docstring and re-exports"
@@ -73,7 +71,7 @@ def test_links_lead_somewhere(path: Path) -> None:
     for target in MARKDOWN_LINK.findall(path.read_text(encoding="utf-8")):
         if "://" in target or target.startswith("mailto:"):
             continue
-        assert (path.parent / target).exists(), f"{name_of(path)} links to {target}, which is not there"
+        assert (path.parent / target).exists(), f"{name_of(path)} links to {target}, which does not exist"
 
 
 def test_locks_name_no_index() -> None:
@@ -110,7 +108,7 @@ def test_references_to_design_notes_name_a_section() -> None:
         if path.parent == design:
             found += [(name or path.name, anchor) for name, anchor in inside.findall(text)]
         for name, anchor in found:
-            assert name in anchors, f"{name_of(path)} names docs/design/{name}, which is not there"
+            assert name in anchors, f"{name_of(path)} names docs/design/{name}, which does not exist"
             assert not anchor or anchor in anchors[name], (
                 f"{name_of(path)}: docs/design/{name} has no section #{anchor}"
             )

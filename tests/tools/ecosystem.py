@@ -61,7 +61,7 @@ class JavaProcess:
         while not holds():
             said = self.output.read_text(errors="replace")[-4_000:]
             assert self._process.poll() is None, f"ended before {what}:\n{said}"
-            assert time.monotonic() < deadline, f"{what} did not come to pass:\n{said}"
+            assert time.monotonic() < deadline, f"{what} did not become true:\n{said}"
             time.sleep(0.2)
 
     @property

@@ -67,7 +67,7 @@ def _living_group(bootstrap: str) -> Iterator[None]:
             member.subscribe(["alive-a"])
         deadline = time.monotonic() + JOIN_S_MAX
         while any(len(member.assignment()) != 1 for member in members):
-            assert time.monotonic() < deadline, "the members do not settle"
+            assert time.monotonic() < deadline, "the group did not become stable"
             for member in members:
                 member.poll(0.1)
         for member in members:

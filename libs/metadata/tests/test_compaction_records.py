@@ -99,7 +99,7 @@ def test_a_task_is_leased_to_one_worker_after_another_and_ends_with_its_commit()
     assert not log.image[COMPACTIONS].find(COMPACTIONS_OF_SOURCE, obj(1))
     stream_row = log.image[STREAMS].get(S1)
     assert stream_row is not None
-    assert stream_row.end_offset == 14, "what replaces old data moves no end"
+    assert stream_row.end_offset == 14, "replacing old data moves no end"
 
 
 def test_a_task_that_is_leased_again_has_no_trimmed_sources() -> None:
@@ -208,7 +208,7 @@ def test_an_invalid_lease_breaks_an_invariant(records: list[pb.Record], words: s
 def test_a_raised_incarnation_moves_the_counters_of_tasks_and_leases() -> None:
     log = written()
     log.commit(record(incarnation_raised=pb.IncarnationRaised(incarnation=1)))
-    assert counters.COMPACTION not in log.image[COUNTERS], "a log that never held one has no row of it"
+    assert counters.COMPACTION not in log.image[COUNTERS], "a log without one has no row of it"
     log.commit(compaction_leased(1, obj(1)))
     log.commit(record(incarnation_raised=pb.IncarnationRaised(incarnation=2)))
     assert counters.next_value(log.image, counters.COMPACTION) == (2 << CONTROLLER_BITS) << counters.RUN_BITS

@@ -68,9 +68,7 @@ def test_learned_addresses_follow_the_configured_ones() -> None:
     known.learn(["y:1", "z:1"])
     assert known.all == ("a:1", "b:1", "y:1", "z:1")
     known.learn([])
-    assert known.all == ("a:1", "b:1", "y:1", "z:1"), (
-        "a controller that knows no quorum says nothing about it"
-    )
+    assert known.all == ("a:1", "b:1", "y:1", "z:1"), "a controller without a quorum returns none"
     known.learn(f"h:{number}" for number in range(2 * LEARNED_MAX))
     assert len(known.all) == 2 + LEARNED_MAX
 

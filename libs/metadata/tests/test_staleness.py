@@ -33,7 +33,7 @@ def test_staleness_counts_from_the_probe() -> None:
     clock.now_ms = 30
     staleness.claimed(probe, 5, 0)
     staleness.reached(4)
-    assert staleness.staleness_ms is None, "what the answer spoke of is not there"
+    assert staleness.staleness_ms is None, "the image has not reached the answer's index"
     clock.now_ms = 50
     staleness.reached(5)
     assert staleness.staleness_ms == 50

@@ -46,7 +46,7 @@ async def test_batches_of_another_history_are_not_applied(world: World) -> None:
     peer = await controller.accept()
     start = (await peer.receive()).start
     assert (start.resume_index, start.resume_digest) == (0, EMPTY_DIGEST)
-    assert start.seen_index == log.image.index, "readers have seen it: nothing older may come"
+    assert start.seen_index == log.image.index, "readers have seen it, so nothing older may follow"
     assert contents(client.image) == contents(log.image)
     assert world.counted("ponor_subscription_digest_mismatches_total") == 1
     await send_snapshot(peer, other.image)
@@ -97,7 +97,7 @@ async def test_batches_must_follow_the_applied_index(world: World) -> None:
     await commit_and_send(log, peer, key_put("k"))
     peer = await controller.accept()
     assert (await peer.receive()).start.resume_index == client.image.index == here
-    assert world.counted("ponor_subscription_digest_mismatches_total") == 0, "a hole is no divergence"
+    assert world.counted("ponor_subscription_digest_mismatches_total") == 0, "a gap is not a divergence"
     await send_batches(peer, log.encoded[-2:], log.image.digest)
     await client.wait_for(log.image.index)
 
@@ -185,11 +185,11 @@ async def test_staleness_counts_from_the_answered_probe(world: World) -> None:
     await client.wait_for(log.image.index)
     while client.staleness_ms is None:
         await asyncio.sleep(0.001)
-    assert client.staleness_ms == 70, "since the question left"
+    assert client.staleness_ms == 70, "since the probe was sent"
     clock.now_ms = 900
     await commit_and_send(log, peer, key_put("k2"))
     await client.wait_for(log.image.index)
-    assert client.staleness_ms == 900, "batches alone may have been on their way for long"
+    assert client.staleness_ms == 900, "batches may have been delayed in transit"
     while client.staleness_ms:
         await answer_probe(peer, log.image.index, staleness_ms=0)  # also of one that left before
         await asyncio.sleep(0.01)

@@ -27,7 +27,7 @@ def test_a_process_removes_the_records_of_earlier_processes_of_its_node() -> Non
             witness = Witness(store, runtime.clock, NAMESPACE, NODE)
             await witness.write(seen(start))
             await witness.write(seen(start + 1))
-        assert await read_seen(store, NAMESPACE) == (seen(5), seen(41), newest), "only older ones go"
+        assert await read_seen(store, NAMESPACE) == (seen(5), seen(41), newest), "only older ones are removed"
 
     node = simulation.process("node", main)
 

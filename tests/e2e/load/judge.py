@@ -59,7 +59,7 @@ def judge(acknowledged: Acknowledged, seen: Seen) -> None:
             )
             places[producer, number] = (partition, offset)
             assert number > last_number.get(producer, -1), (
-                f"{where} stands after {producer}/{last_number[producer]}"
+                f"{where} is after {producer}/{last_number[producer]}"
             )
             last_number[producer] = number
             assert crc == make_record(producer, number).checksum, f"{where} has other content than was sent"
