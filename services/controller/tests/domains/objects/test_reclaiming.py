@@ -18,6 +18,7 @@ from ponor_controller.domains.objects.reclaim_duty import (
     PAUSE_S,
     PIECES_DESTROYED_PER_STEP,
     PURGED_PER_STEP,
+    TOPICS_PER_STEP,
     VISITS_PER_STEP,
 )
 from ponor_controller.kernel.operation import Caller
@@ -128,6 +129,20 @@ def test_streams_and_keys_of_a_topic_are_deleted_in_limited_batches(
     ledger.reclaim()
     assert max(each["stream_deleted"] + each["key_deleted"] for each in batches) == PURGED_PER_STEP
     assert len(ledger.image[STREAMS]) == len(ledger.image[KEYS]) == 0
+    require_all_reclaimed(ledger)
+
+
+def test_small_topics_share_batches(ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [make_topic(ledger, broker, f"t{number}") for number in range(3 * TOPICS_PER_STEP)]
+    for topic in topics:
+        make_streams(ledger, broker, topic, 2)
+        delete(ledger, broker, topic)
+    batches = batches_of(ledger, monkeypatch)
+    ledger.reclaim()
+    assert not len(ledger.image[DELETIONS])
+    assert not len(ledger.image[STREAMS])
+    assert max(each["stream_deleted"] for each in batches) == 2 * TOPICS_PER_STEP
+    assert sum(1 for each in batches if each["stream_deleted"] or each["topic_purged"]) == 6
     require_all_reclaimed(ledger)
 
 
