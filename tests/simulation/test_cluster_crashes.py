@@ -88,7 +88,7 @@ def outcome(seed: int) -> Outcome:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH) if SEED is None else [int(SEED)])
-def test_every_acknowledged_record_is_there_once_in_order(first: int) -> None:
+def test_every_acknowledged_record_is_present_once_in_order(first: int) -> None:
     for seed in range(first, min(first + BATCH, SEEDS) if SEED is None else first + 1):
         outcome(seed)
 
@@ -122,7 +122,7 @@ def test_a_seed_gives_one_trace_however_python_hashes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("down", ["store", "controller"])
-def test_a_broker_stops_in_time_whatever_else_is_down(down: str) -> None:
+def test_a_broker_stops_in_time_during_other_failures(down: str) -> None:
     """With the store down no memory is freed for appends; with the controller down no stream is
     closed.
     """

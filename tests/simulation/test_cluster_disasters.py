@@ -75,7 +75,7 @@ class Story:
 
 
 @every_seed
-def test_a_store_that_is_down_holds_producers_back_and_loses_nothing(seed: int) -> None:
+def test_an_unavailable_store_holds_producers_back_and_loses_nothing(seed: int) -> None:
     story = Story(seed)
 
     async def trouble() -> None:
@@ -90,7 +90,7 @@ def test_a_store_that_is_down_holds_producers_back_and_loses_nothing(seed: int) 
 
 
 @every_seed
-def test_a_store_ten_times_slower_slows_producers_down_and_stops_none(seed: int) -> None:
+def test_a_slow_store_slows_producers_down_and_stops_no_process(seed: int) -> None:
     story = Story(seed)
 
     async def trouble() -> None:
@@ -121,7 +121,7 @@ def test_a_full_disk_holds_producers_back_and_loses_nothing(seed: int) -> None:
 
 @every_seed
 @pytest.mark.parametrize("who", ["broker", "controller", "all"])
-def test_wall_clocks_that_are_set_an_hour_forth_and_back_change_nothing(seed: int, who: str) -> None:
+def test_wall_clock_jumps_of_an_hour_change_nothing(seed: int, who: str) -> None:
     """Uploads are slow, so that some prepared ids are uncommitted whenever a clock jumps."""
     story = Story(seed)
 

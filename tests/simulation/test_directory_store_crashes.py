@@ -116,7 +116,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_torn(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_deletion_that_a_dead_process_began_is_durable_when_another_acknowledges_it(seed: int) -> None:
+def test_a_deletion_begun_by_a_dead_process_is_durable_when_another_acknowledges_it(seed: int) -> None:
     simulation = Simulation(seed)
 
     async def scenario() -> None:

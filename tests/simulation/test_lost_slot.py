@@ -12,7 +12,7 @@ from tests.simulation.mutants.table import MUTANTS
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_trimmed_after_a_lost_slot_and_all_is_readable_when_it_is_restored(seed: int) -> None:
+def test_nothing_is_trimmed_after_a_lost_slot_and_all_is_readable_after_its_restoration(seed: int) -> None:
     LostSlotStory(seed).run()
 
 

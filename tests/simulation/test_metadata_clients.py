@@ -233,7 +233,7 @@ async def scenario(simulation: Simulation, controller: SmallController, node: No
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_operations_are_carried_out_once_and_the_image_follows(seed: int) -> None:
+def test_operations_take_effect_once_and_the_image_follows(seed: int) -> None:
     simulation = Simulation(seed)
     controller = SmallController(random.Random(seed))
     node = Node()

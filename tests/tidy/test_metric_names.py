@@ -1,4 +1,6 @@
-"""Names of metrics follow Prometheus' conventions (prometheus.io/docs/practices/naming): base units, in full, at the end; `_total` for counters and for nothing else."""
+"""Names of metrics follow Prometheus' conventions (prometheus.io/docs/practices/naming): they end
+with the base unit in full, and only counters end with `_total`.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,12 @@ NOT_BASE = {
     "percent",
 }
 IN_NAME = ("seconds", "bytes", "usd")
-"""Units that a name must state; others, such as requests, are what the name counts."""
+"""Units that a name must state. Other units, such as requests, are the thing that the name counts.
+"""
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_a_metric_is_named_by_the_conventions(name: str) -> None:
+def test_a_metric_name_follows_the_conventions(name: str) -> None:
     metric = METRICS[name]
     assert re.fullmatch(r"ponor(_[a-z0-9]+)+", name)
     assert name.endswith("_total") == (metric.kind is MetricKind.COUNTER), "_total ends counters"
@@ -35,10 +38,10 @@ def test_a_metric_is_named_by_the_conventions(name: str) -> None:
     assert not words & NOT_BASE, "show base units: seconds, bytes, a ratio from 0 to 1"
     unit = metric.unit.replace(" ", "_")
     if unit.startswith(IN_NAME):
-        assert name.removesuffix("_total").endswith(f"_{unit}"), "the unit stands at the end"
+        assert name.removesuffix("_total").endswith(f"_{unit}"), "the unit is at the end"
 
 
-def test_what_is_recorded_is_shown_in_the_unit_of_the_name() -> None:
+def test_recorded_values_have_the_unit_of_the_name() -> None:
     for name, metric in METRICS.items():
         is_time_histogram = metric.kind is MetricKind.HISTOGRAM and metric.unit == "seconds"
         assert not is_time_histogram or metric.recorded_per_unit == 1_000_000, name

@@ -1,6 +1,7 @@
-"""The simulation runs the shipped services: nothing in it may stand in for one of them.
+"""The simulation runs the shipped services and contains no replacement of one.
 
-A fake of one's own service proves the fake. The outside world (disks, networks, stores, clocks) is simulated behind ports; services begin at their own `app.run`.
+A fake of a service proves only the fake. Disks, networks, stores and clocks are simulated behind
+ports; services begin at their own `app.run`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ SIMULATION = ROOT / "simulation" / "src" / "ponor_cluster_simulation"
 KERNEL = ROOT / "libs" / "simulation" / "src" / "ponor_simulation"
 SCENARIOS = ROOT / "tests" / "simulation"
 METHODS = {"SESSION", "SUBSCRIBE", "PEER", "QUORUM"}
-"""Of our own services, in ponor_rpc.methods."""
+"""The services' method tables in ponor_rpc.methods."""
 WATCH = SIMULATION / "cluster" / "cluster_watch.py"
-"""May patch: it puts a subclass or a wrapper that reports into the place of what it reports on, and changes nothing."""
+"""These may patch: they install a subclass or a wrapper that only reports."""
 BROKEN_PEER = SCENARIOS / "test_metadata_clients.py"
-"""A test of the two clients alone, against a peer that breaks the protocol on purpose; the swarm runs them against the controller."""
+"""A test of the two clients alone, with a peer that breaks the protocol; the swarm runs them with
+the controller."""
 
 
 def files() -> Iterator[Path]:
@@ -33,7 +35,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", list(files()), ids=name_of)
-def test_nothing_stands_in_for_a_service(path: Path) -> None:
+def test_no_class_replaces_a_service(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "unittest.mock":
@@ -49,7 +51,7 @@ def test_nothing_stands_in_for_a_service(path: Path) -> None:
 
 
 def test_services_begin_at_their_own_app() -> None:
-    """Each of them once, in `sim_cluster`, and nowhere else in the member."""
+    """Each service once, in `sim_cluster`, and nowhere else in the member."""
     found: dict[str, list[str]] = {}
     for path in sorted(SIMULATION.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,7 +1,7 @@
-"""Phrases that plain technical English does not need, in code, comments, messages and documents.
+"""Phrases to avoid in code, comments, messages and documents.
 
-Each entry names the remedy. The check is textual: it finds the phrases that native engineers had to read twice in the past,
-and does not judge grammar. docs/style.md has the rule.
+Each entry names the remedy. The check is textual: it finds phrases that engineers had to read
+twice, and does not judge grammar. docs/style.md has the rule.
 """
 
 from __future__ import annotations

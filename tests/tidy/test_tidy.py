@@ -1,6 +1,6 @@
-"""The project's own rules about its text, checked as tests are: with the place and the remedy in the message.
+"""The project's own rules for text; a failure names the place and the remedy.
 
-The idea is TigerBeetle's `tidy`: a rule that no tool checks is not kept.
+The idea is TigerBeetle's `tidy`: a rule that no tool checks is not followed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARKDOWN_LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
 def tracked(*suffixes: str) -> list[Path]:
-    """Files of the repository with these endings, those not yet committed included."""
+    """Files of the repository with these endings, including uncommitted ones."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -47,7 +47,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", PYTHON_FILES, ids=name_of)
-def test_file_knows_its_room(path: Path) -> None:
+def test_files_have_a_bounded_size_a_name_and_a_docstring(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     lines = text.count("\n")
     bound = TEST_FILE_LINES_MAX if is_test(path) else FILE_LINES_MAX
