@@ -66,7 +66,7 @@ def test_the_seeds_reach_the_intended_states() -> None:
         "membership committed": 30,
         "retired": 5,
         "MembershipChangeError": 10,
-        "coup": 10,
+        "leader crash": 10,
         "log cut": 5,
         "snapshot stored": 300,
         "snapshot installed": 15,

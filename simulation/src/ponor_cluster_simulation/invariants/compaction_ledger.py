@@ -20,9 +20,10 @@ from s3stream.objects.block import decode_block
 from s3stream.objects.index import decode_footer, decode_index
 from s3stream.objects.keys import object_key
 
-from ponor_cluster_simulation.invariants.object_ledger import Life, ObjectLedger, ObjectPage
+from ponor_cluster_simulation.invariants.object_ledger import ObjectLedger, ObjectPage
 from ponor_cluster_simulation.invariants.registry import Checks
 from ponor_cluster_simulation.invariants.stream_ledger import Actor, Place, StreamLedger
+from ponor_cluster_simulation.protocols.objects import Phase
 
 
 class Stored(NamedTuple):
@@ -86,8 +87,8 @@ class CompactionLedger:
         self.given_again += before is not None
         page = TaskPage(record.kind, record.node_id, tuple(record.source_ids), worker, record.token)
         for source in page.sources:
-            life = self._objects.objects[source].life
-            self._checks.require(35, life is Life.COMMITTED, f"{name}: its source {source} is {life.name}")
+            phase = self._objects.objects[source].phase
+            self._checks.require(35, phase is Phase.COMMITTED, f"{name}: its source {source} is {phase.name}")
         for other_id, other in self.tasks.items():
             shared = set(other.sources) & set(page.sources) if other_id != record.task_id else None
             self._checks.require(35, not shared, f"{name} and {other_id} share the sources {shared}")
@@ -270,7 +271,7 @@ class SnapshotLedger:
         for lease_id, lease in self.leases.items():
             self.kept += 1
             named = page.committed_at_index <= lease.index
-            gone = page.life is not Life.COMMITTED and page.destroyed_at_index <= lease.index
+            gone = page.phase is not Phase.COMMITTED and page.destroyed_at_index <= lease.index
             self._checks.require(
                 36,
                 not named or gone,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from ponor.metadata.v1 import records_pb2 as records
 from ponor_metadata.tables.ranges import PackedRanges
@@ -14,15 +13,7 @@ from s3stream.objects.keys import object_key, parse_object_key
 
 from ponor_cluster_simulation.invariants.registry import Checks
 from ponor_cluster_simulation.invariants.stream_ledger import Actor, Piece, Place, StreamLedger
-
-
-class Life(IntEnum):
-    """The state of an object."""
-
-    PREPARED = 1
-    COMMITTED = 2
-    DESTROYED = 3
-    GONE = 4
+from ponor_cluster_simulation.protocols.objects import Phase
 
 
 @dataclass(slots=True)
@@ -32,7 +23,7 @@ class ObjectPage:
     namespace: str
     writer: Actor
     expires_at_ms: int
-    life: Life = Life.PREPARED
+    phase: Phase = Phase.PREPARED
     destroyed_at_ms: int = 0
     claimed_until_ms: int = 0
     committed_at_index: int = 0
@@ -100,7 +91,7 @@ class ObjectLedger:
         The outputs of a swap replace the live data of its sources.
         """
         for object_id in record.object_ids:
-            self._move(object_id, (Life.PREPARED, Life.COMMITTED), Life.DESTROYED)
+            self._move(object_id, (Phase.PREPARED, Phase.COMMITTED), Phase.DESTROYED)
             self.objects[object_id].destroyed_at_ms = record.destroyed_at_ms
             self.objects[object_id].destroyed_at_index = place.index
         place.destroyed.extend(each for each in record.object_ids if each not in place.replaced)
@@ -120,17 +111,19 @@ class ObjectLedger:
         for object_id in record.object_ids:
             page = self._page(object_id)
             self.before_removal(object_id, page, "claimed")
-            if page.life is Life.PREPARED:
+            if page.phase is Phase.PREPARED:
                 age_ms = now_ms - page.expires_at_ms
                 self._checks.require(
                     24,
                     age_ms > self._destroy_delay_ms,
                     f"object {object_id} was claimed {age_ms} ms after its lease",
                 )
-                page.life, page.destroyed_at_ms = Life.DESTROYED, now_ms
+                page.phase, page.destroyed_at_ms = Phase.DESTROYED, now_ms
             else:
                 self._checks.require(
-                    21, page.life is Life.DESTROYED, f"object {object_id} was claimed while {page.life.name}"
+                    21,
+                    page.phase is Phase.DESTROYED,
+                    f"object {object_id} was claimed while {page.phase.name}",
                 )
                 age_ms = now_ms - page.destroyed_at_ms
                 due = age_ms > self._destroy_delay_ms or page.claimed_until_ms > 0
@@ -149,7 +142,7 @@ class ObjectLedger:
             self._checks.require(
                 24, page.claimed_until_ms > 0, f"object {object_id} was removed without a claim"
             )
-            self._move(object_id, (Life.DESTROYED,), Life.GONE)
+            self._move(object_id, (Phase.DESTROYED,), Phase.GONE)
 
     # The bucket
 
@@ -158,15 +151,15 @@ class ObjectLedger:
         _, object_id = parse_object_key(key)
         page = self._page(object_id)
         self.before_removal(object_id, page, "deleted")
-        allowed = page.life in {Life.DESTROYED, Life.GONE} and page.claimed_until_ms > 0
-        self._checks.require(24, allowed, f"object {object_id} was deleted while {page.life.name}")
+        allowed = page.phase in {Phase.DESTROYED, Phase.GONE} and page.claimed_until_ms > 0
+        self._checks.require(24, allowed, f"object {object_id} was deleted while {page.phase.name}")
 
     def referred(self) -> dict[str, int]:
         """Keys and ids of all committed objects."""
         return {
             object_key(page.namespace, ObjectId(object_id)): object_id
             for object_id, page in self.objects.items()
-            if page.life is Life.COMMITTED
+            if page.phase is Phase.COMMITTED
         }
 
     def destroyed_bytes_since(self, begun_at_ms: int) -> int:
@@ -174,7 +167,7 @@ class ObjectLedger:
         return sum(
             page.size_bytes
             for page in self.objects.values()
-            if page.life >= Life.DESTROYED and page.destroyed_at_ms >= begun_at_ms
+            if page.phase >= Phase.DESTROYED and page.destroyed_at_ms >= begun_at_ms
         )
 
     def _committed(
@@ -187,17 +180,19 @@ class ObjectLedger:
         object_id, size_bytes = record.object_id, record.size_bytes
         page = self._page(object_id)
         self._checks.require(
-            21, page.life is Life.PREPARED, f"object {object_id} was committed while {page.life.name}"
+            21, page.phase is Phase.PREPARED, f"object {object_id} was committed while {page.phase.name}"
         )
         self._checks.require(
             21,
             page.expires_at_ms >= record.committed_at_ms,
             f"object {object_id} was committed after it expired",
         )
-        page.life, page.pieces, page.committed_at_index = Life.COMMITTED, pieces, place.index
+        page.phase, page.pieces, page.committed_at_index = Phase.COMMITTED, pieces, place.index
         page.size_bytes = size_bytes
         for stream_id, piece in pieces:
-            self._checks.require(23, page.life is Life.COMMITTED, f"stream {stream_id} refers to {object_id}")
+            self._checks.require(
+                23, page.phase is Phase.COMMITTED, f"stream {stream_id} refers to {object_id}"
+            )
             if place.swap is None:
                 self._streams.committed(stream_id, piece, place.actor, page.writer)
         if self._bucket is not None:
@@ -208,12 +203,12 @@ class ObjectLedger:
                 22, fits, f"object {object_id} was committed with {size_bytes} bytes, the store has {found}"
             )
 
-    def _move(self, object_id: int, before: tuple[Life, ...], after: Life) -> None:
+    def _move(self, object_id: int, before: tuple[Phase, ...], after: Phase) -> None:
         page = self._page(object_id)
         self._checks.require(
-            21, page.life in before, f"object {object_id} went from {page.life.name} to {after.name}"
+            21, page.phase in before, f"object {object_id} went from {page.phase.name} to {after.name}"
         )
-        page.life = after
+        page.phase = after
 
     def _page(self, object_id: int) -> ObjectPage:
         page = self.objects.get(object_id)

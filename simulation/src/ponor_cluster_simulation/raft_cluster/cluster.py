@@ -34,7 +34,7 @@ TICK_MS: Final = 50.0
 DISK_MS: Final = (0.2, 4.0)
 SAFETY_MS: Final = 30_000.0
 LIVENESS_MS_MAX: Final = 30_000.0
-COUP_MS_MAX: Final = 40.0
+LEADER_CRASH_MS_MAX: Final = 40.0
 BACKLOG_MAX: Final = 5_000
 """Events that wait for a paused process; later ones are lost."""
 VALIDATED: Final = 0.05
@@ -365,16 +365,19 @@ class RaftCluster:
             self._note(replica, "leads term", leadership.term)
             self.coverage["elected"] += 1
             self.invariants.leads(replica, replica.node, leadership.term)
-            if not self.faults.ended and self._chance.random() < self.swarm.coup:
+            if not self.faults.ended and self._chance.random() < self.swarm.leader_crash:
                 self.timeline.after(
-                    COUP_MS_MAX * self._chance.random(), partial(self._overthrow, replica, replica.life)
+                    LEADER_CRASH_MS_MAX * self._chance.random(),
+                    partial(self._crash_leader, replica, replica.life),
                 )
 
-    def _overthrow(self, replica: Replica, life: int) -> None:
+    def _crash_leader(self, replica: Replica, life: int) -> None:
         if replica.life == life and not self.faults.ended:
-            self.coverage["coup"] += 1
+            self.coverage["leader crash"] += 1
             self.crash(replica)
-            self.timeline.after(COUP_MS_MAX * 20 * self._chance.random(), partial(self.restart, replica))
+            self.timeline.after(
+                LEADER_CRASH_MS_MAX * 20 * self._chance.random(), partial(self.restart, replica)
+            )
 
     def wrote(self, replica: Replica, entries: tuple[Entry, ...], term_before: int | None) -> None:
         if entries[0].index <= replica.disk.before[0] + len(replica.disk.entries):

@@ -25,7 +25,7 @@ PAUSE_MS_MAX = 4_000.0
 CUT_MS_MAX = 4_000.0
 SLOW_MS_MAX = 2_500.0
 FULL_MS_MAX = 15_000.0
-COUP_MS_MAX = 50.0
+LEADER_CRASH_MS_MAX = 50.0
 OLDER_MS = (100.0, 1_000.0)
 
 
@@ -220,7 +220,7 @@ class Faults:
             return
         self._group.put_back(leader, victim, copy)
         if self._chance.random() < 0.7:
-            self._timeline.after(self._length_ms(COUP_MS_MAX), partial(self._group.crash, leader))
+            self._timeline.after(self._length_ms(LEADER_CRASH_MS_MAX), partial(self._group.crash, leader))
             self._timeline.after(DOWN_MS_MAX, partial(self._group.restart, leader))
             if self._chance.random() < 0.5:
                 self._group.crash(victim)

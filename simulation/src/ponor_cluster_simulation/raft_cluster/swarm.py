@@ -35,7 +35,7 @@ class Swarm:
         drift: how much the tick rates of replicas differ. Safety must not depend on the vote lease
             and
             check-quorum.
-        coup: how often a leader loses power soon after its election, with a log that few others
+        leader_crash: how often a leader loses power soon after its election, with a log that few others
             have.
     """
 
@@ -46,7 +46,7 @@ class Swarm:
     duplication: float
     stray: float
     drift: float
-    coup: float
+    leader_crash: float
     clients: int
     limits: RaftLimits
     snapshots: SnapshotHabits
@@ -81,7 +81,7 @@ class Swarm:
             duplication=chance.choice((0.0, 0.05, 0.2)),
             stray=chance.choice((0.0, 0.02, 0.1)),
             drift=chance.choice((0.0, 0.3, 1.2)),
-            coup=chance.choice((0.0, 0.0, 0.3)),
+            leader_crash=chance.choice((0.0, 0.0, 0.3)),
             clients=chance.choice((1, 3, 5)),
             limits=limits,
             snapshots=snapshots,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -108,16 +109,9 @@ class BrokerReader:
     async def _read(self, runtime: Runtime) -> None:
         while not self.stop:
             await runtime.clock.sleep(runtime.randomness.uniform(*PAUSE_S))
-            try:
-                client = await KafkaClient.connect(runtime, self._address, self.name)
-            except ConnectionClosedError:
-                continue
-            try:
-                await self._converse(runtime, client)
-            except ConnectionClosedError:
-                continue
-            finally:
-                await client.close()
+            with suppress(ConnectionClosedError):
+                async with KafkaClient.connected(runtime, self._address, self.name) as client:
+                    await self._converse(runtime, client)
 
     async def _converse(self, runtime: Runtime, client: KafkaClient) -> None:
         session = Session(PATIENCES_S[runtime.randomness.below(len(PATIENCES_S))])

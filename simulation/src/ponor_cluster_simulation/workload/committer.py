@@ -8,6 +8,7 @@ acknowledged offset. Before that, an answer of a replaced coordinator may be old
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
@@ -67,27 +68,19 @@ class Committer:
     async def run(self, runtime: Runtime) -> None:
         """Commit until stopped and answered."""
         while not self.is_finished:
-            try:
+            with suppress(ConnectionClosedError):
                 address = await self._coordinator(runtime)
                 if address is not None:
-                    client = await KafkaClient.connect(runtime, address, self.group)
-                    try:
+                    async with KafkaClient.connected(runtime, address, self.group) as client:
                         await self._converse(runtime, client)
-                    finally:
-                        await client.close()
-            except ConnectionClosedError:
-                pass
             await runtime.clock.sleep(runtime.randomness.uniform(0.02, 0.1))
 
     async def _coordinator(self, runtime: Runtime) -> str | None:
         """Find the coordinator through any broker."""
         address = self._bootstrap[runtime.randomness.below(len(self._bootstrap))]
-        client = await KafkaClient.connect(runtime, address, self.group)
-        try:
+        async with KafkaClient.connected(runtime, address, self.group) as client:
             request = FindCoordinatorRequest(key=self.group)
             found = await client.ask(request, 3, FindCoordinatorResponse, timeout_s=REQUEST_TIMEOUT_S)
-        finally:
-            await client.close()
         if found.error_code != ErrorCode.NONE:
             assert found.error_code in RETRIABLE, ErrorCode(found.error_code)
             return None

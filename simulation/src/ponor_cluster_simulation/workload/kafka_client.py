@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, TypeVar, cast
 
 from ponor_kafka.codec import decode_as, encode, response_class
@@ -48,6 +48,16 @@ class KafkaClient:
             ConnectionClosedError: no listener, or no answer.
         """
         return cls(await runtime.network.connect(address, KAFKA), name)
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls, runtime: Runtime, address: str, name: str) -> AsyncIterator[KafkaClient]:
+        """Open a connection for the block; the errors are those of `connect`."""
+        client = await cls.connect(runtime, address, name)
+        try:
+            yield client
+        finally:
+            await client.close()
 
     @property
     def under_way(self) -> int:

@@ -129,12 +129,9 @@ class KeyedWriter:
         configs = [CreatableTopicConfig(name, value) for name, value in CONFIGS.items()]
         topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1, configs=configs)
         try:
-            client = await KafkaClient.connect(runtime, address, "keyed-writer")
-            try:
+            async with KafkaClient.connected(runtime, address, "keyed-writer") as client:
                 request = CreateTopicsRequest(topics=[topic], timeout_ms=3_000)
                 answer = await client.ask(request, 5, CreateTopicsResponse, timeout_s=10.0)
-            finally:
-                await client.close()
         except ConnectionClosedError:
             return False
         return answer.topics[0].error_code in CREATED
@@ -212,11 +209,9 @@ class KeyedReader:
             await _learn(runtime, self._leaders)
             return None
         try:
-            client = await KafkaClient.connect(runtime, self._leaders.addresses[leader], self.name)
-            try:
+            address = self._leaders.addresses[leader]
+            async with KafkaClient.connected(runtime, address, self.name) as client:
                 return await self._converse(runtime, client)
-            finally:
-                await client.close()
         except ConnectionClosedError:
             await _learn(runtime, self._leaders)
             return None

@@ -108,13 +108,10 @@ class Leaders:
             ConnectionClosedError: it did not answer.
         """
         address = self.any_address(runtime.randomness.below(1 << 16))
-        client = await KafkaClient.connect(runtime, address, self._name)
-        try:
+        async with KafkaClient.connected(runtime, address, self._name) as client:
             topics = [MetadataRequestTopic(name=self._topic)]
             request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
             answer = await client.ask(request, METADATA_VERSION, MetadataResponse, timeout_s=ANSWER_S_MAX)
-        finally:
-            await client.close()
         self._take(answer)
 
     def _take(self, answer: MetadataResponse) -> None:

@@ -6,6 +6,7 @@ It checks only the answers. The ledger and the judgement check the moves themsel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
@@ -78,16 +79,9 @@ class Mover:
         while not self.stop:
             await runtime.clock.sleep(runtime.randomness.uniform(0.02, self._pause_s_max))
             address = self._bootstrap[runtime.randomness.below(len(self._bootstrap))]
-            try:
-                client = await KafkaClient.connect(runtime, address, "mover")
-            except ConnectionClosedError:
-                continue
-            try:
-                await self._act(runtime, client)
-            except ConnectionClosedError:
-                pass
-            finally:
-                await client.close()
+            with suppress(ConnectionClosedError):
+                async with KafkaClient.connected(runtime, address, "mover") as client:
+                    await self._act(runtime, client)
         self.is_finished = True
 
     async def _act(self, runtime: Runtime, client: KafkaClient) -> None:

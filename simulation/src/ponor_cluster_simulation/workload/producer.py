@@ -217,11 +217,8 @@ class Producer:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         try:
             address = self.leaders.any_address(runtime.randomness.below(1 << 16))
-            client = await KafkaClient.connect(runtime, address, self.name)
-            try:
+            async with KafkaClient.connected(runtime, address, self.name) as client:
                 answer = await client.ask(request, 4, InitProducerIdResponse, timeout_s=REQUEST_TIMEOUT_S)
-            finally:
-                await client.close()
         except ConnectionClosedError:
             await runtime.clock.sleep(runtime.randomness.uniform(0.01, 0.1))
             return
