@@ -88,7 +88,8 @@ async def segments_retention(recorder: TurnRecorder) -> None:
         interval_ms=5_000,
         producer_expiration_ms=1_000_000,
     )
-    partition.attend(schedule.touch)
+    partition._attend = schedule.touch
+    schedule.touch(partition)
     rig.clock.now_ms += 10_000_000
     recorder.start_recording()
     while partition.log_start_offset < partition.high_watermark:

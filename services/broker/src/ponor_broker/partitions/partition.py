@@ -59,7 +59,9 @@ class Partition:
         config: TopicConfig,
         clock: Clock,
         refused: RefusedSequences,
+        attend: Callable[[Partition], None],
     ) -> None:
+        """`attend` is called whenever configs, data or the service state change: for maintenance."""
         self.identity = identity
         self.is_internal = identity.topic in INTERNAL_TOPICS
         """Whether the topic is internal: clients may read, but not write."""
@@ -88,7 +90,7 @@ class Partition:
         self.bytes_out = 0
         """Bytes fetched since the open; incremented by Fetch."""
         self._watchers: dict[Watcher, None] = {}
-        self._attend: Callable[[Partition], None] = lambda _: None
+        self._attend = attend
         self.service = ServiceState(identity)
         """Changed by `partition_closing`, and by a failed append."""
 
@@ -140,11 +142,6 @@ class Partition:
         self._attend(self)
         if wake:
             self._wake(0)
-
-    def attend(self, callback: Callable[[Partition], None]) -> None:
-        """Call back now, and whenever configs, data or the service state change: for maintenance."""
-        self._attend = callback
-        callback(self)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare a client's leader epoch with this partition's (−1: not checked).

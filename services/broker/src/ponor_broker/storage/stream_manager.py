@@ -15,6 +15,7 @@ from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_runtime.identity import NodeId, StreamEpoch, StreamId
 from s3stream.ports import StreamState, WalName
 
+from ponor_broker.partitions.handoff.move_operations import wire_state
 from ponor_broker.partitions.log.stream_port import state_of
 from ponor_broker.storage.wal_manager import submit, wire_wal
 
@@ -50,7 +51,7 @@ class ControllerStreamManager:
     async def close_streams(
         self, streams: Sequence[StreamState], *, recovered: WalName | None = None
     ) -> None:
-        body = wire.CloseStreams(streams=[_wire_state(state) for state in streams])
+        body = wire.CloseStreams(streams=[wire_state(state) for state in streams])
         if recovered is not None:
             body.recovered.CopyFrom(wire_wal(recovered))
         await self._submit(Operation(close_streams=body))
@@ -74,12 +75,3 @@ class ControllerStreamManager:
 
     async def _submit(self, operation: Operation) -> OperationResult:
         return await submit(self._session, operation)
-
-
-def _wire_state(state: StreamState) -> wire.StreamState:
-    return wire.StreamState(
-        stream_id=state.stream_id,
-        stream_epoch=state.epoch,
-        start_offset=state.start_offset,
-        end_offset=state.end_offset,
-    )

@@ -292,7 +292,8 @@ async def test_compact_and_delete_together() -> None:
         interval_ms=1,
         producer_expiration_ms=10_000_000,
     )
-    partition.attend(schedule.touch)
+    partition._attend = schedule.touch
+    schedule.touch(partition)
     begin_ms = one.rig.clock.now_ms
     for at in range(12):
         await one.append([(begin_ms + at * 10_000, b"k%d" % (at % 3), b"v" * 20)])

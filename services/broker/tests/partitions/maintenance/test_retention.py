@@ -149,7 +149,8 @@ async def test_size_is_counted_over_moves_and_crashes() -> None:
     moved = await rig.open()
     assert moved.log.size_bytes == size_bytes // 3 * 4
     keeper = Keeper(rig)
-    moved.attend(keeper.schedule.touch)
+    moved._attend = keeper.schedule.touch
+    keeper.schedule.touch(moved)
     moved.apply_config(replace(ONE_BATCH_A_SEGMENT, retention_bytes=size_bytes // 3 * 2))
     await keeper.maintenance.round()
     assert (moved.log_start_offset, moved.high_watermark) == (2, 4)

@@ -144,7 +144,7 @@ class MoveOperations:
         operations = [_trim(leaving)] if any(one.starts for one in leaving) else []
         ends = [state for one in leaving for state in one.ends]
         for at in range(0, len(ends), STREAMS_PER_OPERATION_MAX):
-            states = [_wire_state(state) for state in ends[at : at + STREAMS_PER_OPERATION_MAX]]
+            states = [wire_state(state) for state in ends[at : at + STREAMS_PER_OPERATION_MAX]]
             operations.append(Operation(close_streams=CloseStreams(streams=states)))
         body = ElectMoved(partitions=_names([one.name for one in leaving]))
         operations.append(Operation(elect_moved=body))
@@ -182,11 +182,12 @@ def _names(partitions: Sequence[LedPartition]) -> list[PartitionName]:
 
 
 def _trim(leaving: Sequence[LeavingPartition]) -> Operation:
-    states = [_wire_state(state) for one in leaving for state in one.starts]
+    states = [wire_state(state) for one in leaving for state in one.starts]
     return Operation(trim_streams=TrimStreams(streams=states[:STREAMS_PER_OPERATION_MAX]))
 
 
-def _wire_state(state: StreamState) -> WireState:
+def wire_state(state: StreamState) -> WireState:
+    """Return the wire form of a stream's state."""
     return WireState(
         stream_id=state.stream_id,
         stream_epoch=state.epoch,

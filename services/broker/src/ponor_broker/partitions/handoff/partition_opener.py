@@ -290,7 +290,7 @@ class PartitionOpener:
             except S3StreamError as error:  # the broker is stopping
                 refusals.append(Refusal([opening], error))
                 continue
-            partition.attend(self._attend)
+            self._attend(partition)
             serving.append((opening, partition))
         if serving:
             on_opened(serving)
@@ -313,6 +313,7 @@ class PartitionOpener:
             config=config,
             clock=self._clock,
             refused=self._refused,
+            attend=self._attend,
         )
 
 
