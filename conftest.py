@@ -1,4 +1,4 @@
-"""What holds for every test of the project."""
+"""Fixtures and hooks for every test of the project."""
 
 import gc
 import os

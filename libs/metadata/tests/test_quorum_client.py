@@ -147,7 +147,7 @@ async def test_a_timeout_names_the_addresses_and_the_last_reason() -> None:
             with pytest.raises(NoControllerError, match=follower.address) as unanswered:
                 await client(network, follower.address).ask(DESCRIBE, timeout_s=timeout_s)
             said = str(unanswered.value)
-            timeout_s *= 2  # it was over before this machine had asked
+            timeout_s *= 2  # the timeout ended before this machine had sent a request
         with pytest.raises(NoControllerError, match="no answer from the controllers at"):
             await client(network, unused_address()).ask(DESCRIBE, timeout_s=0.3)
 

@@ -237,7 +237,7 @@ async def test_a_deadline_after_sending_keeps_the_id_in_use(world: World) -> Non
         with pytest.raises(OperationTimeoutError) as caught:
             await client.submit(put_key("slow"), deadline_ms=deadline_ms)
         is_sent = caught.value.sent
-        deadline_ms *= 4  # it was over before this machine had sent anything
+        deadline_ms *= 4  # the deadline passed before this machine had sent anything
     (slow,) = ids(await next_batch(peer))
     submitted = asyncio.create_task(client.submit(put_key("next")))
     batch = await next_batch(peer)
@@ -269,7 +269,7 @@ async def test_an_idle_session_sends_heartbeats_and_leaves_a_silent_controller(w
             peer = await controller.accept()
             with suppress(ConnectionClosedError):
                 await welcome(peer, session_timeout_ms=300)
-    await controller.accept()  # the one before says nothing more
+    await controller.accept()  # the previous connection is silent
 
 
 async def test_close_fails_operations_in_flight_and_waiting(world: World) -> None:

@@ -1,4 +1,6 @@
-"""What a subscription accepts from controllers: histories, digests, incarnations, staleness, reads."""
+"""Histories, digests, incarnations, staleness and reads that a subscription accepts from
+controllers.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ async def test_an_older_snapshot_is_refused(world: World) -> None:
     peer = await controller.accept()
     assert (await peer.receive()).start == resume_of(log)
     await send_snapshot(peer, behind)  # a controller that is behind, and does not keep the rule
-    peer = await controller.accept()  # it is left
+    peer = await controller.accept()  # the client leaves it
     assert (await peer.receive()).start == resume_of(log)
     assert contents(client.image) == seen
     await commit_and_send(log, peer, key_put("new"))
@@ -191,7 +193,7 @@ async def test_staleness_counts_from_the_answered_probe(world: World) -> None:
     await client.wait_for(log.image.index)
     assert client.staleness_ms == 900, "batches may have been delayed in transit"
     while client.staleness_ms:
-        await answer_probe(peer, log.image.index, staleness_ms=0)  # also of one that left before
+        await answer_probe(peer, log.image.index, staleness_ms=0)  # also of a request that was sent before
         await asyncio.sleep(0.01)
 
 

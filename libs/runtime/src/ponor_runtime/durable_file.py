@@ -1,6 +1,6 @@
-"""Whole small files that are either there, complete and durable, or not there at all.
+"""Small files that are written atomically and durably.
 
-A file is written under a temporary name, synced and renamed, and its directory is synced. Nothing here knows what the bytes mean.
+A file is written under a temporary name, synced and renamed, and its directory is synced. The content is opaque.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ READ_BYTES = 1024 * 1024
 
 
 async def write_durably(disk: Disk, path: PurePath, buffers: Sequence[Buffer]) -> None:
-    """Make `path` hold exactly these bytes. After a crash it holds either them or what it held before.
+    """Replace the content of `path` durably. After a crash the file has either the old or the new
+    content.
 
     Raises:
-        OSError: the disk refused; nothing may be concluded about the file then, and the process must stop.
+        OSError: the disk failed; the content is then unknown, and the process must stop.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     if await disk.exists(temporary):

@@ -12,7 +12,7 @@ ENDED_S_MIN: Final = 0.5
 
 
 class SharedBackoff:
-    """What the waiting calls to one store share."""
+    """State shared by all waiting calls to one store."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

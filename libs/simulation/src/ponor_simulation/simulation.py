@@ -72,9 +72,7 @@ class Simulation:
         try:
             result = self.loop.run_until_complete(scenario)
         except Exception as raised:
-            if (
-                self._errors
-            ):  # it came first, and what the scenario says may be for want of what was broken off there
+            if self._errors:  # it happened first, and the scenario's error may only be its consequence
                 message, error = self._errors[0]
                 raise SimulationFailedError(self._story(f"{message}: {error!r}")) from error or raised
             raise SimulationFailedError(self._story(f"{type(raised).__name__}: {raised}")) from raised

@@ -18,9 +18,10 @@ BUFFERS_PER_STEP: Final = 2_000
 
 
 def encoder_source(layout: Layout, *, in_steps: bool = False) -> tuple[str, dict[str, object]]:
-    """Generate `encode(m, out)` and the names that it needs besides those of `build`.
+    """Generate `encode(m, out)` and the names that it needs in addition to those of `build`.
 
-    With `in_steps` it is a generator that pauses between elements of arrays of structs, and has joined then what it wrote.
+    With `in_steps` it is a generator that pauses between elements of arrays of structs; it has then
+    joined the bytes written so far.
     """
     writer = _EncoderWriter(layout, in_steps=in_steps)
     writer.struct(layout.message.body, "m")

@@ -15,7 +15,7 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """What an operator may choose; see each field's `doc`."""
+    """Settings of the balancer; each field's `doc` describes it."""
 
     balance_interval_ms: int = setting(
         2_000,

@@ -15,7 +15,7 @@ GIB = 1024 * MIB
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """What an operator may choose; see each field's `doc`."""
+    """Settings of compaction; each field's `doc` describes it."""
 
     compaction_lease_ttl_ms_max: int = setting(
         600_000, within=(1, 86_400_000), doc="Longest lease of a compaction task."

@@ -17,7 +17,7 @@ GIB = 1024 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLeaseSettings:
-    """What an operator may choose; see each field's `doc`."""
+    """Settings of the controller; each field's `doc` describes it."""
 
     snapshot_lease_age_ms_max: int = setting(
         86_400_000,
@@ -40,7 +40,7 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What an operator may choose; see each field's `doc`."""
+    """Settings of the controller; each field's `doc` describes it."""
 
     # Objects
     destroy_delay_ms: int = setting(

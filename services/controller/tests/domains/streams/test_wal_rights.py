@@ -73,7 +73,7 @@ class WalRights(RuleBasedStateMachine):
             return (log.node_id, log.wal_epoch) == me
         return recovered == log and (log.recoverer_id, log.recoverer_epoch) == me
 
-    # Lives
+    # Registrations and failures
 
     @rule(number=numbers)
     def restarts(self, number: int) -> None:
@@ -95,7 +95,7 @@ class WalRights(RuleBasedStateMachine):
         ):
             self.ledger.assign(Caller(row.node_id, row.wal_epoch, caller.role), caller)
 
-    # What brokers ask for
+    # Operations of brokers
 
     @rule(number=numbers)
     def opens_its_log(self, number: int) -> None:
