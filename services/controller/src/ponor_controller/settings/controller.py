@@ -17,7 +17,7 @@ GIB = 1024 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLeaseSettings:
-    """Settings of the controller; each field's `doc` describes it."""
+    """Settings of snapshot leases; each field's `doc` describes it."""
 
     snapshot_lease_age_ms_max: int = setting(
         86_400_000,
