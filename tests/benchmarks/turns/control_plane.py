@@ -11,6 +11,7 @@ from ponor_controller.settings import CompactionSettings, ControllerSettings
 from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
 from ponor_metadata.nouns.streams import RECLAIMS, STREAM_OBJECTS
 from ponor_metadata.nouns.topics import DELETIONS, PARTITIONS, TOPICS
+from s3stream.recovery import STREAMS_PER_CALL_MAX
 from s3stream.settings import COMMIT_OBJECTS_MAX
 
 from tests.benchmarks.turns.cluster_in_loop import ClusterInLoop, cluster_in_loop
@@ -55,6 +56,24 @@ async def put_keys(recorder: TurnRecorder) -> None:
     async with cluster_in_loop() as cluster:
         recorder.start_recording()
         await put_wide(cluster, 20)
+        recorder.stop_recording()
+
+
+@scenario(
+    "open-streams",
+    f"{TIMES} times {STREAMS_PER_CALL_MAX} streams are created and opened, twice at the same time",
+)
+async def open_streams(recorder: TurnRecorder) -> None:
+    """The largest operation that brokers send. Controllers accept twice as many streams."""
+    async with cluster_in_loop() as cluster:
+
+        async def create_and_open() -> None:
+            for _ in range(TIMES // 2):
+                await cluster.open_streams(STREAMS_PER_CALL_MAX, {})
+
+        recorder.start_recording()
+        await asyncio.gather(create_and_open(), create_and_open())
+        await asyncio.sleep(SETTLE_SECONDS)
         recorder.stop_recording()
 
 

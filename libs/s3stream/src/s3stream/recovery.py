@@ -31,7 +31,7 @@ from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
 from s3stream.upload_plan import UploadPiece, plan_upload
 from s3stream.wal import WriteAheadLog
 
-STREAMS_PER_CALL_MAX: Final = 1_000
+STREAMS_PER_CALL_MAX: Final = 500
 """Streams in one operation of the controller."""
 
 
