@@ -1,7 +1,7 @@
 """Build hook of the members: runs `generate.py`, then compiles the `.pyx` files below `src`.
 
-A member names this file in `[tool.hatch.build.hooks.custom]`. Generated and compiled files stand next to their
-sources; git ignores them, wheels contain them. By hand: `python libs/build_hook.py MEMBER`.
+A member names this file in `[tool.hatch.build.hooks.custom]`. Generated and compiled files stand next to
+their sources; git ignores them, wheels contain them. By hand: `python libs/build_hook.py MEMBER`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Ports for the services that tests start: each worker of a test run chooses among its own, so that none takes what another is about to use.
+"""Ports for the services that tests start: each worker of a test run chooses among its own, so that none
+takes what another is about to use.
 
-They lie below the range from which the system takes the near ends of connections (a client's port may otherwise be the one that a broker was promised), and above those
-that `ponor up` chooses for itself.
+They lie below the range from which the system takes the near ends of connections (a client's port may
+otherwise be the one that a broker was promised), and above those that `ponor up` chooses for itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from ponor_cli.local.ports import END, is_free
 WORKERS_MAX: Final = 4
 WORKER_PORTS: Final = 3_000
 ROW: Final = 100
-"""All ports of a `ponor up` follow from its Kafka port (ponor_cli.supervisor.port_plan): a row has room for them."""
+"""All ports of a `ponor up` follow from its Kafka port (ponor_cli.supervisor.port_plan): a row has room for
+them.
+"""
 HOST: Final = "127.0.0.1"
 
 _turns = itertools.count(os.getpid())

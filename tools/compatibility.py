@@ -29,27 +29,36 @@ QUOTAS: Final = "there are no quotas yet"
 QUORUM: Final = "`ponor cluster quorum` does this"
 
 REMARKS: Final[Mapping[str, str]] = {
-    "PRODUCE": "0 is advertised because librdkafka derives the supported codecs from it (KAFKA-18659); 0–2 are refused by closing the connection, as Kafka "
+    "PRODUCE": "0 is advertised because librdkafka derives the supported codecs from it (KAFKA-18659); 0–2"
+    " are refused by closing the connection, as Kafka "
     "does. acks 0, 1 and −1 have the same durability; `timeout_ms` applies to 1 and −1, at least 100 ms",
-    "FETCH": "fetch sessions (KIP-227); followers have no privileges; read_committed equals read_uncommitted because transactions are not supported yet",
+    "FETCH": "fetch sessions (KIP-227); followers have no privileges; read_committed equals read_uncommitted"
+    " because transactions are not supported yet",
     "LIST_OFFSETS": "−4 equals earliest: there is no local tier",
     "METADATA": "creates topics if the client and `auto_create_topics` allow it",
     "OFFSET_COMMIT": "stored in `__consumer_offsets` in Kafka's record format",
     "JOIN_GROUP": "classic protocol, static members",
-    "API_VERSIONS": "5 is KIP-1242 of Kafka 4.4: a client that expects another broker or cluster gets REBOOTSTRAP_REQUIRED",
+    "API_VERSIONS": "5 is KIP-1242 of Kafka 4.4: a client that expects another broker or cluster gets"
+    " REBOOTSTRAP_REQUIRED",
     "CREATE_TOPICS": "any replication factor is accepted; a partition has one replica",
-    "FIND_COORDINATOR": "for groups; a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients do not retry",
+    "FIND_COORDINATOR": "for groups; a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which"
+    " clients do not retry",
     "INIT_PRODUCER_ID": "idempotent producers; a transactional id is refused because there is no coordinator",
-    "DESCRIBE_CONFIGS": "topics and brokers, Kafka's and Ponor's settings (`ponor.*`); no loggers, client metrics or groups",
+    "DESCRIBE_CONFIGS": "topics and brokers, Kafka's and Ponor's settings (`ponor.*`); no loggers, client"
+    " metrics or groups",
     "ALTER_CONFIGS": "topics and brokers",
     "INCREMENTAL_ALTER_CONFIGS": "topics and brokers; a broker setting that Kafka does not know is refused",
     "LIST_CONFIG_RESOURCES": "topics and brokers",
-    "ELECT_LEADERS": "never needed: a partition has one replica; PREFERRED_LEADER_NOT_AVAILABLE for a moving partition until its source has closed it",
-    "ALTER_PARTITION_REASSIGNMENTS": "moves a partition to the named broker, without copying; null cancels a move, another broker replaces the target; several brokers: INVALID_REPLICA_ASSIGNMENT",
+    "ELECT_LEADERS": "never needed: a partition has one replica; PREFERRED_LEADER_NOT_AVAILABLE for a moving"
+    " partition until its source has closed it",
+    "ALTER_PARTITION_REASSIGNMENTS": "moves a partition to the named broker, without copying; null cancels a"
+    " move, another broker replaces the target; several brokers:"
+    " INVALID_REPLICA_ASSIGNMENT",
     "LIST_PARTITION_REASSIGNMENTS": "moves in progress: the target broker is added, the leader is removed",
     "ALTER_REPLICA_LOG_DIRS": "a broker has one virtual directory: LOG_DIR_NOT_FOUND for any other",
     "OFFSET_DELETE": "not for topics with a live subscribed consumer",
-    "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers are not included because they only subscribe",
+    "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers are not included because"
+    " they only subscribe",
     "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase",
     "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
     "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer: there is no security yet",
@@ -82,7 +91,10 @@ def apis_page(notice: str) -> str:
         "# APIs",
         "",
         notice,
-        "The APIs that Kafka 4.3.1 advertises to clients, and those that this broker handles. A broker advertises only handled APIs; a request for any other closes the connection, as in Kafka.",
+        (
+            "The APIs that Kafka 4.3.1 advertises to clients, and those that this broker handles. A broker"
+            " advertises only handled APIs; a request for any other closes the connection, as in Kafka."
+        ),
         "",
         f"{len(ours)} of {len(kafka)} APIs.",
         "",
@@ -93,7 +105,8 @@ def apis_page(notice: str) -> str:
         name = ApiKey(key).name
         mine = _range(ours[key]) if key in ours else "–"
         lines.append(
-            f"| {key} | {_spoken(name)} | {_range(kafka[key])} | {mine} | {remark(name, handled=key in ours)} |"
+            f"| {key} | {_spoken(name)} | {_range(kafka[key])} | {mine} |"
+            f" {remark(name, handled=key in ours)} |"
         )
     return "\n".join([*lines, ""])
 
@@ -122,14 +135,23 @@ def configs_page(notice: str) -> str:
         "# Settings",
         "",
         notice,
-        "Every topic and broker setting of Kafka 4.3.1 is described, and validated when it is set, as in Kafka. Effects in Ponor:",
+        (
+            "Every topic and broker setting of Kafka 4.3.1 is described, and validated when it is set, as in"
+            " Kafka. Effects in Ponor:"
+        ),
         "",
         f"- **in force** ({effects[Effect.IN_FORCE]}): the same effect as in Kafka;",
         f"- **no effect** ({effects[Effect.NONE]}): the value is stored and shown, but not used;",
         f"- **fixed** ({effects[Effect.FIXED]}): the behaviour is always the one of the default.",
         "",
-        "A broker setting that is in force is configured at the start under its name in Ponor ([settings](operations/settings.md)) or, if it is dynamic, with",
-        "`kafka-configs` for one broker or for all. Changes take effect within a second. A topic setting defaults to the listed broker settings.",
+        (
+            "A broker setting that is in force is configured at the start under its name in Ponor"
+            " ([settings](operations/settings.md)) or, if it is dynamic, with"
+        ),
+        (
+            "`kafka-configs` for one broker or for all. Changes take effect within a second. A topic setting"
+            " defaults to the listed broker settings."
+        ),
         "",
         "## Topics",
         "",

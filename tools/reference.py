@@ -27,7 +27,10 @@ def settings_page() -> str:
         "# Settings",
         "",
         GENERATED,
-        "Set a value with `ponor up --set NAME=VALUE` (sizes may end in KiB, MiB, GiB), or in the `settings` of a process's",
+        (
+            "Set a value with `ponor up --set NAME=VALUE` (sizes may end in KiB, MiB, GiB), or in the `settings`"  # noqa: E501
+            " of a process's"
+        ),
         "configuration file. A process refuses to start with an unknown name or a value outside its bounds.",
         "",
     ]
@@ -65,8 +68,14 @@ def metrics_page() -> str:
         "# Metrics and spans",
         "",
         GENERATED,
-        "Every process serves Prometheus metrics at `/metrics` of its metrics port: 9404 in containers; with `ponor up` the ports derive from `--kafka-port`",
-        "([ports](README.md#ports-of-ponor-up)), 9132 (controller 0), 9142 (broker 0), 9158 (gc 0) and 9174 (compactor 0) by default. `ponor cluster info` lists them.",
+        (
+            "Every process serves Prometheus metrics at `/metrics` of its metrics port: 9404 in containers; with"  # noqa: E501
+            " `ponor up` the ports derive from `--kafka-port`"
+        ),
+        (
+            "([ports](README.md#ports-of-ponor-up)), 9132 (controller 0), 9142 (broker 0), 9158 (gc 0) and 9174"  # noqa: E501
+            " (compactor 0) by default. `ponor cluster info` lists them."
+        ),
         "",
         "| metric | kind | unit | labels | meaning |",
         "|---|---|---|---|---|",
@@ -87,7 +96,10 @@ def budgets_page() -> str:
         "# Budgets of a broker",
         "",
         GENERATED,
-        "Every resource that can grow has a bound. Reaching a bound causes backpressure or a retriable error, never a lost record. Each limit is",
+        (
+            "Every resource that can grow has a bound. Reaching a bound causes backpressure or a retriable"
+            " error, never a lost record. Each limit is"
+        ),
         "also a metric, `ponor_budget_limit{budget=SETTING}`: alert on the ratio of the use to the limit.",
         "",
         "| resource | setting | default | metric | at the bound |",
@@ -102,7 +114,10 @@ def budgets_page() -> str:
     names = ", ".join(f"`{name}`" for name in MEMORY)
     lines += [
         "",
-        f"The memory bounds add up to {amount(memory_bytes(BrokerSettings()), 'bytes')} by default: {names}. The process itself and its metadata image",
+        (
+            f"The memory bounds add up to {amount(memory_bytes(BrokerSettings()), 'bytes')} by default: {names}."  # noqa: E501
+            " The process itself and its metadata image"
+        ),
         "need a few hundred MiB more: set a container's memory limit above the sum.",
         "",
     ]

@@ -8,7 +8,9 @@ from ponor_gc.settings import GcSettings
 
 
 def test_why_nothing_deleted_returns_the_collectors_reason() -> None:
-    """A foreign marker, or a log that is older than the store, was called a forced recovery that waits to be confirmed."""
+    """A foreign marker, or a log that is older than the store, was called a forced recovery that waits to be
+    confirmed.
+    """
     refused = ReconcileReport(only_looked=True, refusal="the store says that it belongs to another cluster")
     for settings in (GcSettings(), GcSettings(reconcile_dry_run=True)):
         assert why_nothing_deleted(refused, settings).endswith("it belongs to another cluster")

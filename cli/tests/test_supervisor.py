@@ -53,7 +53,8 @@ def test_waiting_line_shows_the_last_line_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "broker-0.log"
     assert waiting_line("broker 0", 10.2, log).endswith("empty")
     log.write_text(
-        "2026-01-01 00:00:00,000 INFO ponor.broker: one\n2026-01-01 00:00:01,000 WARNING ponor.broker: the disk is full\n"
+        "2026-01-01 00:00:00,000 INFO ponor.broker: one\n2026-01-01 00:00:01,000 WARNING ponor.broker: the"
+        " disk is full\n"
     )
     assert (
         waiting_line("broker 0", 20.0, log)

@@ -1,10 +1,12 @@
-"""The entrypoint of the image: `ponor_entry.py ROLE` writes the configuration of one service from its surroundings and becomes that service.
+"""The entrypoint of the image: `ponor_entry.py ROLE` writes the configuration of one service from its
+surroundings and becomes that service.
 
-The environment variables of the container and the ordinal of the pod determine the configuration: node id, port, and the name under
-which clients and other processes find it. The script replaces itself with the service (exec), so that signals of the container runtime
-reach the service: SIGTERM drains a broker.
+The environment variables of the container and the ordinal of the pod determine the configuration: node id,
+port, and the name under which clients and other processes find it. The script replaces itself with the
+service (exec), so that signals of the container runtime reach the service: SIGTERM drains a broker.
 
-    PONOR_CLUSTER_ORDINAL   1 to 16,383; default 0: drawn at random when the cluster is formatted; never changes
+    PONOR_CLUSTER_ORDINAL   1 to 16,383; default 0: drawn at random when the cluster is formatted; never
+    changes
     PONOR_CLUSTER_ID        the cluster that a node expects, and the id that a new one gets; default: whichever the controllers serve
     PONOR_SHARE_STORE       true: the object store may hold other clusters too; default false
     PONOR_CONTROLLERS       HOST,HOST,...: all controllers, the one of ordinal 0 first
@@ -112,7 +114,9 @@ class Surroundings:
         return hosts
 
     def node_id(self, role: str, ordinal: int) -> int:
-        """The node id that this ordinal of a role has for life; its number alone where the cluster's ordinal is drawn."""
+        """The node id that this ordinal of a role has for life; its number alone where the cluster's ordinal
+        is drawn.
+        """
         return compose_node_id(self.cluster_ordinal, NUMBER_FIRST[role] + ordinal)
 
 

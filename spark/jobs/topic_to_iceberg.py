@@ -1,4 +1,5 @@
-"""Copy a topic into an Iceberg table exactly once. For spark-submit, with the arguments of `ponor spark iceberg`.
+"""Copy a topic into an Iceberg table exactly once. For spark-submit, with the arguments of `ponor spark
+iceberg`.
 
 spark-submit spark/jobs/topic_to_iceberg.py --help
 """

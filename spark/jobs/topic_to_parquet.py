@@ -1,4 +1,5 @@
-"""Export a topic to Parquet files, completely or not at all. For spark-submit, with the arguments of `ponor spark parquet`.
+"""Export a topic to Parquet files, completely or not at all. For spark-submit, with the arguments of `ponor
+spark parquet`.
 
 spark-submit spark/jobs/topic_to_parquet.py --help
 """

@@ -36,8 +36,8 @@ _BEHIND_KEY: Final = frozenset({VALUE, HEADERS})
 
 @dataclass(slots=True)
 class _Spans:
-    """Positions of a column's values in the open batch: alternating start and end, ascending; nulls have length
-    0.
+    """Positions of a column's values in the open batch: alternating start and end, ascending; nulls have
+    length 0.
 
     `chunks` holds those of earlier batches.
     """
@@ -143,8 +143,8 @@ class RowBuilder:
         expected: int,
         bounds: tuple[int, int, int, int, int],
     ) -> tuple[int, int]:
-        """Decode batches of a data block that need no special handling: no codec, no transaction, no damage, no
-        ambiguity.
+        """Decode batches of a data block that need no special handling: no codec, no transaction, no damage,
+        no ambiguity.
 
         An implementation may decode none, as this one does; the caller then handles all batches, more slowly.
 

@@ -30,7 +30,9 @@ LEASE = 17
 
 
 class Written(NamedTuple):
-    """A record of a stream: offsets [start, start + offsets), its largest timestamp, its payload, and the lower bound of its timestamps."""
+    """A record of a stream: offsets [start, start + offsets), its largest timestamp, its payload, and the
+    lower bound of its timestamps.
+    """
 
     start: int
     offsets: int

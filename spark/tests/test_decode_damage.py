@@ -22,7 +22,9 @@ from spark.tests.stored_batches import MS, Kept, Kind, data_block, stored_batch,
 RECORDS = [Kept(n, MS + n, b"key", b"value %d" % n, (("h", b"v"), ("n", None))) for n in range(4)]
 PLAIN = stored_batch(RECORDS, span=4)
 FIRST = HEADER_BYTES
-"""Position of the first record: length, attributes, timestamp delta, offset delta, key length, "key", value length, "value 0", header count, …"""
+"""Position of the first record: length, attributes, timestamp delta, offset delta, key length, "key", value
+length, "value 0", header count, …
+"""
 
 
 def changed(at: int, byte: int, batch: bytes = PLAIN) -> bytes:

@@ -1,4 +1,6 @@
-"""Property test: rows equal a consumer's rows, and both kernels create equal Arrow batches, for any partition content."""
+"""Property test: rows equal a consumer's rows, and both kernels create equal Arrow batches, for any partition
+content.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ def test_a_range_of_time_leaves_exactly_its_rows(question: Question, between: li
 
 
 def _whole_batches(question: Question) -> list[AbortedRange]:
-    """Transactions begin and end between batches: move ranges that begin within a batch to its base, as in a real log."""
+    """Transactions begin and end between batches: move ranges that begin within a batch to its base, as in a
+    real log.
+    """
     views = [BatchView(memoryview(batch)) for batch in question.log.batches]
     moved = []
     for aborted in question.aborted:

@@ -164,7 +164,9 @@ def test_rows_are_counted_and_must_lie_in_the_batch() -> None:
 def test_whatever_is_repeated_every_offset_is_taken_once(
     steps: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """A query that dies before or after its commits any number of times: batches are consecutive, and the ledger accepts each once."""
+    """A query that dies before or after its commits any number of times: batches are consecutive, and the
+    ledger accepts each once.
+    """
     held: Ends = {}
     taken: dict[int, list[tuple[int, int]]] = {}
     at: dict[int, int] = {}

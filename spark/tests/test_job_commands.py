@@ -39,7 +39,8 @@ def test_without_pyspark_one_line_names_the_remedy(job: str) -> None:
     assert done.returncode == 1
     assert done.stderr == (
         f"ponor: the job ponor {job} needs the package pyspark, which this Python does not have; "
-        "`make install .venv/.spark` in a clone of the project, `pip install 'ponor-spark[spark]'` elsewhere\n"
+        "`make install .venv/.spark` in a clone of the project, `pip install 'ponor-spark[spark]'`"
+        " elsewhere\n"
     )
 
 
@@ -132,7 +133,10 @@ def test_a_source_is_the_sources_own_options() -> None:
 
 def test_our_line_is_taken_out_of_sparks_page() -> None:
     page = type("AnalysisException", (Exception,), {"__module__": "pyspark.errors.exceptions.captured"})
-    text = "[PYTHON_DATA_SOURCE_ERROR] Failed\nTraceback\n  File x\nponor_spark.errors.TopicMissingError: subscribe: there is no topic x; correct the name\n\nJVM stack"
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed\nTraceback\n  File x\nponor_spark.errors.TopicMissingError:"
+        " subscribe: there is no topic x; correct the name\n\nJVM stack"
+    )
     assert unwrapped(page(text)) == "subscribe: there is no topic x; correct the name"
     assert unwrapped(page("something of Spark's own")) is None
     assert unwrapped(ValueError(text)) is None

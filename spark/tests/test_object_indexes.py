@@ -1,4 +1,6 @@
-"""Tests of the driver's reads: one GET per index where possible, retries of transient errors, errors that name the object."""
+"""Tests of the driver's reads: one GET per index where possible, retries of transient errors, errors that
+name the object.
+"""
 
 from __future__ import annotations
 

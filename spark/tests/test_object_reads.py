@@ -1,4 +1,6 @@
-"""Tests of an executor's reads: order, read-ahead, verification, named errors, retries of transient errors."""
+"""Tests of an executor's reads: order, read-ahead, verification, named errors, retries of transient
+errors.
+"""
 
 from __future__ import annotations
 

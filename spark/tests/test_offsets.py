@@ -94,7 +94,9 @@ def test_a_start_behind_the_end_is_nothing() -> None:
 
 
 def timed(directory: Path) -> Snapshot:
-    """Kafka offsets 10 to 19: two batches of a cleaned segment at another distance, with gaps, then two objects of a plain one."""
+    """Kafka offsets 10 to 19: two batches of a cleaned segment at another distance, with gaps, then two
+    objects of a plain one.
+    """
     store = Store(directory, block_bytes_max=1)
     kept = [
         Written(

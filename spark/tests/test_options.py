@@ -1,4 +1,6 @@
-"""Tests of options: the names and meanings of Spark's Kafka connector, and one-line errors that begin with the option's name."""
+"""Tests of options: the names and meanings of Spark's Kafka connector, and one-line errors that begin with
+the option's name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of planning: splits contain exactly the requested offsets, each once, for any layout of objects; uncovered ranges are errors."""
+"""Tests of planning: splits contain exactly the requested offsets, each once, for any layout of objects;
+uncovered ranges are errors.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def covered(store: Store, splits: Sequence[Split | TailSplit]) -> Counter[tuple[
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[int, list[tuple[list[list[Written]], list[list[Written]], int]]]:
-    """Block size; for each partition the objects of its cleaned and its plain stream, and the Kafka offset at which the plain one begins."""
+    """Block size; for each partition the objects of its cleaned and its plain stream, and the Kafka offset at
+    which the plain one begins.
+    """
 
     def stream(start: int) -> list[list[Written]]:
         objects, offset = [], start
@@ -184,7 +188,9 @@ def test_splits_hold_exactly_the_wanted_offsets_once(
 
 
 def _check_shares(store: Store, splits: Sequence[Split | TailSplit], chosen: Options) -> None:
-    """The requested number of splits if there are enough blocks; none exceeds one and a half shares, or a share and a block."""
+    """The requested number of splits if there are enough blocks; none exceeds one and a half shares, or a
+    share and a block.
+    """
     sizes = [split.size_bytes for split in splits if isinstance(split, Split)]
     runs = [run for split in splits if isinstance(split, Split) for run in split.runs]
     blocks = [block for run in runs for block in blocks_of(store, run)]

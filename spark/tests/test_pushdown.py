@@ -1,4 +1,6 @@
-"""Tests of filters: which ones planning uses, and that Spark gets back the same objects, never fewer than it needs."""
+"""Tests of filters: which ones planning uses, and that Spark gets back the same objects, never fewer than it
+needs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of the schema registry client: one request per schema, retries of transient errors, one-line errors."""
+"""Tests of the schema registry client: one request per schema, retries of transient errors, one-line
+errors.
+"""
 
 from __future__ import annotations
 

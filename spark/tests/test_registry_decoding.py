@@ -1,4 +1,6 @@
-"""Tests of decoding: values become structs beside the raw ones, errors become messages, and no row is dropped."""
+"""Tests of decoding: values become structs beside the raw ones, errors become messages, and no row is
+dropped.
+"""
 
 from __future__ import annotations
 
@@ -310,7 +312,10 @@ class TestProtobuf:
 
     def test_registry_with_only_text_needs_the_compiler(self, server: RegistryServer) -> None:
         pytest.importorskip("grpc_tools")
-        text = 'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message Order { int64 id = 1; map<string, google.protobuf.Timestamp> at = 2; }'
+        text = (
+            'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message Order { int64 id = 1;'
+            " map<string, google.protobuf.Timestamp> at = 2; }"
+        )
         number = server.register("orders-value", text, "PROTOBUF")
         body = b"\x00\x08\x07\x12\x08\x0a\x01a\x12\x03\x08\xe8\x07"
         [row] = decode(server, [framed(number, body)])

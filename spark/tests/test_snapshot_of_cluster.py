@@ -1,4 +1,6 @@
-"""Tests of snapshots of a running cluster: a real controller and broker, objects in a directory, leases that are renewed and end."""
+"""Tests of snapshots of a running cluster: a real controller and broker, objects in a directory, leases that
+are renewed and end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of the rows in a fetch answer: no control batches, no aborted transactions, no partial batch at the end."""
+"""Tests of the rows in a fetch answer: no control batches, no aborted transactions, no partial batch at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def marker(producer_id: int) -> Kind:
 
 
 def log() -> Log:
-    """Offsets: 0-1 plain, 2 and 4 of an aborted transaction that ends at 5, 3 of a committed one, 6 plain of the same producer, 7 aborted again."""
+    """Offsets: 0-1 plain, 2 and 4 of an aborted transaction that ends at 5, 3 of a committed one, 6 plain of
+    the same producer, 7 aborted again.
+    """
     one = [Kept(0, MS, None, b"x")]
     log = Log()
     log.add([Kept(0, MS, None, b"x"), Kept(1, MS, None, b"x")])

@@ -1,4 +1,6 @@
-"""Tests of filters on `timestamp`: skipped blocks contain no matching row, for any knowledge of smallest timestamps; and blocks are skipped."""
+"""Tests of filters on `timestamp`: skipped blocks contain no matching row, for any knowledge of smallest
+timestamps; and blocks are skipped.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ kinds = st.sampled_from([Kind(), Kind(Codec.LZ4), Kind(append_time=T0 + 5)])
 
 
 class Batch(NamedTuple):
-    """Timestamps in record order, and how the smallest is recorded: exactly, as a lower bound, or not at all."""
+    """Timestamps in record order, and how the smallest is recorded: exactly, as a lower bound, or not at
+    all.
+    """
 
     within: list[int]
     kind: Kind

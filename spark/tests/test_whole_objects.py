@@ -1,4 +1,6 @@
-"""Tests of planning without indexes: an object that is requested entirely goes to a task unread, and the task reads what planning would have planned."""
+"""Tests of planning without indexes: an object that is requested entirely goes to a task unread, and the task
+reads what planning would have planned.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def test_a_thousand_partitions_are_drained_from_one_of_three_brokers(tmp_path: P
             time.sleep(2.0)
         took_s = (ended_ns - began_ns) / 1e9
         print(
-            f"{DRAINED} partitions drained in {took_s:.1f} s, the process's end and the command's start included"
+            f"{DRAINED} partitions drained in {took_s:.1f} s, the process's end and the command's start"
+            " included"
         )
         moved, still = running[: WATCHED // 2], running[WATCHED // 2 :]
         print(f"pauses of moved partitions: {[round(each.pause_s(began_ns, ended_ns), 2) for each in moved]}")

@@ -94,7 +94,8 @@ def test_compaction_reduces_the_requests_of_a_cold_reader_to_a_tenth(tmp_path: P
         found = metadata_of(image_of(cluster))
     fewer = before.gets_per_gb / after.gets_per_gb
     print(
-        f"\n| cold read of one partition of {PARTITIONS}, {GIGABYTES:g} GB in {uploads} uploads, {STORE} store | before {before} | after {after}"
+        f"\n| cold read of one partition of {PARTITIONS}, {GIGABYTES:g} GB in {uploads} uploads, {STORE}"
+        f" store | before {before} | after {after}"
         f" | {fewer:.1f}x fewer calls | compacted in {seconds:.0f} s to {found.objects} objects |"
     )
     assert after.batch_bytes == before.batch_bytes

@@ -61,10 +61,14 @@ def test_gigabytes_of_generated_blocks_within_the_budget() -> None:
         found = pool.submit(compact_generated, int(GENERATED_GB * GB), BUDGET_BYTES).result()
     per_gb = GB / found.data_bytes
     print(
-        f"\n| generated {found.data_bytes / GB:.1f} GB, {found.streams} streams | {found.tasks} tasks | RSS {found.peak_rss_bytes / MIB:.0f} MiB"
-        f" ({found.start_rss_bytes / MIB:.0f} before), budget {BUDGET_BYTES / MIB:.0f} | {found.metadata_bytes * per_gb:.0f} B of metadata/GB,"
-        f" {found.pieces_per_stream_max} piece(s) a stream | {found.written_bytes / found.data_bytes:.2f} GB written/GB, {found.copied_bytes / found.data_bytes:.2f} by the store"
-        f" | calls/GB {_per_gb(found.calls, per_gb)}, {1e3 * usd_of(found.calls) * per_gb:.2f} m$/GB | CPU with generating {found.cpu_s * per_gb:.1f} s/GB |"
+        f"\n| generated {found.data_bytes / GB:.1f} GB, {found.streams} streams | {found.tasks} tasks | RSS"
+        f" {found.peak_rss_bytes / MIB:.0f} MiB"
+        f" ({found.start_rss_bytes / MIB:.0f} before), budget {BUDGET_BYTES / MIB:.0f} |"
+        f" {found.metadata_bytes * per_gb:.0f} B of metadata/GB,"
+        f" {found.pieces_per_stream_max} piece(s) a stream | {found.written_bytes / found.data_bytes:.2f} GB"
+        f" written/GB, {found.copied_bytes / found.data_bytes:.2f} by the store"
+        f" | calls/GB {_per_gb(found.calls, per_gb)}, {1e3 * usd_of(found.calls) * per_gb:.2f} m$/GB | CPU"
+        f" with generating {found.cpu_s * per_gb:.1f} s/GB |"
     )
     assert found.peak_rss_bytes <= BUDGET_BYTES + RSS_CONSTANT_BYTES
     assert found.metadata_bytes * per_gb <= METADATA_BYTES_PER_GB_MAX
@@ -91,9 +95,13 @@ def test_a_worker_keeps_its_budget_on_a_real_store(
     name = request.node.callspec.id
     cp_s = cp_cpu_s_per_gb(tmp_path, total_bytes)
     print(
-        f"\n| {name} store, {total_bytes / GB:.1f} GB, {PARTITIONS} partitions | RSS {resident_bytes / MIB:.0f} MiB, budget {BUDGET_BYTES / MIB:.0f}"
-        f" | worker CPU {spent_s * GB / replaced_bytes:.2f} s/GB replaced ({replaced_bytes / GB:.2f} GB), cp {cp_s:.2f} s/GB | {replaced_bytes / seconds / 1e6:.0f} MB/s"
-        f" | written/replaced {written_bytes / replaced_bytes:.2f} | calls/GB {_per_gb(calls, GB / replaced_bytes)} | {found.bytes_per_gb:.0f} B of metadata/GB, {found.compacted_range_bytes:.1f} B per range of a compacted set object |"
+        f"\n| {name} store, {total_bytes / GB:.1f} GB, {PARTITIONS} partitions | RSS"
+        f" {resident_bytes / MIB:.0f} MiB, budget {BUDGET_BYTES / MIB:.0f}"
+        f" | worker CPU {spent_s * GB / replaced_bytes:.2f} s/GB replaced ({replaced_bytes / GB:.2f} GB), cp"
+        f" {cp_s:.2f} s/GB | {replaced_bytes / seconds / 1e6:.0f} MB/s"
+        f" | written/replaced {written_bytes / replaced_bytes:.2f} | calls/GB"
+        f" {_per_gb(calls, GB / replaced_bytes)} | {found.bytes_per_gb:.0f} B of metadata/GB,"
+        f" {found.compacted_range_bytes:.1f} B per range of a compacted set object |"
     )
     assert replaced_bytes >= 0.9 * total_bytes
     assert resident_bytes <= BUDGET_BYTES + RSS_CONSTANT_BYTES

@@ -114,10 +114,14 @@ def test_compaction_keeps_up_with_a_steady_load(tmp_path: Path) -> None:
     shown = ", ".join(f"{name} {count * GB / produced:.0f}" for name, count in sorted(calls.items()) if count)
     bucket, backlog = levels.growth(levels.bucket_bytes), levels.growth(levels.backlog_bytes)
     print(
-        f"\n| {MINUTES:g} min, {PARTITIONS} partitions, {rate / 1e6:.1f} MB/s of {maximum / 1e6:.0f}, {STORE} store | bucket {max(levels.bucket_bytes) / 1e6:.0f} MB at most, last third x{bucket:.2f}"
-        f" | backlog {max(levels.backlog_bytes) / 1e6:.0f} MB at most, x{backlog:.2f} | p99 off {off:.2f} ms, on {on:.2f} ms"
-        f" | write amplification {amplification:.2f} | {settled.compacted_range_bytes:.1f} B per range of a compacted set object"
-        f" | calls/GB {shown}; {1e3 * usd_of(calls) * GB / produced:.1f} m$/GB | compactor {costs['compactor cpu_s'] * GB / produced:.2f} CPU s/GB produced |"
+        f"\n| {MINUTES:g} min, {PARTITIONS} partitions, {rate / 1e6:.1f} MB/s of {maximum / 1e6:.0f},"
+        f" {STORE} store | bucket {max(levels.bucket_bytes) / 1e6:.0f} MB at most, last third x{bucket:.2f}"
+        f" | backlog {max(levels.backlog_bytes) / 1e6:.0f} MB at most, x{backlog:.2f} | p99 off {off:.2f}"
+        f" ms, on {on:.2f} ms"
+        f" | write amplification {amplification:.2f} | {settled.compacted_range_bytes:.1f} B per range of a"
+        " compacted set object"
+        f" | calls/GB {shown}; {1e3 * usd_of(calls) * GB / produced:.1f} m$/GB | compactor"
+        f" {costs['compactor cpu_s'] * GB / produced:.2f} CPU s/GB produced |"
     )
     print("bucket MB:", [round(value / 1e6) for value in levels.bucket_bytes])
     assert settled.compacted_range_bytes <= RANGE_BYTES_MAX

@@ -103,8 +103,10 @@ def test_a_hundred_kills_leave_no_garbage(tmp_path: Path) -> None:
         pieces = found.ranges + found.objects - found.set_objects
         read_and_judge(cluster, "load", PARTITIONS, load.acknowledged, CLIENT_FAMILIES[:1])
         print(
-            f"\n| {KILLS} kills in {took_s:.0f} s: {killed} | {len(load.acknowledged.places):,} records, {passes} passes of cold reads over {records:,} records equal"
-            f" | bucket {live} objects = live, 0 missing, 0 strange, 0 open uploads | {found.data_bytes / 1e6:.0f} MB, {found.metadata_bytes} B of metadata, {pieces} pieces |"
+            f"\n| {KILLS} kills in {took_s:.0f} s: {killed} | {len(load.acknowledged.places):,} records,"
+            f" {passes} passes of cold reads over {records:,} records equal"
+            f" | bucket {live} objects = live, 0 missing, 0 strange, 0 open uploads |"
+            f" {found.data_bytes / 1e6:.0f} MB, {found.metadata_bytes} B of metadata, {pieces} pieces |"
         )
         assert missing == 0
         assert "are sound" in cluster.run("object", "verify")

@@ -64,8 +64,10 @@ def test_normal_clients_are_served_and_memory_stays_within_the_budgets(tmp_path:
         assert cluster.process("broker")["pid"] == pid, "the broker was restarted"
         grown = peak[0] - idle_rss
         print(
-            f"\n{len(hostile.sockets):,} connections, {hostile.still_connected():,} still open; {len(round_trips)} round trips "
-            f"meanwhile, the longest {max(round_trips):.2f} s; RSS {idle_rss / MIB:.0f} MiB idle, at most + {grown / MIB:.0f} MiB"
+            f"\n{len(hostile.sockets):,} connections, {hostile.still_connected():,} still open;"
+            f" {len(round_trips)} round trips "
+            f"meanwhile, the longest {max(round_trips):.2f} s; RSS {idle_rss / MIB:.0f} MiB idle, at most +"
+            f" {grown / MIB:.0f} MiB"
         )
         assert len(round_trips) >= 5
         assert grown <= sum(BUDGETS.values()) + ALLOWANCE_BYTES

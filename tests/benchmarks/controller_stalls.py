@@ -182,7 +182,8 @@ async def run(cluster: LocalCluster, rows: int, seconds: float) -> None:
     after = Look.at(cluster)
     print_ticks("a process that only ticks", bare.end())
     print(
-        f"{done:,} operations in {seconds:g} s over an image of {rows:,} rows, a snapshot every {SNAPSHOT_EVERY_S:g} s"
+        f"{done:,} operations in {seconds:g} s over an image of {rows:,} rows, a snapshot every"
+        f" {SNAPSHOT_EVERY_S:g} s"
     )
     print_between(before, after)
     await session.close()

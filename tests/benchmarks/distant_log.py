@@ -54,7 +54,8 @@ def main() -> None:
         seen = run_load(load, seconds=options.seconds, settings=settings, store=store)
         share = f", {seen.share_of_window(load):.1%} of the window" if load.in_flight else ""
         print(
-            f"{name}: {seen.bytes_per_s / 1e6:.2f} MB/s{share}; p50 {seen.p50_ms:.0f}, p99 {seen.p99_ms:.0f} ms; {seen.puts_per_s:.1f} slots/s,"
+            f"{name}: {seen.bytes_per_s / 1e6:.2f} MB/s{share}; p50 {seen.p50_ms:.0f}, p99 {seen.p99_ms:.0f}"
+            f" ms; {seen.puts_per_s:.1f} slots/s,"
             f" {seen.requests_per_s:.1f} puts/s ({seen.hedges:.1%} more), {seen.gets} read back",
             flush=True,
         )

@@ -100,7 +100,8 @@ def _metadata_ms(subject: PonorSubject) -> tuple[float, float]:
 
 def _row(name: str, value: float, unit: str, promised: float) -> None:
     print(
-        f"{name}: {value:,.2f} {unit}; promised <= {promised:,g}: {'kept' if value <= promised else 'NOT KEPT'}"
+        f"{name}: {value:,.2f} {unit}; promised <= {promised:,g}:"
+        f" {'kept' if value <= promised else 'NOT KEPT'}"
     )
 
 

@@ -66,10 +66,12 @@ def main() -> None:
     read_rates = measured.read_bytes_per_s
     print(f"produce p99 at {PRODUCE_RATE:g}/s alone: {_shown(alone)}")
     print(
-        f"with {READERS} cold readers at {statistics.median(read_rates) / 1e6:.1f} MB/s in all: {_shown(beside)}"
+        f"with {READERS} cold readers at {statistics.median(read_rates) / 1e6:.1f} MB/s in all:"
+        f" {_shown(beside)}"
     )
     print(
-        f"promise: <= {FACTOR}x + {ALLOWANCE_MS} ms = {bound_ms:.2f} ms: {'kept' if value_ms <= bound_ms else 'NOT KEPT'}"
+        f"promise: <= {FACTOR}x + {ALLOWANCE_MS} ms = {bound_ms:.2f} ms:"
+        f" {'kept' if value_ms <= bound_ms else 'NOT KEPT'}"
     )
     for name, results in (("alone", measured.alone), ("beside readers", measured.beside)):
         print(f"of it the generator's own delay, {name}: {_shown([one.late_ms(0.99) for one in results])}")

@@ -234,7 +234,8 @@ def stream_objects_case(count: int, streams: int, traced: bool) -> None:
         image.apply_committed(encoded)
     if traced:
         print(
-            f"{count:,} stream objects of {streams:,} streams: {tracemalloc.get_traced_memory()[0] / MB:.1f} MB traced"
+            f"{count:,} stream objects of {streams:,} streams: {tracemalloc.get_traced_memory()[0] / MB:.1f}"
+            " MB traced"
         )
         return
     gc.collect()

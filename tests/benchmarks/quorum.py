@@ -148,7 +148,8 @@ def print_figures(turns: Turns) -> None:
     if "etcd, one at a time" in turns.results:
         ratio = turns.median("ponor, one at a time", "p50_ms") / turns.median("etcd, one at a time", "p50_ms")
         print(
-            f"promise: p50 of one operation <= {LATENCY_PROMISE:g}x etcd's: {ratio:.2f}x, {_kept(ratio <= LATENCY_PROMISE)}"
+            f"promise: p50 of one operation <= {LATENCY_PROMISE:g}x etcd's: {ratio:.2f}x,"
+            f" {_kept(ratio <= LATENCY_PROMISE)}"
         )
 
 

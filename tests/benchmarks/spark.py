@@ -1,4 +1,5 @@
-"""`make bench-spark`: our source and Spark's own Kafka connector on the same records and pyspark, alternating (A B C D A B C D).
+"""`make bench-spark`: our source and Spark's own Kafka connector on the same records and pyspark, alternating
+(A B C D A B C D).
 
     python -m tests.benchmarks.spark [--rounds N] [--records-100b N] [--records-1kb N]
         [--partitions N] [--compactors N] [--warm N]
@@ -72,7 +73,8 @@ def main() -> int:
         print(f"WRONG: {complaint}")
     if not bench.complaints:
         print(
-            "brokers: 0 bytes and no CPU beyond idleness during our scans; the same answers while the broker was stopped"
+            "brokers: 0 bytes and no CPU beyond idleness during our scans; the same answers while the broker"
+            " was stopped"
         )
     return 1 if bench.complaints else 0
 

@@ -133,7 +133,8 @@ class Bench:
         expected = self._answers.setdefault((spec.name, query.name), found.answer)
         if found.answer != expected:
             self.complaints.append(
-                f"{contender.name}, {spec.label}, {query.name}: {found.answer}, where the first answer was {expected}"
+                f"{contender.name}, {spec.label}, {query.name}: {found.answer}, where the first answer was"
+                f" {expected}"
             )
         return found
 
@@ -146,7 +147,8 @@ class Bench:
         explained_s = (self._idle_rate + IDLE_SLACK) * wall_s + 2 * TICK_S * len(rounds)
         if used_s > explained_s:
             self.complaints.append(
-                f"{query.name}: the broker used {used_s:.2f} s of CPU in {wall_s:.2f} s, idleness explains {explained_s:.2f} s"
+                f"{query.name}: the broker used {used_s:.2f} s of CPU in {wall_s:.2f} s, idleness explains"
+                f" {explained_s:.2f} s"
             )
 
     def _kafka_bytes(self) -> float:

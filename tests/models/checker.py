@@ -91,7 +91,10 @@ class Exploration(Generic[State]):
     def __str__(self) -> str:
         extent = "all" if self.complete else "the first"
         found = "no violation" if self.counter_example is None else f"\n{self.counter_example}"
-        return f"{extent} {self.states} states, {self.transitions} steps, depth {self.depth}, {self.cpu_s:.1f} s: {found}"
+        return (
+            f"{extent} {self.states} states, {self.transitions} steps, depth {self.depth},"
+            f" {self.cpu_s:.1f} s: {found}"
+        )
 
 
 class _Search(Generic[State]):

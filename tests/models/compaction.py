@@ -134,7 +134,10 @@ class CompactionModel:
                 continue
             for number in reader.named:
                 if not state.things[number].stored:
-                    return f"object {number} is missed by a reader {'with a lease' if is_kept else 'of an image'}"
+                    return (
+                        f"object {number} is missed by a reader"
+                        f" {'with a lease' if is_kept else 'of an image'}"
+                    )
         return None
 
     def canonical(self, state: Compacted) -> Hashable:
@@ -145,7 +148,10 @@ class CompactionModel:
             f"{number}:{each.row.phase.name}{list(each.held)}{'' if each.stored else ' gone'}"
             for number, each in enumerate(state.things)
         )
-        return f"time {state.time} start {state.start} objects [{things}] tasks {state.tasks} workers {state.workers}"
+        return (
+            f"time {state.time} start {state.start} objects [{things}] tasks {state.tasks} workers"
+            f" {state.workers}"
+        )
 
     # Workers
 

@@ -308,7 +308,10 @@ class MoveModel:
     def violation(self, state: Cluster) -> str | None:
         for record in state.acked:
             if not _is_safe(state, record):
-                return f"record {record.number}, acknowledged at {record.offset} under epoch {record.epoch}, is lost"
+                return (
+                    f"record {record.number}, acknowledged at {record.offset} under epoch {record.epoch},"
+                    " is lost"
+                )
         if len(set(state.committed)) != len(state.committed):
             return "a record is committed twice"
         serving = [each.serving for each in state.processes if each.serving >= 0 and each.flight is not None]
@@ -336,10 +339,13 @@ class MoveModel:
         move = f" to {state.partition.target}" if state.partition.moves else ""
         stream = f"open at {state.stream.epoch} of process {state.owner}" if state.stream.open else "closed"
         lives = " ".join(
-            f"{number}:{'' if _is_current(state, number) else 'over,'}{each.serving}{'s' if each.sealed else ''}/{len(each.wal)}"
+            f"{number}:{'' if _is_current(state, number) else 'over,'}{each.serving}{'s' if each.sealed else ''}/{len(each.wal)}"  # noqa: E501
             for number, each in enumerate(state.processes)
         )
-        return f"led by {state.partition.leader} at {state.partition.epoch}{move}; {stream}; committed {len(state.committed)}; [{lives}]"
+        return (
+            f"led by {state.partition.leader} at {state.partition.epoch}{move}; {stream}; committed"
+            f" {len(state.committed)}; [{lives}]"
+        )
 
 
 def _is_safe(state: Cluster, record: Appended) -> bool:

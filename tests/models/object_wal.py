@@ -95,7 +95,7 @@ class WalModel:
             f"{put.log}/{put.sequence}{'F' if put.content == FENCE else ''}" for put in sorted(state.puts)
         )
         streams = " ".join(
-            f"{STREAMS[number]}@{each.epoch}{'' if each.is_open else ' closed'}[{' '.join(map(name, each.content))}]"
+            f"{STREAMS[number]}@{each.epoch}{'' if each.is_open else ' closed'}[{' '.join(map(name, each.content))}]"  # noqa: E501
             for number, each in enumerate(state.streams)
         )
         return f"open {dict(state.open_logs)}  {streams}  store [{slots}]  under way [{under_way}]"
@@ -116,7 +116,8 @@ class WalModel:
             return "no walk reaches it"
         return None
 
-    # --- the takeover ------------------------------------------------------------------------------------------------------------
+    # --- the takeover
+    # --------------------------------------------------------------------------------------------------------
 
     def _bump(self, state: World) -> Iterator[tuple[str, World]]:
         """A new process of the node: the controller's answer names the logs to recover."""
@@ -223,7 +224,8 @@ class WalModel:
             deletes=state.deletes | deletes,
         )
 
-    # --- the writer --------------------------------------------------------------------------------------------------------------
+    # --- the writer
+    # --------------------------------------------------------------------------------------------------------
 
     def _write(self, state: World, epoch: int, process: Process) -> Iterator[tuple[str, World]]:
         current = epoch == len(state.processes)
@@ -339,7 +341,8 @@ class WalModel:
                 after._replace(deletes=state.deletes | {(epoch, process.deleted)}),
             )
 
-    # --- the store and the others ------------------------------------------------------------------------------------------------
+    # --- the store and the others
+    # ------------------------------------------------------------------------------------------------
 
     def _store(self, state: World) -> Iterator[tuple[str, World]]:
         taken = {(log, at) for log, at, _ in state.store}

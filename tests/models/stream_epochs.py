@@ -119,9 +119,15 @@ class StreamModel:
                 if record.offset < len(state.content):
                     found = state.content[record.offset]
                     if found != record.process:
-                        return f"{_who(state, record.process)} acknowledged offset {record.offset}, and there is what {_who(state, found)} wrote"
+                        return (
+                            f"{_who(state, record.process)} acknowledged offset {record.offset}, and"
+                            f" there is what {_who(state, found)} wrote"
+                        )
                 elif not state.stream.open or state.stream.epoch != record.epoch:
-                    return f"{_who(state, record.process)} acknowledged offset {record.offset}, and no process can commit it"
+                    return (
+                        f"{_who(state, record.process)} acknowledged offset {record.offset}, and no"
+                        " process can commit it"
+                    )
         return None if self.records_only else state.wrong
 
     def canonical(self, state: World) -> Hashable:

@@ -1,6 +1,7 @@
 """Trace validation of simulated clusters: the protocol rules alone detect planted bugs in committed records.
 
-The ledger applies the same rules to every batch of every seed of the swarm, so correct clusters are checked there.
+The ledger applies the same rules to every batch of every seed of the swarm, so correct clusters are checked
+there.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def _more_words(kafka: Any, ponor: Any) -> bool:
 ALLOWED: Final[Sequence[Allowed]] = (
     Allowed(
         "fewer APIs",
-        "only supported APIs are advertised: no transactions, security, quotas, share groups, streams groups and KIP-848 yet",
+        "only supported APIs are advertised: no transactions, security, quotas, share groups, streams groups"
+        " and KIP-848 yet",
         api="ApiVersions",
         path=r"api_keys\[\d+\]",
         fits=_only_kafka,
@@ -90,7 +91,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "named errors where Kafka fails",
-        "Kafka answers UNKNOWN_SERVER_ERROR or not at all, which is fatal to clients; Ponor returns a specific error",
+        "Kafka answers UNKNOWN_SERVER_ERROR or not at all, which is fatal to clients; Ponor returns a"
+        " specific error",
         api="Produce",
         fits=lambda kafka, ponor: (
             kafka in ("UNKNOWN_SERVER_ERROR", {"silent": True}) and ponor not in (None, "NONE")
@@ -98,7 +100,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "a codec that does not exist is unsupported",
-        "it is refused like zstd in an old version; Kafka fails with UNKNOWN_SERVER_ERROR and also returns the log start",
+        "it is refused like zstd in an old version; Kafka fails with UNKNOWN_SERVER_ERROR and also returns"
+        " the log start",
         story="produce_forbidden_bits",
         api="Produce",
         path=r".*\.log_start_offset",
@@ -106,7 +109,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "an incomplete batch is corrupt",
-        "wrong lengths are damage in transit, so the client may retry; Kafka ignores the bytes after the last whole batch",
+        "wrong lengths are damage in transit, so the client may retry; Kafka ignores the bytes after the"
+        " last whole batch",
         story="produce_damaged",
         api="Produce",
         path=r".*\.(error_code|base_offset|log_start_offset)",
@@ -122,7 +126,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "a duplicate has no append time",
-        "the topic uses the producer's timestamps; Kafka answers a duplicate with the batch's largest timestamp, a first batch with -1",
+        "the topic uses the producer's timestamps; Kafka answers a duplicate with the batch's largest"
+        " timestamp, a first batch with -1",
         story="*produce*",
         api="Produce",
         path=r".*\.log_append_time_ms",
@@ -137,7 +142,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "no eligible leader replicas",
-        "for them Kafka sets min.insync.replicas for all brokers when a cluster is created; Ponor has no replicas",
+        "for them Kafka sets min.insync.replicas for all brokers when a cluster is created; Ponor has no"
+        " replicas",
         path=r".*configs\[min\.insync\.replicas\].*",
     ),
     Allowed(
@@ -171,7 +177,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "an old duplicate is reported as a duplicate",
-        "DUPLICATE_SEQUENCE_NUMBER lets a client continue, because the record is stored; Kafka's OUT_OF_ORDER_SEQUENCE_NUMBER ends the producer",
+        "DUPLICATE_SEQUENCE_NUMBER lets a client continue, because the record is stored; Kafka's"
+        " OUT_OF_ORDER_SEQUENCE_NUMBER ends the producer",
         story="produce_idempotent",
         api="Produce",
         path=r".*\.error_code",

@@ -14,7 +14,9 @@ SHOWN_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field of one answer. `path` is like `topics[0].partitions[1].error_code`; "" is the whole answer."""
+    """One field of one answer. `path` is like `topics[0].partitions[1].error_code`; "" is the whole
+    answer.
+    """
 
     story: str
     number: int
@@ -47,12 +49,14 @@ def differences(recorded: Told, told: Told) -> list[Difference]:
     for number, (theirs, ours) in enumerate(zip(recorded.exchanges, told.exchanges, strict=False)):
         if (theirs.note, theirs.api, theirs.version) != (ours.note, ours.api, ours.version):
             raise StaleRecordingError(
-                f"{recorded.story} #{number} was recorded as {theirs.api} v{theirs.version} ({theirs.note}), and the story now asks "
+                f"{recorded.story} #{number} was recorded as {theirs.api} v{theirs.version} ({theirs.note}),"
+                " and the story now asks "
                 f"{ours.api} v{ours.version} ({ours.note}); record it again: make oracle RECORD=1"
             )
         if theirs.request_digest != ours.request_digest and not found:
             raise StaleRecordingError(
-                f"{recorded.story} #{number} ({theirs.note}) asks something else than the recording: make oracle RECORD=1"
+                f"{recorded.story} #{number} ({theirs.note}) asks something else than the recording: make"
+                " oracle RECORD=1"
             )
         place = (recorded.story, number, theirs.note, theirs.api, theirs.version)
         found += [

@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stale = _record(stories, kafka) if options.record else _stale(stories, kafka)
         unexplained = _tell_ponor(stories, kafka, Path(directory) / "ponor")
     print(
-        f"{len(stories)} stories, {sum(len(told.exchanges) for told in kafka.values())} requests, {stale} stale recordings, ",
+        f"{len(stories)} stories, {sum(len(told.exchanges) for told in kafka.values())} requests, {stale}"
+        " stale recordings, ",
         end="",
     )
     print(f"{unexplained} stories in which Ponor differs without a reason")

@@ -29,7 +29,7 @@ NEAR_NOW_MS: Final = 7 * 86_400_000
 LONG_BYTES: Final = 64
 
 IDENTITY: Final = (
-    "api_key", "name", "topic_name", "topic", "group_id", "key", "partition_index", "partition", "partition_id", "index",
+    "api_key", "name", "topic_name", "topic", "group_id", "key", "partition_index", "partition", "partition_id", "index",  # noqa: E501
     "client_id", "resource_type", "resource_name", "member_id", "group_instance_id", "source",
 )  # fmt: skip
 """Fields that identify the entries of an array, by which arrays are sorted."""
@@ -179,7 +179,7 @@ class Canon:
 
 
 NODE_FIELDS: Final = (
-    "node_id", "leader_id", "controller_id", "broker_id", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr",
+    "node_id", "leader_id", "controller_id", "broker_id", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr",  # noqa: E501
     "offline_replicas", "replicas", "replica_id", "preferred_read_replica",
 )  # fmt: skip
 TIME_FIELDS: Final = (

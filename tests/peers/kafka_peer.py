@@ -55,10 +55,13 @@ Configuration:
 
 
 class KafkaPeer:
-    """Start Kafka, say where it is and what it costs, stop it. A second start on the same directory finds its data.
+    """Start Kafka, say where it is and what it costs, stop it. A second start on the same directory finds its
+    data.
 
-    `settings` are lines of server.properties over `SETTINGS`; `cluster_id` joins a second node to the first one's cluster; `cpus` pins the process (the JVM then sees only these); `heap` is both -Xms and
-    -Xmx; `jvm_flags` go before the class. Raises PeerMissingError where Java or the jars are missing, AssertionError when it does not start.
+    `settings` are lines of server.properties over `SETTINGS`; `cluster_id` joins a second node to the first
+    one's cluster; `cpus` pins the process (the JVM then sees only these); `heap` is both -Xms and -Xmx;
+    `jvm_flags` go before the class. Raises PeerMissingError where Java or the jars are missing,
+    AssertionError when it does not start.
     """
 
     def __init__(

@@ -120,8 +120,9 @@ class GroupWorld:
     """What exists longer than the broker: cluster, bucket, clients and their history."""
 
     def __init__(self, seed: int) -> None:
-        # First in, first out, as asyncio guarantees: `Partition._appended` asserts that confirmations come in the
-        # order of the appends. services/broker/tests/groups shows that the groups' own log works in any order.
+        # First in, first out, as asyncio guarantees: `Partition._appended` asserts that confirmations come in
+        # the order of the appends. services/broker/tests/groups shows that the groups' own log works in any
+        # order.
         self.simulation = Simulation(seed, shuffle=False)
         self.chance: random.Random = self.simulation.chance
         self.process: SimProcess = self.simulation.process("broker", self.live)

@@ -45,7 +45,10 @@ def test_the_workload_reaches_the_intended_states() -> None:
 
 
 def test_a_seed_gives_one_trace_however_python_hashes() -> None:
-    program = "from tests.simulation.journal_workload import run_journal; print(*[run_journal(s)[1] for s in (3, 4)])"
+    program = (
+        "from tests.simulation.journal_workload import run_journal; print(*[run_journal(s)[1] for s in"
+        " (3, 4)])"
+    )
     traces = [
         subprocess.run(
             [sys.executable, "-c", program],

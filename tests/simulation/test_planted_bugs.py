@@ -1,7 +1,8 @@
 """Planted bugs of whole clusters: the swarm or a scenario catches each.
 
-The recorded seed of the table is tried first. A change of the services changes what a seed means; then the test
-searches the first seeds that can show the bug. Record the new seed: searching costs most of the time here.
+The recorded seed of the table is tried first. A change of the services changes what a seed means; then the
+test searches the first seeds that can show the bug. Record the new seed: searching costs most of the time
+here.
 """
 
 from __future__ import annotations

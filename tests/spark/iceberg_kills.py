@@ -1,8 +1,10 @@
-"""A query from a topic into an Iceberg table, killed at named steps, with a concurrent writer of the table: shared by the exactly-once tests.
+"""A query from a topic into an Iceberg table, killed at named steps, with a concurrent writer of the table:
+shared by the exactly-once tests.
 
-A kill within the process is an exception out of a step: nothing of the sink catches it, the sink and the query object are thrown away, and a new query starts
-from the checkpoint and the table alone, as a new driver does. It spares
-the five seconds that a JVM takes to start; that a real SIGKILL of driver and JVM ends no other way is shown by doing that, too (driver_for_kills.py).
+A kill within the process is an exception out of a step: nothing of the sink catches it, the sink and the
+query object are thrown away, and a new query starts from the checkpoint and the table alone, as a new driver
+does. It spares the five seconds that a JVM takes to start; that a real SIGKILL of driver and JVM ends no
+other way is shown by doing that, too (driver_for_kills.py).
 """
 
 from __future__ import annotations

@@ -23,7 +23,10 @@ from ponor_spark.stream_offsets import TOPIC_IDS
 
 TOPIC = "orders"
 TOPIC_ID = "11111111-2222-3333-4444-555555555555"
-SCHEMA = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
+    " timestampType int"
+)
 GAP = 7
 """Every seventh offset has no record, as after transactions and compaction."""
 

@@ -53,7 +53,10 @@ def test_every_codec_gives_the_rows_of_a_consumer(topics: TopicsCluster, codec: 
 
 
 def test_the_schema_is_that_of_sparks_kafka_connector(topics: TopicsCluster, plain: str) -> None:
-    expected = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+    expected = (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,"
+        " timestampType int"
+    )
     ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in topics.load(plain).schema)
     assert ddl == expected
     headers = topics.load(plain, includeHeaders=True).schema["headers"].dataType.simpleString()

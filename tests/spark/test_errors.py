@@ -231,7 +231,10 @@ def _read_from_s3(cluster: TopicsCluster, server: SeaweedServer) -> None:
     _executor_has_other_credentials(cluster, wrong)
 
 
-EXECUTOR = "import pickle, sys; from ponor_spark.split_reading import read_split; list(read_split(pickle.load(sys.stdin.buffer), ('value',)))"
+EXECUTOR = (
+    "import pickle, sys; from ponor_spark.split_reading import read_split;"
+    " list(read_split(pickle.load(sys.stdin.buffer), ('value',)))"
+)
 
 
 def _executor_has_other_credentials(cluster: TopicsCluster, wrong: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 doubled = spark.range(100).mapInArrow(lambda batches: batches, "id long").selectExpr("sum(id) * 2").first()[0]
 print(runtime.origin, spark._jvm.java.lang.System.getProperty("java.specification.version"), doubled)
 spark.stop()
-"""
+"""  # noqa: E501
 
 
 def path_without_java(directory: Path) -> str:

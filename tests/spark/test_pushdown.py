@@ -77,7 +77,7 @@ def setting(topics: TopicsCluster, value: str, name: str = PUSHDOWN_SETTING) -> 
 
 CASES: list[tuple[str, Callable[[KafkaRow], bool]]] = [
     ("offset >= 250", lambda row: row.offset >= 250),
-    ("offset > 20 AND offset <= 40 AND partition = 1", lambda row: 20 < row.offset <= 40 and row.partition == 1),
+    ("offset > 20 AND offset <= 40 AND partition = 1", lambda row: 20 < row.offset <= 40 and row.partition == 1),  # noqa: E501
     ("offset IN (0, 7, 299)", lambda row: row.offset in {0, 7, 299}),
     ("offset = 123456", lambda _: False),
     ("offset < 3 OR partition = 1", lambda row: row.offset < 3 or row.partition == 1),

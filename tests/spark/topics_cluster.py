@@ -1,4 +1,5 @@
-"""A cluster with topics for Spark: two brokers, a compactor, uploads every fraction of a second; and how to read it.
+"""A cluster with topics for Spark: two brokers, a compactor, uploads every fraction of a second; and how to
+read it.
 
 Starts the cluster, waits until produced records are in objects, and opens the DataFrames of a topic.
 """

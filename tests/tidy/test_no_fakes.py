@@ -41,12 +41,14 @@ def test_no_class_replaces_a_service(path: Path) -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "unittest.mock":
             names = {alias.name for alias in node.names}
             assert (path, names) == (WATCH, {"patch"}), (
-                f"{name_of(path)}:{node.lineno}: {', '.join(sorted(names))} of unittest.mock; run the real part on simulated ports"
+                f"{name_of(path)}:{node.lineno}: {', '.join(sorted(names))} of unittest.mock; run the real"
+                " part on simulated ports"
             )
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "listen":
             named = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
             assert path == BROKEN_PEER or not named & METHODS, (
-                f"{name_of(path)}:{node.lineno}: answers for {', '.join(sorted(named & METHODS))}; let the service's own app.run do that"
+                f"{name_of(path)}:{node.lineno}: answers for {', '.join(sorted(named & METHODS))}; let the"
+                " service's own app.run do that"
             )
 
 

@@ -17,7 +17,8 @@ REMEDIES: Final = {
     r"see the module": "say what the function does",
     r"(?:no|some|any|every)body": "name the component that acts",
     r"whoever|whomever": "name the component that acts",
-    r"(?:is|are|was|were) told": "name the message or the argument: 'the broker receives', 'the caller passes'",
+    r"(?:is|are|was|were) told": "name the message or the argument: 'the broker receives', 'the caller"
+    " passes'",
     r"by heart": "cached, or stored",
     r"at hand": "available",
     r"shall": "must",

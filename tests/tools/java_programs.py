@@ -1,4 +1,6 @@
-"""Runs Java programs against a broker: Kafka's own tools, and our small client compiled for one version of the client library."""
+"""Runs Java programs against a broker: Kafka's own tools, and our small client compiled for one version of
+the client library.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +80,9 @@ def _compiled(name: str, version: str, libraries: str) -> Path:
 
 def _run(command: Sequence[str], feed: str | None, code: int | None) -> Output:
     done = subprocess.run(command, capture_output=True, input=feed, text=True, timeout=RUN_S_MAX, check=False)
-    said = f"{' '.join(command[-8:])} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    said = (
+        f"{' '.join(command[-8:])} ended with"
+        f" {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    )
     assert code is None or done.returncode == code, said
     return Output(done.returncode, done.stdout, done.stderr)

@@ -1,4 +1,6 @@
-"""Kafka Connect, Kafka Streams and MirrorMaker 2, unmodified and without exactly-once, on a running cluster: every record arrives."""
+"""Kafka Connect, Kafka Streams and MirrorMaker 2, unmodified and without exactly-once, on a running cluster:
+every record arrives.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +190,7 @@ def _mirrored(bootstrap: str) -> list[str]:
 def _consume(bootstrap: str, topic: str, group: str, count: int) -> dict[int, int]:
     """Read this many records in a group and commit; return the offsets by partition."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}  # noqa: E501
     )  # fmt: skip
     consumer.subscribe([topic])
     try:

@@ -73,7 +73,8 @@ def main() -> int:
     try:
         with running_cluster(directory) as cluster:
             console.print(
-                f"[bold]1[/] A fresh cluster: controller, broker, gc, compactor; Kafka clients at {cluster.bootstrap}"
+                "[bold]1[/] A fresh cluster: controller, broker, gc, compactor; Kafka clients at"
+                f" {cluster.bootstrap}"
             )
             make_topic(cluster.bootstrap, PARTITIONS)
             work_s, seen = let_clients_work(console, cluster.bootstrap, arguments.records)
@@ -114,7 +115,8 @@ def running_cluster(directory: Path) -> Iterator[ClusterFile]:
 def let_clients_work(console: Console, bootstrap: str, records: int) -> tuple[float, Seen]:
     """Run all writers and readers concurrently; return the duration in seconds and the records read."""
     console.print(
-        f"[bold]2[/] {', '.join(FAMILIES)}: each writes {records:,} records with acks=all, all read them as one group"
+        f"[bold]2[/] {', '.join(FAMILIES)}: each writes {records:,} records with acks=all, all read them as"
+        " one group"
     )
     seen, total, began = Seen(), records * len(FAMILIES), time.monotonic()
 
@@ -160,14 +162,18 @@ def show(console: Console, cluster: ClusterFile, directory: Path, records: int, 
     )
     written = records * len(FAMILIES)
     console.print(
-        f"[bold]3[/] {written:,} records ({written * VALUE_BYTES / 1e6:.0f} MB) written and read in {work_s:.0f} s; "
+        f"[bold]3[/] {written:,} records ({written * VALUE_BYTES / 1e6:.0f} MB) written and read in"
+        f" {work_s:.0f} s; "
         f"{verified.stdout.strip()}; {len(held.objects)} of them hold the topic:\n"
     )
     for line in render_terminal(held, ends, max(20, min(console.width, 120) - 24)):
         console.print(line)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     path = OUTPUT / "objects.svg"
-    subtitle = f"{written:,} records of three client families in {len(held.objects)} objects; pieces with equal numbers belong to one object; hatched: not uploaded yet"
+    subtitle = (
+        f"{written:,} records of three client families in {len(held.objects)} objects; pieces with"
+        " equal numbers belong to one object; hatched: not uploaded yet"
+    )
     path.write_text(render_svg(held, ends, subtitle), encoding="utf-8")
     console.print(f"\nEach colour is one object. Picture: {path.relative_to(ROOT)}")
 

@@ -1,4 +1,5 @@
-"""Picture of a topic's objects as SVG and as terminal blocks: a lane per partition, offsets from left to right.
+"""Picture of a topic's objects as SVG and as terminal blocks: a lane per partition, offsets from left to
+right.
 
 Pure.
 
@@ -30,7 +31,8 @@ EDGE: Final = 1
 """A white edge separates neighbours; a gap would show the hatching, which means data that is not uploaded."""
 FONT: Final = "font-family='DejaVu Sans, Helvetica, Arial, sans-serif'"
 HATCHING: Final = (
-    "<defs><pattern id='wal' width='7' height='7' patternUnits='userSpaceOnUse' patternTransform='rotate(45)'>"
+    "<defs><pattern id='wal' width='7' height='7' patternUnits='userSpaceOnUse'"
+    " patternTransform='rotate(45)'>"
     "<rect width='7' height='7' fill='#eef0f3'/><rect width='2' height='7' fill='#9aa4b2'/></pattern></defs>"
 )
 LIGHT: Final = 0.55
@@ -50,7 +52,10 @@ def render_svg(held: TopicHoldings, ends: dict[int, int], subtitle: str) -> str:
     rows = -(-len(held.objects) // LEGEND_COLUMNS)
     width, height = LANE_X + LANE_WIDTH + 40, legend_y + rows * LEGEND_ROW + 30
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width} {height}' {FONT}>",
+        (
+            f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width}"
+            f" {height}' {FONT}>"
+        ),
         HATCHING,
         f"<rect width='{width}' height='{height}' fill='#ffffff'/>",
         _text(LANE_X, 38, f"Which objects hold which offsets of {held.topic}", 20, weight="bold"),
@@ -116,7 +121,8 @@ def _lane(
     y = TOP + partition * (LANE_HEIGHT + LANE_GAP)
     parts = [_text(LANE_X - 12, y + 22, f"partition {partition}", 13, anchor="end")]
     parts.append(
-        f"<rect x='{LANE_X}' y='{y}' width='{max(1.0, end * scale):.1f}' height='{LANE_HEIGHT}' fill='url(#wal)'/>"
+        f"<rect x='{LANE_X}' y='{y}' width='{max(1.0, end * scale):.1f}' height='{LANE_HEIGHT}'"
+        " fill='url(#wal)'/>"
     )
     for each in held.holdings:
         if each.partition != partition:
@@ -124,7 +130,8 @@ def _lane(
         number = numbers[each.object_id]
         x, width = LANE_X + each.start * scale, (each.end - each.start) * scale
         parts.append(
-            f"<rect x='{x:.1f}' y='{y}' width='{max(width, 0.8):.1f}' height='{LANE_HEIGHT}' fill='{colour(number)}' stroke='#ffffff' stroke-width='{EDGE}'>"
+            f"<rect x='{x:.1f}' y='{y}' width='{max(width, 0.8):.1f}' height='{LANE_HEIGHT}'"
+            f" fill='{colour(number)}' stroke='#ffffff' stroke-width='{EDGE}'>"
             f"<title>object {each.object_id}: offsets [{each.start}, {each.end})</title></rect>"
         )
         if width >= LABEL_WIDTH_MIN:

@@ -61,12 +61,14 @@ def main() -> int:
     try:
         with running_cluster(directory) as cluster:
             console.print(
-                f"[bold]1[/] A fresh cluster: controller, broker, gc, compactor; Kafka clients at {cluster.bootstrap}"
+                "[bold]1[/] A fresh cluster: controller, broker, gc, compactor; Kafka clients at"
+                f" {cluster.bootstrap}"
             )
             began = time.monotonic()
             write(cluster.bootstrap, arguments.records)
             console.print(
-                f"[bold]2[/] {arguments.records:,} records of one day written with librdkafka in {time.monotonic() - began:.0f} s, waiting until they are in objects"
+                f"[bold]2[/] {arguments.records:,} records of one day written with librdkafka in"
+                f" {time.monotonic() - began:.0f} s, waiting until they are in objects"
             )
             await_uploads(cluster, arguments.records)
             with_spark(console, cluster, directory, arguments.records)
@@ -99,7 +101,7 @@ def write(bootstrap: str, records: int) -> None:
     for moment_ms in sorted(_moment(chance) for _ in range(records)):
         line = LINES[min(int(chance.expovariate(0.9)), len(LINES) - 1)]
         vehicle = f"{line}/{chance.randrange(400)}"
-        value = f'{{"line":"{line}","vehicle":"{vehicle}","delay_s":{int(chance.gauss(40, 60))},"seats":{chance.randrange(180)}}}'
+        value = f'{{"line":"{line}","vehicle":"{vehicle}","delay_s":{int(chance.gauss(40, 60))},"seats":{chance.randrange(180)}}}'  # noqa: E501
         while True:
             try:
                 producer.produce(
@@ -139,7 +141,8 @@ def with_spark(console: Console, cluster: ClusterFile, directory: Path, records:
     runtime = prepare()
     spark = session()
     console.print(
-        f"[bold]3[/] Spark {spark.version} on Java {runtime.version} ({runtime.origin}), two cores of this machine"
+        f"[bold]3[/] Spark {spark.version} on Java {runtime.version} ({runtime.origin}), two cores of this"
+        " machine"
     )
     ponor_spark.register(spark)
     options = {"controllers": ",".join(cluster.controllers), "subscribe": TOPIC}
@@ -214,7 +217,8 @@ def stream(
     check("spark.readStream counts", sum(sizes), records)
     told = ", ".join(f"{size:,}" for size in sizes)
     console.print(
-        f"    spark.readStream, at most {STREAM_LIMIT:,} a batch: {told} rows in {time.monotonic() - began:.1f} s"
+        f"    spark.readStream, at most {STREAM_LIMIT:,} a batch: {told} rows in"
+        f" {time.monotonic() - began:.1f} s"
     )
 
 

@@ -1,5 +1,5 @@
-"""Shared test code: a log that validates the image after each batch, short constructors of records, contents of
-views.
+"""Shared test code: a log that validates the image after each batch, short constructors of records, contents
+of views.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class Change(Generic[K, R]):
-    """An uncommitted change of a row (None: deleted). `present`: the row before it, if the table has indexes."""
+    """An uncommitted change of a row (None: deleted). `present`: the row before it, if the table has
+    indexes.
+    """
 
     key: K
     row: R | None
@@ -52,7 +54,8 @@ class TouchedRows(Generic[K, R]):
         self._image = overlay.image
         # The newest change of every row that uncommitted batches touched.
         self._touched: dict[K, Change[K, R]] = {}
-        # Per index and index key: keys of touched rows that are or were under it, and the newest batch that noted it.
+        # Per index and index key: keys of touched rows that are or were under it, and the newest batch that
+        # noted it.
         self._index_keys: dict[str, dict[Any, dict[K, int]]] = {
             index.name: {} for index in self._schema.indexes
         }
@@ -126,7 +129,8 @@ class TouchedRows(Generic[K, R]):
             change = changes.popleft()
             if self._touched.get(change.key) is change:  # else it was touched again
                 del self._touched[change.key]
-        # A later batch that touches the row again has noted its previous index keys, which are the image's now.
+        # A later batch that touches the row again has noted its previous index keys, which are the image's
+        # now.
         while notes and notes[0][0] <= index:
             _, moved, index_key, key = notes.popleft()
             keys = moved.get(index_key)

@@ -1,6 +1,7 @@
 """Random valid histories: every invariant after every transition, commits, drops, snapshots and replays.
 
-The machine plays the leader: it proposes batches to the overlay, commits some prefix of them, or loses its office
+The machine plays the leader: it proposes batches to the overlay, commits some prefix of them, or loses its
+office
     and drops them.
 """
 
@@ -97,7 +98,9 @@ picks = st.integers(0, 1_000_000)
 
 
 def offsets_found(view: View, runs: list[tuple[StreamId, int, int]]) -> list[list[tuple[int, int]]]:
-    """Return the offsets that the read index finds of each run above its stream's start, joined over objects."""
+    """Return the offsets that the read index finds of each run above its stream's start, joined over
+    objects.
+    """
     found: list[list[tuple[int, int]]] = []
     for stream_id, start, end in runs:
         row = view[STREAMS].get(stream_id)

@@ -1,4 +1,6 @@
-"""Contents of encoded batches: compiled code returns what protobuf returns, or leaves the batch to protobuf."""
+"""Contents of encoded batches: compiled code returns what protobuf returns, or leaves the batch to
+protobuf.
+"""
 
 import pytest
 from google.protobuf.message import DecodeError

@@ -41,7 +41,9 @@ Run = tuple[StreamId, int, int]
 
 @dataclass
 class Compacted:
-    """A cluster of two brokers and a worker, in which uploads, moves, trims and compactions follow each other."""
+    """A cluster of two brokers and a worker, in which uploads, moves, trims and compactions follow each
+    other.
+    """
 
     log: Log = field(default_factory=Log)
     node: NodeId = NODE_A

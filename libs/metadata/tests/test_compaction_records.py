@@ -1,5 +1,5 @@
-"""Compaction tasks hold their sources, one task per object; snapshot leases keep objects that are destroyed under
-them.
+"""Compaction tasks hold their sources, one task per object; snapshot leases keep objects that are destroyed
+under them.
 """
 
 from __future__ import annotations

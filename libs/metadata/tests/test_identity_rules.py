@@ -1,4 +1,6 @@
-"""Identity rules of rows, by which clusters share a bucket and a tenant keeps its names and its cluster.id."""
+"""Identity rules of rows, by which clusters share a bucket and a tenant keeps its names and its
+cluster.id.
+"""
 
 from __future__ import annotations
 

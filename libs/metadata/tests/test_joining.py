@@ -53,8 +53,8 @@ def test_a_second_cluster_in_a_store_is_refused_with_both_names() -> None:
 
 
 def test_a_store_without_the_marker_that_the_cluster_put_is_refused() -> None:
-    """A broker with a wrong prefix found no slots of a dead broker's log, and closed it: acknowledged records were
-    lost.
+    """A broker with a wrong prefix found no slots of a dead broker's log, and closed it: acknowledged records
+    were lost.
     """
 
     async def story(store: SimObjectStore) -> None:

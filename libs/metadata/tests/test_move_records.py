@@ -1,5 +1,5 @@
-"""Moves and drain: the leader stays until the election, a partition has one move, and the end of a move deletes its
-row.
+"""Moves and drain: the leader stays until the election, a partition has one move, and the end of a move
+deletes its row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The compiled path for plain records against the rules: same rows, same order, same refusals, batch by batch.
+"""The compiled path for plain records against the rules: same rows, same order, same refusals, batch by
+batch.
 
-Random histories of every kind of record are held against each other in test_apply_state_machine, which replays its
-log both ways.
+Random histories of every kind of record are held against each other in test_apply_state_machine, which
+replays its log both ways.
 """
 
 from __future__ import annotations

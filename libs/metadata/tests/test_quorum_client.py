@@ -1,4 +1,6 @@
-"""Calls of the quorum client: hints are followed, dead and silent controllers are skipped, refusals are raised."""
+"""Calls of the quorum client: hints are followed, dead and silent controllers are skipped, refusals are
+raised.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ S1, S2 = stream(1), stream(2)
 
 
 def written(runs: list[tuple[bool, bool, int]]) -> Log:
-    """Write runs of stream 1: (as a stream object, after a move to the other node, length), and some of stream 2."""
+    """Write runs of stream 1: (as a stream object, after a move to the other node, length), and some of
+    stream 2.
+    """
     log = Log()
     log.commit(created(S1), created(S2))
     node, epoch, end = NODE_A, 1, 0

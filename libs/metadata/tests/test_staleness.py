@@ -106,8 +106,8 @@ def test_probes_are_sent_one_at_a_time_at_the_interval() -> None:
 def test_the_image_is_never_reported_as_more_current_than_it_is(
     steps: list[tuple[int, int, int, int]],
 ) -> None:
-    """Each step: time passes, indices are committed, a lagging controller answers a probe, the image reaches an
-    index.
+    """Each step: time passes, indices are committed, a lagging controller answers a probe, the image reaches
+    an index.
     """
     clock = HandClock()
     staleness = Staleness(clock, 100)

@@ -164,7 +164,8 @@ async def test_a_silent_controller_is_left(world: World) -> None:
     world.client(controller.address, settings=settings)
     start = wire.SubscribeStart()
     while start != resume_of(log):
-        # On a slow machine the client may leave before the first frame; a frame followed by silence leads to the end.
+        # On a slow machine the client may leave before the first frame; a frame followed by silence leads to
+        # the end.
         peer = await controller.accept()
         with suppress(ConnectionClosedError):
             start = (await peer.receive()).start

@@ -1,5 +1,5 @@
-"""Logs in the store: opened by their owner, trimmed forward, recovered after the owner's epoch, closed when no
-stream is open.
+"""Logs in the store: opened by their owner, trimmed forward, recovered after the owner's epoch, closed when
+no stream is open.
 """
 
 from __future__ import annotations

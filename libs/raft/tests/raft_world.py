@@ -230,7 +230,7 @@ class World:
             + [self._heal]
         )
         for fault in (
-            self._read, self._lose, self._repeat, self._crash, self._suspect, self._unreachable, self._transfer,
+            self._read, self._lose, self._repeat, self._crash, self._suspect, self._unreachable, self._transfer,  # noqa: E501
             self._change, self._snapshot, self._block, self._step_down, self._skew,
             self._pause,
         ):  # fmt: skip
@@ -442,7 +442,8 @@ class World:
 
     def describe(self) -> str:
         return "; ".join(
-            f"{own.node_id}: {member.node.role.value} term {member.node.term} commit {member.node.commit_index} last {member.node.last_index}"
+            f"{own.node_id}: {member.node.role.value} term {member.node.term} commit"
+            f" {member.node.commit_index} last {member.node.last_index}"
             for own, member in self.members.items()
             if member.node is not None
         )

@@ -322,14 +322,16 @@ class Script:
         learners = f", learners {numbers(node.membership.learners)}" if node.membership.learners else ""
         transfer = f", handing over to {node.transfer_target.node_id}" if node.transfer_target else ""
         return (
-            f"{member.own.node_id} is {node.role.value} in term {node.term}, has {log}, durable {node.durable_index}, commit {node.commit_index}; "
+            f"{member.own.node_id} is {node.role.value} in term {node.term}, has {log}, durable"
+            f" {node.durable_index}, commit {node.commit_index}; "
             f"voters {numbers(node.membership.voters)}{learners}{transfer}"
         )
 
     def _progress(self, number: str) -> None:
         for peer, progress in self._node(number).progress().items():
             self._say(
-                f"{peer.node_id}: {progress.state.value}, match {progress.match_index}, next {progress.next_index}, in flight {len(progress._in_flight)}"
+                f"{peer.node_id}: {progress.state.value}, match {progress.match_index}, next"
+                f" {progress.next_index}, in flight {len(progress._in_flight)}"
             )
 
 
@@ -350,7 +352,10 @@ def in_words(message: Message) -> str:
 def _content(message: Message) -> str:
     match message:
         case VoteRequest(last_index=index, last_term=term, pre_vote=pre_vote, transfer=transfer):
-            return f"{'pre-vote' if pre_vote else 'vote'}? my last is {index}@{term}{', handed over' if transfer else ''}"
+            return (
+                f"{'pre-vote' if pre_vote else 'vote'}? my last is"
+                f" {index}@{term}{', handed over' if transfer else ''}"
+            )
         case VoteResponse(pre_vote=pre_vote, granted=granted):
             return f"{'pre-vote' if pre_vote else 'vote'} {'granted' if granted else 'refused'}"
         case AppendRequest(prev_index=index, prev_term=term, entries=entries, commit=commit):
@@ -370,7 +375,10 @@ def _content(message: Message) -> str:
         case HeartbeatResponse(round=number):
             return f"echo {number}"
         case SnapshotChunk(meta=meta, offset=offset, data=data):
-            return f"snapshot at {meta.index}@{meta.term}, bytes {offset}..{offset + len(data)} of {meta.size_bytes}"
+            return (
+                f"snapshot at {meta.index}@{meta.term}, bytes {offset}..{offset + len(data)} of"
+                f" {meta.size_bytes}"
+            )
         case SnapshotAck(index=index, next_offset=offset, installed=installed):
             return f"snapshot at {index} {'installed' if installed else f'kept up to {offset}'}"
         case ReadIndexRequest():

@@ -1,6 +1,7 @@
 """Conformance checks for the network port, as one function over a factory of networks.
 
-Run over gRPC in test_grpc_network.py, and by the simulator over its own network. Nothing here knows which one it is.
+Run over gRPC in test_grpc_network.py, and by the simulator over its own network. Nothing here knows which one
+it is.
 """
 
 from __future__ import annotations

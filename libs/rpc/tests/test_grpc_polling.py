@@ -19,7 +19,8 @@ def test_default_applies_only_without_an_operators_choice() -> None:
 def test_choice_precedes_the_import_of_grpc_and_grpc_accepts_it() -> None:
     program = (
         "import sys, os, ponor_rpc; assert 'grpc' not in sys.modules; print(os.environ['GRPC_EXPERIMENTS']);"
-        "import asyncio, ponor_rpc.grpc_network as n; asyncio.run(n.GrpcNetwork().connect('127.0.0.1:1', '/a/B'))"
+        "import asyncio, ponor_rpc.grpc_network as n; asyncio.run(n.GrpcNetwork().connect('127.0.0.1:1',"
+        " '/a/B'))"
     )
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(

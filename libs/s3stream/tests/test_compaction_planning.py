@@ -70,13 +70,15 @@ class Told:
 
     def reads(self, iteration: int) -> list[str]:
         return [
-            f"SSO-{self.plan.sources[read.source].object_id} [{offsets([block.entry for block in read.blocks])}]"
+            f"SSO-{self.plan.sources[read.source].object_id}"
+            f" [{offsets([block.entry for block in read.blocks])}]"
             for read in self.plan.iterations[iteration].reads
         ]
 
     def writes(self, iteration: int) -> list[str]:
         return [
-            f"{self._name(part.output)} {self._part(part.output, part.number, part.is_last)} ({offsets(self._blocks_of_part(iteration, place))})"
+            f"{self._name(part.output)} {self._part(part.output, part.number, part.is_last)}"
+            f" ({offsets(self._blocks_of_part(iteration, place))})"
             for place, part in enumerate(self.plan.iterations[iteration].parts)
         ]
 

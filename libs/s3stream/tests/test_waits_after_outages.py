@@ -1,4 +1,6 @@
-"""Tests of the pauses between attempts: after an outage of the store, the first answer ends those of all calls. In virtual time."""
+"""Tests of the pauses between attempts: after an outage of the store, the first answer ends those of all
+calls. In virtual time.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ def no_topic_id(name: str) -> bytes:
 
 @dataclass
 class FetchRig:
-    """The components of a broker from the fetch handler to memory streams. Tests create and delete topics in the image, as a controller does."""
+    """The components of a broker from the fetch handler to memory streams. Tests create and delete topics in
+    the image, as a controller does.
+    """
 
     version: int = 16
     slots_max: int = 4

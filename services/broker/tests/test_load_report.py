@@ -1,4 +1,6 @@
-"""Load reports: differences between two readings, the busiest partitions first, no reports without traffic."""
+"""Load reports: differences between two readings, the busiest partitions first, no reports without
+traffic.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Tests of a compactor's pace under a constant load: the backlog levels off at every load within the bounds, and copying is even.
+"""Tests of a compactor's pace under a constant load: the backlog levels off at every load within the bounds,
+and copying is even.
 
-A simple rule replaces the controller: data older than a minute is offered when it fills half a task, up to a full task.
+A simple rule replaces the controller: data older than a minute is offered when it fills half a task, up to a
+full task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Fixture for worker tests: the controller's own ledger, real objects in a memory store, and workers that use both."""
+"""Fixture for worker tests: the controller's own ledger, real objects in a memory store, and workers that use
+both.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ class Workshop:
         return Hand(self, number, settings)
 
     async def upload(self, records: int = 5) -> ObjectId:
-        """Upload one stream set object with `records` of every stream; those of the first stream are a hundred times as large."""
+        """Upload one stream set object with `records` of every stream; those of the first stream are a
+        hundred times as large.
+        """
         body = wire.PrepareObjects(count=1, ttl_ms=60_000)
         reserved = self.ledger.do(self.broker, prepare_objects=body).objects_reserved
         object_id = ObjectId(reserved.first_object_id)

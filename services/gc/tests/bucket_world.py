@@ -1,6 +1,7 @@
 """Fixture: a bucket and the metadata of one cluster in virtual time, without a controller.
 
-Rows change state as in `ponor_metadata.nouns.objects`. The store is the simulator's, with lost answers and late puts.
+Rows change state as in `ponor_metadata.nouns.objects`. The store is the simulator's, with lost answers and
+late puts.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class BucketWorld:
         assert row is not None
         assert row.state is ObjectState.PREPARED
         self.image[OBJECTS].put(
-            row._replace(state=ObjectState.COMMITTED, expires_at_ms=0, size_bytes=4, committed_at_ms=self.now_ms())
+            row._replace(state=ObjectState.COMMITTED, expires_at_ms=0, size_bytes=4, committed_at_ms=self.now_ms())  # noqa: E501
         )  # fmt: skip
 
     def destroy(self, object_id: ObjectId) -> None:

@@ -24,7 +24,9 @@ def test_marker_round_trips_through_its_encoding() -> None:
 def test_nothing_is_deleted_under_a_foreign_or_missing_marker(
     marker: ClusterMarker | None, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another cluster may use objects that this cluster's metadata considers dead: two releases with equal names once shared a namespace."""
+    """Another cluster may use objects that this cluster's metadata considers dead: two releases with equal
+    names once shared a namespace.
+    """
     world = BucketWorld(marker=marker)
 
     async def story(runtime: Runtime) -> None:

@@ -1,7 +1,7 @@
 """Property test of reconciliation: it never deletes a needed object, and finally no garbage remains.
 
-Writers prepare, put, commit and die; puts arrive late; a sweeper deletes and loses answers; the store fails before and after calls;
-listings are stale; and the collector is killed and restarted during its rounds.
+Writers prepare, put, commit and die; puts arrive late; a sweeper deletes and loses answers; the store fails
+before and after calls; listings are stale; and the collector is killed and restarted during its rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tests that late slots of closed logs are deleted, and that fences, open logs, live epochs and unknown objects are kept."""
+"""Tests that late slots of closed logs are deleted, and that fences, open logs, live epochs and unknown
+objects are kept.
+"""
 
 from __future__ import annotations
 

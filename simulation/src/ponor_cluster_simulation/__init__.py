@@ -1,1 +1,3 @@
-"""Whole clusters in virtual time: the shipped services and their clients under drawn faults, and the checks."""
+"""Whole clusters in virtual time: the shipped services and their clients under drawn faults, and the
+checks.
+"""

@@ -119,7 +119,8 @@ def minimise(
     """Return a part of `numbers` that fails. No single number can be left out, unless the tries ran
     out.
 
-    This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
+    This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
+    2002).
 
     Args:
         numbers: the whole schedule, which fails.

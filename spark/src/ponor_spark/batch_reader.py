@@ -57,7 +57,9 @@ class PonorBatchReader(DataSourceReader):
         return iter(()) if partition.value is None else read_split(partition.value, self._columns)
 
     def push(self, filters: list[Any]) -> list[Any]:
-        """Store the filters that planning can use; return those that Spark must check again (the same objects)."""
+        """Store the filters that planning can use; return those that Spark must check again (the same
+        objects).
+        """
         from ponor_spark.pushdown import split_filters
 
         self._filters, residual = split_filters(filters)

@@ -20,7 +20,9 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class AbortedRange:
-    """An aborted transaction: batches of this producer at offsets [first_offset, last_offset] were never committed."""
+    """An aborted transaction: batches of this producer at offsets [first_offset, last_offset] were never
+    committed.
+    """
 
     producer_id: int
     first_offset: int

@@ -63,7 +63,9 @@ ANSWER_S_MAX: Final = 20.0
 """Timeout for a snapshot lease, and for the metadata committed up to it."""
 CLOSE_S_MAX: Final = 5.0
 BEHIND_S_MAX: Final = 15.0
-"""Time to wait until the committed data of every partition has no gap: uploads in the middle of their commits finish shortly."""
+"""Time to wait until the committed data of every partition has no gap: uploads in the middle of their commits
+finish shortly.
+"""
 BEHIND_PAUSE_S: Final = 0.2
 HOLDER_CHARACTERS_MAX: Final = 256
 
@@ -158,7 +160,9 @@ class ClusterReader:
         self._ask(self._client.close_snapshot(lease_id, timeout_s=CLOSE_S_MAX), lease_id)
 
     def object_source(self, store: str) -> ObjectSource:
-        """Return a reader of the store's objects; reuse the client that opened the snapshot, because a new one resolves credentials and connects."""
+        """Return a reader of the store's objects; reuse the client that opened the snapshot, because a new
+        one resolves credentials and connects.
+        """
         if self._source is None or self._source_of != store:
             try:
                 self._source = open_object_source(store, self._environment)
@@ -202,12 +206,14 @@ class ClusterReader:
                 if self._clock.monotonic_ns() - leased_ns >= lease.ttl_ms * 1_000_000:
                     raise
                 raise StoredDataError(
-                    f"store: {error.__cause__}, and the cluster's metadata name it; correct the option store if it is given, or restore the object (run `ponor doctor` for details)"
+                    f"store: {error.__cause__}, and the cluster's metadata name it; correct the option store"
+                    " if it is given, or restore the object (run `ponor doctor` for details)"
                 ) from error
             except PartitionBehindError as error:
                 if self._clock.monotonic_ns() >= deadline_ns:
                     raise SnapshotIncompleteError(
-                        f"snapshot lease {lease.lease_id}: {error}, for {BEHIND_S_MAX:.0f} s; see that the partition's broker uploads (`ponor doctor`), then load again"
+                        f"snapshot lease {lease.lease_id}: {error}, for {BEHIND_S_MAX:.0f} s; see that the"
+                        " partition's broker uploads (`ponor doctor`), then load again"
                     ) from error
             self._run(self._clock.sleep(BEHIND_PAUSE_S))
             wanted_index = captured.index
@@ -235,7 +241,9 @@ class ClusterReader:
         return found
 
     def _object_store(self, brokers: tuple[str, ...]) -> str:
-        """Return the store's URL from the options or the brokers; ask brokers that only the controllers know last."""
+        """Return the store's URL from the options or the brokers; ask brokers that only the controllers know
+        last.
+        """
         if not self._address.object_store:
             try:
                 self._address = ClusterAddress(
@@ -243,7 +251,8 @@ class ClusterReader:
                 )
             except ClusterUnreachableError as error:
                 raise ClusterUnreachableError(
-                    f"store: no broker of the cluster says where its objects are ({error}); give the option store"
+                    f"store: no broker of the cluster says where its objects are ({error}); give the option"
+                    " store"
                 ) from error
         return self._address.object_store
 
@@ -305,7 +314,8 @@ class ClusterReader:
     def _unreachable(self, reason: str) -> ClusterUnreachableError:
         where = ", ".join(self._address.controllers)
         return ClusterUnreachableError(
-            f"controllers: no answer from {where} ({reason}); is the cluster running, and are they reachable from the driver?"
+            f"controllers: no answer from {where} ({reason}); is the cluster running, and are they reachable"
+            " from the driver?"
         )
 
 

@@ -1,5 +1,5 @@
-"""Find a cluster's controllers and object store from the options: controllers, a local cluster's directory, or
-brokers.
+"""Find a cluster's controllers and object store from the options: controllers, a local cluster's directory,
+or brokers.
 
 A broker reports both in two read-only configs, with one small request at planning. No record comes from a
 broker for this.
@@ -73,12 +73,14 @@ def ask_brokers(brokers: tuple[str, ...]) -> ClusterAddress:
         configs = ask_first(brokers, _broker_configs)
     except NoBrokerError as error:
         raise ClusterUnreachableError(
-            f"kafka.bootstrap.servers: no broker answers ({error}); check the addresses, or give the options controllers and store"
+            f"kafka.bootstrap.servers: no broker answers ({error}); check the addresses, or give the options"
+            " controllers and store"
         ) from error
     controllers, store = configs.get(CONTROLLERS_CONFIG), configs.get(OBJECT_STORE_CONFIG)
     if not controllers or not store:
         raise ClusterUnreachableError(
-            f"kafka.bootstrap.servers: the brokers at {', '.join(brokers)} do not name their controllers; give brokers of a Ponor cluster"
+            f"kafka.bootstrap.servers: the brokers at {', '.join(brokers)} do not name their controllers;"
+            " give brokers of a Ponor cluster"
         )
     return ClusterAddress(tuple(controllers.split(",")), store, brokers)
 
@@ -109,7 +111,8 @@ def _from_directory(directory: str) -> ClusterAddress:
         )
     except OSError as error:
         raise OptionError(
-            f"data: {path} cannot be read ({error.strerror}); give the directory that `ponor up --data` runs in"
+            f"data: {path} cannot be read ({error.strerror}); give the directory that `ponor up --data` runs"
+            " in"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise OptionError(f"data: {path} describes no cluster; give the directory of `ponor up`") from error

@@ -16,11 +16,15 @@ class PonorSparkError(Exception):
 
 
 class OptionError(PonorSparkError):
-    """An option is unknown, contradicts another, or has an invalid value: the message begins with its name and ends with the remedy."""
+    """An option is unknown, contradicts another, or has an invalid value: the message begins with its name
+    and ends with the remedy.
+    """
 
 
 class ClusterUnreachableError(PonorSparkError):
-    """No controller, broker or object store answers at the address in the options, or it refuses this reader."""
+    """No controller, broker or object store answers at the address in the options, or it refuses this
+    reader.
+    """
 
 
 class TopicMissingError(PonorSparkError):
@@ -35,7 +39,9 @@ class SnapshotExpiredError(PonorSparkError):
 
 
 class SnapshotIncompleteError(PonorSparkError):
-    """The committed metadata had a gap for too long: offsets are missing between two committed parts of a partition."""
+    """The committed metadata had a gap for too long: offsets are missing between two committed parts of a
+    partition.
+    """
 
 
 class DataLossError(PonorSparkError):
@@ -49,6 +55,7 @@ class StoredDataError(PonorSparkError):
 def lease_over(lease_id: int, what: str) -> SnapshotExpiredError:
     """Return the error for a missing object or a refused renewal; `what` completes the sentence."""
     return SnapshotExpiredError(
-        f"snapshot lease {lease_id} is over: {what}; load the DataFrame again, and set the option snapshotTtl to more than a query takes"
+        f"snapshot lease {lease_id} is over: {what}; load the DataFrame again, and set the option"
+        " snapshotTtl to more than a query takes"
         f" (or keep the driver's `ponor_spark.register(spark)` alive, which renews it)"
     )

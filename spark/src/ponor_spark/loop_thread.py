@@ -1,4 +1,6 @@
-"""Event loop in its own thread, so that blocking callers, or callers inside another loop (a notebook), can use gRPC."""
+"""Event loop in its own thread, so that blocking callers, or callers inside another loop (a notebook), can
+use gRPC.
+"""
 
 from __future__ import annotations
 

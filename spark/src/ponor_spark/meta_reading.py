@@ -66,7 +66,8 @@ class MetaReading:
             fold = folds[record.stream_id]
             if record.base_offset != fold.end_offset:
                 raise StoredDataError(
-                    f"meta stream {record.stream_id}: offset {record.base_offset} follows {fold.end_offset}; run `ponor doctor` for details"
+                    f"meta stream {record.stream_id}: offset {record.base_offset} follows {fold.end_offset};"
+                    " run `ponor doctor` for details"
                 )
             where = f"meta stream {record.stream_id}, offset {record.base_offset}"
             fold_entry(fold.values, decode_entry(record.payload, where))
@@ -77,7 +78,9 @@ class MetaReading:
         return {stream_id: fold.values for stream_id, fold in folds.items()}
 
     def _fold_before(self, stream: CommittedRange) -> _Fold:
-        """Return the kept fold if the stream still has the same start; a trim removes entries that were rewritten later."""
+        """Return the kept fold if the stream still has the same start; a trim removes entries that were
+        rewritten later.
+        """
         known = self._folds.get(stream.stream_id)
         if known is None or known.start_offset != stream.start_offset or known.end_offset > stream.end_offset:
             return _Fold(stream.start_offset, stream.start_offset, {})
@@ -92,7 +95,8 @@ def read_aborted(
     for record in read_records([stream], pieces, namespaces, indexes):
         if len(record.payload) != TXN_ENTRY.size:
             raise StoredDataError(
-                f"txn stream {stream.stream_id}, offset {record.base_offset}: {len(record.payload)} bytes are no entry; update ponor-spark"
+                f"txn stream {stream.stream_id}, offset {record.base_offset}: {len(record.payload)} bytes"
+                " are no entry; update ponor-spark"
             )
         found.append(AbortedRange(*TXN_ENTRY.unpack(record.payload)))
     return found

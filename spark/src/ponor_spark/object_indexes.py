@@ -63,7 +63,9 @@ def place_of(namespaces: Sequence[str], piece: HeldPiece) -> ObjectPlace:
 
 
 class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
-    """Object reads of one planning, in threads that block. Errors are `PonorSparkError` and name the object."""
+    """Object reads of one planning, in threads that block. Errors are `PonorSparkError` and name the
+    object.
+    """
 
     def __init__(
         self,
@@ -96,7 +98,9 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, places: Iterable[ObjectPlace], *, until_found: bool = False) -> Iterator[ObjectIndex]:
-        """Yield the index of each object in the given order, with read-ahead; `until_found`: the caller may stop early."""
+        """Yield the index of each object in the given order, with read-ahead; `until_found`: the caller may
+        stop early.
+        """
         first = SEARCH_AHEAD_FIRST if until_found else INDEXES_IN_FLIGHT_MAX
         return self._ahead(self._index, places, first, INDEXES_IN_FLIGHT_MAX)
 
@@ -184,10 +188,12 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
             return lease_over(self._lease_id, f"object {key} is gone")
         if isinstance(error, ObjectStoreRefusedError):
             return ClusterUnreachableError(
-                f"object store refuses: {error}; give the driver a role or AWS_* in its environment, and check the option store"
+                f"object store refuses: {error}; give the driver a role or AWS_* in its environment, and"
+                " check the option store"
             )
         if isinstance(error, ObjectCorruptError):
             return StoredDataError(f"object is damaged: {error}; `ponor object verify {key}` shows details")
         return ClusterUnreachableError(
-            f"object {key} cannot be read after {failures} attempts: {error}; check the object store and the option store"
+            f"object {key} cannot be read after {failures} attempts: {error}; check the object store and the"
+            " option store"
         )

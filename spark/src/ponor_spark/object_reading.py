@@ -31,7 +31,9 @@ from ponor_spark.split import ObjectRun, WholeObject
 from ponor_spark.stream_blocks import run_of
 
 RUNS_IN_FLIGHT_MAX: Final = 6
-"""Runs per task: five of 4 MiB are fetched while one is decoded, 200 MB/s from a store with 50 ms latency and 85 MB/s per connection; an executor has several tasks."""
+"""Runs per task: five of 4 MiB are fetched while one is decoded, 200 MB/s from a store with 50 ms latency and
+85 MB/s per connection; an executor has several tasks.
+"""
 READ_BYTES_MAX: Final = 48 << 20
 """Bytes of these runs: three whole objects.
 
@@ -84,8 +86,8 @@ class ObjectReader:
         self._pause: Final = pause
 
     def runs(self, runs: Sequence[ObjectRun | WholeObject]) -> Iterator[tuple[ObjectRun, list[memoryview]]]:
-        """Yield each run with its verified blocks, in the given order; for a whole object, the run derived from
-        its index.
+        """Yield each run with its verified blocks, in the given order; for a whole object, the run derived
+        from its index.
 
         Raises:
             SnapshotExpiredError: an object is missing.
@@ -110,7 +112,9 @@ class ObjectReader:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _has_room(self, held: int, with_next_bytes: int) -> bool:
-        """Return whether one more run may be fetched: within both bounds, or as the only one besides the run being decoded."""
+        """Return whether one more run may be fetched: within both bounds, or as the only one besides the run
+        being decoded.
+        """
         return held < self._runs_in_flight_max and (held < 2 or with_next_bytes <= self._read_bytes_max)
 
     def _read(self, run: ObjectRun | WholeObject) -> tuple[ObjectRun, list[memoryview]]:
@@ -122,7 +126,8 @@ class ObjectReader:
                 raise lease_over(self._lease_id, f"object {run.key} is gone") from error
             except ObjectStoreRefusedError as error:
                 raise ClusterUnreachableError(
-                    f"the object store refuses an executor: {error}; credentials come from the executors' environment"
+                    f"the object store refuses an executor: {error}; credentials come from the executors'"
+                    " environment"
                     " (AWS_*, or their role), never from options"
                 ) from error
             except ObjectStoreError as error:

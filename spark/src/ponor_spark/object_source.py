@@ -71,7 +71,8 @@ class DirectorySource:
         except FileNotFoundError as error:
             if not self._objects.is_dir():
                 raise ObjectStoreRefusedError(
-                    f"{self._objects}: no such directory; it has to be one that driver and executors see under this name"
+                    f"{self._objects}: no such directory; it has to be one that driver and executors see"
+                    " under this name"
                 ) from error
             raise ObjectNotFoundError(f"{path}: no such object") from error
         except PermissionError as error:

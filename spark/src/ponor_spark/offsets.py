@@ -33,7 +33,9 @@ SEARCHES_IN_FLIGHT_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The Kafka offsets [start_offset, end_offset) of a partition to read, all in the snapshot or its tail."""
+    """The Kafka offsets [start_offset, end_offset) of a partition to read, all in the snapshot or its
+    tail.
+    """
 
     topic: str
     partition: int
@@ -111,7 +113,8 @@ def ranges_between(
         if begin > until:
             _lose(
                 options,
-                f"{topic} {number} ends at {until}, below the query's offset {begin}; was the topic recreated?",
+                f"{topic} {number} ends at {until}, below the query's offset {begin}; was the topic"
+                " recreated?",
                 told,
             )
             continue
@@ -120,7 +123,9 @@ def ranges_between(
 
 
 def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
-    """Limit the end to that many offsets (a few more with many partitions), in proportion to the available ones."""
+    """Limit the end to that many offsets (a few more with many partitions), in proportion to the available
+    ones.
+    """
     ahead = {
         (topic, number): offset - start.get(topic, {}).get(number, offset)
         for topic, by_partition in latest.items()
@@ -135,7 +140,8 @@ def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
         if size <= 0:
             return offset
         share = offsets_max * (size / total)
-        # As in the Kafka source: a partition with data gets at least one, or it would starve beside a large one.
+        # As in the Kafka source: a partition with data gets at least one, or it would starve beside a large
+        # one.
         return min(offset - size + (ceil(share) if share < 1 else floor(share)), offset)
 
     return {
@@ -152,7 +158,8 @@ def _present(
     if start < each.log_start_offset and start < end:
         _lose(
             options,
-            f"{name} begins at {each.log_start_offset}, above the wanted offset {start}: retention or DeleteRecords deleted the offsets in between",
+            f"{name} begins at {each.log_start_offset}, above the wanted offset {start}: retention or"
+            " DeleteRecords deleted the offsets in between",
             told,
         )
         start = each.log_start_offset
@@ -171,7 +178,8 @@ def _present(
 def _lose(options: Options, what: str, told: set[str] | None) -> None:
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"failOnDataLoss: {what}; correct the offsets, or set failOnDataLoss to false to read the offsets that exist"
+            f"failOnDataLoss: {what}; correct the offsets, or set failOnDataLoss to false to read the"
+            " offsets that exist"
         )
     if told is not None:
         if what in told:
@@ -232,11 +240,13 @@ def _at_time(
     name = f"{each.topic} {each.partition}"
     if each.readable_end_offset > each.committed_end_offset:
         raise OptionError(
-            f"{option}: no record of {name} in objects is at or after {timestamp_ms}, and what brokers hold is not searched; use tail=committed, or offsets"
+            f"{option}: no record of {name} in objects is at or after {timestamp_ms}, and what brokers hold"
+            " is not searched; use tail=committed, or offsets"
         )
     if is_start and not options.no_match_is_latest:
         raise OptionError(
-            f"{option}: no record of {name} is at or after {timestamp_ms}; name an earlier time, or set startingOffsetsByTimestampStrategy to latest"
+            f"{option}: no record of {name} is at or after {timestamp_ms}; name an earlier time, or set"
+            " startingOffsetsByTimestampStrategy to latest"
         )
     return each.readable_end_offset
 
@@ -253,7 +263,8 @@ def _require_all(snapshot: Snapshot, named: Mapping[str, Mapping[int, int]], opt
     given = {(topic, number) for topic, by_partition in named.items() for number in by_partition}
     for missing in sorted(wanted - given):
         raise OptionError(
-            f"{option}: {missing[0]} {missing[1]} is not named; name every partition of the query (-2 is the earliest offset, -1 the latest)"
+            f"{option}: {missing[0]} {missing[1]} is not named; name every partition of the query (-2 is the"
+            " earliest offset, -1 the latest)"
         )
     for other in sorted(given - wanted):
         raise OptionError(f"{option}: {other[0]} {other[1]} is not read by this query; leave it out")

@@ -160,7 +160,9 @@ _WITHOUT_MEANING: Final = re.compile(
     r"|kafka\.(group\.id|client\.(id|rack|dns\.lookup)|check\.crcs|exclude\.internal\.topics|allow\.auto\.create\.topics|partition\.assignment\.strategy|enable\.metrics\.push"
     r"|auto\.include\.jmx\.reporter|(fetch|max|request|session|heartbeat|metadata|metrics?|connections|receive|send|retry|reconnect|socket|default\.api)\..+)"
 )
-"""Options of the Kafka connector that tune its consumers and do not affect rows: accepted, so that a query changes only its address."""
+"""Options of the Kafka connector that tune its consumers and do not affect rows: accepted, so that a query
+changes only its address.
+"""
 _CREDENTIAL: Final = re.compile(
     r"access.?key|secret|password|credential|token|sasl|jaas|\.ssl\.|^ssl\.|private.?key"
 )
@@ -203,14 +205,16 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             given[_KNOWN[name]] = str(value)
         elif _CREDENTIAL.search(name):
             raise OptionError(
-                f"{written}: credentials are never options, which plans and logs show; give driver and executors a role or AWS_* in their environment"
+                f"{written}: credentials are never options, which plans and logs show; give driver and"
+                " executors a role or AWS_* in their environment"
             )
         elif name == "path":
             raise OptionError("path: topics are not paths; remove it, and name them by the option subscribe")
         elif name == "kafka.security.protocol":
             if str(value).strip().upper() != "PLAINTEXT":
                 raise OptionError(
-                    f"{written}: {value!r} is not spoken, brokers are asked in PLAINTEXT; remove it, or give controllers and store, then no broker is asked"
+                    f"{written}: {value!r} is not spoken, brokers are asked in PLAINTEXT; remove it, or give"
+                    " controllers and store, then no broker is asked"
                 )
         elif not _WITHOUT_MEANING.fullmatch(name):
             raise OptionError(
@@ -255,7 +259,8 @@ def _cluster(given: Mapping[str, str]) -> ClusterOptions:
         )
     if not (found.controllers or found.data or found.bootstrap):
         raise OptionError(
-            "kafka.bootstrap.servers: no cluster is named; give its brokers, or the option controllers or data"
+            "kafka.bootstrap.servers: no cluster is named; give its brokers, or the option controllers or"
+            " data"
         )
     if found.controllers and found.data:
         raise OptionError("data: it and controllers name a cluster each; keep one of them")
@@ -273,7 +278,8 @@ def _start(given: Mapping[str, str], streaming: bool) -> Bound:
     )
     if wrong:
         raise OptionError(
-            "startingOffsets: a batch that begins at the latest offset (-1) is empty; write earliest, or offsets from 0 on"
+            "startingOffsets: a batch that begins at the latest offset (-1) is empty; write earliest, or"
+            " offsets from 0 on"
         )
     return bound
 
@@ -321,7 +327,8 @@ def _check_together(found: Options) -> None:
     least, most = found.min_offsets_per_trigger, found.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise OptionError(
-            f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}; raise the one or lower the other"
+            f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}; raise the one or"
+            " lower the other"
         )
 
 

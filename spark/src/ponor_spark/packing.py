@@ -1,4 +1,5 @@
-"""Pack planned blocks into splits: how many, where they are cut, and which blocks are fetched together. No I/O.
+"""Pack planned blocks into splits: how many, where they are cut, and which blocks are fetched together. No
+I/O.
 
 A block is never cut, and neither is a small object whose index was not read, unless `minPartitions` wants
 more splits than there are blocks. The size of every split differs from the average by less than half a share,
@@ -25,7 +26,9 @@ RUN_BYTES_MAX: Final = 4 << 20
 From 1 MiB on, CPU per byte does not improve, and parallel requests hide latency better than larger ones.
 """
 WHOLE_BYTES_MAX: Final = 16 << 20
-"""Maximum size of an object read whole by one GET; the index of larger ones is read first (docs/design/spark.md#planning)."""
+"""Maximum size of an object read whole by one GET; the index of larger ones is read first
+(docs/design/spark.md#planning).
+"""
 
 _PLACE: Final = struct.Struct(">40xQI12x")
 """Position and size in an index entry, which is all that packing needs."""
@@ -91,7 +94,9 @@ def pack(
     *,
     shares_blocks: bool = True,
 ) -> list[Split]:
-    """Pack into splits of about `splitBytes` at most, and at least `minPartitions` if there are enough offsets (or enough blocks, unless `shares_blocks`)."""
+    """Pack into splits of about `splitBytes` at most, and at least `minPartitions` if there are enough
+    offsets (or enough blocks, unless `shares_blocks`).
+    """
     sizes = [list(_sizes(each)) for each in planned]
     total_bytes = sum(map(sum, sizes))
     splits = [
@@ -118,7 +123,9 @@ def _sizes(each: Planned) -> Iterator[int]:
 def _shares(
     planned: Sequence[Planned], sizes: Sequence[Sequence[int]], total_bytes: int, count: int
 ) -> Iterator[list[_Cut]]:
-    """Cut where a block begins beyond its split's share, or earlier if the remaining blocks just suffice for the remaining splits."""
+    """Cut where a block begins beyond its split's share, or earlier if the remaining blocks just suffice for
+    the remaining splits.
+    """
     blocks_left = sum(map(len, sizes))
     share: list[_Cut] = []
     number, before_bytes = 0, 0
@@ -142,7 +149,9 @@ def _shares(
 
 
 def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
-    """Add splits when there are fewer blocks than splits: one block per split, some read by several splits with different offsets."""
+    """Add splits when there are fewer blocks than splits: one block per split, some read by several splits
+    with different offsets.
+    """
     runs: list[ObjectRun] = []
     for split in splits:
         (run,) = split.runs
@@ -163,7 +172,9 @@ def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
 
 
 def _offsets_of(run: ObjectRun) -> tuple[int, int]:
-    """Return the Kafka offsets [from, to) requested from the run; never empty, or the run would not have been planned."""
+    """Return the Kafka offsets [from, to) requested from the run; never empty, or the run would not have been
+    planned.
+    """
     blocks = list(run.blocks())
     start = max(run.clip.start_offset, blocks[0].start_offset + run.kafka_shift)
     end = min(run.clip.end_offset, blocks[-1].end_offset + run.kafka_shift)

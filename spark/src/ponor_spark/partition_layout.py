@@ -1,5 +1,5 @@
-"""Derive the readable part of a partition from its Meta stream and the controller's stream rows: Kafka offsets
-by stream slice.
+"""Derive the readable part of a partition from its Meta stream and the controller's stream rows: Kafka
+offsets by stream slice.
 
 No I/O (docs/design/spark.md#snapshots). The committed part of the Meta stream may lag the other metadata by
 an upload:
@@ -158,7 +158,8 @@ def _committed_slices(
         end = here.end_offset
     held = committed.get(log.streams[log.active.data_stream]) if log.segments else None
     if held is not None and end < log.active.kafka_offset(held.end_offset):
-        # Later appends are committed in slices that the list no longer has; their replacements are not committed yet.
+        # Later appends are committed in slices that the list no longer has; their replacements are not
+        # committed yet.
         raise PartitionBehindError(
             f"offsets from {end} on are not committed yet where the list of segments has them"
         )

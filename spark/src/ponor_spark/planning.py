@@ -172,12 +172,15 @@ def _pieces(
             )
         if reached != end:
             raise StoredDataError(
-                f"{wanted.topic} {wanted.partition}: the snapshot names no object for offset {reached + shift}; load again"
+                f"{wanted.topic} {wanted.partition}: the snapshot names no object for offset"
+                f" {reached + shift}; load again"
             )
 
 
 def _joined(segments: Sequence[SegmentSlice], time_from_ms: int) -> Iterator[SegmentSlice]:
-    """Return the segments that may hold a record at or after a time; neighbours at the same distance are joined."""
+    """Return the segments that may hold a record at or after a time; neighbours at the same distance are
+    joined.
+    """
     last: SegmentSlice | None = None
     for part in segments:
         if part.max_timestamp_ms is not None and part.max_timestamp_ms < time_from_ms:
@@ -212,7 +215,8 @@ def _looked_up(
         _look_up(unknown, wanted, found, indexes, time_range_ms)
         known = {number: each for number, each in enumerate(found) if each is not None}
         planned, numbers = list(known.values()), list(known)
-        # After a cut the part is smaller than its object, and so is the share: one more object may prevent equal splits now.
+        # After a cut the part is smaller than its object, and so is the share: one more object may prevent
+        # equal splits now.
         unknown = [numbers[at] for at in to_be_cut(planned, options)]
         if not unknown:
             return planned

@@ -78,7 +78,9 @@ def split_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
 
 
 def _narrow(pushed: PushedFilters, each: Any) -> tuple[PushedFilters, bool] | None:
-    """Return the restricted ranges and whether they represent the filter exactly; None if the filter is not supported."""
+    """Return the restricted ranges and whether they represent the filter exactly; None if the filter is not
+    supported.
+    """
     column = _column(each)
     kind = type(each).__name__
     if column is None:

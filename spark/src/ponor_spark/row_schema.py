@@ -29,7 +29,9 @@ COLUMNS: Final = {
 
 
 def ddl_of(columns: Sequence[str]) -> str:
-    """Return these columns, in this order, as Spark DDL; parsing it needs a session, which the driver's workers lack."""
+    """Return these columns, in this order, as Spark DDL; parsing it needs a session, which the driver's
+    workers lack.
+    """
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
 
 
@@ -49,7 +51,8 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
             raise OptionError(f"schema: there is no column {field.name}; choose some of {there_are}")
         if field.dataType.simpleString() != kind:
             raise OptionError(
-                f"schema: column {field.name} is {kind}, not {field.dataType.simpleString()}; choose some of {there_are}, and cast after the read"
+                f"schema: column {field.name} is {kind}, not {field.dataType.simpleString()}; choose some of"
+                f" {there_are}, and cast after the read"
             )
     names = tuple(str(name) for name in schema.fieldNames())
     try:

@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 from ponor_spark.clip import AbortedRange
 
 PIECE: Final = struct.Struct(">qqqqII?")
-"""object id, size in bytes, start offset, end offset (of the stream), namespace (number in the snapshot), bucket index, whether the object holds only this piece."""
+"""object id, size in bytes, start offset, end offset (of the stream), namespace (number in the snapshot),
+bucket index, whether the object holds only this piece.
+"""
 _END_OFFSET: Final = struct.Struct(">24xq9x")
 assert _END_OFFSET.size == PIECE.size
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "ponor"
 PUSHDOWN_SOUND_FROM: Final = (4, 3)
-"""Before this version, a query without filters gets the plan of an earlier one with filters on the same DataFrame (docs/design/spark.md#integration-with-spark)."""
+"""Before this version, a query without filters gets the plan of an earlier one with filters on the same
+DataFrame (docs/design/spark.md#integration-with-spark).
+"""
 
 
 class PonorDataSource(DataSource):
@@ -60,7 +62,8 @@ class PonorDataSource(DataSource):
         except TopicMissingError as error:
             if batch.fail_on_data_loss:
                 raise
-            # A stream continues without a topic that was deleted after its checkpoint, which a source does not know.
+            # A stream continues without a topic that was deleted after its checkpoint, which a source does
+            # not know.
             self._not_for_batches = error
 
     def __setstate__(self, state: dict[str, Any]) -> None:

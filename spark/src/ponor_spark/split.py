@@ -1,4 +1,5 @@
-"""Input of one Spark task: runs of blocks and small whole objects, one GET each, or the tail of one partition.
+"""Input of one Spark task: runs of blocks and small whole objects, one GET each, or the tail of one
+partition.
 
 Compact values that can be pickled. No pyspark: the source wraps a split into an `InputPartition`.
 """
@@ -15,8 +16,8 @@ from ponor_spark.clip import AbortedRange, Clip
 
 @dataclass(frozen=True, slots=True)
 class ObjectRun:
-    """Adjacent blocks of one stream in an object: bytes [position, position + size_bytes), at most 4 MiB (or one
-    larger block).
+    """Adjacent blocks of one stream in an object: bytes [position, position + size_bytes), at most 4 MiB (or
+    one larger block).
 
     `entries` are the encoded index entries of these blocks, 64 bytes each, in order; they contain the
     checksums. Kafka offset = stream offset + `kafka_shift`. Blocks may hold offsets outside `clip`, and

@@ -1,4 +1,5 @@
-"""Read a split into Arrow batches, the work of a task. Independent of Spark, so that jobs and tests can use it.
+"""Read a split into Arrow batches, the work of a task. Independent of Spark, so that jobs and tests can use
+it.
 
 Memory: the reader's window (`object_reading.py`) and the decoder's data for one Arrow batch.
 """

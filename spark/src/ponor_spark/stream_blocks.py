@@ -38,7 +38,8 @@ def covering_blocks(
         reached = block.end_offset
     if reached < end_offset:
         raise StoredDataError(
-            f"object {index.key} ends at offset {reached} of stream {stream_id}, the metadata says {end_offset}; `ponor object verify` shows details"
+            f"object {index.key} ends at offset {reached} of stream {stream_id}, the metadata says"
+            f" {end_offset}; `ponor object verify` shows details"
         )
     return blocks
 
@@ -75,7 +76,9 @@ def run_of(whole: WholeObject, data: Buffer) -> ObjectRun:
 def _blocks_of(
     index: ObjectIndex, stream_id: StreamId, start_offset: int, end_offset: int
 ) -> Sequence[BlockEntry]:
-    """Like `index.blocks_of`, in a third of the time for an object of one stream where nearly all blocks match."""
+    """Like `index.blocks_of`, in a third of the time for an object of one stream where nearly all blocks
+    match.
+    """
     if not index[0].stream_id == stream_id == index[len(index) - 1].stream_id:
         return index.blocks_of(stream_id, start_offset, end_offset)
     blocks = list(index)

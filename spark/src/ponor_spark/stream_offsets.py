@@ -80,8 +80,10 @@ def same_topics(start: StreamOffsets, snapshot: Snapshot, *, fail_on_data_loss: 
     ]
     if replaced and fail_on_data_loss:
         raise DataLossError(
-            f"failOnDataLoss: topic {replaced[0]} was deleted and made again since the query's last batch, and what it held is lost;"
-            " begin with a new checkpoint, or set failOnDataLoss to false to go on at the new topic's earliest offset"
+            f"failOnDataLoss: topic {replaced[0]} was deleted and made again since the query's last batch,"
+            " and what it held is lost;"
+            " begin with a new checkpoint, or set failOnDataLoss to false to go on at the new topic's"
+            " earliest offset"
         )
     kept = {topic: offsets for topic, offsets in start.offsets.items() if topic not in replaced}
     return StreamOffsets(kept, {topic: start.topic_ids[topic] for topic in kept if topic in start.topic_ids})

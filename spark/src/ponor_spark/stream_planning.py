@@ -1,4 +1,5 @@
-"""Planning of a streaming query: offsets from snapshots and limits, splits from offsets. Independent of Spark.
+"""Planning of a streaming query: offsets from snapshots and limits, splits from offsets. Independent of
+Spark.
 
 The rules are those of Spark's Kafka source: new partitions are read from their first offset,
 maxOffsetsPerTrigger is shared in proportion to the available offsets, and minOffsetsPerTrigger waits for that
@@ -155,7 +156,8 @@ class StreamPlanner:
                 ahead_of_end = begin[topic][partition] > offset
                 if ahead_of_end and topic not in before.topic_ids and self._options.fail_on_data_loss:
                     raise DataLossError(
-                        f"failOnDataLoss: {topic} {partition} ends at {offset}, below the query's offset {begin[topic][partition]};"
+                        f"failOnDataLoss: {topic} {partition} ends at {offset}, below the query's offset"
+                        f" {begin[topic][partition]};"
                         " begin with a new checkpoint, or set failOnDataLoss to false"
                     )
         return {

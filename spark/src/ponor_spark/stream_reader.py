@@ -1,4 +1,5 @@
-"""Stream reader of `spark.readStream.format("ponor")`: micro-batches between offsets in the query's checkpoint.
+"""Stream reader of `spark.readStream.format("ponor")`: micro-batches between offsets in the query's
+checkpoint.
 
 Every check for new rows takes a snapshot. A micro-batch is planned from one that covers its end, whichever
 run of the query started it. The checkpoint takes precedence over snapshots: each row is read once, in the

@@ -73,7 +73,8 @@ def with_tails(snapshot: Snapshot, options: Options) -> Snapshot:
 
 
 def read_tail(split: TailSplit, sink: BatchSink) -> Iterator[None]:
-    """Feed the split's batches to the sink, one fetch at a time; yield after each, so that rows can be consumed.
+    """Feed the split's batches to the sink, one fetch at a time; yield after each, so that rows can be
+    consumed.
 
     Raises:
         PonorSparkError: the brokers do not answer, or the offsets no longer exist.
@@ -94,7 +95,8 @@ def read_tail(split: TailSplit, sink: BatchSink) -> Iterator[None]:
             empty = empty + 1 if offset == before else 0
             if empty > EMPTY_ANSWERS_MAX:
                 raise StoredDataError(
-                    f"tail=broker: {clip.topic} {clip.partition}: the broker returns nothing at offset {offset} of"
+                    f"tail=broker: {clip.topic} {clip.partition}: the broker returns nothing at offset"
+                    f" {offset} of"
                     f" {clip.end_offset}; read with tail=committed, or load() again"
                 )
 

@@ -31,7 +31,9 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches; no match is no error, because a topic may be created later."""
+    """All partitions of the topics whose whole name matches; no match is no error, because a topic may be
+    created later.
+    """
 
     pattern: str
 
@@ -97,6 +99,7 @@ def _count(option: str, topic: str, partition_counts: Mapping[str, int]) -> int:
     count = partition_counts.get(topic)
     if count is None:
         raise TopicMissingError(
-            f"{option}: there is no topic {topic}; correct the name, or create it (`ponor topic list` shows what there is)"
+            f"{option}: there is no topic {topic}; correct the name, or create it (`ponor topic list` shows"
+            " what there is)"
         )
     return count

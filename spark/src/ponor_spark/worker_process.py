@@ -53,8 +53,8 @@ def freeze_imports() -> None:
 
 @cache
 def give_memory_back() -> bool:
-    """Make malloc reuse freed memory across threads and return free memory to the system; return whether the C
-    library supports it (glibc does).
+    """Make malloc reuse freed memory across threads and return free memory to the system; return whether the
+    C library supports it (glibc does).
 
     By default glibc has an arena for each fetching thread, and every arena keeps memory for its largest
     reads: after four tasks a worker holds 40 MiB of unused memory until Spark ends it. One arena is enough

@@ -79,7 +79,8 @@ class Desk:
 
 @scenario(
     "metadata",
-    f"{ROUNDS} changes, then Metadata of {TOPICS * PARTITIONS_PER_TOPIC:,} partitions and a page of {PARTITIONS_MAX:,} for {CLIENTS} clients",
+    f"{ROUNDS} changes, then Metadata of {TOPICS * PARTITIONS_PER_TOPIC:,} partitions and a page of"
+    f" {PARTITIONS_MAX:,} for {CLIENTS} clients",
 )
 async def metadata(recorder: TurnRecorder) -> None:
     """Requests of reconnecting clients and of administrators."""

@@ -125,7 +125,9 @@ class ClusterInLoop:
 
 @asynccontextmanager
 async def cluster_in_loop(settings: ControllerSettings | None = None) -> AsyncIterator[ClusterInLoop]:
-    """Start a controller that formats an empty directory, a session and a subscriber; stop them afterwards."""
+    """Start a controller that formats an empty directory, a session and a subscriber; stop them
+    afterwards.
+    """
     loop, network, stop = asyncio.get_running_loop(), GrpcNetwork(), asyncio.Event()
     address: asyncio.Future[str] = loop.create_future()
     with tempfile.TemporaryDirectory(prefix="ponor-bench-") as directory:

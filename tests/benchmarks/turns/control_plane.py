@@ -117,7 +117,8 @@ async def upload_stream_objects(recorder: TurnRecorder) -> None:
 
 @scenario(
     "compaction-join",
-    f"{EAGER.compaction_ranges_max // EAGER.compaction_streams_max} objects of {EAGER.compaction_streams_max:,} streams are joined",
+    f"{EAGER.compaction_ranges_max // EAGER.compaction_streams_max} objects of"
+    f" {EAGER.compaction_streams_max:,} streams are joined",
 )
 async def compaction_join(recorder: TurnRecorder) -> None:
     """The widest task: its lease and its commit."""
@@ -195,7 +196,8 @@ async def delete_topic(recorder: TurnRecorder) -> None:
 
 @scenario(
     "trim-streams",
-    f"{TRIMMED_STREAMS:,} streams, {COMMIT_STREAMS:,} of them in each of {SET_OBJECTS * TRIMMED_STREAMS // COMMIT_STREAMS:,} stream set objects, are trimmed",
+    f"{TRIMMED_STREAMS:,} streams, {COMMIT_STREAMS:,} of them in each of"
+    f" {SET_OBJECTS * TRIMMED_STREAMS // COMMIT_STREAMS:,} stream set objects, are trimmed",
 )
 async def trim_streams(recorder: TurnRecorder) -> None:
     """Retention of all streams of a broker: the operations, and the duty that destroys the objects."""

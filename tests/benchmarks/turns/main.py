@@ -48,7 +48,8 @@ def run_once(scenario: Scenario, bound_ms: float) -> bool:
         turns = recorder[0].stop_recording()
     assert turns.count, f"scenario {scenario.name} recorded no turn"
     print(
-        f"{scenario.name}: {scenario.what}: {turns.count} turns, longest {turns.longest_ms:.1f} ms, {turns.above} above {bound_ms:g} ms",
+        f"{scenario.name}: {scenario.what}: {turns.count} turns, longest {turns.longest_ms:.1f} ms,"
+        f" {turns.above} above {bound_ms:g} ms",
         flush=True,
     )
     if turns.stack:

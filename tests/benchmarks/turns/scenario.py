@@ -1,4 +1,6 @@
-"""The registry of scenarios: each is a coroutine that sets up, starts the recorder, works, and stops the recorder."""
+"""The registry of scenarios: each is a coroutine that sets up, starts the recorder, works, and stops the
+recorder.
+"""
 
 from __future__ import annotations
 

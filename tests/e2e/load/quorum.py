@@ -115,7 +115,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def shown(values: Sequence[float]) -> str:
     """Format median, 99th percentile and maximum."""
-    return f"median {statistics.median(values):.2f} s, p99 {percentile(values, 0.99):.2f} s, worst {max(values):.2f} s"
+    return (
+        f"median {statistics.median(values):.2f} s, p99 {percentile(values, 0.99):.2f} s, worst"
+        f" {max(values):.2f} s"
+    )
 
 
 @contextmanager

@@ -90,7 +90,9 @@ class SteadyLoad:
 def steady_load(
     cluster: LocalCluster, topic: str, *, partitions: int, producers: int, rate_bytes: float, seed: int
 ) -> Iterator[SteadyLoad]:
-    """Run producers of two families and several codecs, which share the rate, for the duration of the block."""
+    """Run producers of two families and several codecs, which share the rate, for the duration of the
+    block.
+    """
     stop_file = cluster.directory / "stop-producing"
     stop_file.unlink(missing_ok=True)
     load = SteadyLoad(cluster, topic, partitions)

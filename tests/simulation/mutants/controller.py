@@ -303,7 +303,8 @@ async def end_any_snapshot(self: FollowedImage, end: subscription_service_pb2.Sn
 
 
 # Snapshots whose digest and checksums are not compared. Rows show most flipped bits, because they cannot be
-# read or contradict each other. The bit is therefore chosen in the newest snapshot, so that few seeds suffice.
+# read or contradict each other. The bit is therefore chosen in the newest snapshot, so that few seeds
+# suffice.
 
 
 class EqualToEverything(int):

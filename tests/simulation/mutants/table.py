@@ -129,7 +129,8 @@ RAFT_MUTANTS: Final = (
     ),
     Mutant(
         "raft_changes_before_own_term",
-        "A leader changes the membership before it has committed an entry of its term (Ongaro, raft-dev, 2015).",
+        "A leader changes the membership before it has committed an entry of its term (Ongaro, raft-dev,"
+        " 2015).",
         used_in("check_change", raft.ignore_refusal("of its own term"), leading),
         (Catch(RAFT, "invariant 9", 18),),
     ),

@@ -38,8 +38,8 @@ ROUNDS_DEFAULT = 3
 STORAGE_HELP = """Check that an object store gives the guarantees that Ponor needs.
 
 The checks race create-only puts, repeat puts with a lost response, read ranges, list, delete,
-upload in parts, send damaged bodies, and read the
-bucket's expiry rules. They write below URL/ponor-doctor/ and remove their objects. Exit code 0: safe, 1: unsafe.
+upload in parts, send damaged bodies, and read the bucket's expiry rules. They write below
+URL/ponor-doctor/ and remove their objects. Exit code 0: safe, 1: unsafe.
 
 \b
 Examples:

@@ -183,8 +183,9 @@ FORCE_HELP = """Make one stopped controller the whole quorum, after the majority
 is PERMANENTLY lost.
 
 Entries that this controller's log lacks are lost, and objects may stay without a reference. Prefer
-to restore any majority. Choose the controller whose last entry has the
-greatest term, and among equal terms the greatest index: a longer log of an earlier term lacks later commits. The command prints both; try it on copies of the directories.
+to restore any majority. Choose the controller whose last entry has the greatest term, and among
+equal terms the greatest index: a longer log of an earlier term lacks later commits. The command
+prints both; try it on copies of the directories.
 Never start the other controllers again on their old directories; the new incarnation refuses them.
 
 \b

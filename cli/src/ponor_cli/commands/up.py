@@ -44,7 +44,8 @@ OrdinalOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="1 to 16383, part of all ids, unique among clusters that share a store; default: drawn at the first start.",
+        help="1 to 16383, part of all ids, unique among clusters that share a store; default: drawn at the"
+        " first start.",
     ),
 ]
 DATA_DEFAULT = Path("data")

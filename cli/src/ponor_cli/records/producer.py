@@ -163,7 +163,8 @@ class TopicProducer:
     async def _send(self, partition: int, record: TextRecord) -> asyncio.Future[RecordMetadata]:
         if partition not in await self._producer.partitions_for(self._topic):
             raise CommandError(
-                f"topic {self._topic} has no partition {partition} any more; was it deleted and created again?"
+                f"topic {self._topic} has no partition {partition} any more; was it deleted and created"
+                " again?"
             )
         sending: asyncio.Future[RecordMetadata] = await self._producer.send(
             self._topic,
@@ -191,7 +192,8 @@ class TopicProducer:
     def _describe_failure(self, partition: int, error: BaseException) -> str:
         if getattr(error, "retriable", False):  # aiokafka gave up; an earlier attempt may be written
             return (
-                f"{self._topic}-{partition}: no acknowledgement, so the last records may or may not be written:"
+                f"{self._topic}-{partition}: no acknowledgement, so the last records may or may not be"
+                " written:"
                 f" {describe_error(error)}{self._warning.text}"
             )
         return f"{self._topic}-{partition} refuses: {describe_error(error)}"

@@ -96,7 +96,7 @@ class Launcher:
         with log_path.open("ab") as log:
             child.log_position = log.tell()
             child.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", f"ponor_{child.spec.role}", "--config", str(self._directory.config_file(name)),
+                sys.executable, "-m", f"ponor_{child.spec.role}", "--config", str(self._directory.config_file(name)),  # noqa: E501
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 pass_fds=(self._parent_read,), env=self._environment_of(name),
             )  # fmt: skip
@@ -146,7 +146,7 @@ class Launcher:
                 line_due += PROGRESS_S
                 say(
                     "ponor:"
-                    f" {waiting_line(child.title, loop.time() - began, self._directory.log_file(child.spec.name))}"
+                    f" {waiting_line(child.title, loop.time() - began, self._directory.log_file(child.spec.name))}"  # noqa: E501
                 )
             if ended or loop.time() > deadline:
                 tail = last_lines(self._directory.log_file(child.spec.name).read_text(errors="replace"))

@@ -18,7 +18,9 @@ MAGIC: Final = b"PJF1"
 IDENTITY_BYTES: Final = 16
 
 _HEADER: Final = struct.Struct("<4sB3xQQIIQII12xI")
-"""magic, kind, generation, first_sequence, entry_count, body_bytes, synced_through, previous_crc, body_crc, header_crc."""
+"""magic, kind, generation, first_sequence, entry_count, body_bytes, synced_through, previous_crc, body_crc,
+header_crc.
+"""
 FRAME_HEADER_BYTES: Final = _HEADER.size
 assert FRAME_HEADER_BYTES == 64
 _CRC: Final = struct.Struct("<I")

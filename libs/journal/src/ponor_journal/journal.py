@@ -219,7 +219,8 @@ class Journal:
             )
         if not writer.queue.has_room(size_bytes):
             raise JournalFullError(
-                f"{writer.queue.queued_bytes} bytes are queued for the disk, limit {self._settings.queue_bytes_max}: try again later"
+                f"{writer.queue.queued_bytes} bytes are queued for the disk, limit"
+                f" {self._settings.queue_bytes_max}: try again later"
             )
         self._appended = True
         sequence = self._next_sequence

@@ -18,8 +18,10 @@ from ponor_journal.format import FORMAT_VERSION
 from ponor_journal.scan import Seal, SegmentScan, entries_of, scan_in_steps
 
 REMEDY: Final = (
-    "Nothing was changed. Restore the directory from a copy of the same disk. Without a copy, everything in this "
-    "journal after its owner's last snapshot or upload is lost, and the owner must start with an empty directory"
+    "Nothing was changed. Restore the directory from a copy of the same disk. Without a copy, everything in"
+    " this "
+    "journal after its owner's last snapshot or upload is lost, and the owner must start with an empty"
+    " directory"
 )
 
 
@@ -174,7 +176,8 @@ def _check(scan: SegmentScan, path: PurePath, identity: bytes) -> int:
     if scan.opening is not None:
         if scan.opening.version != FORMAT_VERSION:
             raise JournalIdentityError(
-                f"{path} has journal format {scan.opening.version}; this release reads {FORMAT_VERSION}: use the release that wrote it"
+                f"{path} has journal format {scan.opening.version}; this release reads {FORMAT_VERSION}: use"
+                " the release that wrote it"
             )
         if scan.opening.identity != identity:
             raise JournalIdentityError(

@@ -38,11 +38,13 @@ class JournalSettings:
     def __post_init__(self) -> None:
         if self.segment_bytes % SECTOR_BYTES or self.segment_bytes < 4 * SECTOR_BYTES:
             raise SettingError(
-                f"segment_bytes is {self.segment_bytes}; it must be a multiple of {SECTOR_BYTES} and at least {4 * SECTOR_BYTES}"
+                f"segment_bytes is {self.segment_bytes}; it must be a multiple of {SECTOR_BYTES} and at"
+                f" least {4 * SECTOR_BYTES}"
             )
         if self.entry_bytes_max > self.entry_room_bytes:
             raise SettingError(
-                f"entry_bytes_max is {self.entry_bytes_max}, but a segment of {self.segment_bytes} bytes has room for "
+                f"entry_bytes_max is {self.entry_bytes_max}, but a segment of {self.segment_bytes} bytes has"
+                " room for "
                 f"{self.entry_room_bytes}; raise segment_bytes"
             )
         if (
@@ -52,7 +54,8 @@ class JournalSettings:
             or self.proof_delay_ms < 0
         ):
             raise SettingError(
-                "queue_bytes_max, group_bytes_max and spares_max must be at least 1, proof_delay_ms at least 0"
+                "queue_bytes_max, group_bytes_max and spares_max must be at least 1, proof_delay_ms at least"
+                " 0"
             )
 
     @property

@@ -207,7 +207,8 @@ class JournalWriter:
         # After a failed sync the kernel may mark the lost pages clean, so a later sync proves nothing and is
         # not retried.
         self.error = JournalFailedError(
-            f"the journal in {self._files.directory} failed ({error}): the process must stop, the next start recovers"
+            f"the journal in {self._files.directory} failed ({error}): the process must stop, the next start"
+            " recovers"
         )
         self.error.__cause__ = error
         self.busy = False

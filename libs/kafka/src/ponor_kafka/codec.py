@@ -67,7 +67,8 @@ def encode_buffers(message: Message, version: int) -> list[Buffer]:
 
 
 def encode_steps(message: Message, version: int) -> Generator[None, None, list[Buffer]]:
-    """Write a message body as a list of buffers in steps of half a millisecond: for answers that may have many thousand rows.
+    """Write a message body as a list of buffers in steps of half a millisecond: for answers that may have
+    many thousand rows.
 
     Record batches of a message that takes more than one step are copied.
     """

@@ -101,7 +101,8 @@ class FollowerProgress:
         return True
 
     def refused(self, rejected_index: int, meeting_index: int) -> bool:
-        """Process a rejection: the follower lacks the leader's entry at `rejected_index`; logs may match at `meeting_index`.
+        """Process a rejection: the follower lacks the leader's entry at `rejected_index`; logs may match at
+        `meeting_index`.
 
         False if stale.
         """

@@ -62,7 +62,8 @@ class Following:
             if taken_to is None:
                 return
             last = min(last, taken_to)
-        # Also without room: only what is known to be committed can be applied, held by a snapshot and compacted.
+        # Also without room: only what is known to be committed can be applied, held by a snapshot and
+        # compacted.
         log.commit_to(min(request.commit, max(last, log.commit)))
         self._acknowledge(request, max(last, log.commit))
 

@@ -90,7 +90,10 @@ class Leading:
         if uncommitted and (
             len(log) >= limits.window_entries_max or log.size_bytes + size_bytes > limits.window_bytes_max
         ):
-            return f"{len(log)} entries ({log.size_bytes} bytes) are in memory; take a snapshot and compact the log"
+            return (
+                f"{len(log)} entries ({log.size_bytes} bytes) are in memory; take a snapshot and compact"
+                " the log"
+            )
         return None
 
     # --- answers ---

@@ -14,8 +14,9 @@ class RaftLimits:
     """Limits and timeouts.
 
     Attributes:
-        election_ticks: silence of the leader after which a follower campaigns: drawn anew from [election_ticks, 2 * election_ticks). Also the leader's
-            check-quorum interval, and how long a voter that hears a leader ignores candidates.
+        election_ticks: silence of the leader after which a follower campaigns: drawn anew from
+            [election_ticks, 2 * election_ticks). Also the leader's check-quorum interval, and how long a
+            voter that hears a leader ignores candidates.
         heartbeat_ticks: between two heartbeats.
         suspicion_ticks: after `suspect_leader`, how long until the pre-vote (plus 0..suspicion_ticks drawn).
         append_bytes_max: data in one AppendRequest (a single larger entry goes alone).
@@ -27,10 +28,12 @@ class RaftLimits:
         reads_max: linearizable reads that wait.
         transfer_ticks: how long a transfer may take before proposals are let in again.
         snapshot_retry_ticks: without an answer to a chunk, after how long it is sent again.
-        window_entries_max: entries in memory, committed ones that are not compacted included; above it `propose` refuses all but one entry at a time, and a follower
-            whose committed entries alone reach it takes nothing but the opening entry of a term. `RaftNode.has_room` becomes False before.
+        window_entries_max: entries in memory, committed ones that are not compacted included; above it
+            `propose` refuses all but one entry at a time, and a follower whose committed entries alone reach
+            it takes nothing but the opening entry of a term. `RaftNode.has_room` becomes False before.
         window_bytes_max: the same, in bytes of data.
-        promotion_lag_entries_max: how far behind the leader's last entry a learner may be that is to become a voter.
+        promotion_lag_entries_max: how far behind the leader's last entry a learner may be that is to become a
+            voter.
     """
 
     election_ticks: int = 20

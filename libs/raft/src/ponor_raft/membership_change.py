@@ -26,7 +26,8 @@ def check_change(replica: Replica, replication: Replication, wanted: Membership)
         return
     if not replication.has_committed_own_term:
         raise MembershipChangeError(
-            "this leader has not committed an entry of its own term yet; wait for its opening entry, then ask again"
+            "this leader has not committed an entry of its own term yet; wait for its opening entry, then"
+            " ask again"
         )
     pending = replica.configurations.current_index
     if pending > replica.log.commit:
@@ -57,7 +58,8 @@ def _check_promotion(replica: Replica, replication: Replication, voter: ReplicaI
     heard = progress.heard_ticks_ago < replica.limits.election_ticks
     if progress.state is not ProgressState.REPLICATE or lag > lag_max or not heard:
         raise MembershipChangeError(
-            f"learner {_names([voter])} is {lag} entries behind (at most {lag_max} are allowed) or was not heard lately; let it catch up, then ask again"
+            f"learner {_names([voter])} is {lag} entries behind (at most {lag_max} are allowed) or was not"
+            " heard lately; let it catch up, then ask again"
         )
 
 

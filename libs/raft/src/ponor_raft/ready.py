@@ -36,12 +36,14 @@ class Leadership:
 class Persist:
     """Write this to the log, sync, then call `persisted(sequence)`; only then may `messages` leave.
 
-    `entries` are contiguous; when the first index is not above what was written before, the log is cut before it (write it as a fact that later
-    entries replace earlier ones of the same index and everything behind them).
+    `entries` are contiguous; when the first index is not above what was written before, the log is cut before
+    it (write it as a fact that later entries replace earlier ones of the same index and everything behind
+    them).
 
-    `begins_after`: a received snapshot has replaced the whole log, which begins anew behind this (index, term): everything written before is void, also what
-    lies below. The owner keeps this as a fact of its own before it writes these entries; it may do so as early as `RaftNode.restore`. Without it a restart
-    would take the old entries for the beginning of the log, and find that they contradict the snapshot.
+    `begins_after`: a received snapshot has replaced the whole log, which begins anew behind this (index,
+    term): everything written before is void, also what lies below. The owner keeps this as a fact of its own
+    before it writes these entries; it may do so as early as `RaftNode.restore`. Without it a restart would
+    take the old entries for the beginning of the log, and find that they contradict the snapshot.
     """
 
     sequence: int
@@ -76,7 +78,9 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class LostEntries:
-    """This replica acknowledged entries up to `acknowledged_index`, and its log ends at `last_index`: its disk lost what was synced."""
+    """This replica acknowledged entries up to `acknowledged_index`, and its log ends at `last_index`: its
+    disk lost what was synced.
+    """
 
     last_index: int
     acknowledged_index: int

@@ -68,9 +68,11 @@ class Replica:
 
     @property
     def may_campaign(self) -> bool:
-        """A voter may campaign, and so may a voter whose removal is not committed: it may be the only one that has the entry of its removal; then no other candidate wins.
+        """A voter may campaign, and so may a voter whose removal is not committed: it may be the only one
+        that has the entry of its removal; then no other candidate wins.
 
-        It does not count its own vote (Ongaro's dissertation, section 4.2.2). A replica whose own log ends before the floor may not.
+        It does not count its own vote (Ongaro's dissertation, section 4.2.2). A replica whose own log ends
+        before the floor may not.
         """
         is_complete = (self.log.last_term, self.log.last_index) >= self.floor
         return is_complete and self.configurations.may_decide(self.own, self.log.commit)
@@ -81,10 +83,12 @@ class Replica:
         return max((self.log.last_term, self.log.last_index), self.floor)
 
     def raise_floor(self, term: int, index: int) -> None:
-        """The entry of this term and index is committed. A log that ends before it says too little about what candidates must have.
+        """The entry of this term and index is committed. A log that ends before it says too little about what
+        candidates must have.
 
-        The log of a correct follower that lags says too little as well, and then the floor changes nothing: of any majority, the longest log has every committed entry.
-        It matters when this replica had acknowledged the entry, and its disk lost it.
+        The log of a correct follower that lags says too little as well, and then the floor changes nothing:
+        of any majority, the longest log has every committed entry. It matters when this replica had
+        acknowledged the entry, and its disk lost it.
         """
         if self.required < (term, index):
             self.floor = (term, index)

@@ -65,7 +65,8 @@ class Replication:
         log = self._replica.log
         progress.acknowledged_index = max(progress.acknowledged_index, progress.match_index)
         if progress.state is ProgressState.SNAPSHOT:
-            # The transfer goes on where it was. This message tells the peer what is committed, as the probe does in the other case.
+            # The transfer goes on where it was. This message tells the peer what is committed, as the probe
+            # does in the other case.
             self._append(peer, progress, log.last_index, log.last_term, ())
             return
         self._progress[peer] = FollowerProgress(log.last_index + 1, progress.acknowledged_index)
@@ -137,7 +138,7 @@ class Replication:
         acknowledged = max(progress.acknowledged_index, progress.match_index)
         replica.outbox.send(
             AppendRequest(
-                replica.own, peer, replica.term, prev_index, prev_term, entries, commit, commit_term, acknowledged
+                replica.own, peer, replica.term, prev_index, prev_term, entries, commit, commit_term, acknowledged  # noqa: E501
             )
         )  # fmt: skip
 

@@ -15,11 +15,14 @@ class StoredState:
 
     Attributes:
         hard_state: the newest one.
-        base: the newest snapshot, which the owner's state machine stands at; without one `SnapshotMeta(0, 0, initial membership, bytes(16), 0)`.
-        entries: what the log holds, contiguous. They may begin before `base.index + 1`: trailing entries spare slow followers a snapshot.
-        commit: known to be committed; at least `base.index`. Entries above `base.index` up to it are given again in `Ready.committed`.
-        base_of_entries: index and term of the entry just before `entries[0]`; of no importance without entries. Term 0 above index 0: not known any
-            more, as behind a trimmed log.
+        base: the newest snapshot, which the owner's state machine stands at; without one `SnapshotMeta(0, 0,
+            initial membership, bytes(16), 0)`.
+        entries: what the log holds, contiguous. They may begin before `base.index + 1`: trailing entries
+            spare slow followers a snapshot.
+        commit: known to be committed; at least `base.index`. Entries above `base.index` up to it are given
+            again in `Ready.committed`.
+        base_of_entries: index and term of the entry just before `entries[0]`; of no importance without
+            entries. Term 0 above index 0: not known any more, as behind a trimmed log.
     """
 
     hard_state: HardState
@@ -31,8 +34,9 @@ class StoredState:
     def open_log(self) -> LogWindow:
         """The log as it stands. Entries that do not reach the snapshot, or contradict it, are not part of it.
 
-        That happens when the process ended between `RaftNode.restore` and the next `Persist`: the snapshot is durable, and the entries are those
-        that it replaced. What a snapshot holds is committed, hence a contradicting entry never was.
+        That happens when the process ended between `RaftNode.restore` and the next `Persist`: the snapshot is
+        durable, and the entries are those that it replaced. What a snapshot holds is committed, hence a
+        contradicting entry never was.
         """
         (before_index, before_term), entries = self.base_of_entries, list(self.entries)
         if entries:

@@ -166,7 +166,8 @@ class GrpcListener(grpc.GenericRpcHandler):
             await server.stop(None)
             raise OSError(
                 errno.EADDRINUSE,
-                f"cannot listen on {address}: port in use by another process, or not an address of this machine ({error})",
+                f"cannot listen on {address}: port in use by another process, or not an address of this"
+                f" machine ({error})",
             ) from None
         await server.start()
         self._server = server

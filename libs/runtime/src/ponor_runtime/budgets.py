@@ -66,7 +66,8 @@ class ByteBudget:
             return
         if len(self._waiters) >= self._waiters_max:
             raise BudgetExceededError(
-                f"{self._name}: {self._held} of {self._bytes_max} bytes are held and {self._waiters_max} callers wait"
+                f"{self._name}: {self._held} of {self._bytes_max} bytes are held and {self._waiters_max}"
+                " callers wait"
             )
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = (size_bytes, granted)

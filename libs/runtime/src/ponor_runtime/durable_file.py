@@ -1,6 +1,7 @@
 """Small files that are written atomically and durably.
 
-A file is written under a temporary name, synced and renamed, and its directory is synced. The content is opaque.
+A file is written under a temporary name, synced and renamed, and its directory is synced. The content is
+opaque.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 8)
 free request."""
 _FLAGS: Final = getattr(os, "RWF_DSYNC", 0) | _NOWAIT
 _REQUEST: Final = struct.Struct("<QIIHhIQQqQII")
-"""struct iocb: data, key, rw_flags, opcode, priority, descriptor, buffer, bytes, offset, reserved, flags, eventfd."""
+"""struct iocb: data, key, rw_flags, opcode, priority, descriptor, buffer, bytes, offset, reserved, flags,
+eventfd.
+"""
 _EVENT: Final = struct.Struct("<QQqq")
 """struct io_event: data, request, result, second result."""
 _EVENTFD_BYTES: Final = 8

@@ -1,8 +1,8 @@
 """Rate limit with a burst. No I/O.
 
-Like ATM's generic cell rate algorithm (GCRA), it stores one number: the time at which everything charged so far
-has passed at the rate. Every amount is accepted, so amounts larger than the burst also pass, and later ones
-wait longer.
+Like ATM's generic cell rate algorithm (GCRA), it stores one number: the time at which everything charged so
+far has passed at the rate. Every amount is accepted, so amounts larger than the burst also pass, and later
+ones wait longer.
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ class BackgroundTasks:
 
 
 _SLEEP_S_MIN = 0.001
-"""Shorter sleeps may end before the clock has moved: a task that waits for a moment a nanosecond away would spin."""
+"""Shorter sleeps may end before the clock has moved: a task that waits for a moment a nanosecond away would
+spin.
+"""
 
 
 class Wake:

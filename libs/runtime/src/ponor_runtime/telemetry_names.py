@@ -72,68 +72,116 @@ METRICS: Final[dict[str, Metric]] = {
     # Every process: ponor_runtime.health.
     "ponor_ready": Metric(GAUGE, "boolean", (), "1 while /readyz answers 200"),
     # The object store: s3stream.stores.
-    "ponor_object_store_requests_total": Metric(COUNTER, "requests", ("op", "class"), "Requests sent to the store, including retries and parts; class is put, get or delete, as stores bill"),
-    "ponor_object_store_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Payload bytes to (write) and from (read) the store"),
-    "ponor_object_store_errors_total": Metric(COUNTER, "requests", ("op", "error"), "Calls that failed, by error class"),
-    "ponor_object_store_retries_total": Metric(COUNTER, "requests", ("op",), "Requests repeated after a retriable error"),
+    "ponor_object_store_requests_total": Metric(COUNTER, "requests", ("op", "class"), "Requests sent to the"
+                                                                                      " store, including"
+                                                                                      " retries and parts;"
+                                                                                      " class is put, get or"
+                                                                                      " delete, as stores"
+                                                                                      " bill"),
+    "ponor_object_store_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Payload bytes to (write) and"
+                                                                               " from (read) the store"),
+    "ponor_object_store_errors_total": Metric(COUNTER, "requests", ("op", "error"), "Calls that failed, by"
+                                                                                    " error class"),
+    "ponor_object_store_retries_total": Metric(COUNTER, "requests", ("op",), "Requests repeated after a"
+                                                                             " retriable error"),
     "ponor_object_store_request_seconds": Metric(HISTOGRAM, "seconds", ("op",), "Duration of one call", MICROSECONDS, PER_SECOND_US),
-    "ponor_object_store_concurrency": Metric(GAUGE, "requests", ("class",), "Current limit of concurrent reads and writes: halved when the store asks to slow down, raised by one after as many responses"),
-    "ponor_store_cost_usd_total": Metric(COUNTER, "usd", ("class",), "List price of this process's requests so far, by class"),
-    "ponor_store_cost_usd_per_gigabyte": Metric(GAUGE, "usd per gigabyte", (), "List price of this process's requests so far per gigabyte appended to its write-ahead log in the store; 0 before"),
+    "ponor_object_store_concurrency": Metric(GAUGE, "requests", ("class",), "Current limit of concurrent"
+                                                                            " reads and writes: halved when"
+                                                                            " the store asks to slow down,"
+                                                                            " raised by one after as many"
+                                                                            " responses"),
+    "ponor_store_cost_usd_total": Metric(COUNTER, "usd", ("class",), "List price of this process's requests"
+                                                                     " so far, by class"),
+    "ponor_store_cost_usd_per_gigabyte": Metric(GAUGE, "usd per gigabyte", (), "List price of this process's"
+                                                                               " requests so far per"
+                                                                               " gigabyte appended to its"
+                                                                               " write-ahead log in the"
+                                                                               " store; 0 before"),
     # The journal, by its directory's role: ponor_journal.
     "ponor_journal_frames_total": Metric(COUNTER, "frames", ("journal",), "Group commits written and synced"),
     "ponor_journal_entries_total": Metric(COUNTER, "entries", ("journal",), "Entries made durable"),
-    "ponor_journal_bytes_total": Metric(COUNTER, "bytes", ("journal",), "Bytes written to disk, headers and padding included"),
-    "ponor_journal_sync_seconds": Metric(HISTOGRAM, "seconds", ("journal",), "Write and sync of one group commit", MICROSECONDS, PER_SECOND_US),
-    "ponor_journal_queued_bytes": Metric(GAUGE, "bytes", ("journal",), "Accepted entries that are not durable yet"),
-    "ponor_journal_retained_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes on disk above the trim point"),
-    "ponor_journal_segments": Metric(GAUGE, "segments", ("journal", "state"), "Segment files, live and spare"),
+    "ponor_journal_bytes_total": Metric(COUNTER, "bytes", ("journal",), "Bytes written to disk, headers and"
+                                                                        " padding included"),
+    "ponor_journal_sync_seconds": Metric(HISTOGRAM, "seconds", ("journal",), "Write and sync of one group"
+                                                                             " commit", MICROSECONDS, PER_SECOND_US),
+    "ponor_journal_queued_bytes": Metric(GAUGE, "bytes", ("journal",), "Accepted entries that are not"
+                                                                       " durable yet"),
+    "ponor_journal_retained_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes on disk above the trim"
+                                                                         " point"),
+    "ponor_journal_segments": Metric(GAUGE, "segments", ("journal", "state"), "Segment files, live and"
+                                                                              " spare"),
     "ponor_journal_recovered_entries": Metric(GAUGE, "entries", ("journal",), "Entries found at start-up"),
     "ponor_journal_waits_for_space": Metric(
         GAUGE, "boolean", ("journal",), "1 while entries wait because the disk is full"
     ),
-    "ponor_journal_torn_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes of a torn tail that start-up truncated"),
+    "ponor_journal_torn_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes of a torn tail that start-up"
+                                                                     " truncated"),
     # The write-ahead log and recovery: s3stream.
     "ponor_wal_recovery_seconds": Metric(GAUGE, "seconds", (), "Duration of the last recovery"),
     "ponor_wal_recovered_bytes": Metric(GAUGE, "bytes", (), "Bytes that the last recovery uploaded"),
     "ponor_wal_append_seconds": Metric(HISTOGRAM, "seconds", (), "From append to acknowledgement", MICROSECONDS, PER_SECOND_US),
     # The object WAL: s3stream.object_wal.
-    "ponor_wal_object_puts_total": Metric(COUNTER, "puts", ("kind",), "Slots (data) and fences (fence) put, each counted once regardless of retries"),
+    "ponor_wal_object_puts_total": Metric(COUNTER, "puts", ("kind",), "Slots (data) and fences (fence) put,"
+                                                                      " each counted once regardless of"
+                                                                      " retries"),
     "ponor_wal_object_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of records in acknowledged slots"),
-    "ponor_wal_object_put_seconds": Metric(HISTOGRAM, "seconds", (), "From the start of a slot's put to its confirmation, including retries", MICROSECONDS, PER_SECOND_US),
-    "ponor_wal_object_gather_seconds": Metric(HISTOGRAM, "seconds", (), "How long a slot collected records before its put", MICROSECONDS, PER_SECOND_US),
-    "ponor_wal_object_read_backs_total": Metric(COUNTER, "slots", ("result",), "Slots whose key was taken and that were read back: own (after a lost response) or foreign"),
+    "ponor_wal_object_put_seconds": Metric(HISTOGRAM, "seconds", (), "From the start of a slot's put to its"
+                                                                     " confirmation, including retries", MICROSECONDS, PER_SECOND_US),
+    "ponor_wal_object_gather_seconds": Metric(HISTOGRAM, "seconds", (), "How long a slot collected records"
+                                                                        " before its put", MICROSECONDS, PER_SECOND_US),
+    "ponor_wal_object_read_backs_total": Metric(COUNTER, "slots", ("result",), "Slots whose key was taken"
+                                                                               " and that were read back:"
+                                                                               " own (after a lost response)"
+                                                                               " or foreign"),
     "ponor_wal_object_hedges_total": Metric(COUNTER, "puts", (), "Hedged (repeated) puts of late slots"),
-    "ponor_wal_object_hedges_won_total": Metric(COUNTER, "slots", (), "Late slots whose hedged put was answered first"),
-    "ponor_wal_object_hedge_seconds": Metric(GAUGE, "seconds", (), "Current delay before a put is hedged; 0 while there are too few samples"),
-    "ponor_wal_object_slots": Metric(GAUGE, "slots", (), "Slots above the trim point, which a recovery would read"),
+    "ponor_wal_object_hedges_won_total": Metric(COUNTER, "slots", (), "Late slots whose hedged put was"
+                                                                      " answered first"),
+    "ponor_wal_object_hedge_seconds": Metric(GAUGE, "seconds", (), "Current delay before a put is hedged; 0"
+                                                                   " while there are too few samples"),
+    "ponor_wal_object_slots": Metric(GAUGE, "slots", (), "Slots above the trim point, which a recovery would"
+                                                         " read"),
     "ponor_wal_object_puts_in_flight": Metric(GAUGE, "puts", (), "Slots being put"),
     "ponor_wal_object_deleted_total": Metric(COUNTER, "slots", (), "Slots deleted below the trim point"),
-    "ponor_wal_takeover_seconds": Metric(HISTOGRAM, "seconds", (), "Recovery of one log in the store, from its first listing to the log's end in the metadata", MICROSECONDS, PER_SECOND_US),
-    "ponor_wal_takeovers_running": Metric(GAUGE, "logs", (), "Write-ahead logs in the store that this process is recovering or has queued"),
-    "ponor_wal_recoveries_total": Metric(COUNTER, "logs", ("result",), "Write-ahead logs in the store that this process recovered: done, lost to another recoverer, or failed"),
+    "ponor_wal_takeover_seconds": Metric(HISTOGRAM, "seconds", (), "Recovery of one log in the store, from"
+                                                                   " its first listing to the log's end in"
+                                                                   " the metadata", MICROSECONDS, PER_SECOND_US),
+    "ponor_wal_takeovers_running": Metric(GAUGE, "logs", (), "Write-ahead logs in the store that this"
+                                                             " process is recovering or has queued"),
+    "ponor_wal_recoveries_total": Metric(COUNTER, "logs", ("result",), "Write-ahead logs in the store that"
+                                                                       " this process recovered: done, lost"
+                                                                       " to another recoverer, or failed"),
     # Caches of s3stream.
     "ponor_log_cache_bytes": Metric(GAUGE, "bytes", (), "Bytes of records held in the log cache"),
-    "ponor_log_cache_reads_total": Metric(COUNTER, "reads", ("result",), "Fetches answered by the log cache (hit) or not (miss)"),
+    "ponor_log_cache_reads_total": Metric(COUNTER, "reads", ("result",), "Fetches answered by the log cache"
+                                                                         " (hit) or not (miss)"),
     "ponor_block_cache_bytes": Metric(GAUGE, "bytes", (), "Bytes of data blocks held in the block cache"),
-    "ponor_block_cache_reads_total": Metric(COUNTER, "blocks", ("result",), "Blocks found in the cache (hit) or fetched from the store (miss)"),
+    "ponor_block_cache_reads_total": Metric(COUNTER, "blocks", ("result",), "Blocks found in the cache (hit)"
+                                                                            " or fetched from the store"
+                                                                            " (miss)"),
     "ponor_block_cache_evictions_total": Metric(COUNTER, "blocks", (), "Blocks evicted"),
     "ponor_read_ahead_bytes": Metric(GAUGE, "bytes", (), "Bytes of blocks read ahead and not used yet"),
     "ponor_read_ahead_blocks_total": Metric(
-        COUNTER, "blocks", ("result",), "Blocks read ahead: used, dropped unused, given_up for a read without room in the cache"
+        COUNTER, "blocks", ("result",), "Blocks read ahead: used, dropped unused, given_up for a read"
+                                        " without room in the cache"
     ),
     # Uploads of s3stream.
-    "ponor_upload_objects_total": Metric(COUNTER, "objects", ("kind",), "Objects committed, stream objects (so) and stream set objects (sso)"),
+    "ponor_upload_objects_total": Metric(COUNTER, "objects", ("kind",), "Objects committed, stream objects"
+                                                                        " (so) and stream set objects (sso)"),
     "ponor_upload_bytes_total": Metric(COUNTER, "bytes", ("kind",), "Bytes of committed objects"),
-    "ponor_upload_blocks_waiting": Metric(GAUGE, "blocks", (), "Sealed log cache blocks that are not committed yet"),
-    "ponor_upload_seconds": Metric(HISTOGRAM, "seconds", ("stage",), "Stages of an upload: prepare, put, commit", MICROSECONDS, PER_SECOND_US),
+    "ponor_upload_blocks_waiting": Metric(GAUGE, "blocks", (), "Sealed log cache blocks that are not"
+                                                               " committed yet"),
+    "ponor_upload_seconds": Metric(HISTOGRAM, "seconds", ("stage",), "Stages of an upload: prepare, put,"
+                                                                     " commit", MICROSECONDS, PER_SECOND_US),
     # The Kafka listener and its partitions: ponor_broker.
     "ponor_kafka_requests_total": Metric(COUNTER, "requests", ("api",), "Requests answered"),
-    "ponor_kafka_request_seconds": Metric(HISTOGRAM, "seconds", ("api",), "From the complete request to the written response", MICROSECONDS, PER_SECOND_US),
+    "ponor_kafka_request_seconds": Metric(HISTOGRAM, "seconds", ("api",), "From the complete request to the"
+                                                                          " written response", MICROSECONDS, PER_SECOND_US),
     "ponor_kafka_errors_total": Metric(COUNTER, "responses", ("api", "error"), "Error codes sent"),
     "ponor_kafka_connections": Metric(GAUGE, "connections", (), "Open client connections"),
-    "ponor_kafka_connections_refused_total": Metric(COUNTER, "connections", ("reason",), "Connections closed by the broker"),
-    "ponor_kafka_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes received from (in) and sent to (out) clients"),
+    "ponor_kafka_connections_refused_total": Metric(COUNTER, "connections", ("reason",), "Connections closed"
+                                                                                         " by the broker"),
+    "ponor_kafka_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes received from (in) and sent"
+                                                                        " to (out) clients"),
     "ponor_kafka_inflight_bytes": Metric(GAUGE, "bytes", (), "Request bytes held until the response"),
     "ponor_kafka_receiving_bytes": Metric(
         GAUGE, "bytes", (), "Length of admitted requests that are still arriving"
@@ -143,44 +191,69 @@ METRICS: Final[dict[str, Metric]] = {
         GAUGE, "1", ("budget",), "Limit of a budget, in the unit of its setting"
     ),
     "ponor_partition_moves_total": Metric(
-        COUNTER, "partitions", ("result",), "Finished moves away from this broker: moved, cancelled, failed (reopened by this broker)"
+        COUNTER, "partitions", ("result",), "Finished moves away from this broker: moved, cancelled, failed"
+                                            " (reopened by this broker)"
     ),
     "ponor_partition_move_seconds": Metric(
-        HISTOGRAM, "seconds", ("step",), "Steps of moves: residue, drain, tail, close at the source, open at the target", MICROSECONDS, PER_SECOND_US
+        HISTOGRAM, "seconds", ("step",), "Steps of moves: residue, drain, tail, close at the source, open at"
+                                         " the target", MICROSECONDS, PER_SECOND_US
     ),
     "ponor_transit_requests_total": Metric(
-        COUNTER, "requests", ("result",), "Requests for moving partitions: parked, expired (of the parked ones), refused without parking"
+        COUNTER, "requests", ("result",), "Requests for moving partitions: parked, expired (of the parked"
+                                          " ones), refused without parking"
     ),
-    "ponor_transit_parked_bytes": Metric(GAUGE, "bytes", (), "Bytes of requests that wait for a moving partition"),
+    "ponor_transit_parked_bytes": Metric(GAUGE, "bytes", (), "Bytes of requests that wait for a moving"
+                                                             " partition"),
     "ponor_fetches_parked": Metric(GAUGE, "requests", (), "Fetches that wait for data"),
     "ponor_fetch_sessions": Metric(GAUGE, "sessions", (), "Cached incremental fetch sessions"),
     "ponor_fetch_session_partitions": Metric(GAUGE, "partitions", (), "Partitions in cached fetch sessions"),
     "ponor_fetch_session_bytes": Metric(GAUGE, "bytes", (), "Memory charged for fetch sessions"),
     "ponor_fetch_sessions_evicted_total": Metric(COUNTER, "sessions", (), "Fetch sessions evicted"),
-    "ponor_fetch_sessions_refused_total": Metric(COUNTER, "sessions", (), "Fetch sessions refused or ended for lack of room"),
-    "ponor_cold_reads": Metric(GAUGE, "reads", ("state",), "Reads of old data for fetches: reading and queued"),
-    "ponor_cold_reads_refused_total": Metric(COUNTER, "reads", (), "Reads of old data refused because the queue is full"),
-    "ponor_cold_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of batches read from objects for fetches"),
+    "ponor_fetch_sessions_refused_total": Metric(COUNTER, "sessions", (), "Fetch sessions refused or ended"
+                                                                          " for lack of room"),
+    "ponor_cold_reads": Metric(GAUGE, "reads", ("state",), "Reads of old data for fetches: reading and"
+                                                           " queued"),
+    "ponor_cold_reads_refused_total": Metric(COUNTER, "reads", (), "Reads of old data refused because the"
+                                                                   " queue is full"),
+    "ponor_cold_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of batches read from objects for"
+                                                                " fetches"),
     "ponor_partitions_open": Metric(GAUGE, "partitions", (), "Partitions this broker leads"),
-    "ponor_cleaner_passes_total": Metric(COUNTER, "passes", ("result",), "Finished cleaning passes of compacted partitions: done, stopped (partition closed, moved or changed), failed"),
-    "ponor_cleaner_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes of batches that the log cleaner read (in) and wrote (out)"),
-    "ponor_cleaner_records_removed_total": Metric(COUNTER, "records", (), "Records that the log cleaner removed"),
+    "ponor_cleaner_passes_total": Metric(COUNTER, "passes", ("result",), "Finished cleaning passes of"
+                                                                         " compacted partitions: done,"
+                                                                         " stopped (partition closed, moved"
+                                                                         " or changed), failed"),
+    "ponor_cleaner_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes of batches that the log"
+                                                                          " cleaner read (in) and wrote"
+                                                                          " (out)"),
+    "ponor_cleaner_records_removed_total": Metric(COUNTER, "records", (), "Records that the log cleaner"
+                                                                          " removed"),
     "ponor_cleaner_map_bytes": Metric(GAUGE, "bytes", (), "Memory of the log cleaner's map of keys"),
-    "ponor_cleaner_dirty_max_ratio": Metric(GAUGE, "1", (), "Largest dirty ratio of a compacted partition, 0 to 1"),
-    "ponor_cleaner_dirty_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest cleanable segment of a compacted partition that is not cleaned yet"),
-    "ponor_retention_deleted_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of segments deleted by retention"),
+    "ponor_cleaner_dirty_max_ratio": Metric(GAUGE, "1", (), "Largest dirty ratio of a compacted partition, 0"
+                                                            " to 1"),
+    "ponor_cleaner_dirty_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest cleanable segment of"
+                                                                    " a compacted partition that is not"
+                                                                    " cleaned yet"),
+    "ponor_retention_deleted_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of segments deleted by"
+                                                                        " retention"),
     "ponor_groups": Metric(GAUGE, "groups", ("state",), "Consumer groups this broker coordinates"),
     "ponor_group_members": Metric(GAUGE, "members", (), "Members of the groups this broker coordinates"),
     "ponor_group_offsets": Metric(GAUGE, "offsets", (), "Committed offsets this broker holds"),
-    "ponor_groups_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for groups, members and offsets, limited by groups_memory_bytes_max"),
-    "ponor_group_refusals_total": Metric(COUNTER, "requests", (), "New groups, members and offsets refused because groups_max or groups_memory_bytes_max is reached"),
-    "ponor_group_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of __consumer_offsets, which a restart reads"),
-    "ponor_group_offsets_expired_total": Metric(COUNTER, "offsets", (), "Offsets deleted after their retention time"),
-    "ponor_group_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __consumer_offsets rewritten and trimmed"),
+    "ponor_groups_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for groups, members and offsets,"
+                                                            " limited by groups_memory_bytes_max"),
+    "ponor_group_refusals_total": Metric(COUNTER, "requests", (), "New groups, members and offsets refused"
+                                                                  " because groups_max or"
+                                                                  " groups_memory_bytes_max is reached"),
+    "ponor_group_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of __consumer_offsets,"
+                                                        " which a restart reads"),
+    "ponor_group_offsets_expired_total": Metric(COUNTER, "offsets", (), "Offsets deleted after their"
+                                                                        " retention time"),
+    "ponor_group_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __consumer_offsets"
+                                                                      " rewritten and trimmed"),
     # The controller.
     "ponor_controller_commits_total": Metric(COUNTER, "batches", (), "Record batches committed"),
     "ponor_controller_records_total": Metric(COUNTER, "records", ("kind",), "Records committed"),
-    "ponor_controller_operations_total": Metric(COUNTER, "operations", ("operation", "result"), "Operations answered"),
+    "ponor_controller_operations_total": Metric(COUNTER, "operations", ("operation", "result"), "Operations"
+                                                                                                " answered"),
     "ponor_controller_tick_late_seconds": Metric(
         HISTOGRAM, "seconds", (), "Delay of consensus ticks, a measure of a blocked event loop", MICROSECONDS, PER_SECOND_US
     ),
@@ -188,14 +261,16 @@ METRICS: Final[dict[str, Metric]] = {
         HISTOGRAM,
         "seconds",
         ("cause",),
-        "Causes of ticks more than 12.8 ms late: the loop's thread ran (ran), was runnable without a CPU (waited), or neither (blocked: the kernel,"
+        "Causes of ticks more than 12.8 ms late: the loop's thread ran (ran), was runnable without a CPU"
+        " (waited), or neither (blocked: the kernel,"
         " another thread holding the GIL, a host that took the CPU away)",
         LATENESS_US,
         PER_SECOND_US,
     ),
     "ponor_controller_commit_seconds": Metric(HISTOGRAM, "seconds", (), "From proposal to commit", MICROSECONDS, PER_SECOND_US),
     "ponor_controller_sessions": Metric(GAUGE, "sessions", (), "Live node sessions"),
-    "ponor_controller_suspected_nodes": Metric(GAUGE, "nodes", (), "Registered brokers that have been silent for longer than the session timeout"),
+    "ponor_controller_suspected_nodes": Metric(GAUGE, "nodes", (), "Registered brokers that have been silent"
+                                                                   " for longer than the session timeout"),
     "ponor_controller_moves_under_way": Metric(GAUGE, "moves", (), "Partition moves in progress"),
     "ponor_controller_objects_reclaimed_total": Metric(
         COUNTER, "objects", (), "Objects destroyed because trims and deletions left no live data in them"
@@ -213,9 +288,15 @@ METRICS: Final[dict[str, Metric]] = {
         "Moves that the controller ended: the target elected, the move cancelled, the source's node fenced",
     ),
     "ponor_failovers_total": Metric(COUNTER, "brokers", (), "Brokers fenced because they were silent"),
-    "ponor_controller_failover_elections_total": Metric(COUNTER, "partitions", (), "Partitions assigned to another broker because their leader was fenced"),
-    "ponor_controller_wal_assignments_total": Metric(COUNTER, "logs", (), "Assignments of write-ahead logs in the store to brokers for recovery"),
-    "ponor_controller_wal_recoveries": Metric(GAUGE, "logs", (), "Write-ahead logs in the store whose owner is gone and that are not recovered yet"),
+    "ponor_controller_failover_elections_total": Metric(COUNTER, "partitions", (), "Partitions assigned to"
+                                                                                   " another broker because"
+                                                                                   " their leader was"
+                                                                                   " fenced"),
+    "ponor_controller_wal_assignments_total": Metric(COUNTER, "logs", (), "Assignments of write-ahead logs"
+                                                                          " in the store to brokers for"
+                                                                          " recovery"),
+    "ponor_controller_wal_recoveries": Metric(GAUGE, "logs", (), "Write-ahead logs in the store whose owner"
+                                                                 " is gone and that are not recovered yet"),
     "ponor_controller_drain_moves_total": Metric(COUNTER, "moves", (), "Moves started by draining brokers"),
     "ponor_controller_snapshots_total": Metric(COUNTER, "snapshots", (), "Images written to disk"),
     "ponor_controller_subscriber_divergences_total": Metric(
@@ -224,72 +305,152 @@ METRICS: Final[dict[str, Metric]] = {
         (),
         "Subscribers whose image differed from this controller's at the same index; must stay 0",
     ),
-    "ponor_controller_snapshots_without_space_total": Metric(COUNTER, "snapshots", (), "Images not written because the disk is full"),
+    "ponor_controller_snapshots_without_space_total": Metric(COUNTER, "snapshots", (), "Images not written"
+                                                                                       " because the disk is"
+                                                                                       " full"),
     "ponor_controller_subscriptions": Metric(GAUGE, "subscriptions", (), "Open subscription streams"),
     "ponor_controller_committed_index": Metric(GAUGE, "index", (), "Index of the last committed batch"),
     "ponor_controller_raft_term": Metric(GAUGE, "term", (), "Raft term of this controller"),
-    "ponor_controller_raft_leading": Metric(GAUGE, "controllers", (), "1 while this controller leads and executes operations"),
-    "ponor_controller_raft_window_full": Metric(GAUGE, "1", (), "1 while the entries in memory leave no room for proposals because no snapshot has released them"),
-    "ponor_controller_raft_last_index": Metric(GAUGE, "index", (), "Index of the last batch in the log, committed or not"),
-    "ponor_controller_raft_unsynced_writes": Metric(GAUGE, "writes", (), "Log writes that are not durable yet"),
-    "ponor_controller_peers_connected": Metric(GAUGE, "controllers", (), "Other controllers with an open stream to this one"),
-    "ponor_controller_history_lost": Metric(GAUGE, "boolean", (), "1 while this controller refuses all nodes because a node has seen a later log: its directory is an older copy"),
-    "ponor_controller_peer_refusals_total": Metric(COUNTER, "connections", ("reason",), "Other controllers that refused this one: wrong cluster, directory or incarnation"),
+    "ponor_controller_raft_leading": Metric(GAUGE, "controllers", (), "1 while this controller leads and"
+                                                                      " executes operations"),
+    "ponor_controller_raft_window_full": Metric(GAUGE, "1", (), "1 while the entries in memory leave no room"
+                                                                " for proposals because no snapshot has"
+                                                                " released them"),
+    "ponor_controller_raft_last_index": Metric(GAUGE, "index", (), "Index of the last batch in the log,"
+                                                                   " committed or not"),
+    "ponor_controller_raft_unsynced_writes": Metric(GAUGE, "writes", (), "Log writes that are not durable"
+                                                                         " yet"),
+    "ponor_controller_peers_connected": Metric(GAUGE, "controllers", (), "Other controllers with an open"
+                                                                         " stream to this one"),
+    "ponor_controller_history_lost": Metric(GAUGE, "boolean", (), "1 while this controller refuses all nodes"
+                                                                  " because a node has seen a later log: its"
+                                                                  " directory is an older copy"),
+    "ponor_controller_peer_refusals_total": Metric(COUNTER, "connections", ("reason",), "Other controllers"
+                                                                                        " that refused this"
+                                                                                        " one: wrong"
+                                                                                        " cluster, directory"
+                                                                                        " or incarnation"),
     # Compaction and snapshot leases, at the leading controller; others show 0. Outcomes of tasks:
     # ponor_controller_operations_total of commit_compaction.
     "ponor_compaction_tasks": Metric(GAUGE, "tasks", (), "Compaction tasks in progress"),
-    "ponor_compaction_backlog_objects": Metric(GAUGE, "objects", (), "Stream set objects that no compaction has replaced since their upload"),
-    "ponor_compaction_backlog_bytes": Metric(GAUGE, "bytes", (), "Bytes of the objects in the compaction backlog"),
-    "ponor_compaction_backlog_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest object in the compaction backlog"),
-    "ponor_compaction_fragmented_streams": Metric(GAUGE, "streams", (), "Streams with several stream objects smaller than half of the maximum size for joining"),
-    "ponor_object_metadata_bytes_per_gigabyte": Metric(GAUGE, "bytes per gigabyte", (), "Approximate metadata about objects in the image per 10^9 bytes of data"),
+    "ponor_compaction_backlog_objects": Metric(GAUGE, "objects", (), "Stream set objects that no compaction"
+                                                                     " has replaced since their upload"),
+    "ponor_compaction_backlog_bytes": Metric(GAUGE, "bytes", (), "Bytes of the objects in the compaction"
+                                                                 " backlog"),
+    "ponor_compaction_backlog_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest object in the"
+                                                                         " compaction backlog"),
+    "ponor_compaction_fragmented_streams": Metric(GAUGE, "streams", (), "Streams with several stream objects"
+                                                                        " smaller than half of the maximum"
+                                                                        " size for joining"),
+    "ponor_object_metadata_bytes_per_gigabyte": Metric(GAUGE, "bytes per gigabyte", (), "Approximate"
+                                                                                        " metadata about"
+                                                                                        " objects in the"
+                                                                                        " image per 10^9"
+                                                                                        " bytes of data"),
     "ponor_snapshot_leases": Metric(GAUGE, "leases", (), "Active snapshot leases"),
-    "ponor_snapshot_pinned_bytes": Metric(GAUGE, "bytes", (), "Bytes of destroyed objects kept for snapshot leases"),
-    "ponor_snapshot_leases_broken_total": Metric(COUNTER, "leases", (), "Snapshot leases that the controller revoked: too old, or they pinned too many bytes"),
+    "ponor_snapshot_pinned_bytes": Metric(GAUGE, "bytes", (), "Bytes of destroyed objects kept for snapshot"
+                                                              " leases"),
+    "ponor_snapshot_leases_broken_total": Metric(COUNTER, "leases", (), "Snapshot leases that the controller"
+                                                                        " revoked: too old, or they pinned"
+                                                                        " too many bytes"),
     # The balancer, at the leading controller; others show 0.
-    "ponor_broker_load": Metric(GAUGE, "1", ("broker",), "Load of a broker as a share of its capacity, 0 to 1: the maximum of traffic in, traffic out, partitions and CPU; 0 at controllers that do not lead"),
-    "ponor_brokers_wanted": Metric(GAUGE, "brokers", (), "Brokers needed for the present load, with headroom: rises within seconds, falls slowly; 0 at controllers that do not lead"),
-    "ponor_balancer_moves_total": Metric(COUNTER, "moves", ("goal",), "Moves started by the balancer, by goal"),
+    "ponor_broker_load": Metric(GAUGE, "1", ("broker",), "Load of a broker as a share of its capacity, 0 to"
+                                                         " 1: the maximum of traffic in, traffic out,"
+                                                         " partitions and CPU; 0 at controllers that do not"
+                                                         " lead"),
+    "ponor_brokers_wanted": Metric(GAUGE, "brokers", (), "Brokers needed for the present load, with"
+                                                         " headroom: rises within seconds, falls slowly; 0"
+                                                         " at controllers that do not lead"),
+    "ponor_balancer_moves_total": Metric(COUNTER, "moves", ("goal",), "Moves started by the balancer, by"
+                                                                      " goal"),
     # Garbage, at the leading controller; others show 0.
-    "ponor_garbage_oldest_age_seconds": Metric(GAUGE, "seconds", ("state",), "Age of the oldest garbage in the store: destroyed (since it was destroyed) or prepared (since its lease expired); grows above the destroy delay only if no collector runs; 0 at controllers that do not lead"),
-    "ponor_garbage_objects": Metric(GAUGE, "objects", ("state",), "Objects destroyed and not yet deleted, or prepared and not yet committed; 0 at controllers that do not lead"),
+    "ponor_garbage_oldest_age_seconds": Metric(GAUGE, "seconds", ("state",), "Age of the oldest garbage in"
+                                                                             " the store: destroyed (since"
+                                                                             " it was destroyed) or prepared"
+                                                                             " (since its lease expired);"
+                                                                             " grows above the destroy delay"
+                                                                             " only if no collector runs; 0"
+                                                                             " at controllers that do not"
+                                                                             " lead"),
+    "ponor_garbage_objects": Metric(GAUGE, "objects", ("state",), "Objects destroyed and not yet deleted, or"
+                                                                  " prepared and not yet committed; 0 at"
+                                                                  " controllers that do not lead"),
     # Sessions and subscriptions, as nodes and tools see them: ponor_metadata.
-    "ponor_session_reconnects_total": Metric(COUNTER, "connections", (), "Reconnects of the session with a controller"),
+    "ponor_session_reconnects_total": Metric(COUNTER, "connections", (), "Reconnects of the session with a"
+                                                                         " controller"),
     "ponor_session_operations_in_flight": Metric(GAUGE, "operations", (), "Operations without a response"),
-    "ponor_subscription_reconnects_total": Metric(COUNTER, "connections", (), "Reconnects of the subscription"),
-    "ponor_subscription_snapshots_total": Metric(COUNTER, "snapshots", (), "Images received as a snapshot instead of batches"),
-    "ponor_subscription_digest_mismatches_total": Metric(COUNTER, "frames", (), "Batches whose digest differed from the controller's: alert on it"),
+    "ponor_subscription_reconnects_total": Metric(COUNTER, "connections", (), "Reconnects of the"
+                                                                              " subscription"),
+    "ponor_subscription_snapshots_total": Metric(COUNTER, "snapshots", (), "Images received as a snapshot"
+                                                                           " instead of batches"),
+    "ponor_subscription_digest_mismatches_total": Metric(COUNTER, "frames", (), "Batches whose digest"
+                                                                                " differed from the"
+                                                                                " controller's: alert on it"),
     "ponor_subscription_applied_index": Metric(GAUGE, "index", (), "Last index applied to the image"),
     # A compactor. Read and written bytes include failed tasks: written / replaced is the write amplification
     # of compaction.
-    "ponor_compactor_tasks_total": Metric(COUNTER, "tasks", ("outcome",), "Compaction tasks by outcome: done, settled, source_gone, stale_plan, fenced, unfit, damaged, refused, store_failed"),
-    "ponor_compactor_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects read for compaction, indexes estimated"),
-    "ponor_compactor_written_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects written, without copies made within the store"),
-    "ponor_compactor_replaced_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects replaced by commits"),
-    "ponor_compactor_throttled_seconds_total": Metric(COUNTER, "seconds", (), "Time that requests waited for the byte and request rate limits, summed over all requests", recorded_per_unit=PER_SECOND_MS),
-    "ponor_compactor_pace_ratio": Metric(GAUGE, "1", (), "Share of the rate limits in use: below 1 after the store asked to slow down"),
-    "ponor_compactor_pace_bytes_per_second": Metric(GAUGE, "bytes per second", (), "Current limit of bytes read and written per second: rises while there is a backlog"),
-    "ponor_compactor_progress_ratio": Metric(GAUGE, "1", (), "Finished share of the current task; 0 between tasks"),
-    "ponor_compactor_eta_seconds": Metric(GAUGE, "seconds", (), "Estimated remaining time of the current task"),
-    "ponor_compactor_held_bytes": Metric(GAUGE, "bytes", (), "Bytes of compaction_budget_bytes that the current task holds"),
-    "ponor_compactor_resident_max_bytes": Metric(GAUGE, "bytes", (), "Maximum resident memory of the process"),
+    "ponor_compactor_tasks_total": Metric(COUNTER, "tasks", ("outcome",), "Compaction tasks by outcome:"
+                                                                          " done, settled, source_gone,"
+                                                                          " stale_plan, fenced, unfit,"
+                                                                          " damaged, refused, store_failed"),
+    "ponor_compactor_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects read for compaction,"
+                                                                     " indexes estimated"),
+    "ponor_compactor_written_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects written, without"
+                                                                        " copies made within the store"),
+    "ponor_compactor_replaced_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects replaced by"
+                                                                         " commits"),
+    "ponor_compactor_throttled_seconds_total": Metric(COUNTER, "seconds", (), "Time that requests waited for"
+                                                                              " the byte and request rate"
+                                                                              " limits, summed over all"
+                                                                              " requests", recorded_per_unit=PER_SECOND_MS),
+    "ponor_compactor_pace_ratio": Metric(GAUGE, "1", (), "Share of the rate limits in use: below 1 after the"
+                                                         " store asked to slow down"),
+    "ponor_compactor_pace_bytes_per_second": Metric(GAUGE, "bytes per second", (), "Current limit of bytes"
+                                                                                   " read and written per"
+                                                                                   " second: rises while"
+                                                                                   " there is a backlog"),
+    "ponor_compactor_progress_ratio": Metric(GAUGE, "1", (), "Finished share of the current task; 0 between"
+                                                             " tasks"),
+    "ponor_compactor_eta_seconds": Metric(GAUGE, "seconds", (), "Estimated remaining time of the current"
+                                                                " task"),
+    "ponor_compactor_held_bytes": Metric(GAUGE, "bytes", (), "Bytes of compaction_budget_bytes that the"
+                                                             " current task holds"),
+    "ponor_compactor_resident_max_bytes": Metric(GAUGE, "bytes", (), "Maximum resident memory of the"
+                                                                     " process"),
     # The garbage collector.
     "ponor_gc_claimed_total": Metric(COUNTER, "objects", (), "Objects claimed for deletion"),
     "ponor_gc_deleted_total": Metric(COUNTER, "objects", (), "Objects deleted and confirmed"),
-    "ponor_gc_wal_leftovers_total": Metric(COUNTER, "slots", (), "Slots that arrived in write-ahead logs after these were closed"),
-    "ponor_gc_collected_total": Metric(COUNTER, "objects", ("reason",), "Deletions by this collector: claimed (destroyed, or prepared and never committed), orphan (unknown to the metadata), upload (abandoned multipart upload), wal (late slots)"),
+    "ponor_gc_wal_leftovers_total": Metric(COUNTER, "slots", (), "Slots that arrived in write-ahead logs"
+                                                                 " after these were closed"),
+    "ponor_gc_collected_total": Metric(COUNTER, "objects", ("reason",), "Deletions by this collector:"
+                                                                        " claimed (destroyed, or prepared"
+                                                                        " and never committed), orphan"
+                                                                        " (unknown to the metadata), upload"
+                                                                        " (abandoned multipart upload), wal"
+                                                                        " (late slots)"),
     "ponor_gc_orphan_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of deleted orphans"),
-    "ponor_gc_orphans_found": Metric(GAUGE, "objects", (), "Orphans found by the last finished reconciliation, deleted or not"),
-    "ponor_gc_report_only": Metric(GAUGE, "boolean", (), "1 while the collector deletes nothing because its cluster's marker is missing or foreign, or an object has an id that was not allocated yet"),
-    "ponor_gc_strange_keys": Metric(GAUGE, "keys", (), "Keys below our prefix that are not valid object keys, as of the last finished reconciliation; they are not deleted"),
-    "ponor_gc_reconciliations_total": Metric(COUNTER, "passes", ("outcome",), "Reconciliations of the bucket with the metadata: done, or failed and resumed later"),
-    "ponor_gc_delete_keys_per_second": Metric(GAUGE, "keys per second", (), "Current limit of deletions per second: halved when the store asks to slow down"),
-    "ponor_gc_failures_total": Metric(COUNTER, "sweeps", (), "Claims whose objects could not be deleted or confirmed; they are claimed again later"),
+    "ponor_gc_orphans_found": Metric(GAUGE, "objects", (), "Orphans found by the last finished"
+                                                           " reconciliation, deleted or not"),
+    "ponor_gc_report_only": Metric(GAUGE, "boolean", (), "1 while the collector deletes nothing because its"
+                                                         " cluster's marker is missing or foreign, or an"
+                                                         " object has an id that was not allocated yet"),
+    "ponor_gc_strange_keys": Metric(GAUGE, "keys", (), "Keys below our prefix that are not valid object"
+                                                       " keys, as of the last finished reconciliation; they"
+                                                       " are not deleted"),
+    "ponor_gc_reconciliations_total": Metric(COUNTER, "passes", ("outcome",), "Reconciliations of the bucket"
+                                                                              " with the metadata: done, or"
+                                                                              " failed and resumed later"),
+    "ponor_gc_delete_keys_per_second": Metric(GAUGE, "keys per second", (), "Current limit of deletions per"
+                                                                            " second: halved when the store"
+                                                                            " asks to slow down"),
+    "ponor_gc_failures_total": Metric(COUNTER, "sweeps", (), "Claims whose objects could not be deleted or"
+                                                             " confirmed; they are claimed again later"),
 }  # fmt: skip
 
 SPANS: Final[dict[str, str]] = {
     # One Kafka request: ponor_broker.
-    "ponor.kafka.request": "SERVER: one request, from its frame to its response (messaging.*, network.peer.address; ponor.kafka.api names it)",
+    "ponor.kafka.request": "SERVER: one request, from its frame to its response (messaging.*,"
+    " network.peer.address; ponor.kafka.api names it)",
     "ponor.produce.validate": "Validation of one partition's batch: CRC, counts, sizes, timestamps",
     "ponor.produce.append": "Sequence check, offsets, and the append to the stream",
     # One partition's move, in the trace of its initiator: ponor_broker.
@@ -300,11 +461,14 @@ SPANS: Final[dict[str, str]] = {
     "ponor.move.close": "Streams closed and the election requested, until this broker's image shows it",
     "ponor.move.open": "The target's part, from the election to serving",
     # Storage: s3stream.
-    "ponor.wal.commit": "From an append to the end of the fdatasync that made it durable, with everything in the same group commit",
+    "ponor.wal.commit": "From an append to the end of the fdatasync that made it durable, with everything in"
+    " the same group commit",
     "ponor.recovery": "Start-up of a broker's storage: WAL replay, upload, close",
-    "ponor.upload": "One sealed block from prepare to commit; in the trace of its oldest sampled append, linked to all of them",
+    "ponor.upload": "One sealed block from prepare to commit; in the trace of its oldest sampled append,"
+    " linked to all of them",
     "ponor.fetch.objects": "A fetch that read from the object store",
-    "ponor.fetch.find": "Lookup of the objects that hold these offsets: the read index of the local image, and its lag",
+    "ponor.fetch.find": "Lookup of the objects that hold these offsets: the read index of the local image,"
+    " and its lag",
     "ponor.object_store.put": "CLIENT: one put (rpc.*, aws.s3.*)",
     "ponor.object_store.get": "CLIENT: one ranged get of an index or of blocks (rpc.*, aws.s3.*)",
     # Sessions: ponor_metadata and ponor_controller.

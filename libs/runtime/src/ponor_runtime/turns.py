@@ -1,7 +1,8 @@
 """Run long work in steps, so that other tasks of the event loop run in between.
 
-Work is a generator that yields after each step of at most about a millisecond. A request that arrives meanwhile waits for
-one step, not for all of the work. Importing this module does not import asyncio: Spark executors use `at_once` without a loop.
+Work is a generator that yields after each step of at most about a millisecond. A request that arrives
+meanwhile waits for one step, not for all of the work. Importing this module does not import asyncio: Spark
+executors use `at_once` without a loop.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ async def in_turns(steps: Steps[_T]) -> _T:
 
 
 class Turns:
-    """Serialize the work of several callers: a turn of the loop runs at most one step, however many callers there are."""
+    """Serialize the work of several callers: a turn of the loop runs at most one step, however many callers
+    there are.
+    """
 
     def __init__(self) -> None:
         import asyncio  # costs 25 ms of CPU in a new process; users of `Turns` have imported it already

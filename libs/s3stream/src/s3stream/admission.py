@@ -71,7 +71,8 @@ class Admission:
             charge_bytes, within_bytes=self._bytes_max
         ):
             raise AppendBackpressureError(
-                f"{cache.pinned_bytes} of {self._bytes_max} bytes of the log cache wait for the log or for upload, and"
+                f"{cache.pinned_bytes} of {self._bytes_max} bytes of the log cache wait for the log or for"
+                " upload, and"
                 f" {len(self._waiting)} appends wait for room; try again later"
             )
         return False
@@ -111,7 +112,8 @@ class Admission:
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes > self._record_bytes_max:
             raise ValueError(
-                f"a record of {size_bytes} bytes exceeds the {self._record_bytes_max} that log cache and write-ahead log can"
+                f"a record of {size_bytes} bytes exceeds the {self._record_bytes_max} that log cache and"
+                " write-ahead log can"
                 " take; raise log_cache_bytes_max and wal_bytes_max"
             )
 

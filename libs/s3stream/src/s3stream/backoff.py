@@ -1,4 +1,6 @@
-"""Waits before repeated calls to a store. After an outage, the first answer ends the long waits of all calls."""
+"""Waits before repeated calls to a store. After an outage, the first answer ends the long waits of all
+calls.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ class SharedBackoff:
 class CallBackoff:
     """The waits of one call.
 
-    An answer to another call ends a wait only if no call was answered since the wait before, or since the call began.
-    A store that refuses some calls and answers others therefore gets the full backoff.
+    An answer to another call ends a wait only if no call was answered since the wait before, or since the
+    call began. A store that refuses some calls and answers others therefore gets the full backoff.
     """
 
     def __init__(self, shared: SharedBackoff) -> None:

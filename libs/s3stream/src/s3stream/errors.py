@@ -62,7 +62,9 @@ class WalCorruptError(S3StreamError):
 
 
 class WalNotHeldError(S3StreamError):
-    """The log being recovered was closed, or another process recovers it now. This recovery ends; the node continues."""
+    """The log being recovered was closed, or another process recovers it now. This recovery ends; the node
+    continues.
+    """
 
 
 class ReadTimeoutError(S3StreamError):

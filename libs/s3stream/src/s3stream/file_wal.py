@@ -1,4 +1,6 @@
-"""The write-ahead log on a local disk: a journal whose entries are encoded stream records (docs/formats/wal.md)."""
+"""The write-ahead log on a local disk: a journal whose entries are encoded stream records
+(docs/formats/wal.md).
+"""
 
 from __future__ import annotations
 

@@ -247,7 +247,8 @@ class ObjectUploader:
                 raise ObjectStoreUnavailableError(f"{key}: a short read of {len(tail)} bytes") from None
             if size_bytes != encoded.size_bytes or tail != last_bytes(encoded.buffers, COMPARED_TAIL_BYTES):
                 raise ObjectCorruptError(
-                    f"{key}: another object of {size_bytes} bytes has this key; two clusters share a namespace in this store"
+                    f"{key}: another object of {size_bytes} bytes has this key; two clusters share a"
+                    " namespace in this store"
                 ) from None
 
     def _retry_s(self, attempt: int) -> float:

@@ -233,7 +233,9 @@ class WalManager(Protocol):
         ...
 
     def streams_of(self, name: WalName) -> list[StreamState]:
-        """The streams that are open at the log's node and epoch, from an image that shows the recovery's assignment."""
+        """The streams that are open at the log's node and epoch, from an image that shows the recovery's
+        assignment.
+        """
         ...
 
     def may_delete_recovered(self) -> bool:

@@ -59,7 +59,8 @@ class RecordRun:
             yield from self._block_steps(part.key, block, part.end_offset)
         if not self.is_full and self.next_offset < part.end_offset:
             raise ObjectCorruptError(
-                f"{part.key}, position 0: object ends stream {self.stream_id} at offset {self.next_offset}; the metadata says"
+                f"{part.key}, position 0: object ends stream {self.stream_id} at offset {self.next_offset};"
+                " the metadata says"
                 f" {part.known_end_offset}"
             )
 
@@ -85,7 +86,8 @@ class RecordRun:
             belongs = record.base_offset == next_offset if found else record.base_offset <= next_offset
             if not belongs or record.end_offset <= next_offset:
                 raise ObjectCorruptError(
-                    f"{key}, position {block.entry.position}: record [{record.base_offset}, {record.end_offset}) of stream"
+                    f"{key}, position {block.entry.position}: record [{record.base_offset},"
+                    f" {record.end_offset}) of stream"
                     f" {self.stream_id} where offset {next_offset} belongs"
                 )
             found.append(record)

@@ -18,7 +18,9 @@ from ponor_runtime.identity import StreamEpoch, StreamId
 from s3stream.errors import ObjectCorruptError
 
 RECORD_HEADER: Final = struct.Struct(">qqqqII")
-"""stream id, stream epoch, base offset, max timestamp (signed 64 bits each), count, payload length (unsigned 32 bits each)."""
+"""stream id, stream epoch, base offset, max timestamp (signed 64 bits each), count, payload length (unsigned
+32 bits each).
+"""
 
 RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
 RECORD_COUNT_MAX: Final = (1 << 31) - 1

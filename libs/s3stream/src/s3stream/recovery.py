@@ -91,12 +91,15 @@ class RecoveryFilter:
             return Verdict.COMMITTED
         if record.base_offset != end_offset:
             raise WalCorruptError(
-                f"stream {record.stream_id}: offsets [{end_offset}, {record.base_offset}) are neither in the write-ahead log nor"
-                f" uploaded; the log goes on with a record [{record.base_offset}, {record.end_offset}). {_REMEDY}"
+                f"stream {record.stream_id}: offsets [{end_offset}, {record.base_offset}) are neither in the"
+                " write-ahead log nor"
+                f" uploaded; the log goes on with a record [{record.base_offset}, {record.end_offset})."
+                f" {_REMEDY}"
             )
         if record.epoch != state.epoch:
             raise WalCorruptError(
-                f"stream {record.stream_id}: the record [{record.base_offset}, {record.end_offset}) of the write-ahead log was"
+                f"stream {record.stream_id}: the record [{record.base_offset}, {record.end_offset}) of the"
+                " write-ahead log was"
                 f" appended at epoch {record.epoch}, the stream is open at epoch {state.epoch}. {_REMEDY}"
             )
         assert record.end_offset > end_offset, "an end offset only rises"
@@ -114,7 +117,8 @@ class RecoveryFilter:
 
 
 _REMEDY: Final = (
-    "Nothing was changed. Start the node with the write-ahead log that it had when it stopped; if that is lost, acknowledged"
+    "Nothing was changed. Start the node with the write-ahead log that it had when it stopped; if that is"
+    " lost, acknowledged"
     " records of the stream are lost"
 )
 
@@ -211,7 +215,8 @@ class Recovery:
         owned = self._streams.owned_streams()
         if self._wal.created and owned:
             raise WalCorruptError(
-                f"this node holds {len(owned)} streams open, the first is {owned[0].stream_id}, but its write-ahead log is new."
+                f"this node holds {len(owned)} streams open, the first is {owned[0].stream_id}, but its"
+                " write-ahead log is new."
                 f" {_REMEDY}"
             )
         judge = RecoveryFilter(owned)

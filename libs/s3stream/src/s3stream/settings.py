@@ -46,8 +46,8 @@ _CACHE_PARTS_PER_UPLOAD: Final = 3
 class PacingBounds:
     """Bounds of the object WAL's puts.
 
-    `slot_bytes_wanted` ends the wait between two puts, because data that fills a slot gains nothing by waiting;
-    `slot_bytes_max` also ends the wait for the budget.
+    `slot_bytes_wanted` ends the wait between two puts, because data that fills a slot gains nothing by
+    waiting; `slot_bytes_max` also ends the wait for the budget.
     """
 
     requests_per_s_max: float
@@ -219,7 +219,8 @@ class StorageSettings:
         512,
         within=(8, 65_536),
         unit="slots",
-        doc="Object WAL: slots above the trim point that force an upload. A recovery reads each with one GET.",
+        doc="Object WAL: slots above the trim point that force an upload. A recovery reads each with one"
+        " GET.",
     )
     store_put_usd_per_million: float = setting(
         5.0,

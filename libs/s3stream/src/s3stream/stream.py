@@ -210,7 +210,8 @@ class Stream:
             return
         if new_start_offset > state.confirmed_offset:
             raise OffsetOutOfRangeError(
-                f"stream {state.stream_id} ends at {state.confirmed_offset}; it cannot be trimmed to {new_start_offset}"
+                f"stream {state.stream_id} ends at {state.confirmed_offset}; it cannot be trimmed to"
+                f" {new_start_offset}"
             )
         assert state.committed_offset <= state.confirmed_offset <= state.next_offset
         if new_start_offset > state.committed_offset:

@@ -1,11 +1,13 @@
-"""Takeover: another process, or the node's next one, recovers the log in the object store that a process left.
+"""Takeover: another process, or the node's next one, recovers the log in the object store that a process
+left.
 
-    walk and fence → filter → upload and commit, with the trim point → close the streams → close the log → delete the slots, never the fence
+    walk and fence → filter → upload and commit, with the trim point → close the streams → close the log →
+    delete the slots, never the fence
 
-The controller names the log and its trim point (rule R5) and refuses all operations of the old owner from then on
-(R6). Each stream's end offset and epoch decide what may be committed (R7). Every step can be repeated by any process:
-the fence at the end of the log stays, commits move the ends of the streams, closed streams are skipped. A second
-recoverer gets `WalNotHeldError` or finds everything done.
+The controller names the log and its trim point (rule R5) and refuses all operations of the old owner from
+then on (R6). Each stream's end offset and epoch decide what may be committed (R7). Every step can be repeated
+by any process: the fence at the end of the log stays, commits move the ends of the streams, closed streams
+are skipped. A second recoverer gets `WalNotHeldError` or finds everything done.
 """
 
 from __future__ import annotations

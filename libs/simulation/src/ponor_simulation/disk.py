@@ -445,7 +445,8 @@ class SimFile:
             del self._state.dirty[: len(begun)]
 
         def ended(syncing: asyncio.Future[None]) -> None:
-            # The kernel marks pages clean whose write-back failed ("fsyncgate", 2018): later syncs do not write them.
+            # The kernel marks pages clean whose write-back failed ("fsyncgate", 2018): later syncs do not
+            # write them.
             if not syncing.cancelled() and syncing.exception() is not None:
                 self._state.dirty.clear()
 

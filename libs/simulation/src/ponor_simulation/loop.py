@@ -182,7 +182,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
         if self.is_closed():
-            coro.close()  # a `finally` block of an ended program created this task; it never runs, and Python must not warn about it
+            # a `finally` block of an ended program created this task; it never runs, and Python must not warn
+            # about it
+            coro.close()
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
         incarnation = INCARNATION.get() if context is None else context.get(INCARNATION)
         if incarnation is not None:

@@ -67,7 +67,8 @@ class Simulation:
             SimulationFailedError: the scenario raised, or a task failed and no code awaited it.
         """
         collects = gc.isenabled()
-        # The time of a garbage collection depends on earlier work of this interpreter, and finalizers run with it.
+        # The time of a garbage collection depends on earlier work of this interpreter, and finalizers run
+        # with it.
         gc.disable()
         try:
             result = self.loop.run_until_complete(scenario)

@@ -28,7 +28,8 @@ BUDGETS: Final = (
         "client connections",
         "connections_max",
         "ponor_kafka_connections",
-        "a new connection is closed immediately; `ponor_kafka_connections_refused_total{reason=connections_max}`",
+        "a new connection is closed immediately;"
+        " `ponor_kafka_connections_refused_total{reason=connections_max}`",
     ),
     Budget(
         "client connections of one address",
@@ -198,7 +199,9 @@ MEMORY: Final = (
 
 
 def memory_bytes(settings: BrokerSettings) -> int:
-    """Return the memory that all budgets together allow, without the process itself and its metadata image."""
+    """Return the memory that all budgets together allow, without the process itself and its metadata
+    image.
+    """
     values = {row.name: value for row, value in describe_values(settings)}
     return int(sum(_number(values[name]) for name in MEMORY))
 

@@ -139,7 +139,8 @@ async def _join(runtime: Runtime, dead: NodeRow, controllers: tuple[str, ...], s
             joined = await join(runtime, controllers, dead.node_id, membership, store, asyncio.Event())
     except TimeoutError as error:
         raise ObjectStoreUnavailableError(
-            f"the cluster's marker could not be checked in the object store within {JOIN_S_MAX:g} s; run this again when controllers and store answer"
+            f"the cluster's marker could not be checked in the object store within {JOIN_S_MAX:g} s; run"
+            " this again when controllers and store answer"
         ) from error
     assert joined is not None, "the stop event is never set"
     return joined

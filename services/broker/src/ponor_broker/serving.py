@@ -94,7 +94,8 @@ class Serving:
         if staleness_ms is None or silence_ms is None or max(staleness_ms, silence_ms) > self._after_ms:
             self._permitted_until_ns = 0  # check again with every request
             self._withdraw(
-                f"metadata are {staleness_ms} ms old and the leading controller was silent for {silence_ms} ms;"
+                f"metadata are {staleness_ms} ms old and the leading controller was silent for {silence_ms}"
+                " ms;"
                 f" {self._after_ms} ms are allowed"
             )
             return

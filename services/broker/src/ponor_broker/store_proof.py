@@ -59,7 +59,8 @@ async def prove_store(url: str, runtime: Runtime, environment: Mapping[str, str]
         _remove_directories(url, token)
     if condition is Condition.UNPROVEN:
         LOG.warning(
-            "the create-only put of %s is not proven (%s): as with wal_verify=always, the controllers are asked before every acknowledgement",
+            "the create-only put of %s is not proven (%s): as with wal_verify=always, the controllers are"
+            " asked before every acknowledgement",
             url,
             why,
         )
@@ -83,7 +84,8 @@ async def _check_rules(url: str, environment: Mapping[str, str], wal: WalKind) -
         unknown = await asyncio.get_running_loop().run_in_executor(None, refuse_expiry_rules, location)
     except ObjectStoreUnavailableError as error:
         LOG.warning(
-            "the object store %s does not answer (%s): %s. The bucket's expiry rules could not be checked either; run `ponor doctor storage '%s'`",
+            "the object store %s does not answer (%s): %s. The bucket's expiry rules could not be checked"
+            " either; run `ponor doctor storage '%s'`",
             url,
             error,
             SILENCE[wal],

@@ -1,4 +1,6 @@
-"""Scenarios of the group state machine, and a broker around a coordinator in virtual time with partitions in memory."""
+"""Scenarios of the group state machine, and a broker around a coordinator in virtual time with partitions in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,10 @@ STEP_PATTERN = re.compile(r"^(?P<action>.*?)\s*->\s*(?P<outcome>.*)$")
 class Story:
     """Each line is `what happens -> what follows; what follows`; nothing more may follow, and in this order.
 
-    Clients have names: `a`. The member ids that they are given are `a.1`, `a.2`, ...; a client uses the id it got last, or the one
-    written out (`a.1 beats`). `a joins static` uses its name as the instance id. Time passes by `3000 ms`. The disk answers at once, unless
-    the story says `disk is slow`; then `disk writes` and `disk fails` end the oldest write.
+    Clients have names: `a`. The member ids that they are given are `a.1`, `a.2`, ...; a client uses the id it
+    got last, or the one written out (`a.1 beats`). `a joins static` uses its name as the instance id. Time
+    passes by `3000 ms`. The disk answers at once, unless the story says `disk is slow`; then `disk writes`
+    and `disk fails` end the oldest write.
     """
 
     def __init__(self, settings: GroupSettings | None = None, restored: GroupRecord | None = None) -> None:
@@ -287,7 +290,9 @@ class VirtualClock:
 
 
 class MemoryPartition:
-    """A partition of `__consumer_offsets` whose disk can be slow or refuse; durable data survives a restart."""
+    """A partition of `__consumer_offsets` whose disk can be slow or refuse; durable data survives a
+    restart.
+    """
 
     def __init__(self, index: int, log: list[bytearray]) -> None:
         self.index = index
@@ -361,10 +366,14 @@ class Address:
 
 
 class BrokerWorld:
-    """The broker around a coordinator: partitions, topics, brokers. A restart creates a new coordinator over the same logs."""
+    """The broker around a coordinator: partitions, topics, brokers. A restart creates a new coordinator over
+    the same logs.
+    """
 
     def __init__(self, settings: GroupSettings, *, wait_ms_max: int = 0) -> None:
-        """`wait_ms_max`: how long requests wait for a partition that is not loaded; most stories test the answers without it."""
+        """`wait_ms_max`: how long requests wait for a partition that is not loaded; most stories test the
+        answers without it.
+        """
         self.settings = replace(settings, coordinator_wait_ms_max=wait_ms_max)
         self.clock = VirtualClock()
         self.permission = Permission(self.clock)
@@ -428,7 +437,9 @@ class BrokerWorld:
             callback(partition)
 
     def take_back(self, index: int) -> None:
-        """Begin and cancel a move: close the partition to its coordinator and open it again, with its appends in flight."""
+        """Begin and cancel a move: close the partition to its coordinator and open it again, with its appends
+        in flight.
+        """
         for callbacks in (self._closed, self._opened):
             for callback in callbacks:
                 callback(self.open[index])

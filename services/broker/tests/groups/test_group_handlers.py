@@ -1,4 +1,6 @@
-"""The eleven group APIs from request bytes to response bytes, in every version, over a coordinator with its log."""
+"""The eleven group APIs from request bytes to response bytes, in every version, over a coordinator with its
+log.
+"""
 
 from __future__ import annotations
 

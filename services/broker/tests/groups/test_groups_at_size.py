@@ -22,7 +22,9 @@ REBALANCE = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERA
 
 
 def subscription(owned: list[int], generation: int) -> bytes:
-    """Return a cooperative-sticky consumer's subscription: topics, user data with its generation, owned partitions."""
+    """Return a cooperative-sticky consumer's subscription: topics, user data with its generation, owned
+    partitions.
+    """
     owned_bytes = struct.pack(">ih1si", 1, 1, b"t", len(owned)) + struct.pack(f">{len(owned)}i", *owned)
     head = struct.pack(">hih1s", 3, 1, 1, b"t") + struct.pack(">ii", 4, generation)
     return head + owned_bytes + struct.pack(">i", generation)
@@ -198,7 +200,9 @@ async def test_all_members_are_restored_after_a_broker_restart(team: Team) -> No
 
 
 async def _events_of(world_type: Any, size: int) -> int:
-    """Return the number of lines that the coordinator executes to form a group, a machine-independent cost."""
+    """Return the number of lines that the coordinator executes to form a group, a machine-independent
+    cost.
+    """
     world = world_type(GroupSettings(offsets_topic_partitions=1, group_initial_rebalance_delay_ms=3_000))
     world.topics["__consumer_offsets"] = (UUID(int=99), 1)
     await world.start()

@@ -245,7 +245,9 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(self.timers) <= SETTINGS.group_members_max + 2, (self.timers, members)
 
     def teardown(self) -> None:
-        """When all clients are silent and the disk works, every request is answered and the group becomes empty."""
+        """When all clients are silent and the disk works, every request is answered and the group becomes
+        empty.
+        """
         if not hasattr(self, "membership"):
             return
         for _ in range(40):

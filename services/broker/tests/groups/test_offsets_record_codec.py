@@ -53,7 +53,8 @@ RECORDED: list[tuple[Entry, str, str | None]] = [
             ),
         ),
         "0002 0001 67",
-        # protocol type, generation, protocol, leader, state timestamp; one member: ids, client id and host, both timeouts, two blobs
+        # protocol type, generation, protocol, leader, state timestamp; one member: ids, client id and host,
+        # both timeouts, two blobs
         (
             "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0003 612d31 0000000000000102 "
             "00000001 0003 612d31 0001 69 0001 61 000a 2f3132372e302e302e31 000493e0 0000afc8 "

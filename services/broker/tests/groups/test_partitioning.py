@@ -1,4 +1,6 @@
-"""Groups are stored in the partitions that Kafka's tools compute. The hashes are Java's `String.hashCode()`."""
+"""Groups are stored in the partitions that Kafka's tools compute. The hashes are Java's
+`String.hashCode()`.
+"""
 
 from __future__ import annotations
 

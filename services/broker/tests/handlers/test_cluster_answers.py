@@ -129,7 +129,8 @@ def test_no_leader_is_named_while_a_former_one_has_the_meta_stream_open() -> Non
 
     first = (ErrorCode.NONE, NODE)
     assert leaders() == [first, first]
-    # The leader died: another is elected, and the streams are open at the first one until its log is recovered.
+    # The leader died: another is elected, and the streams are open at the first one until its log is
+    # recovered.
     kit.elect(row, 1, OTHER_NODE, 1)
     elected = PartitionChanged(topic_id=row.topic_id, partition=1, leader_id=OTHER_NODE, leader_epoch=1)
     changed(RecordBatch(records=[Record(partition_changed=elected)]))

@@ -1,6 +1,7 @@
 """Compaction workers: replace many small objects by few that are sorted by stream.
 
-The controller assigns tasks (docs/design/compaction.md#tasks), and s3stream plans and copies (docs/design/compaction.md#plans).
-This service manages a task's lease, rate and memory. Any number of processes may run. When one dies, the next process that asks
-gets its task, and garbage collection deletes what it wrote (docs/design/compaction.md#workers).
+The controller assigns tasks (docs/design/compaction.md#tasks), and s3stream plans and copies
+(docs/design/compaction.md#plans). This service manages a task's lease, rate and memory. Any number of
+processes may run. When one dies, the next process that asks gets its task, and garbage collection deletes
+what it wrote (docs/design/compaction.md#workers).
 """

@@ -1,6 +1,7 @@
 """Controller operations of a compaction task: lease, renew, prepare, commit, end.
 
-The session retries a lost request under the same request id until the outcome is known, so a commit takes effect exactly once.
+The session retries a lost request under the same request id until the outcome is known, so a commit takes
+effect exactly once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from ponor_compactor.leased_task import LeasedTask
 from ponor_compactor.settings import CompactorSettings
 
 COMMIT_BYTES_MAX: Final = 1016 * 1024
-"""A single operation in flight may have 1 MiB including its envelope (`SessionSettings.bytes_in_flight_max`)."""
+"""A single operation in flight may have 1 MiB including its envelope
+(`SessionSettings.bytes_in_flight_max`).
+"""
 REASON_CHARACTERS_MAX: Final = 256
 _ID_OF_ANY: Final = ObjectId(2**55 - 1)
 """Has the encoded length of the longest id."""
@@ -43,7 +46,9 @@ class ControllerTasks:
     def __init__(
         self, session: Submits, settings: CompactorSettings, write_seen: WriteSeen | None = None
     ) -> None:
-        """Use `write_seen` to record the observed position of the controllers' log in the store; None: do not record it."""
+        """Use `write_seen` to record the observed position of the controllers' log in the store; None: do not
+        record it.
+        """
         self._session = session
         self._settings = settings
         self._write_seen = write_seen
@@ -81,7 +86,8 @@ class ControllerTasks:
         body = wire.PrepareObjects(count=count, ttl_ms=self._settings.compactor_prepared_ttl_ms)
         reserved = (await self._session.submit(wire.Operation(prepare_objects=body))).objects_reserved
         if self._write_seen is not None:
-            # Record the position before using an id: an older copy of the controllers' log would assign the ids again.
+            # Record the position before using an id: an older copy of the controllers' log would assign the
+            # ids again.
             await self._write_seen()
         return PreparedObjects(
             ObjectId(reserved.first_object_id), reserved.count, reserved.namespace, reserved.bucket_index
@@ -128,7 +134,8 @@ def require_fit(task: LeasedTask, outputs: Iterable[PlannedOutput]) -> None:
     size_bytes = _commit(task, shared, own).ByteSize()
     if size_bytes > COMMIT_BYTES_MAX:
         raise CompactionLimitError(
-            f"the commit of {task} needs {size_bytes} bytes, an operation may have {COMMIT_BYTES_MAX}: plan fewer streams"
+            f"the commit of {task} needs {size_bytes} bytes, an operation may have {COMMIT_BYTES_MAX}: plan"
+            " fewer streams"
         )
 
 

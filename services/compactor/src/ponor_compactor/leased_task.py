@@ -45,7 +45,10 @@ class LeasedTask:
         return sum(each.size_bytes for each in self.sources)
 
     def __str__(self) -> str:
-        return f"compaction {self.task_id}.{self.token} ({self.kind.name.lower()}, {len(self.sources)} objects, {self.source_bytes} bytes)"
+        return (
+            f"compaction {self.task_id}.{self.token} ({self.kind.name.lower()}, {len(self.sources)}"
+            f" objects, {self.source_bytes} bytes)"
+        )
 
 
 def _state(each: wire.StreamState) -> StreamState:

@@ -1,12 +1,13 @@
-"""Rate limits of a compactor's store access: an implementation of `s3stream.compaction.movement.Throttle`, and the policy of its
-stores that reports "slow down" errors to the limits.
+"""Rate limits of a compactor's store access: an implementation of `s3stream.compaction.movement.Throttle`,
+and the policy of its stores that reports "slow down" errors to the limits.
 
-Limits apply to bytes read, bytes written and requests per second. Compaction can wait, while uploads and reads cannot. A
-"slow down" error therefore halves the share of the limits in use, which takes up to a minute without errors to recover.
-`s3stream.stores.congestion` limits the calls in flight.
+Limits apply to bytes read, bytes written and requests per second. Compaction can wait, while uploads and
+reads cannot. A "slow down" error therefore halves the share of the limits in use, which takes up to a minute
+without errors to recover. `s3stream.stores.congestion` limits the calls in flight.
 
-A store without "slow down" errors may share a disk with the write-ahead log. Bytes therefore also pass through one token bucket
-for reads and writes together, at the rate that `rate_ramp` sets: a compactor alternates reads and writes, and the device sees the sum.
+A store without "slow down" errors may share a disk with the write-ahead log. Bytes therefore also pass
+through one token bucket for reads and writes together, at the rate that `rate_ramp` sets: a compactor
+alternates reads and writes, and the device sees the sum.
 """
 
 from __future__ import annotations

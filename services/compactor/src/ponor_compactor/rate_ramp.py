@@ -1,8 +1,8 @@
 """Share of its maximum rates that a compactor uses: low while it keeps up, rising while it does not. No I/O.
 
-The share grows exponentially during work and falls while idle. It settles where the compactor works four fifths of the time. A
-steady load is therefore copied at about the lowest sufficient rate instead of in bursts, which would delay the syncs of a
-write-ahead log on the same device (docs/design/compaction.md#pace).
+The share grows exponentially during work and falls while idle. It settles where the compactor works four
+fifths of the time. A steady load is therefore copied at about the lowest sufficient rate instead of in
+bursts, which would delay the syncs of a write-ahead log on the same device (docs/design/compaction.md#pace).
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import Final
 from ponor_runtime.rate_limit import NS
 
 DOUBLING_NS: Final = 120 * NS
-"""Time of uninterrupted work that doubles the share. If a load needs five times the minimum, about two and a half minutes of it accumulate
-until the share is sufficient."""
+"""Time of uninterrupted work that doubles the share. If a load needs five times the minimum, about two and a
+half minutes of it accumulate until the share is sufficient.
+"""
 HALVING_NS: Final = DOUBLING_NS // 4
-"""Idle time that halves the share. With this ratio, four fifths of work and one fifth of idle time keep the share constant."""
+"""Idle time that halves the share. With this ratio, four fifths of work and one fifth of idle time keep the
+share constant.
+"""
 _OCTAVES_MAX: Final = 64.0
 
 
@@ -39,7 +42,8 @@ class RateRamp:
         """Return the share at `now_ns`, between `share_min` and 1."""
         passed_ns = now_ns - self._turned_at_ns
         octaves = passed_ns / DOUBLING_NS if self._is_working else -passed_ns / HALVING_NS
-        # Limit the exponent: a year of work would overflow a float, and the share reaches its bounds long before.
+        # Limit the exponent: a year of work would overflow a float, and the share reaches its bounds long
+        # before.
         grown = self._turned_share * math.exp2(max(-_OCTAVES_MAX, min(octaves, _OCTAVES_MAX)))
         return min(1.0, max(self._share_min, grown))
 

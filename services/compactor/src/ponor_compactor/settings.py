@@ -16,7 +16,8 @@ class CompactorSettings:
     compaction_budget_bytes: int = setting(
         64 * MIB,
         within=(8 * MIB, 64 * 1024 * MIB),
-        doc="Maximum bytes of data in memory. The process itself and its calls to the store need up to 160 MiB more.",
+        doc="Maximum bytes of data in memory. The process itself and its calls to the store need up to 160"
+        " MiB more.",
     )
     compactor_source_bytes_max: int = setting(
         4096 * MIB,
@@ -31,17 +32,20 @@ class CompactorSettings:
     compactor_part_size_bytes: int = setting(
         16 * MIB,
         within=(5 * MIB, 1024 * MIB),
-        doc="Target part size of multipart uploads; an object up to this size is a single put. Smaller if the budget is smaller.",
+        doc="Target part size of multipart uploads; an object up to this size is a single put. Smaller if"
+        " the budget is smaller.",
     )
     compactor_lease_ttl_ms: int = setting(
         30_000,
         within=(300, 600_000),
-        doc="Duration of a task's lease, which is renewed three times per duration. After a compactor dies, its task waits this long.",
+        doc="Duration of a task's lease, which is renewed three times per duration. After a compactor dies,"
+        " its task waits this long.",
     )
     compactor_prepared_ttl_ms: int = setting(
         21_600_000,
         within=(1_000, 86_400_000),
-        doc="Expiry of a task's object ids; set it longer than any task takes. What a dead compactor wrote is deleted afterwards.",
+        doc="Expiry of a task's object ids; set it longer than any task takes. What a dead compactor wrote"
+        " is deleted afterwards.",
     )
     compactor_poll_interval_ms_min: int = setting(
         500, within=(10, 60_000), doc="First pause when there is no task."
@@ -49,12 +53,14 @@ class CompactorSettings:
     compactor_poll_interval_ms_max: int = setting(
         15_000,
         within=(10, 600_000),
-        doc="Longest pause. Pauses about double while there is no task, while tasks are refused, or while the store fails.",
+        doc="Longest pause. Pauses about double while there is no task, while tasks are refused, or while"
+        " the store fails.",
     )
     compactor_bytes_per_s_min: int = setting(
         48 * MIB,
         within=(1, 1024 * 1024 * MIB),
-        doc="Bytes per second that one compactor reads and writes together while it keeps up. Two minutes of uninterrupted work double the rate, up to the sum of the two limits below.",
+        doc="Bytes per second that one compactor reads and writes together while it keeps up. Two minutes of"
+        " uninterrupted work double the rate, up to the sum of the two limits below.",
     )
     compactor_read_bytes_per_s_max: int = setting(
         128 * MIB,
@@ -64,7 +70,8 @@ class CompactorSettings:
     compactor_write_bytes_per_s_max: int = setting(
         128 * MIB,
         within=(1, 1024 * 1024 * MIB),
-        doc="Maximum bytes per second that one compactor writes to the store. Copies within the store count as requests without bytes.",
+        doc="Maximum bytes per second that one compactor writes to the store. Copies within the store count"
+        " as requests without bytes.",
     )
     compactor_requests_per_s_max: int = setting(
         200,

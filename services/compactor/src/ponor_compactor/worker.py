@@ -1,6 +1,7 @@
 """Compaction worker: leases a task, executes it, commits it, and repeats.
 
-Output that is not committed needs no cleanup by the worker: its ids expire, and garbage collection deletes it.
+Output that is not committed needs no cleanup by the worker: its ids expire, and garbage collection deletes
+it.
 """
 
 from __future__ import annotations
@@ -54,12 +55,16 @@ ENDED_BY_WORKER: Final = (
     Outcome.DAMAGED,
     Outcome.REFUSED,
 )
-"""Outcomes after which the worker ends the task. The controller then plans the next one from newer metadata and with fewer sources.
+"""Outcomes after which the worker ends the task. The controller then plans the next one from newer metadata
+and with fewer sources.
 
-STORE_FAILED is not among them: the worker lets the lease expire, so that the task keeps its place in the queue.
+STORE_FAILED is not among them: the worker lets the lease expire, so that the task keeps its place in the
+queue.
 """
 PAUSING: Final = (Outcome.NOTHING, Outcome.STORE_FAILED, Outcome.REFUSED)
-"""Outcomes that lengthen the pause when they repeat. Other failures are followed by the shortest pause, and DONE by none."""
+"""Outcomes that lengthen the pause when they repeat. Other failures are followed by the shortest pause, and
+DONE by none.
+"""
 _OUTCOME_OF: Final = {
     Result.RESULT_DONE: Outcome.DONE,
     Result.RESULT_SOURCE_GONE: Outcome.SOURCE_GONE,
@@ -190,7 +195,9 @@ class Worker:
             await asyncio.gather(work, heartbeat, return_exceptions=True)
 
     async def _renew(self, task: LeasedTask) -> None:
-        """Renew until another worker has the task. The work continues while no controller answers; the token decides at the commit."""
+        """Renew until another worker has the task. The work continues while no controller answers; the token
+        decides at the commit.
+        """
         while True:
             await self._clock.sleep(self._settings.compactor_lease_ttl_ms / RENEWALS_PER_LEASE / 1000)
             if not await self._tasks.renew(task):

@@ -20,10 +20,11 @@ NAME = "ponor_controller"
 LOADING_THRESHOLDS = (50_000, 50, 100)
 """GC thresholds during the start: rows form no cycles, and objects that survive the start are frozen."""
 SERVING_THRESHOLDS = (500, 50, 2_000)
-"""GC thresholds while serving. Young objects are collected often: a thousand operations in flight are all alive,
-and rare large collections took 10 ms each and a quarter of a leader's CPU
-(docs/design/sessions-and-subscriptions.md#cost-of-an-operation). Old objects are collected rarely: a pass over a
-large image costs more than it frees (docs/design/time-and-turns.md#garbage-collection)."""
+"""GC thresholds while serving. Young objects are collected often: a thousand operations in flight are all
+alive, and rare large collections took 10 ms each and a quarter of a leader's CPU
+(docs/design/sessions-and-subscriptions.md#cost-of-an-operation). Old objects are collected rarely: a pass
+over a large image costs more than it frees (docs/design/time-and-turns.md#garbage-collection).
+"""
 REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, UnknownRecordError, WrongDirectoryError)
 
 

@@ -1,4 +1,6 @@
-"""Run one controller: lock and open its directory, bind its ports, serve until stopped, then close in order."""
+"""Run one controller: lock and open its directory, bind its ports, serve until stopped, then close in
+order.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ from ponor_controller.startup.recovery import Recovered, recover
 
 LOG: Final = logging.getLogger("ponor.controller")
 FORMATTED_BY_INDEX = 8
-"""Highest index at which the formatting batch is expected. Only opening entries of earlier leaders precede it."""
+"""Highest index at which the formatting batch is expected. Only opening entries of earlier leaders precede
+it.
+"""
 
 Ready = Callable[[ServiceAddresses], None]
 
@@ -71,8 +75,8 @@ async def run(
         peer_network: connects controllers; default: the runtime's network.
 
     Raises:
-        DirectoryInUseError, WrongDirectoryError, RecordLogCorruptError: the data directory cannot be used; the
-            message names the remedy.
+        DirectoryInUseError, WrongDirectoryError, RecordLogCorruptError: the data directory cannot be used;
+            the message names the remedy.
         OSError: an address cannot be bound, or the disk failed.
     """
     await runtime.disk.make_directories(options.data)
@@ -148,7 +152,9 @@ async def _serve(
 
 
 async def _lead(controller: Controller, formatting: asyncio.Task[None]) -> None:
-    """Wait until this controller leads, its first records are committed, and the directory is marked formatted."""
+    """Wait until this controller leads, its first records are committed, and the directory is marked
+    formatted.
+    """
     await controller.leadership.began()
     await controller.proposer.commits.reached(controller.proposer.last_index)
     await asyncio.wait((formatting,))
@@ -249,7 +255,8 @@ def _new_identity(runtime: Runtime, options: ControllerOptions) -> DirectoryIden
     """
     if not options.may_format and not options.peer_listen:
         raise WrongDirectoryError(
-            f'{options.data} is empty: mount the directory of this controller, or begin a new cluster with `format` ("format": true in the configuration)'
+            f"{options.data} is empty: mount the directory of this controller, or begin a new cluster with"
+            ' `format` ("format": true in the configuration)'
         )
     return blank_identity(options, runtime.randomness)
 
@@ -273,7 +280,8 @@ async def _open_log(
 ) -> RecordLog:
     log_settings = RecordLogSettings(
         segment_bytes=settings.log_segment_bytes,
-        # Room for everything that the core accepts: own proposals, or the appends of two leaders to a follower.
+        # Room for everything that the core accepts: own proposals, or the appends of two leaders to a
+        # follower.
         queue_bytes_max=8 * settings.proposals_bytes_max,
         trailing_entries=settings.log_trailing_batches,
         trailing_bytes_max=settings.log_trailing_bytes_max,
@@ -292,7 +300,8 @@ def _check_node(identity: DirectoryIdentity, options: ControllerOptions) -> None
         )
     if UNKNOWN_ORDINAL not in (ordinal, options.cluster_ordinal) and ordinal != options.cluster_ordinal:
         raise WrongDirectoryError(
-            f"{options.data}: cluster {identity.cluster_id} has ordinal {ordinal}, not {options.cluster_ordinal}; "
+            f"{options.data}: cluster {identity.cluster_id} has ordinal {ordinal}, not"
+            f" {options.cluster_ordinal}; "
             "ordinals never change, correct the configuration"
         )
 
@@ -313,11 +322,13 @@ def _check_recovered(
     cluster_id, ordinal = logged
     if cluster_id != identity.cluster_id:
         raise WrongDirectoryError(
-            f"{options.data}: the log is of cluster {cluster_id}, the file identity of {identity.cluster_id}; restore that file"
+            f"{options.data}: the log is of cluster {cluster_id}, the file identity of"
+            f" {identity.cluster_id}; restore that file"
         )
     if ordinal != identity.cluster_ordinal:
         raise WrongDirectoryError(
-            f"{options.data}: the log says ordinal {ordinal}, the file identity {identity.cluster_ordinal}; restore that file"
+            f"{options.data}: the log says ordinal {ordinal}, the file identity {identity.cluster_ordinal};"
+            " restore that file"
         )
 
 

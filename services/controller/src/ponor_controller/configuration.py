@@ -2,15 +2,18 @@
 
 `ponor up` writes this JSON object and `python -m ponor_controller --config FILE` reads it.
 
-    {"data": DIR, "listen": "HOST:PORT", "cluster_ordinal": N, "cluster_id": "...", "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE},
-     "node_id": N, "peer_listen": "HOST:PORT", "format": true, "peer_tls": {"certificate": FILE, "key": FILE, "authorities": FILE},
-     "voters": [{"node_id": N, "peer_address": "HOST:PORT", "service_address": "HOST:PORT"}]}
+    {"data": DIR, "listen": "HOST:PORT", "cluster_ordinal": N, "cluster_id": "...", "ready_file": FILE,
+    "metrics": "HOST:PORT", "settings": {NAME: VALUE},
+     "node_id": N, "peer_listen": "HOST:PORT", "format": true, "peer_tls": {"certificate": FILE, "key": FILE,
+     "authorities": FILE}, "voters": [{"node_id": N, "peer_address": "HOST:PORT", "service_address":
+     "HOST:PORT"}]}
 
 A `node_id` below 2^16 is a number within the cluster. `cluster_ordinal` is drawn when the cluster is
 formatted, unless it is given. `format` is for the first start: it permits an empty directory to
 become a voter of a new cluster.
 
-`data` and `listen` are required; everything else has a default. With `voters`, `node_id` and `peer_listen` are required too.
+`data` and `listen` are required; everything else has a default. With `voters`, `node_id` and `peer_listen`
+are required too.
 """
 
 from __future__ import annotations

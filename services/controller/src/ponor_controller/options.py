@@ -1,4 +1,6 @@
-"""Options that differ between controllers of one cluster. Values that all controllers share are in `settings`."""
+"""Options that differ between controllers of one cluster. Values that all controllers share are in
+`settings`.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,15 @@ class ControllerOptions:
     Attributes:
         data: its directory.
         listen: HOST:PORT of sessions and subscriptions.
-        cluster_ordinal: permanent. 0: drawn at random when the cluster is formatted, then read from the directory.
+        cluster_ordinal: permanent. 0: drawn at random when the cluster is formatted, then read from the
+            directory.
         cluster_id: empty, or the id that the directory must have.
         node_id: None: the first controller's. An id below 2^16 is a number within the cluster's ordinal.
         peer_listen: HOST:PORT for other controllers; empty: no controller can join this one.
         peer_tls: files of mutual TLS between controllers; None: no TLS.
-        voters: node ids and addresses of controllers, which take precedence over those in the log. With `format`
-            also the voters of a new cluster. Directory ids are ignored: every directory draws its own.
+        voters: node ids and addresses of controllers, which take precedence over those in the log. With
+            `format` also the voters of a new cluster. Directory ids are ignored: every directory draws its
+            own.
         format: whether an empty directory may become a voter of a new cluster. Otherwise it waits until a
             cluster adds it.
     """

@@ -1,7 +1,9 @@
-"""Following a cluster through whatever happens to its controllers: the image at an index is the history's, indices rise, none is left out.
+"""Following a cluster through whatever happens to its controllers: the image at an index is the history's,
+indices rise, none is left out.
 
-Eight of the seventeen entries of etcd's table of robustness bugs were in its watch: time travel after a switch of servers (etcd-io/etcd #15271), events lost to slowness
-(#17529) and to compaction (#18089, #19179), progress that was ahead of the events (#15220), revisions of the future (#20221). Each has its place below.
+Eight of the seventeen entries of etcd's table of robustness bugs were in its watch: time travel after a
+switch of servers (etcd-io/etcd #15271), events lost to slowness (#17529) and to compaction (#18089, #19179),
+progress that was ahead of the events (#15220), revisions of the future (#20221). Each has its place below.
 """
 
 from __future__ import annotations

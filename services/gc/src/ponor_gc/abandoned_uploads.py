@@ -1,6 +1,7 @@
 """Abort abandoned multipart uploads, whose parts cost money and appear in no listing of objects.
 
-An upload is kept while its object is PREPARED, even after the lease has expired: the writer may complete it until the row is removed.
+An upload is kept while its object is PREPARED, even after the lease has expired: the writer may complete it
+until the row is removed.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class AbandonedUploads:
         if not self._warned:
             self._warned = True
             LOG.warning(
-                "abandoned multipart uploads are not collected in this store: %s; abort them by a lifecycle rule of the bucket",
+                "abandoned multipart uploads are not collected in this store: %s; abort them by a lifecycle"
+                " rule of the bucket",
                 reason,
             )

@@ -1,4 +1,6 @@
-"""Configuration file of one garbage collector process; `ponor_metadata.client.node_process` describes its keys."""
+"""Configuration file of one garbage collector process; `ponor_metadata.client.node_process` describes its
+keys.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Adaptive rate limit of deletions: rises by a step with every successful call, halves when the store asks to slow down.
+"""Adaptive rate limit of deletions: rises by a step with every successful call, halves when the store asks to
+slow down.
 
-The rate counts keys per second, because stores count the keys of a bulk deletion and not the calls. `s3stream.stores.congestion`
-limits the calls in flight, which is not enough here: a single call in flight can still delete thousands of keys per second.
+The rate counts keys per second, because stores count the keys of a bulk deletion and not the calls.
+`s3stream.stores.congestion` limits the calls in flight, which is not enough here: a single call in flight can
+still delete thousands of keys per second.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class DeletionPace(StorePolicy):
         self._keys_per_s = max(self._min, min(float(KEYS_PER_S_FIRST), self._max))
         self._calls = 0
         self._slowed_at = 0
-        """Number of the last call before the last halving. Calls in flight get the same error, so calls up to this one do not halve the rate again."""
+        """Number of the last call before the last halving. Calls in flight get the same error, so calls up to
+        this one do not halve the rate again.
+        """
         telemetry.gauge("ponor_gc_delete_keys_per_second", lambda: self.keys_per_s)
 
     @property

@@ -1,8 +1,9 @@
 """Check whether this collector may delete objects in its store.
 
-Every proof that an object is dead assumes that the namespace belongs to this cluster and that the metadata is the newest. The
-marker in the store (docs/formats/cluster-marker.md) and ids beyond the counter can disprove this: another cluster writes here, or
-the controllers' log is older than the store. The collector then only reports.
+Every proof that an object is dead assumes that the namespace belongs to this cluster and that the metadata is
+the newest. The marker in the store (docs/formats/cluster-marker.md) and ids beyond the counter can disprove
+this: another cluster writes here, or the controllers' log is older than the store. The collector then only
+reports.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def marker_of(cluster: ClusterRow) -> ClusterMarker:
 
 
 class DeletionRight:
-    """Permission to delete, checked before every deletion. After `withdraw` it is denied until the process restarts."""
+    """Permission to delete, checked before every deletion. After `withdraw` it is denied until the process
+    restarts.
+    """
 
     def __init__(self, store: ObjectStore, clock: Clock, telemetry: Telemetry) -> None:
         self._store = store
@@ -48,7 +51,8 @@ class DeletionRight:
         self._tell(reason)
 
     async def may_delete(self, own: ClusterMarker) -> bool:
-        """Return whether this cluster's objects may be deleted here; read the marker if the last check is too old.
+        """Return whether this cluster's objects may be deleted here; read the marker if the last check is too
+        old.
 
         Raises:
             ObjectStoreError: the store failed.
@@ -70,7 +74,10 @@ class DeletionRight:
                 f"the store has no marker {own.key} of {own}; start a broker of this cluster, which writes it"
             )
         if found != own:
-            return f"the store says that namespace {own.namespace} belongs to {found}, the controllers serve {own}; give one of the two clusters another store"
+            return (
+                f"the store says that namespace {own.namespace} belongs to {found}, the controllers serve"
+                f" {own}; give one of the two clusters another store"
+            )
         return ""
 
     def _tell(self, refusal: str) -> None:

@@ -65,7 +65,10 @@ class ReconcileReport:
         size_bytes = self.object_bytes[Verdict.DEAD] if self.only_looked else self.deleted_bytes
         uploads = self.uploads[Verdict.DEAD] if self.only_looked else self.aborted
         return (
-            f"{self.objects.total()} objects in the store: {self.objects[Verdict.KNOWN]} known, {number} orphans ({size_bytes} bytes) {verb}, "
-            f"{self.objects[Verdict.YOUNG]} too young to delete, {self.objects[Verdict.FUTURE]} newer than the metadata, "
-            f"{self.objects[Verdict.STRANGE]} unknown keys; {uploads} of {self.uploads.total()} multipart uploads {verb}"
+            f"{self.objects.total()} objects in the store: {self.objects[Verdict.KNOWN]} known, {number}"
+            f" orphans ({size_bytes} bytes) {verb}, "
+            f"{self.objects[Verdict.YOUNG]} too young to delete, {self.objects[Verdict.FUTURE]} newer than"
+            " the metadata, "
+            f"{self.objects[Verdict.STRANGE]} unknown keys; {uploads} of {self.uploads.total()} multipart"
+            f" uploads {verb}"
         )

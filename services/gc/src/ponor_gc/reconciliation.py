@@ -1,8 +1,9 @@
-"""Reconciliation of the store with the metadata: list the store, read the metadata, delete what is provably dead.
+"""Reconciliation of the store with the metadata: list the store, read the metadata, delete what is provably
+dead.
 
-One pass covers the objects of this cluster's namespace at a bounded rate. It finds garbage that claims cannot find: a put that
-arrived after its deletion was confirmed, or a deletion that the store undid. `wal_leftovers` handles write-ahead logs, which have
-other keys.
+One pass covers the objects of this cluster's namespace at a bounded rate. It finds garbage that claims cannot
+find: a put that arrived after its deletion was confirmed, or a deletion that the store undid. `wal_leftovers`
+handles write-ahead logs, which have other keys.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ LOG: Final = logging.getLogger(__name__)
 PAGE_KEYS: Final = 1_000
 """Listed keys after which the pass pauses to keep its rate."""
 DEAD_AT_ONCE_MAX: Final = 10_000
-"""Maximum dead keys of a prefix in memory; if there are more, the prefix is listed again after these are deleted."""
+"""Maximum dead keys of a prefix in memory; if there are more, the prefix is listed again after these are
+deleted.
+"""
 
 
 class Reconciliation:
@@ -105,7 +108,10 @@ class Reconciliation:
             if self._listed % PAGE_KEYS == 0:
                 await self._clock.sleep(PAGE_KEYS / self._settings.reconcile_keys_per_s)
         if future is not None and await self._is_beyond_counter(future, current):
-            reason = f"{future.key} has an id that the controllers have not assigned yet: their log is older than the store, or another cluster writes here"
+            reason = (
+                f"{future.key} has an id that the controllers have not assigned yet: their log is older"
+                " than the store, or another cluster writes here"
+            )
             self._right.withdraw(reason)
             report.only_looked, report.refusal = True, reason
             return [], True
@@ -126,7 +132,8 @@ class Reconciliation:
         batch_keys = self._settings.delete_keys_max
         before = report.deleted
         for at in range(0, len(dead), batch_keys):
-            # Metadata read after the listing knows every listed object. Reading it before each batch also detects a forced recovery.
+            # Metadata read after the listing knows every listed object. Reading it before each batch also
+            # detects a forced recovery.
             image = await current()
             cluster = cluster_of(image)
             assert cluster is not None

@@ -1,4 +1,6 @@
-"""Periodic reconciliation rounds: the objects, then the multipart uploads, with one subscription to the metadata for both."""
+"""Periodic reconciliation rounds: the objects, then the multipart uploads, with one subscription to the
+metadata for both.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,8 @@ class Rounds:
     async def run(self, clock: Clock, randomness: Randomness) -> None:
         """Run rounds until cancelled.
 
-        The first round starts at a random time within the first interval, so that a collector that restarts every few hours also runs
-        rounds.
+        The first round starts at a random time within the first interval, so that a collector that restarts
+        every few hours also runs rounds.
         """
         interval_ms = self._settings.reconcile_interval_ms
         pause_ms = randomness.uniform(0, interval_ms)
@@ -76,7 +78,8 @@ class Rounds:
         """Run one round.
 
         Raises:
-            ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError: the round failed; the next one resumes there.
+            ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError: the round failed; the
+                next one resumes there.
         """
         report = ReconcileReport()
         async with self._follow() as current:

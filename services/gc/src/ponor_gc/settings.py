@@ -1,4 +1,6 @@
-"""Settings of the garbage collector. The controller's setting `destroy_delay_ms` defines the minimum age of garbage."""
+"""Settings of the garbage collector. The controller's setting `destroy_delay_ms` defines the minimum age of
+garbage.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class GcSettings:
     wal_leftovers_interval_ms: int = setting(
         3_600_000,
         within=(1_000, 30 * 86_400_000),
-        doc="Pause before each scan for slots that arrived in write-ahead logs after they were closed. A scan lists these logs and reads the metadata.",
+        doc="Pause before each scan for slots that arrived in write-ahead logs after they were closed. A"
+        " scan lists these logs and reads the metadata.",
     )
     wal_leftovers_keys_max: int = setting(
         100_000,
@@ -47,17 +50,20 @@ class GcSettings:
         3_000,
         within=(1, 1_000_000),
         unit="keys/s",
-        doc="Highest deletion rate. The rate rises by 50 with every successful call and halves when the store asks to slow down.",
+        doc="Highest deletion rate. The rate rises by 50 with every successful call and halves when the"
+        " store asks to slow down.",
     )
     reconcile_interval_ms: int = setting(
         86_400_000,
         within=(1_000, 365 * 86_400_000),
-        doc="Interval of reconciliation rounds, plus or minus a fifth; the first round runs within one interval.",
+        doc="Interval of reconciliation rounds, plus or minus a fifth; the first round runs within one"
+        " interval.",
     )
     reconcile_age_ms_min: int = setting(
         2 * 86_400_000 + 600_000,
         within=(0, 365 * 86_400_000),
-        doc="Minimum age, by the store's clock, of objects that reconciliation deletes; keep it at or above twice the controllers' prepared_ttl_ms_max plus their destroy_delay_ms.",
+        doc="Minimum age, by the store's clock, of objects that reconciliation deletes; keep it at or above"
+        " twice the controllers' prepared_ttl_ms_max plus their destroy_delay_ms.",
     )
     reconcile_keys_per_s: int = setting(
         2_000,

@@ -1,7 +1,8 @@
 """Sweeper: claims garbage from the controller, deletes it, and confirms the deletion.
 
-The order makes every crash harmless: objects that were deleted and not confirmed are claimed and deleted again, and deleting absent
-objects is not an error. An empty claim makes no request to the store and writes no record at the controller.
+The order makes every crash harmless: objects that were deleted and not confirmed are claimed and deleted
+again, and deleting absent objects is not an error. An empty claim makes no request to the store and writes no
+record at the controller.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class Sweep(Enum):
     NOTHING = "no objects were due"
     SOME = "objects were deleted, and no more were due"
     FULL = "a full claim was deleted; more may be due"
-    FAILED = "nothing may be deleted, or claimed objects could not be deleted or confirmed; they are claimed again later"
+    FAILED = (
+        "nothing may be deleted, or claimed objects could not be deleted or confirmed; they are claimed"
+        " again later"
+    )
 
 
 class Sweeper:
@@ -97,7 +101,8 @@ class Sweeper:
         if not await self._may_delete():
             self._failures.add()
             return Sweep.FAILED
-        # Record the position first: an older copy of the controllers' log would still list the objects deleted here.
+        # Record the position first: an older copy of the controllers' log would still list the objects
+        # deleted here.
         await self._witness.write(self._session.seen)
         keys_max = self._settings.delete_keys_max
         for at in range(0, len(granted), keys_max):
@@ -110,7 +115,9 @@ class Sweeper:
         return Sweep.FULL if len(granted) == self._settings.claim_objects_max else Sweep.SOME
 
     async def _may_delete(self) -> bool:
-        """Check the right to delete; called only after a grant or a refusal, so that an idle collector makes no requests to the store."""
+        """Check the right to delete; called only after a grant or a refusal, so that an idle collector makes
+        no requests to the store.
+        """
         try:
             self._is_refused = not await self._right.may_delete(self._marker)
         except ObjectStoreError as error:

@@ -1,8 +1,8 @@
 """Decide from a key and the metadata whether an object may be deleted. No I/O.
 
-The proof: the counter assigns an id once, the id has a row from then until its deletion is confirmed, and the row never returns.
-An id below the counter without a row is therefore dead permanently: no reader uses it and no commit accepts it. The minimum age is
-not part of the proof; it protects against a bug in it.
+The proof: the counter assigns an id once, the id has a row from then until its deletion is confirmed, and the
+row never returns. An id below the counter without a row is therefore dead permanently: no reader uses it and
+no commit accepts it. The minimum age is not part of the proof; it protects against a bug in it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def judge_object(info: ObjectInfo, view: View, cluster: ClusterRow, put_before_m
 
 
 def judge_upload(upload: OpenMultipart, view: View, cluster: ClusterRow, begun_before_ms: int) -> Verdict:
-    """Judge one open multipart upload. After its object was committed, another upload to the same key is garbage."""
+    """Judge one open multipart upload. After its object was committed, another upload to the same key is
+    garbage.
+    """
     object_id = _own_id(upload.key, cluster)
     if object_id is None:
         return Verdict.OTHERS

@@ -1,10 +1,12 @@
-"""Delete slots that arrive in a write-ahead log in the object store after the log was closed; a put may arrive after any delay.
+"""Delete slots that arrive in a write-ahead log in the object store after the log was closed; a put may
+arrive after any delay.
 
-A log counts as closed when its epoch is over (a newer process registered, or the node was fenced) and the metadata, read during the
-pass, has no row of it. Both conditions are permanent.
+A log counts as closed when its epoch is over (a newer process registered, or the node was fenced) and the
+metadata, read during the pass, has no row of it. Both conditions are permanent.
 
-Only data slots are deleted, never fences: a fence must outlive every process that may resume and put (rules R3 and R4 of
-docs/formats/object-wal.md). Fences are therefore the only objects that accumulate without limit, 132 bytes per takeover.
+Only data slots are deleted, never fences: a fence must outlive every process that may resume and put (rules
+R3 and R4 of docs/formats/object-wal.md). Fences are therefore the only objects that accumulate without limit,
+132 bytes per takeover.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def is_closed(view: View, node: NodeRow, name: WalName) -> bool:
 
 
 class WalLeftovers:
-    """Deletes late slots, a bounded number of keys per pass; the next pass resumes at the node at which this one stopped."""
+    """Deletes late slots, a bounded number of keys per pass; the next pass resumes at the node at which this
+    one stopped.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,9 @@ class WalLeftovers:
         self._resume_at = 0
 
     async def run(self) -> None:
-        """Run passes until cancelled. The first one follows a pause, so that restarts cause no store requests."""
+        """Run passes until cancelled. The first one follows a pause, so that restarts cause no store
+        requests.
+        """
         while True:
             await self._clock.sleep(self._settings.wal_leftovers_interval_ms / 1000)
             try:
@@ -117,7 +123,9 @@ class WalLeftovers:
                 return
 
     async def _is_late(self, image: MetadataImage, node: NodeRow, key: str) -> bool:
-        """Return whether the object is a data slot of a closed log. Objects that are not slots are never deleted."""
+        """Return whether the object is a data slot of a closed log. Objects that are not slots are never
+        deleted.
+        """
         try:
             name, sequence = parse_slot_key(key)
             if not is_closed(image, node, name):

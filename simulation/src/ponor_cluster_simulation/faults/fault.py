@@ -163,6 +163,6 @@ class Fault:
 
     def __str__(self) -> str:
         return (
-            f"#{self.number:<3} at {self.at_s:7.3f} s  {self.kind.value:<18} {self.target:<24} for {self.duration_s:6.3f} s"
-            + (f"  degree {self.degree:g}" if self.degree else "")
+            f"#{self.number:<3} at {self.at_s:7.3f} s  {self.kind.value:<18} {self.target:<24} for"
+            f" {self.duration_s:6.3f} s" + (f"  degree {self.degree:g}" if self.degree else "")
         )

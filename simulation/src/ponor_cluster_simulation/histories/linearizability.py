@@ -147,7 +147,8 @@ class _Search:
     def _remember(self, seen: set[tuple[int, Hashable]], configuration: tuple[int, Hashable]) -> None:
         if len(seen) >= self._configurations_max:
             raise HistoryTooWideError(
-                f"{len(self._operations)} operations of one key need more than {self._configurations_max} configurations"
+                f"{len(self._operations)} operations of one key need more than {self._configurations_max}"
+                " configurations"
             )
         seen.add(configuration)
 

@@ -139,7 +139,8 @@ class CompactionLedger:
                 self._checks.require(
                     26,
                     same,
-                    f"{name}: block {(stream_id, start, block.end)} of the outputs is not that of the sources",
+                    f"{name}: block {(stream_id, start, block.end)} of the outputs is not that of the"
+                    " sources",
                 )
         for (stream_id, start), block in old.items():
             kept = (stream_id, start) in taken or not self._is_wanted(stream_id, block.end)
@@ -275,5 +276,6 @@ class SnapshotLedger:
             self._checks.require(
                 36,
                 not named or gone,
-                f"object {object_id} was {what}, and lease {lease_id} reads index {lease.index}: it was committed at {page.committed_at_index} and destroyed at {page.destroyed_at_index}",
+                f"object {object_id} was {what}, and lease {lease_id} reads index {lease.index}: it was"
+                f" committed at {page.committed_at_index} and destroyed at {page.destroyed_at_index}",
             )

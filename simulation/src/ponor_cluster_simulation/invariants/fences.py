@@ -82,5 +82,6 @@ class Fences:
         self._checks.require(
             45,
             was_silent or is_stuck,
-            f"{broker.name} is fenced, and nothing disconnected it from the controllers in {self._horizon_s:g} s",
+            f"{broker.name} is fenced, and nothing disconnected it from the controllers in"
+            f" {self._horizon_s:g} s",
         )

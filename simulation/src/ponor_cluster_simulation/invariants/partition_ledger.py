@@ -73,7 +73,8 @@ class PartitionLedger:
         self._checks.require(
             30,
             is_same or rises,
-            f"partition {record.partition} of {record.topic_id.hex()}: epoch {record.leader_epoch} of {record.leader_id} after {page.leader_epoch} of {page.leader}",
+            f"partition {record.partition} of {record.topic_id.hex()}: epoch {record.leader_epoch} of"
+            f" {record.leader_id} after {page.leader_epoch} of {page.leader}",
         )
         self.elections += page.leader not in {-1, record.leader_id}
         page.leader, page.leader_epoch = record.leader_id, record.leader_epoch
@@ -104,7 +105,8 @@ class PartitionLedger:
         self._checks.require(
             30,
             (page.leader, page.leader_epoch) == (record.node_id, record.stream_epoch),
-            f"{name}: node {record.node_id} opened stream {record.stream_id} at epoch {record.stream_epoch}, but node {page.leader} leads at epoch {page.leader_epoch}",
+            f"{name}: node {record.node_id} opened stream {record.stream_id} at epoch {record.stream_epoch},"
+            f" but node {page.leader} leads at epoch {page.leader_epoch}",
         )
         owner = page.owners.setdefault(record.stream_epoch, record.node_id)
         self._checks.require(
@@ -118,7 +120,8 @@ class PartitionLedger:
                 self._checks.require(
                     30,
                     stream.owner.node_id == record.node_id,
-                    f"{name}: node {record.node_id} owns stream {record.stream_id} and node {stream.owner.node_id} stream {number}",
+                    f"{name}: node {record.node_id} owns stream {record.stream_id} and node"
+                    f" {stream.owner.node_id} stream {number}",
                 )
 
     def _require_present(self, key: tuple[bytes, int], what: str) -> None:

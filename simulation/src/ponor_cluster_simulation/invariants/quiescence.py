@@ -61,7 +61,7 @@ def _streams(view: View) -> Iterator[str]:
             yield f"{name} exists twice"
         held = (row.open, row.node_id, row.stream_epoch)
         if held != (True, partition.leader_id, partition.leader_epoch):
-            yield f"{name} is not open at its leader, node {partition.leader_id}, at epoch {partition.leader_epoch}"
+            yield f"{name} is not open at its leader, node {partition.leader_id}, at epoch {partition.leader_epoch}"  # noqa: E501
 
 
 def _keys(view: View) -> Iterator[str]:

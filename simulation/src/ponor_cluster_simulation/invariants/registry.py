@@ -90,7 +90,8 @@ INVARIANTS: Final = (
     Invariant(30, "a partition has one owner at an epoch, and epochs rise with leaders", "ledger"),
     Invariant(
         31,
-        "a log in the store is opened once, trimmed forward, assigned to a recoverer after its owner's end, and closed when none of its streams is open",
+        "a log in the store is opened once, trimmed forward, assigned to a recoverer after its owner's end,"
+        " and closed when none of its streams is open",
         "ledger",
     ),
     Invariant(
@@ -108,7 +109,8 @@ INVARIANTS: Final = (
     ),
     Invariant(
         35,
-        "an object is the source of one compaction at a time; one worker holds it under a token and swaps once",
+        "an object is the source of one compaction at a time; one worker holds it under a token and swaps"
+        " once",
         "ledger",
     ),
     Invariant(
@@ -131,14 +133,16 @@ INVARIANTS: Final = (
     ),
     Invariant(
         40,
-        "no broker's answer to a reader or a group is older than a session timeout, also if the broker was replaced",
+        "no broker's answer to a reader or a group is older than a session timeout, also if the broker was"
+        " replaced",
         "histories",
     ),
     Invariant(45, "no live broker is fenced for the absence of another process", "run"),
     Invariant(46, "the client of a connection closes it, also after an error", "judgement"),
     Invariant(
         47,
-        "a voter that lost committed entries and then received a leader's message votes for no candidate without them",
+        "a voter that lost committed entries and then received a leader's message votes for no candidate"
+        " without them",
         elsewhere=RAFT_SIMULATION,
     ),
 )

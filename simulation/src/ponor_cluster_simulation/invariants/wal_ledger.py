@@ -170,7 +170,8 @@ class WalLedger:
                 self._checks.require(
                     32,
                     is_over or (page is not None and record.end_offset <= page.end),
-                    f"slot {sequence} of {owner} is trimmed with offsets up to {record.end_offset} of stream {record.stream_id}, "
+                    f"slot {sequence} of {owner} is trimmed with offsets up to {record.end_offset} of stream"
+                    f" {record.stream_id}, "
                     f"which ends at {0 if page is None else page.end}",
                 )
 

@@ -413,7 +413,9 @@ def find_forbidden_steps(
 
 
 def callers_of(batch: Sequence[records.Record]) -> list[Caller | None]:
-    """Return the process of the operation of each record: that of the next OperationCompleted in the batch."""
+    """Return the process of the operation of each record: that of the next OperationCompleted in the
+    batch.
+    """
     callers: list[Caller | None] = []
     caller: Caller | None = None
     for record in reversed(batch):

@@ -88,7 +88,8 @@ def committed(each: Object, node: int, node_epoch: int, now: int, rules: ObjectR
         raise NotAllowedError(f"a commit of what is {each.phase.name}")
     if rules.commit_by_preparer and (each.node, each.node_epoch) != (node, node_epoch):
         raise NotAllowedError(
-            f"epoch {node_epoch} of node {node} commits what epoch {each.node_epoch} of node {each.node} prepared"
+            f"epoch {node_epoch} of node {node} commits what epoch {each.node_epoch} of node {each.node}"
+            " prepared"
         )
     if rules.commit_in_lease and now > each.expires_at:
         raise NotAllowedError(f"a commit at {now} under a lease until {each.expires_at}")

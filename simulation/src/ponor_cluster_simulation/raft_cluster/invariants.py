@@ -83,7 +83,8 @@ class RaftInvariants:
             _require(
                 found == self.committed[newest - 1][0],
                 5,
-                f"{replica.name} leads term {term} and has at {newest} an entry of term {found}; one of term {self.committed[newest - 1][0]} is committed",
+                f"{replica.name} leads term {term} and has at {newest} an entry of term {found}; one of term"
+                f" {self.committed[newest - 1][0]} is committed",
             )
 
     def wrote(self, replica: Replica, entries: tuple[Entry, ...], term_before: int | None) -> None:
@@ -100,7 +101,8 @@ class RaftInvariants:
                 _require(
                     same,
                     2,
-                    f"{replica.name} has another entry {entry.index} of term {entry.term} than others have, or another one before it",
+                    f"{replica.name} has another entry {entry.index} of term {entry.term} than others have,"
+                    " or another one before it",
                 )
             term_before = entry.term
 
@@ -116,7 +118,8 @@ class RaftInvariants:
         _require(
             settled or before == after,
             9,
-            f"{replica.name} changes the membership in term {node.term} before the last change, or its own opening, is committed",
+            f"{replica.name} changes the membership in term {node.term} before the last change, or its own"
+            " opening, is committed",
         )
 
     # --- after each call ---
@@ -138,7 +141,8 @@ class RaftInvariants:
             _require(
                 node.term in {leads, led},
                 3,
-                f"{replica.name} is a follower with commit index {commit}; no leader has committed more than {self.commit_index}",
+                f"{replica.name} is a follower with commit index {commit}; no leader has committed more than"
+                f" {self.commit_index}",
             )
             self._commit(replica, node, commit)
 
@@ -157,7 +161,8 @@ class RaftInvariants:
         _require(
             durable >= node.membership.quorum,
             7,
-            f"{replica.name} committed {commit} in term {node.term}, which is durable at {durable} of {len(voters)} voters",
+            f"{replica.name} committed {commit} in term {node.term}, which is durable at {durable} of"
+            f" {len(voters)} voters",
         )
         for entry in node.entries(self.commit_index + 1, commit):
             self.committed.append((entry.term, entry.data))
@@ -173,7 +178,8 @@ class RaftInvariants:
         _require(
             term == committed,
             3,
-            f"{replica.name} applied at {index} an entry of term {term}; one of term {committed} is committed",
+            f"{replica.name} applied at {index} an entry of term {term}; one of term {committed} is"
+            " committed",
         )
         self.digest(replica, index, replica.state.digest)
 
@@ -267,12 +273,14 @@ class RaftInvariants:
             _require(
                 disks[candidate].holds(owed, self.committed[owed - 1][0]),
                 47,
-                f"{replica.name} lost committed entries up to {owed} and votes for {candidate.node_id}, which lacks {owed}",
+                f"{replica.name} lost committed entries up to {owed} and votes for {candidate.node_id},"
+                f" which lacks {owed}",
             )
         durable = replica.disk.hard_state
         kept = durable.term > term or (durable.term == term and durable.voted_for == candidate)
         _require(
             kept,
             7,
-            f"{replica.name} votes for {candidate.node_id} in term {term}; durable is term {durable.term}, vote {durable.voted_for}",
+            f"{replica.name} votes for {candidate.node_id} in term {term}; durable is term {durable.term},"
+            f" vote {durable.voted_for}",
         )

@@ -77,7 +77,9 @@ class ClusterRun:
         await Judgement(world).judge()
 
     async def _inject_faults(self) -> None:
-        """Execute the schedule and heal. The supervisor ends the run when a process stops without a reason."""
+        """Execute the schedule and heal. The supervisor ends the run when a process stops without a
+        reason.
+        """
         world = self.world
         processes = list(world.simulation.processes)
         injector = world.injector = FaultInjector(

@@ -375,8 +375,8 @@ async def _check_rot(world: RunWorld) -> None:
     image, observer = cluster.watch.controllers[name].image, world.observer
     assert observer is not None
     world.checks.require(3, image.index >= before, f"{name} has {image.index} of {before}: {place}")
-    # The observer has the image from before. A controller that lost a part of it would send another history, or
-    # nothing at all.
+    # The observer has the image from before. A controller that lost a part of it would send another history,
+    # or nothing at all.
     await world.wait(
         LIVENESS, "the observer follows", lambda: observer.image.index == image.index, s_max=ANSWER_S_MAX
     )

@@ -124,7 +124,9 @@ class RunClients:
         self._start(self.producers, self.consumers, self.repeaters)
 
     def start_others(self) -> None:
-        """Start the other clients, after the first acknowledgement: stale committers must lead no partition."""
+        """Start the other clients, after the first acknowledgement: stale committers must lead no
+        partition.
+        """
         self._start(self.stale_committers)
         for mover in self.movers:
             self._simulation.process("mover", mover.run).start()

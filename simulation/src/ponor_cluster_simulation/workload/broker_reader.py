@@ -192,7 +192,8 @@ class BrokerReader:
         self._checks.require(
             INVARIANT,
             holds,
-            f"{self.name} received from {self._address}: {what} was acknowledged {self._bound_s:g} s before the request",
+            f"{self.name} received from {self._address}: {what} was acknowledged {self._bound_s:g} s before"
+            " the request",
         )
 
 

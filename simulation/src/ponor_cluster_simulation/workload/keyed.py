@@ -274,7 +274,8 @@ class KeyedReader:
             self._checks.require(
                 37,
                 latest.is_tombstone or self._may_be_deleted(key, offset),
-                f"{TOPIC}: {latest} was acknowledged at {offset} and is missing, without a later record of its key",
+                f"{TOPIC}: {latest} was acknowledged at {offset} and is missing, without a later record of"
+                " its key",
             )
             is_clean = is_clean and all(record.key != key for record in log.values())
         self._checks.require(37, True, "the log was judged")

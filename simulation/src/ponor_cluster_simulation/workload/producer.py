@@ -272,7 +272,8 @@ class Producer:
             self._acknowledged(lane, batch, row.base_offset)
             return
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and lane.is_in_doubt(batch):
-            # It is stored, but older than the batches that the broker remembers. Kafka's clients take this for an acknowledgement.
+            # It is stored, but older than the batches that the broker remembers. Kafka's clients take this
+            # for an acknowledgement.
             self._acknowledged(lane, batch, None)
             return
         follows_a_failure = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first

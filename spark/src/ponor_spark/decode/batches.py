@@ -1,8 +1,8 @@
 """Decoder from Kafka record batches to Arrow batches.
 
 This module handles whole batches: checksums, control batches, aborted transactions, clips, times, bounded
-decompression. The compiled `kernel` decodes records (docs/design/spark.md#decoding has figures). Rows are those
-of a Kafka consumer.
+decompression. The compiled `kernel` decodes records (docs/design/spark.md#decoding has figures). Rows are
+those of a Kafka consumer.
 
 Offsets derive from a batch's position in its stream, not from its header, whose offset the checksum does not
 cover. A batch ends where its stream record ends; in a compacted partition the record also covers the gap
@@ -37,7 +37,9 @@ ROWS_MAX: Final = 1 << 16
 ROWS_MAX_LIMIT: Final = 1 << 20
 """Maximum topic names in one Arrow column."""
 BYTES_MAX: Final = 4 << 20
-"""Bytes of keys, values and headers of one Arrow batch: large enough to amortize the cost of a batch, small enough to stay in cache."""
+"""Bytes of keys, values and headers of one Arrow batch: large enough to amortize the cost of a batch, small
+enough to stay in cache.
+"""
 BYTES_MAX_LIMIT: Final = 512 << 20
 """Arrow offsets have 31 bits, and a header key that is not UTF-8 may grow threefold."""
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
@@ -122,11 +124,15 @@ class BatchDecoder:
         self._decoded = self._fed = _part_of(clip, aborted)
 
     def move_to(self, clip: Clip, aborted: Sequence[AbortedRange] = ()) -> None:
-        """Switch to another part of the partition, or to another partition; rows of two partitions are never in one Arrow batch."""
+        """Switch to another part of the partition, or to another partition; rows of two partitions are never
+        in one Arrow batch.
+        """
         self._fed = _part_of(clip, aborted, self._fed)
 
     def feed(self, batch: Buffer, base_offset: int) -> None:
-        """Queue one record batch as stored in an object; `base_offset` is the Kafka offset of its offset delta 0."""
+        """Queue one record batch as stored in an object; `base_offset` is the Kafka offset of its offset
+        delta 0.
+        """
         view = memoryview(batch)
         self._enqueue(PlacedBatch(view, base_offset, None), len(view))
 
@@ -241,7 +247,9 @@ class BatchDecoder:
         self._rows.open(data, window)
 
     def _is_left_out(self, batch: BatchView, base_offset: int) -> bool:
-        """Return whether no record can match: none is in the range of times or offsets, or the transaction was aborted."""
+        """Return whether no record can match: none is in the range of times or offsets, or the transaction
+        was aborted.
+        """
         last_offset = base_offset + batch.last_offset_delta
         clip = self._decoded.clip
         if (

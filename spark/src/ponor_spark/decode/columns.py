@@ -21,7 +21,9 @@ TIMESTAMP_TYPE_US: Final = FULL.field(TIMESTAMP).type
 def variable(
     type_: pa.DataType, rows: int, nulls: int, bits: Memory | None, offsets: Memory, data: Memory
 ) -> pa.Array:
-    """Binary or string values: `offsets` are rows + 1 signed 32-bit numbers, `bits` exist if there are nulls."""
+    """Binary or string values: `offsets` are rows + 1 signed 32-bit numbers, `bits` exist if there are
+    nulls.
+    """
     return pa.Array.from_buffers(
         type_, rows, [_optional(bits), pa.py_buffer(offsets), pa.py_buffer(data)], nulls
     )

@@ -1,4 +1,6 @@
-"""Columns of a row: names and types of Spark's Kafka connector, so that a query can switch sources by the format name."""
+"""Columns of a row: names and types of Spark's Kafka connector, so that a query can switch sources by the
+format name.
+"""
 
 from __future__ import annotations
 

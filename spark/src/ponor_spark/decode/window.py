@@ -1,4 +1,6 @@
-"""Input of a kernel for one batch, shared by both kernels and their callers: Kafka offsets and times of its records, and the requested ranges."""
+"""Input of a kernel for one batch, shared by both kernels and their callers: Kafka offsets and times of its
+records, and the requested ranges.
+"""
 
 from __future__ import annotations
 

@@ -213,7 +213,9 @@ def verify_command(
     conf: SparkSettings = [],  # noqa: B006
     master: Master = None,
 ) -> None:
-    """Verify every object, batch, offset and row of a topic; on problems exit with 1 and print the first ones."""
+    """Verify every object, batch, offset and row of a topic; on problems exit with 1 and print the first
+    ones.
+    """
     from ponor_spark.jobs.audit.findings import first_problems
     from ponor_spark.jobs.audit.job import audit, check_source
     from ponor_spark.jobs.audit.words import as_json as words
@@ -256,7 +258,8 @@ def _data_default() -> str:
     """
     if not (Path(DATA_DEFAULT) / CLUSTER_FILE).exists():
         raise OptionError(
-            f"--bootstrap: no cluster is named, and ./{DATA_DEFAULT} has none; give its brokers, or --controllers, or --data and the directory that `ponor up` runs in"
+            f"--bootstrap: no cluster is named, and ./{DATA_DEFAULT} has none; give its brokers, or"
+            " --controllers, or --data and the directory that `ponor up` runs in"
         )
     return DATA_DEFAULT
 
@@ -295,14 +298,19 @@ def _one_line_errors(written: str = "") -> Iterator[None]:
     except Exception as error:
         words = unwrapped(error)
         if words is None and written and (cause := _unwritten(error)) is not None:
-            words = f"{written}: Spark cannot write there: {cause}; check the path, and the rights of driver and executors"
+            words = (
+                f"{written}: Spark cannot write there: {cause}; check the path, and the rights of driver"
+                " and executors"
+            )
         if words is None:
             raise
         _fail(words)
 
 
 def unwrapped(error: Exception) -> str | None:
-    """Return our one-line error out of Spark's error text from a worker or executor; None for other errors."""
+    """Return our one-line error out of Spark's error text from a worker or executor; None for other
+    errors.
+    """
     return _last_line(error, r"^\s*ponor_spark\.[\w.]+Error: (.+)$")
 
 
@@ -310,7 +318,7 @@ def _unwritten(error: Exception) -> str | None:
     """Return the file system's error out of Spark's error text, in the same way."""
     return _last_line(
         error,
-        r"^(?:Caused by)?: (?!java\.io\.EOF)(?:java\.io|java\.nio\.file|org\.apache\.hadoop\.[\w.]+)\.\w+Exception: (.+)$",
+        r"^(?:Caused by)?: (?!java\.io\.EOF)(?:java\.io|java\.nio\.file|org\.apache\.hadoop\.[\w.]+)\.\w+Exception: (.+)$",  # noqa: E501
     )
 
 

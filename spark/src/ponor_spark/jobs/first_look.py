@@ -53,7 +53,9 @@ def _names(choice: TopicChoice) -> Sequence[str]:
 
 
 def _partition_counts(brokers: Sequence[str], names: Sequence[str]) -> Mapping[str, int] | None:
-    """Return the partitions of existing topics from the first broker that answers; None if none answers or knows them."""
+    """Return the partitions of existing topics from the first broker that answers; None if none answers or
+    knows them.
+    """
     request = MetadataRequest(
         [MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
     )
@@ -79,5 +81,6 @@ def _expect_a_controller(controllers: Sequence[str]) -> None:
         else:
             return
     raise ClusterUnreachableError(
-        f"controllers: no answer from {', '.join(controllers)} ({reason}); is the cluster running, and are they reachable from the driver?"
+        f"controllers: no answer from {', '.join(controllers)} ({reason}); is the cluster running, and are"
+        " they reachable from the driver?"
     )

@@ -44,7 +44,9 @@ class ParquetResult:
 
 
 def run_id(given: Mapping[str, str], path: str) -> str:
-    """Return an id that is the same for the same source and target, so that the next run recognises one that died."""
+    """Return an id that is the same for the same source and target, so that the next run recognises one that
+    died.
+    """
     return hashlib.sha256(json.dumps([sorted(given.items()), path]).encode()).hexdigest()[:16]
 
 
@@ -86,7 +88,8 @@ def write(
     unknown = [name for name in partition_by if name not in frame.columns]
     if unknown:
         raise OptionError(
-            f"partition-by: there is no column {unknown[0]}; write some of {', '.join([*frame.columns, DATE])}"
+            f"partition-by: there is no column {unknown[0]}; write some of"
+            f" {', '.join([*frame.columns, DATE])}"
         )
     staging = _Directory(spark, _beside(path.rstrip("/"), run))
     frame.write.mode("overwrite").partitionBy(*partition_by).parquet(staging.path)
@@ -101,7 +104,9 @@ def write(
 
 
 def _beside(path: str, run: str) -> str:
-    """Return the staging directory, hidden from readers of the parent, because Spark ignores names that begin with a dot."""
+    """Return the staging directory, hidden from readers of the parent, because Spark ignores names that begin
+    with a dot.
+    """
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.{run}.staging"
 
@@ -129,7 +134,8 @@ def _compare(
             there = written.get(topic, {}).get(partition)
             if there != expected:
                 raise RowsMissingError(
-                    f"{topic}-{partition}: read first, last and rows {expected}, written {there}; nothing was published, {staging} shows what came of it"
+                    f"{topic}-{partition}: read first, last and rows {expected}, written {there}; nothing"
+                    f" was published, {staging} shows what came of it"
                 )
 
 
@@ -153,5 +159,6 @@ class _Directory:
     def rename(self, to: str) -> None:
         if not self._system.rename(self._path(self.path), self._path(to)):
             raise PonorSparkError(
-                f"path: {to} cannot be made of {self.path}; check that no other process created it, and start the job again"
+                f"path: {to} cannot be made of {self.path}; check that no other process created it, and"
+                " start the job again"
             )

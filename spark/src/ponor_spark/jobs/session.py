@@ -39,7 +39,8 @@ def need(module: str, extra: str, what: str) -> None:
     """Raise SparkMissingError, with the remedy, if `module` is not installed."""
     if find_spec(module) is None:
         raise SparkMissingError(
-            f"{what} needs the package {module}, which this Python does not have; `make install .venv/.spark` in a clone of the project, `pip install 'ponor-spark[{extra}]'` elsewhere"
+            f"{what} needs the package {module}, which this Python does not have; `make install"
+            f" .venv/.spark` in a clone of the project, `pip install 'ponor-spark[{extra}]'` elsewhere"
         )
 
 

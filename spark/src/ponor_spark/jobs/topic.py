@@ -1,4 +1,6 @@
-"""Topic of a job, and its DataFrame. The options are those of `format("ponor")` (docs/operations/spark.md)."""
+"""Topic of a job, and its DataFrame. The options are those of `format("ponor")`
+(docs/operations/spark.md).
+"""
 
 from __future__ import annotations
 

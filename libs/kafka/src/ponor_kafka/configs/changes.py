@@ -118,7 +118,8 @@ def _check_topic(configs: Mapping[str, str]) -> None:
         )
     if configs.get("remote.storage.enable") == "true":
         raise ConfigError(
-            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote"
+            " log storage."
         )
 
 
@@ -130,7 +131,8 @@ def _check_dynamic(name: str, *, of_all_brokers: bool) -> None:
         raise ConfigError(f"Cannot update these configs dynamically: [{name}]")
     if name.startswith(_SECURITY_PREFIXES) and name not in _LISTENER_ONLY_EXCEPT:
         raise ConfigError(
-            f"These security configs can be dynamically updated only per-listener using the listener prefix: [{name}]"
+            "These security configs can be dynamically updated only per-listener using the listener prefix:"
+            f" [{name}]"
         )
     if of_all_brokers and definition.scope is Scope.PER_BROKER:
         raise ConfigError(

@@ -102,7 +102,10 @@ class ThrottledReplicas:
         assert isinstance(value, list), "throttled replicas are a list"
         if value == ["*"] or all(_REPLICA.fullmatch(item) for item in value):
             return None
-        return "must be the literal '*' or a list of replicas: [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        return (
+            "must be the literal '*' or a list of replicas:"
+            " [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        )
 
     def __str__(self) -> str:
         return "* or partition:broker, …"

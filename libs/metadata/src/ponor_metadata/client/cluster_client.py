@@ -1,7 +1,8 @@
-"""Calls about the whole cluster: announce a stop, pause and describe the balancer, describe nodes, lease snapshots.
+"""Calls about the whole cluster: announce a stop, pause and describe the balancer, describe nodes, lease
+snapshots.
 
-Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may create a second lease, and the
-first one then expires.
+Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may create a second lease,
+and the first one then expires.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ ANSWER_S_MAX: Final = 2.0
 class ClusterClient:
     """Calls to the leader; `addresses` as in `LeaderCalls`.
 
-    Every method raises `OperationError` if the controller refuses, and `NoControllerError` if none answers in time.
+    Every method raises `OperationError` if the controller refuses, and `NoControllerError` if none answers in
+    time.
     """
 
     def __init__(self, network: Network, clock: Clock, addresses: Sequence[str] | KnownControllers) -> None:
@@ -58,8 +60,8 @@ class ClusterClient:
         """Unregister a node that will not return. Returns as `announce_stop`.
 
         Raises:
-            OperationError: it is alive, still holds streams, logs or partitions, or is unknown; the message has the
-                remedy.
+            OperationError: it is alive, still holds streams, logs or partitions, or is unknown; the message
+                has the remedy.
         """
         request = wire.ClusterRequest(unregister_node=wire.UnregisterNode(node_id=node_id))
         return (await self._ask(request, timeout_s)).done.index
@@ -84,7 +86,8 @@ class ClusterClient:
         return (await self._ask(request, timeout_s)).snapshot
 
     async def renew_snapshot(self, lease_id: int, ttl_ms: int, *, timeout_s: float) -> wire.SnapshotOpened:
-        """Extend a lease by `ttl_ms` from now, at most to the maximum age of a lease; the answer has its new end.
+        """Extend a lease by `ttl_ms` from now, at most to the maximum age of a lease; the answer has its new
+        end.
 
         Raises:
             OperationError: SNAPSHOT_EXPIRED: the lease has ended; its objects may be deleted.

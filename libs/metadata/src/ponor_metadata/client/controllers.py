@@ -10,14 +10,17 @@ from ponor_runtime.randomness import Randomness
 LEARNED_MAX: Final = 32
 """Limit of addresses taken from the quorum's record. A quorum has a few members."""
 HINTS_IN_A_ROW_MAX: Final = 2
-"""Leader hints followed without a delay. Two controllers that name each other must not keep a node reconnecting."""
+"""Leader hints followed without a delay. Two controllers that name each other must not keep a node
+reconnecting.
+"""
 
 
 class KnownControllers:
     """The addresses of one cluster's controllers, HOST:PORT each, shared by the clients of a process.
 
-    Configured addresses are always tried, because their names may not be in the quorum's record. Learned addresses
-    follow the quorum, so that a process keeps its connection after all configured controllers were replaced.
+    Configured addresses are always tried, because their names may not be in the quorum's record. Learned
+    addresses follow the quorum, so that a process keeps its connection after all configured controllers were
+    replaced.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:

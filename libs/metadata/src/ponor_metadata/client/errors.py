@@ -4,12 +4,14 @@ from __future__ import annotations
 
 
 class NodeFencedError(Exception):
-    """This process lost its node id: a newer process registered, or the controller fenced it. It must stop at once."""
+    """This process lost its node id: a newer process registered, or the controller fenced it. It must stop at
+    once.
+    """
 
 
 class WrongClusterError(Exception):
-    """The controllers, the object store and this node do not belong to one cluster; the message names both clusters
-    and the remedy.
+    """The controllers, the object store and this node do not belong to one cluster; the message names both
+    clusters and the remedy.
     """
 
 
@@ -61,4 +63,6 @@ class ImageDivergedError(ProtocolError):
 
 
 class HistoryReplacedError(Exception):
-    """A forced recovery began a history without some batches that this process has acted upon. It must restart."""
+    """A forced recovery began a history without some batches that this process has acted upon. It must
+    restart.
+    """

@@ -42,9 +42,9 @@ class _SnapshotInTransit:
 
 
 class FollowedImage:
-    """Attributes:
-    listeners: called with each batch right after it was applied to `image`, in order.
-    image_listeners: called with the new image after a snapshot replaced `image`; `listeners` do not get its batches.
+    """Attributes: listeners: called with each batch right after it was applied to `image`, in order.
+    image_listeners: called with the new image after a snapshot replaced `image`; `listeners` do not get its
+    batches.
     """
 
     def __init__(self, snapshot_bytes_max: int, give_way: Callable[[], Awaitable[None]]) -> None:
@@ -87,12 +87,15 @@ class FollowedImage:
             raise ProtocolError(f"a snapshot of {begin.size_bytes} bytes: raise snapshot_bytes_max")
         if seen.index and begin.incarnation > self.incarnation:
             raise HistoryReplacedError(
-                f"the cluster was recovered by force into incarnation {begin.incarnation}; batches of incarnation "
-                f"{self.incarnation} that this process applied (up to index {seen.index}) may be undone: restart it"
+                f"the cluster was recovered by force into incarnation {begin.incarnation}; batches of"
+                " incarnation "
+                f"{self.incarnation} that this process applied (up to index {seen.index}) may be undone:"
+                " restart it"
             )
         if begin.incarnation < self.incarnation or begin.index < seen.index:
             raise ProtocolError(
-                f"a snapshot at index {begin.index} of incarnation {begin.incarnation} is older than the present image, which is at index "
+                f"a snapshot at index {begin.index} of incarnation {begin.incarnation} is older than the"
+                " present image, which is at index "
                 f"{seen.index} of incarnation {self.incarnation}"
             )
         self._snapshot = _SnapshotInTransit(begin)

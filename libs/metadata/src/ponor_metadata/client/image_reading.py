@@ -1,7 +1,7 @@
 """Short-lived subscriptions to the metadata, for commands and for the garbage collector.
 
-They read the metadata rarely. They subscribe for one read or one round and then drop the image, because the image of
-a cluster with a million objects is large.
+They read the metadata rarely. They subscribe for one read or one round and then drop the image, because the
+image of a cluster with a million objects is large.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from ponor_metadata.image.image import MetadataImage
 CURRENT_MS_MAX: Final = 60_000
 
 ReadImage = Callable[[], Awaitable[MetadataImage]]
-"""Linearizable read of the metadata image; the returned image continues to be updated. Raises `MetadataLagError` on a timeout."""
+"""Linearizable read of the metadata image; the returned image continues to be updated. Raises
+`MetadataLagError` on a timeout.
+"""
 FollowImage = Callable[[], AbstractAsyncContextManager[ReadImage]]
 """Opens a subscription to the metadata for the duration of the context."""
 

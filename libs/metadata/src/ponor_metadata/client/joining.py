@@ -1,7 +1,7 @@
 """Checks before a node registers: the controllers, this node and its object store must belong to one cluster.
 
-A node in the wrong cluster would write data that its own cluster does not find. And if all controllers lost their
-directories, they would form a new, empty cluster, and all nodes would join it.
+A node in the wrong cluster would write data that its own cluster does not find. And if all controllers lost
+their directories, they would form a new, empty cluster, and all nodes would join it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ LOG: Final = logging.getLogger("ponor.joining")
 ASK_SECONDS_MAX: Final = 10.0
 """Time without an answer of the controllers until a warning is logged; the node retries."""
 STORE_SECONDS_MAX: Final = 5.0
-"""Time without an answer of the store until a warning is logged, or until a node that may begins without it."""
+"""Time without an answer of the store until a warning is logged, or until a node that may begins without
+it.
+"""
 RETRY_SECONDS: Final = 0.5
 WAITS: Final = (
     "waiting for the object store: the marker of %s must be checked in it before this node begins (%s)"
@@ -53,8 +55,8 @@ class Membership:
     Attributes:
         cluster_id: the expected cluster; empty: the one of the controllers, unless the store has another one.
         share_store: whether the store may contain other clusters too.
-        has_marked: whether the cluster has put its marker, according to the controllers. Then a store without it is
-            the wrong store.
+        has_marked: whether the cluster has put its marker, according to the controllers. Then a store without
+            it is the wrong store.
     """
 
     cluster_id: str = ""
@@ -87,8 +89,8 @@ async def join(
     *,
     copy: PurePath | None = None,
 ) -> Joined | None:
-    """Find the cluster and check that node, controllers and store belong together. Waits until they answer; None if
-    `stop` is set before.
+    """Find the cluster and check that node, controllers and store belong together. Waits until they answer;
+    None if `stop` is set before.
 
     Args:
         runtime: network and clock.
@@ -97,8 +99,8 @@ async def join(
         membership: the expected cluster.
         store: the object store; it gets the cluster's marker if it has none.
         stop: ends the wait.
-        copy: path of the marker's copy, for a node that can work without the store. If the file exists, the node
-            does not wait for a store that does not answer.
+        copy: path of the marker's copy, for a node that can work without the store. If the file exists, the
+            node does not wait for a store that does not answer.
 
     Raises:
         WrongClusterError: they do not belong together.
@@ -127,8 +129,10 @@ async def _join(
     identity = await _answer(lambda: client.describe_identity(timeout_s=ASK_SECONDS_MAX))
     if membership.cluster_id not in ("", identity.cluster_id):
         raise WrongClusterError(
-            f"this node belongs to cluster {membership.cluster_id}, the controllers serve cluster {identity.cluster_id}. If the controllers lost their directories, "
-            "stop them and mount the directories again; if this node is to join the new cluster, remove its data and correct cluster_id"
+            f"this node belongs to cluster {membership.cluster_id}, the controllers serve cluster"
+            f" {identity.cluster_id}. If the controllers lost their directories, "
+            "stop them and mount the directories again; if this node is to join the new cluster, remove its"
+            " data and correct cluster_id"
         )
     ordinal = ClusterOrdinal(identity.cluster_ordinal)
     own = ClusterMarker(identity.cluster_id, ordinal, identity.namespace)
@@ -165,10 +169,12 @@ async def verify_store(
 
 
 async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) -> tuple[SeenHistory, ...]:
-    """Check the store of a node that began without it, as soon as it answers; return the records of nodes in it.
+    """Check the store of a node that began without it, as soon as it answers; return the records of nodes in
+    it.
 
     Raises:
-        WrongClusterError: the store is of another cluster, or not the one in which an earlier start found the marker.
+        WrongClusterError: the store is of another cluster, or not the one in which an earlier start found the
+            marker.
     """
     return await _until_checked(runtime, store, own, Membership(share_store=True, has_marked=True))
 
@@ -184,19 +190,24 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
     others = ", ".join(await other_clusters(store, own))
     if present is None and others and not membership.share_store:
         raise WrongClusterError(
-            f"the object store holds {others}; the controllers serve {own}, which has no marker in it. If the controllers lost their directories, this is a new and empty cluster: "
-            "stop it and mount the directories again. If two clusters are to share this store, set share_store (`ponor up --share-store`, `objectStore.shareStore` of the chart); otherwise give this cluster another prefix"
+            f"the object store holds {others}; the controllers serve {own}, which has no marker in it. If"
+            " the controllers lost their directories, this is a new and empty cluster: "
+            "stop it and mount the directories again. If two clusters are to share this store, set"
+            " share_store (`ponor up --share-store`, `objectStore.shareStore` of the chart); otherwise give"
+            " this cluster another prefix"
         )
     if present is None and membership.has_marked and not await read_seen(store, own.namespace):
         raise WrongClusterError(
-            f"the object store has no marker {own.key}, which {own} put into its store: this is another store, or another prefix. Correct object_store. "
+            f"the object store has no marker {own.key}, which {own} put into its store: this is another"
+            " store, or another prefix. Correct object_store. "
             f"If the objects were copied here, copy everything below {PREFIX} too"
         )
     if present is None:
         present = await put_marker(store, own)
     if present != own:
         raise WrongClusterError(
-            f"the object store says that namespace {own.namespace} belongs to {present}, the controllers serve {own}; "
+            f"the object store says that namespace {own.namespace} belongs to {present}, the controllers"
+            f" serve {own}; "
             "give one of the two clusters another store"
         )
     if others:
@@ -220,7 +231,8 @@ async def _is_proven(disk: Disk, copy: PurePath, own: ClusterMarker) -> bool:
         return False
     if found not in (None, own):
         raise WrongClusterError(
-            f"{copy}: this directory belongs to {found}, the controllers serve {own}. If the controllers lost their directories, stop them and mount the directories again; "
+            f"{copy}: this directory belongs to {found}, the controllers serve {own}. If the controllers"
+            " lost their directories, stop them and mount the directories again; "
             "if this node is to join the other cluster, give it an empty directory"
         )
     return found is not None
@@ -234,7 +246,8 @@ async def _checked_soon(
             return await _checked(store, own, membership)
     except (ObjectStoreError, TimeoutError) as error:
         LOG.warning(
-            "the marker of %s could not be checked (%s); this node begins without it, because an earlier start found it",
+            "the marker of %s could not be checked (%s); this node begins without it, because an earlier"
+            " start found it",
             own,
             str(error) or "no answer",
         )

@@ -36,9 +36,11 @@ class NoControllerError(Exception):
 
 
 class LeaderCalls(Generic[R]):
-    """Sends requests to `addresses` (HOST:PORT of controllers' services) and to the leaders that their answers name.
+    """Sends requests to `addresses` (HOST:PORT of controllers' services) and to the leaders that their
+    answers name.
 
-    With the `KnownControllers` of a subscription, calls also work after all configured controllers were replaced.
+    With the `KnownControllers` of a subscription, calls also work after all configured controllers were
+    replaced.
     """
 
     def __init__(
@@ -60,8 +62,8 @@ class LeaderCalls(Generic[R]):
 
         Args:
             frame: the request.
-            answer_s_max: how long one controller may take: one that is cut off does not refuse, it is silent, and
-                others know the answer too.
+            answer_s_max: how long one controller may take: one that is cut off does not refuse, it is silent,
+                and others know the answer too.
             timeout_s: how long to go on.
 
         Raises:

@@ -2,10 +2,12 @@
 
 Its configuration file is a JSON object that `ponor up` writes:
 
-    {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "cluster_id": ID, "share_store": true | false,
+    {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "cluster_id": ID, "share_store": true |
+    false,
      "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE}}
 
-`node_id`, `controllers` and `object_store` are required. `data` is accepted and ignored: the process stores nothing.
+`node_id`, `controllers` and `object_store` are required. `data` is accepted and ignored: the process stores
+nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ SettingsT = TypeVar("SettingsT")
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Options that differ between processes. A `node_id` below 2^16 is completed with the cluster's ordinal."""
+    """Options that differ between processes. A `node_id` below 2^16 is completed with the cluster's
+    ordinal.
+    """
 
     node_id: NodeId
     controllers: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""The unanswered operations of a session, in the order of their ids: admission, ids, and the content of the next frame.
+"""The unanswered operations of a session, in the order of their ids: admission, ids, and the content of the
+next frame.
 
 It does no I/O and reads no clock; `session` drives it.
 """
@@ -14,7 +15,9 @@ from ponor.controller.v1.session_service_pb2 import Operation, OperationBatch, O
 from ponor_rpc.joined_messages import joined_messages, message_head, number_field
 
 ENVELOPE_BYTES: Final = 32
-"""Upper bound of the bytes that a frame adds to its operations, and that an operation needs for id and length."""
+"""Upper bound of the bytes that a frame adds to its operations, and that an operation needs for id and
+length.
+"""
 OPERATIONS: Final = SessionRequest.OPERATIONS_FIELD_NUMBER
 FIRST_INCOMPLETE_ID: Final = OperationBatch.FIRST_INCOMPLETE_ID_FIELD_NUMBER
 OPERATION: Final = OperationBatch.OPERATIONS_FIELD_NUMBER
@@ -87,8 +90,8 @@ class OperationWindow:
         return next(iter(self._pending), self._next_id)
 
     async def admit(self, encoded: bytes) -> PendingOperation:
-        """Wait for room, then assign an id to an operation (from `encoded_operation`) and queue it for the next
-        frame.
+        """Wait for room, then assign an id to an operation (from `encoded_operation`) and queue it for the
+        next frame.
         """
         size_bytes = len(encoded) + ENVELOPE_BYTES
         assert size_bytes <= self.bytes_max, "an operation larger than the window"
@@ -134,7 +137,8 @@ class OperationWindow:
         self._unsent = deque(self._pending.values())
 
     def next_frame(self) -> bytes | None:
-        """Return an encoded `SessionRequest` with as many operations as fit; None if there is nothing to send.
+        """Return an encoded `SessionRequest` with as many operations as fit; None if there is nothing to
+        send.
 
         Operations are not encoded again.
         """
@@ -176,7 +180,9 @@ class OperationWindow:
         return pending
 
     def _call_next(self) -> None:
-        """Admit waiting operations in order while there is room, so that small ones do not overtake a large one."""
+        """Admit waiting operations in order while there is room, so that small ones do not overtake a large
+        one.
+        """
         while self._line and self._has_room(len(self._line[0].encoded) + ENVELOPE_BYTES):
             place = self._line.popleft()
             if not place.admitted.done():

@@ -62,8 +62,8 @@ def operation_attributes(operation: Operation) -> Attributes:
 
 @contextmanager
 def traced_operation(telemetry: Telemetry, operation: Operation) -> Iterator[Operation]:
-    """Yield the operation to send: a copy with the id of a new span if the current task is part of a sampled trace,
-    else itself.
+    """Yield the operation to send: a copy with the id of a new span if the current task is part of a sampled
+    trace, else itself.
     """
     tracing = telemetry.tracing
     if tracing is None or (parent := tracing.current()) is None:

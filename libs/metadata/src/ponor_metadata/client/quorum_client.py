@@ -1,4 +1,6 @@
-"""Calls that describe or change the quorum. A repeated change succeeds: adding a present learner, for example."""
+"""Calls that describe or change the quorum. A repeated change succeeds: adding a present learner, for
+example.
+"""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def require_session(health: Health, session: SessionClient) -> None:
             return "this node is not registered with a controller yet"
         if session.fenced.is_set():
             return "the controllers fenced this process"
-        # The leader sends something at least every third of the timeout, and suspects this node after the whole
-        # timeout.
+        # The leader sends something at least every third of the timeout, and suspects this node after the
+        # whole timeout.
         if silence_ms > session.session_timeout_ms // 2:
             return f"the leading controller has not been heard for {silence_ms} ms"
         return ""

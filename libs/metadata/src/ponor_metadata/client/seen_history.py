@@ -1,9 +1,9 @@
 """How far a node saw the controllers' log, and its record of this in the object store.
 
-A controller's directory that is restored from a copy lacks the batches committed after the copy, and nothing in the
-directory shows this. Nodes can detect it: before an action in the store that cannot be undone (put an object, trim
-a log, delete), a node records the index up to which it saw the log. A leader compares these records with its own
-log when a node registers (docs/formats/cluster-marker.md).
+A controller's directory that is restored from a copy lacks the batches committed after the copy, and nothing
+in the directory shows this. Nodes can detect it: before an action in the store that cannot be undone (put an
+object, trim a log, delete), a node records the index up to which it saw the log. A leader compares these
+records with its own log when a node registers (docs/formats/cluster-marker.md).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class SeenHistory:
         )
 
     def key(self, namespace: str, node_id: NodeId) -> str:
-        """Return the key of a node's record. The key contains all fields, so one listing reads all records."""
+        """Return the key of a node's record. The key contains all fields, so one listing reads all
+        records.
+        """
         numbers = f"{self.incarnation:010d}-{self.term:020d}-{self.index:020d}"
         return f"{_prefix(namespace, node_id)}{numbers}-{self.nonce.hex()}"
 

@@ -1,7 +1,7 @@
 """The session of a node: it sends operations that change metadata to the leading controller.
 
-The client reconnects whenever the connection ends. It sends operations in batches, and again under the same ids and
-in the same order until their outcome is known, also after a change of leader.
+The client reconnects whenever the connection ends. It sends operations in batches, and again under the same
+ids and in the same order until their outcome is known, also after a change of leader.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ NO_DEADLINE: Final = nullcontext()
 class SessionSettings:
     """Bounds of a session. The first three are the protocol's own.
 
-    `welcome_timeout_ms`: a controller without a leader answers after at most 1 s; one that takes longer than this
-    is dead or disconnected.
+    `welcome_timeout_ms`: a controller without a leader answers after at most 1 s; one that takes longer than
+    this is dead or disconnected.
     """
 
     frame_bytes_max: int = 256 * 1024
@@ -73,7 +73,7 @@ class SessionClient:
 
     Attributes:
         fenced: set when this process lost its node id; the service must stop.
-        fenced_listeners: called with the reason when this happens, before callers that wait for answers continue.
+        fenced_listeners: called with the reason, before callers that wait for answers continue.
         cluster_time_ms: the last received cluster clock; 0 before.
     """
 
@@ -91,8 +91,8 @@ class SessionClient:
     ) -> None:
         """Create a session; it sends nothing before `run`.
 
-        `addresses` are the controllers, HOST:PORT each; `applied_index` returns the newest index of the node's
-        image, for heartbeats.
+        `addresses` are the controllers, HOST:PORT each; `applied_index` returns the newest index of the
+        node's image, for heartbeats.
         """
         self._network = network
         self._clock = clock
@@ -155,7 +155,7 @@ class SessionClient:
 
     @property
     def registered_index(self) -> int:
-        """The image must reach this index before the node uses its streams; available after `ready` returned."""
+        """The image must reach this index before the node uses its streams; valid after `ready`."""
         assert self._welcome is not None, "the session was not welcomed yet"
         return self._welcome.registered_index
 
@@ -167,7 +167,7 @@ class SessionClient:
 
     @property
     def silence_ms(self) -> int | None:
-        """Time since the leader's last frame, pauses of this process included; None before the first Welcome."""
+        """Time since the leader's last frame, own pauses included; None before the first Welcome."""
         if self._heard_ns is None:
             return None
         return (self._clock.monotonic_ns() - self._heard_ns) // 1_000_000
@@ -185,7 +185,7 @@ class SessionClient:
         return self._welcome
 
     async def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> OperationResult:
-        """Execute an operation exactly once; return when the outcome is known, also after failures of the connection.
+        """Execute an operation exactly once, across reconnects; return when the outcome is known.
 
         The session assigns `operation.request_id`. Waits for room first (backpressure).
 
@@ -209,7 +209,7 @@ class SessionClient:
         encoded = self._encoded(operation)
         pending = None
         try:
-            # Most callers have no deadline, and an unlimited timeout would cost as much as the rest of this method.
+            # Most callers have no deadline, and an unlimited timeout would double the cost of this method.
             async with NO_DEADLINE if deadline_ms is None else asyncio.timeout(deadline_ms / 1000):
                 if self._end is not None:
                     raise self._end
@@ -228,11 +228,12 @@ class SessionClient:
         return result
 
     async def register_again(self, seen: tuple[SeenHistory, ...]) -> None:
-        """Send a new Hello with what nodes recorded in the store; return when a leader accepted it. Operations
-        continue under the same ids.
+        """Send a new Hello with what nodes recorded in the store; return when a leader accepted it.
+        Operations continue under the same ids.
 
         Raises:
-            NodeFencedError, SessionClosedError: no leader accepts it; where a leader refused, `run` raises the reason.
+            NodeFencedError, SessionClosedError: no leader accepts it; where a leader refused, `run` raises
+                the reason.
         """
         self._identity = replace(self._identity, seen=seen)
         told = self._told = asyncio.Event()
@@ -253,8 +254,8 @@ class SessionClient:
     ) -> list[OperationResult | OperationError]:
         """Execute operations in order without waiting between them, in one frame if they fit.
 
-        A refused operation does not stop the next ones; one that is refused for overload is retried and may be
-        executed last.
+        A refused operation does not stop the next ones; one that is refused for overload is retried and may
+        be executed last.
 
         Returns:
             For each operation its result or its refusal.
@@ -283,8 +284,8 @@ class SessionClient:
         """Keep the session up until `close` or until the node is fenced.
 
         Raises:
-            OperationError: the controllers refuse this node, for example because of another cluster; the message
-                has the remedy.
+            OperationError: the controllers refuse this node, for example because of another cluster; the
+                message has the remedy.
         """
         assert self._running is None, "the session runs already"
         self._running = asyncio.current_task()
@@ -323,7 +324,7 @@ class SessionClient:
                 await self._closing.wait()
 
     async def _converse(self, address: str) -> None:
-        """Run one connection from Hello to its end, which is an exception. Returns only if the node is fenced."""
+        """Run one connection; it ends with an exception. Return only if the node is fenced."""
         connection = self._connection = await self._network.connect(address, SESSION)
         told = self._told
         try:
@@ -486,7 +487,7 @@ class SessionClient:
 
 
 async def _until_one_ends(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run all until the first ends, cancel the others, and raise the first exception in the order of the arguments."""
+    """Run all until the first ends, cancel the others, and raise the first exception by argument order."""
     tasks = [asyncio.get_running_loop().create_task(each, name="session-half") for each in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

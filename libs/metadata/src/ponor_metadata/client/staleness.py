@@ -1,8 +1,8 @@
 """Staleness of a followed image: how long ago it is known to have contained all committed batches.
 
-The client sends numbered probes, and the controller answers with its commit index. The arrival of a frame proves
-nothing, because after a pause of the process or the network old frames arrive too. The answer to a probe was
-written after the probe was sent.
+The client sends numbered probes, and the controller answers with its commit index. The arrival of a frame
+proves nothing, because after a pause of the process or the network old frames arrive too. The answer to a
+probe was written after the probe was sent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Staleness:
         self._probe_sent_ns = self._clock.monotonic_ns() - self._interval_ns
 
     def next_probe(self) -> int:
-        """Return the number of a probe to send now; 0 while one is unanswered or the interval has not passed."""
+        """Return the number of a probe to send now; 0 while one is unanswered or the interval has not
+        passed.
+        """
         now_ns = self._clock.monotonic_ns()
         if not self._answered or now_ns - self._probe_sent_ns < self._interval_ns:
             return 0

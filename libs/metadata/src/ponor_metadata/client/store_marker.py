@@ -1,8 +1,9 @@
 """The marker of a cluster in its object store: `clusters/NAMESPACE/marker` (docs/formats/cluster-marker.md).
 
-The marker names the cluster that writes under a namespace. The first node of the cluster that reaches the store
-puts it, only if it is absent. Every node checks it at its start, and collectors check it before they delete. A
-broker with a file write-ahead log keeps a copy in its directory, as a proof that it checked the store.
+The marker names the cluster that writes under a namespace. The first node of the cluster that reaches the
+store puts it, only if it is absent. Every node checks it at its start, and collectors check it before they
+delete. A broker with a file write-ahead log keeps a copy in its directory, as a proof that it checked the
+store.
 """
 
 from __future__ import annotations

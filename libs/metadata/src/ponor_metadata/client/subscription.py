@@ -1,7 +1,8 @@
-"""The subscription of a process: it follows the committed batches of any controller and keeps an image current.
+"""The subscription of a process: it follows the committed batches of any controller and keeps an image
+current.
 
-The client reconnects whenever the connection ends. It resumes by incarnation, index and digest, or starts over from a
-snapshot.
+The client reconnects whenever the connection ends. It resumes by incarnation, index and digest, or starts
+over from a snapshot.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class SubscriptionSettings:
     """Bounds of a subscription.
 
     `slice_ms_max`: longest event-loop turn while batches are applied. `silence_ms_max`: longest silence of a
-    controller, which sends something every 500 ms. `stale_ms_max`: the client leaves a controller that has received
-    nothing from a leader for this long, if there is another one.
+    controller, which sends something every 500 ms. `stale_ms_max`: the client leaves a controller that has
+    received nothing from a leader for this long, if there is another one.
     """
 
     slice_ms_max: int = 10
@@ -71,8 +72,8 @@ class SubscriptionClient:
 
     Attributes:
         listeners: called with each batch right after it was applied to `image`, in order.
-        image_listeners: called with the new image after a snapshot replaced `image` (its batches were not announced
-            one by one).
+        image_listeners: called with the new image after a snapshot replaced `image` (its batches were not
+            announced one by one).
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class SubscriptionClient:
     ) -> None:
         """Create a subscription; it sends nothing before `run`.
 
-        `addresses` are the controllers, HOST:PORT each. Addresses of the quorum in the image are added to them.
+        `addresses` are the controllers, HOST:PORT each. Addresses of the quorum in the image are added to
+        them.
         """
         self._network = network
         self._clock = clock
@@ -151,10 +153,12 @@ class SubscriptionClient:
         await self._followed.wait_for(index, deadline_ms)
 
     async def wait_current(self, deadline_ms: int | None = None) -> None:
-        """Wait until the image contains all batches committed before this call, so that a later read is linearizable.
+        """Wait until the image contains all batches committed before this call, so that a later read is
+        linearizable.
 
         Raises:
-            MetadataLagError: within `deadline_ms` no majority confirmed a leader, or the image did not reach its index.
+            MetadataLagError: within `deadline_ms` no majority confirmed a leader, or the image did not reach
+                its index.
         """
         try:
             async with asyncio.timeout(None if deadline_ms is None else deadline_ms / 1000):
@@ -164,7 +168,8 @@ class SubscriptionClient:
                 await self.wait_for(index)
         except TimeoutError:
             raise MetadataLagError(
-                f"the controllers did not report their commit index within {deadline_ms} ms; is a majority of them running?"
+                f"the controllers did not report their commit index within {deadline_ms} ms; is a majority"
+                " of them running?"
             ) from None
 
     async def run(self) -> None:
@@ -297,7 +302,8 @@ class SubscriptionClient:
     def _note_divergence(self, what: str) -> None:
         self._mismatches.add()
         LOG.error(
-            "%s: replacing this image by a snapshot; two replicas of the metadata differ, which is a bug or corruption",
+            "%s: replacing this image by a snapshot; two replicas of the metadata differ, which is a bug or"
+            " corruption",
             what,
         )
 
@@ -306,7 +312,9 @@ class SubscriptionClient:
             self._known.learn(row.service_address for row in self.image[QUORUM])
 
     async def _give_way(self) -> None:
-        """End this event-loop turn if it took `slice_ms_max`, and send an acknowledgement as a sign of life."""
+        """End this event-loop turn if it took `slice_ms_max`, and send an acknowledgement as a sign of
+        life.
+        """
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._slice_began_ns >= self._settings.slice_ms_max * 1_000_000:
             self._staleness.reached(self.image.index)
@@ -315,8 +323,8 @@ class SubscriptionClient:
             self._slice_began_ns = self._clock.monotonic_ns()
 
     async def _acknowledge(self) -> None:
-        """Acknowledge received bytes if there are enough or the interval has passed, with a probe of the commit
-        index.
+        """Acknowledge received bytes if there are enough or the interval has passed, with a probe of the
+        commit index.
         """
         connection = self._connection
         probe = self._staleness.next_probe()

@@ -1,8 +1,8 @@
 """Apply: deterministic changes of a view by records, with the same code in every process.
 
-A rule trusts the leader, which validated the request. Its asserts repeat what validation guarantees, so that a
-violation stops the process instead of spreading. Rules read nothing but the view and the record, in particular no
-clock.
+A rule trusts the leader, which validated the request. Its asserts repeat what validation guarantees, so that
+a violation stops the process instead of spreading. Rules read nothing but the view and the record, in
+particular no clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from ponor_metadata.tables.schema import Rule, View
 
 
 class UnknownRecordError(Exception):
-    """A record kind that this build does not support: the build is older than the log's feature level and must stop."""
+    """A record kind that this build does not support: the build is older than the log's feature level and
+    must stop.
+    """
 
 
 def apply_batch(view: View, batch: RecordBatch) -> None:
@@ -57,7 +59,8 @@ def require_next(view: View, batch: RecordBatch) -> None:
 
 
 def _rule_of(kind: str | None, index: int) -> tuple[str, Rule]:
-    # A record of a newer kind decodes as a record without a kind, because protobuf keeps its field as unknown.
+    # A record of a newer kind decodes as a record without a kind, because protobuf keeps its field as
+    # unknown.
     if kind is None or kind not in RULES:
         raise _unknown(kind, index)
     return kind, RULES[kind]
@@ -65,5 +68,6 @@ def _rule_of(kind: str | None, index: int) -> tuple[str, Rule]:
 
 def _unknown(kind: str | None, index: int) -> UnknownRecordError:
     return UnknownRecordError(
-        f"batch {index} holds a record of kind {kind or 'unknown'!r}; run a build that knows the log's feature level"
+        f"batch {index} holds a record of kind {kind or 'unknown'!r}; run a build that knows the log's"
+        " feature level"
     )

@@ -1,7 +1,8 @@
 """Blocks: a sorted map of packed rows with copy-on-write snapshots.
 
-A block has at most `BLOCK_ROWS_MAX` rows: their keys in a list or array, and the rows as exact tuples in another list
-(`TupleBlocks`; the garbage collector tracks neither tuples nor lists) or as bytes of fixed width (`StructBlocks`).
+A block has at most `BLOCK_ROWS_MAX` rows: their keys in a list or array, and the rows as exact tuples in
+another list (`TupleBlocks`; the garbage collector tracks neither tuples nor lists) or as bytes of fixed width
+(`StructBlocks`).
 
 `freeze` copies only the list of blocks. A block in a picture is copied before its first later change, so the
 picture does not change and no step takes longer than one block (docs/design/metadata-image.md#snapshots).
@@ -24,7 +25,9 @@ from ponor_metadata.tables.schema import Values
 K = TypeVar("K")
 
 BLOCK_ROWS_MAX: Final = 512
-"""Copying a block of 512 rows takes a few microseconds, and the list of blocks of a million rows has 2,000 entries."""
+"""Copying a block of 512 rows takes a few microseconds, and the list of blocks of a million rows has 2,000
+entries.
+"""
 FEW: Final = 4
 """Iteration over at most so many rows copies them instead of taking a picture."""
 BLOCK_ROWS_MIN: Final = 128
@@ -185,7 +188,8 @@ class Blocks(ABC, Generic[K]):
 
     def __init__(self) -> None:
         self._blocks: list[Block[K]] = []
-        # First key of every block. Keys of one map have one ordered type, which the type variable cannot express.
+        # First key of every block. Keys of one map have one ordered type, which the type variable cannot
+        # express.
         self._firsts: list[Any] = []
         self._count = 0
         self._generation = 0
@@ -284,8 +288,8 @@ class Blocks(ABC, Generic[K]):
     def items(self) -> Iterator[tuple[K, Values]]:
         """Iterate over keys and rows in key order, as of this call; the map may change meanwhile."""
         if self._count <= FEW:
-            # For example the cluster row, which every change of a partition reads. A picture would cost more than
-            # the copy.
+            # For example the cluster row, which every change of a partition reads. A picture would cost more
+            # than the copy.
             return iter(
                 [pair for block in self._blocks for pair in zip(block.keys, block.values(), strict=True)]
             )
@@ -301,7 +305,9 @@ class Blocks(ABC, Generic[K]):
             yield from block.values()
 
     def after(self, key: K | None, limit: int) -> list[tuple[K, Values]]:
-        """Return at most `limit` keys and rows above `key` (None: from the first) in key order. Takes O(limit)."""
+        """Return at most `limit` keys and rows above `key` (None: from the first) in key order. Takes
+        O(limit).
+        """
         found: list[tuple[K, Values]] = []
         b = 0 if key is None else max(bisect_right(self._firsts, key) - 1, 0)
         while b < len(self._blocks) and len(found) < limit:

@@ -34,8 +34,8 @@ class MetadataImage(Tables):
         index: index of the newest batch, 0 before the first.
         cluster_time_ms: cluster clock of that batch.
         digest: running digest after that batch (16 bytes).
-        packed_objects, packed_stream_objects, packed_stream_set_objects: the tables with packed rows, which have
-            additional methods.
+        packed_objects, packed_stream_objects, packed_stream_set_objects: the tables with packed rows, which
+            have additional methods.
     """
 
     __slots__ = (

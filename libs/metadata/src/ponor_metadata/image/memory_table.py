@@ -19,7 +19,9 @@ I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 @dataclass(frozen=True, slots=True)
 class FrozenRows:
-    """The rows of one section as of one moment: their number, and the values of their columns in key order."""
+    """The rows of one section as of one moment: their number, and the values of their columns in key
+    order.
+    """
 
     count: int
     values: Iterator[Values]
@@ -37,7 +39,8 @@ class ImageTable(Table[K, R], Protocol[K, R]):
         ...
 
     def load(self, section: Section, rows: Sequence[Values]) -> None:
-        """Append rows of a snapshot, as values of the section's columns, in key order and above all present rows.
+        """Append rows of a snapshot, as values of the section's columns, in key order and above all present
+        rows.
 
         Raises:
             ValueError: they are not in order, or do not belong into this section.

@@ -1,8 +1,8 @@
 """The image's table of objects: 28 bytes per PREPARED or COMMITTED row; DESTROYED rows are not packed.
 
-The fields that rows of one node's epoch have in common (state, namespace, bucket, owner) are stored once, as a
-numbered origin. Origin numbers are local to this process. A PREPARED row stores its expiry where a COMMITTED one
-stores the time of its commit; neither has the other.
+The fields that rows of one node's epoch have in common (state, namespace, bucket, owner) are stored once, as
+a numbered origin. Origin numbers are local to this process. A PREPARED row stores its expiry where a
+COMMITTED one stores the time of its commit; neither has the other.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class ObjectTable:
         return self._waiting.get(index_key, ())  # type: ignore[call-overload, no-any-return]
 
     def destroyed_after(self, due: tuple[int, ObjectId], limit: int) -> list[ObjectRow]:
-        """Return at most `limit` DESTROYED rows after `due` = (time of destruction, object id), in this order.
+        """Return at most `limit` DESTROYED rows after `due` = (time of destruction, object id), in this
+        order.
 
         Takes O(limit).
         """

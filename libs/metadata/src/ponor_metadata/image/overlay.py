@@ -1,8 +1,8 @@
-"""The overlay: the image as it will be after all proposed batches are committed. The leader validates requests
-against it.
+"""The overlay: the image as it will be after all proposed batches are committed. The leader validates
+requests against it.
 
-It stores the rows that uncommitted batches touched. A commit applies the batch to the image, with the same code as
-in every other process, and removes the rows that no later batch touched. `drop` removes all of them.
+It stores the rows that uncommitted batches touched. A commit applies the batch to the image, with the same
+code as in every other process, and removes the rows that no later batch touched. `drop` removes all of them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Overlay(Tables):
         self._proposed: deque[ProposedBatch] = deque()
         self._open: list[bytes] | None = None
         """Parts of the open batch's encoding; None: no batch is open."""
-        # (index, cluster clock) of the open batch, else of the newest proposed one; None: as in the image. A tuple,
-        # because every `put` reads it.
+        # (index, cluster clock) of the open batch, else of the newest proposed one; None: as in the image. A
+        # tuple, because every `put` reads it.
         self._newest: tuple[int, int] | None = None
         super().__init__({schema: OverlayTable(table, self) for schema, table in image.items()})
 
@@ -81,8 +81,8 @@ class Overlay(Tables):
         """Apply the next batch to this view only.
 
         Returns:
-            The batch's bytes for the log. The log must have exactly these bytes, because the running digest depends
-            on them.
+            The batch's bytes for the log. The log must have exactly these bytes, because the running digest
+            depends on them.
         """
         assert self._open is None, "a batch is open"
         apply_batch(self, batch)
@@ -111,7 +111,9 @@ class Overlay(Tables):
             parts += (message_head(RECORDS, len(each)), each)
 
     def close_batch(self) -> ProposedBatch:
-        """End the open batch and return it with its bytes, which have to be the bytes in the log as with `propose`."""
+        """End the open batch and return it with its bytes, which have to be the bytes in the log as with
+        `propose`.
+        """
         parts, self._open = self._open, None
         assert parts is not None, "no batch is open"
         assert len(parts) > 1, "a batch without records"

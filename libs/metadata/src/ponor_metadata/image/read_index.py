@@ -1,8 +1,8 @@
 """The read index: finds the objects that contain a range of a stream, from a view, without I/O.
 
-It follows the stream objects in order (docs/architecture.md). Where they end, the stream's ranges name the node
-that wrote the offset, and that node's stream set objects are searched; then it continues with the stream objects,
-until the request is covered or the metadata ends.
+It follows the stream objects in order (docs/architecture.md). Where they end, the stream's ranges name the
+node that wrote the offset, and that node's stream set objects are searched; then it continues with the stream
+objects, until the request is covered or the metadata ends.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class Piece:
 def find_pieces(
     view: View, stream_id: StreamId, start_offset: int, end_offset: int, *, limit: int = PIECES_MAX
 ) -> list[Piece]:
-    """Return contiguous pieces from `start_offset` on, clipped to the request, in offset order; at most `limit`.
+    """Return contiguous pieces from `start_offset` on, clipped to the request, in offset order; at most
+    `limit`.
 
-    The answer is short if the limit is reached or the metadata ends (it may lag: retry later). It is empty if the
-    stream is unknown, or the offset is below its start or not committed.
+    The answer is short if the limit is reached or the metadata ends (it may lag: retry later). It is empty if
+    the stream is unknown, or the offset is below its start or not committed.
     """
     stream = view[STREAMS].get(stream_id)
     if stream is None or start_offset < stream.start_offset:
@@ -100,9 +101,9 @@ class _Walk:
     def find_in_stream_set_objects(self, node_id: NodeId) -> bool:
         """Search the node's stream set objects with the stream for the offset; return whether it was found.
 
-        Offsets rise with the commit order, except after compactions. So the search begins with the last object that
-        starts at or below the offset if they rise, goes back from there and wraps around. The next search begins
-        behind the found object and usually reads one object.
+        Offsets rise with the commit order, except after compactions. So the search begins with the last
+        object that starts at or below the offset if they rise, goes back from there and wraps around. The
+        next search begins behind the found object and usually reads one object.
         """
         count = len(self._set_objects)
         if self._likely is None:

@@ -1,10 +1,10 @@
 """Snapshots: an image as bytes, as of one index. Equal images have equal bytes in all processes.
 
-Layout (docs/formats/image.md): 8 bytes of magic with the version, then sections. A section is its length (u32), the
-CRC32C of its payload (u32), both little endian, and the payload. The first section has index, clock, digest and the
-number of rows of each kind; each of the others has rows of one kind, in key order, as columns. Writer and reader
-handle one section per step, which takes about a millisecond, so a large image does not block the event loop. The
-image may change between two steps of the writer.
+Layout (docs/formats/image.md): 8 bytes of magic with the version, then sections. A section is its length
+(u32), the CRC32C of its payload (u32), both little endian, and the payload. The first section has index,
+clock, digest and the number of rows of each kind; each of the others has rows of one kind, in key order, as
+columns. Writer and reader handle one section per step, which takes about a millisecond, so a large image does
+not block the event loop. The image may change between two steps of the writer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ SECTION_HEADER: Final = Struct("<BH")
 """Number of the kind, and number of rows."""
 SECTION_ROWS_MAX: Final = 512
 SECTION_BYTES_MAX: Final = 16 * 1024
-"""Limit of the weighed columns. One step encodes or decodes a section, and 16 KiB of packed ranges are 3,000 pieces."""
+"""Limit of the weighed columns. One step encodes or decodes a section, and 16 KiB of packed ranges are 3,000
+pieces.
+"""
 
 
 class SnapshotCorruptError(Exception):
@@ -45,7 +47,8 @@ class SnapshotCorruptError(Exception):
 class SnapshotEncoding:
     """An encoding of the image as of now; the image may change meanwhile.
 
-    Until the encoding ends, the image copies each block before its first change, so do not keep an abandoned encoding.
+    Until the encoding ends, the image copies each block before its first change, so do not keep an abandoned
+    encoding.
 
     Attributes:
         index: index of the image's newest batch.
@@ -127,8 +130,8 @@ class SnapshotReader:
     """
 
     def __init__(self, data: bytes | bytearray) -> None:
-        """Read magic and header. The data must not change: it is not copied, because copying 80 MB would block for
-        55 ms.
+        """Read magic and header. The data must not change: it is not copied, because copying 80 MB would
+        block for 55 ms.
 
         Raises:
             SnapshotCorruptError: they break the layout.
@@ -136,7 +139,8 @@ class SnapshotReader:
         self._data = memoryview(data)
         if bytes(self._data[: len(MAGIC)]) != MAGIC:
             raise SnapshotCorruptError(
-                f"snapshot: it does not begin with the magic {MAGIC.decode()}; was it written by another version of Ponor?"
+                f"snapshot: it does not begin with the magic {MAGIC.decode()}; was it written by another"
+                " version of Ponor?"
             )
         self._position = len(MAGIC)
         payload = self._payload()
@@ -153,7 +157,8 @@ class SnapshotReader:
         self._left.reverse()
 
     def read_section(self) -> bool:
-        """Put the rows of the next section into the image; return False if there was none. Takes a few milliseconds.
+        """Put the rows of the next section into the image; return False if there was none. Takes a few
+        milliseconds.
 
         Raises:
             SnapshotCorruptError: the section breaks the layout.

@@ -1,6 +1,7 @@
 """The image's table of stream objects: 40 bytes per row.
 
-Rows are (stream, start, end) under their object ids; the index has the object ids of each stream by start offset.
+Rows are (stream, start, end) under their object ids; the index has the object ids of each stream by start
+offset.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ class StreamObjectTable:
     def __init__(self) -> None:
         self._rows = StructBlocks(HOLDING)
         self._of_stream: dict[int, array[int]] = {}
-        # Per stream: how many leading ids of its array belong to deleted rows. Retention takes objects from the
-        # front, and removing the first item of an array moves all others, so the ids are removed many at a time.
+        # Per stream: how many leading ids of its array belong to deleted rows. Retention takes objects from
+        # the front, and removing the first item of an array moves all others, so the ids are removed many at
+        # a time.
         self._gone: dict[int, int] = {}
 
     @property

@@ -1,7 +1,8 @@
 """The image's table of stream set objects: packed ranges, and four bytes per stream in them.
 
-The index from a stream to its objects refers to an object by a slot of 32 bits, which is reused after the object is
-deleted. Slot numbers are local to this process. Ranges are decoded on access; the newest `DECODED_MAX` stay decoded.
+The index from a stream to its objects refers to an object by a slot of 32 bits, which is reused after the
+object is deleted. Slot numbers are local to this process. Ranges are decoded on access; the newest
+`DECODED_MAX` stay decoded.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ from ponor_metadata.tables.columns import BOOLEANS, INTEGERS, NATURALS, TEXTS
 from ponor_metadata.tables.schema import FIRST_FIELD, Noun, Schema, Section, View
 
 METADATA_LEVEL: Final = "metadata.level"
-"""The feature whose level says which record kinds the log may contain (docs/design/consensus.md#quorum-operations)."""
+"""The feature whose level says which record kinds the log may contain
+(docs/design/consensus.md#quorum-operations).
+"""
 LATEST_LEVEL: Final = 1
 """The level of this build.
 
@@ -22,8 +24,8 @@ CONTROLLER_BITS: Final = 6
 EPOCH_BITS: Final = 18
 """Leader epochs are int32 in Kafka's protocol: 2^13 runs of 2^18 epochs fit.
 
-A run exceeds the registrations of one node, and the elections of one partition, that a lost part of the log can
-contain.
+A run exceeds the registrations of one node, and the elections of one partition, that a lost part of the log
+can contain.
 """
 INCARNATION_MAX: Final = (1 << 31) - 1
 
@@ -31,8 +33,9 @@ INCARNATION_MAX: Final = (1 << 31) - 1
 class ClusterRow(NamedTuple):
     """The identity of this cluster, and states that concern all of it. At most one row.
 
-    `incarnation` rises with each forced recovery (`next_incarnation`); nothing may be deleted from the store while the present one is unconfirmed.
-    Until `stop_until_ms` (cluster time) the whole cluster is being stopped, so there is no drain and no failover.
+    `incarnation` rises with each forced recovery (`next_incarnation`); nothing may be deleted from the store
+    while the present one is unconfirmed. Until `stop_until_ms` (cluster time) the whole cluster is being
+    stopped, so there is no drain and no failover.
     """
 
     cluster_id: str
@@ -97,8 +100,9 @@ def level_of(view: View, name: str = METADATA_LEVEL) -> int:
 def epoch_floor(view: View) -> int:
     """Return the first epoch of the present incarnation, for nodes and for partition leaders.
 
-    A forced recovery may lose the part of the log that handed out epochs. Each incarnation therefore has a run of
-    2^18 epochs, and the first epoch that a node or a partition gets in it is at least the first of the run.
+    A forced recovery may lose the part of the log that handed out epochs. Each incarnation therefore has a
+    run of 2^18 epochs, and the first epoch that a node or a partition gets in it is at least the first of the
+    run.
     """
     return run_of(require_cluster(view).incarnation) << EPOCH_BITS
 
@@ -106,9 +110,9 @@ def epoch_floor(view: View) -> int:
 def next_incarnation(present: int, controller: int, drawn: int) -> int:
     """Return the incarnation of a forced recovery, or a number above `INCARNATION_MAX` if none is left.
 
-    It contains the number of recoveries (7 bits), the controller's number (6 bits) and a random number (18 bits). Two
-    recoveries of one log on directories of different controllers get different ids and epochs (`run_of`). Two
-    recoveries on copies of one directory get different incarnations.
+    It contains the number of recoveries (7 bits), the controller's number (6 bits) and a random number (18
+    bits). Two recoveries of one log on directories of different controllers get different ids and epochs
+    (`run_of`). Two recoveries on copies of one directory get different incarnations.
 
     Args:
         present: the incarnation in the log of the controller.

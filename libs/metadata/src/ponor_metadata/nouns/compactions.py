@@ -1,7 +1,8 @@
 """Compaction tasks: leased to one worker after another, renewed, ended (docs/design/compaction.md#tasks).
 
-A task holds its sources, so no object is replaced twice. The leader checks that the outputs contain what the sources
-contained before it proposes the batch that destroys the sources, commits the outputs and ends the task.
+A task holds its sources, so no object is replaced twice. The leader checks that the outputs contain what the
+sources contained before it proposes the batch that destroys the sources, commits the outputs and ends the
+task.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class CompactionKind(IntEnum):
 class CompactionRow(NamedTuple):
     """Objects that a worker is replacing: set objects of `node_id`, or stream objects of `stream_id`.
 
-    The other one of the two fields is `NO_NODE` or `NO_STREAM`. `token` counts the workers that leased the task. An
-    expired lease stays with its worker until another worker leases the task. A source may be destroyed already if
-    all of it was trimmed or deleted meanwhile.
+    The other one of the two fields is `NO_NODE` or `NO_STREAM`. `token` counts the workers that leased the
+    task. An expired lease stays with its worker until another worker leases the task. A source may be
+    destroyed already if all of it was trimmed or deleted meanwhile.
     """
 
     task_id: int

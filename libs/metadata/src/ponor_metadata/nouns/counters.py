@@ -1,4 +1,6 @@
-"""Counters: numbers that are handed out once and never reused, even after the row that got one was deleted."""
+"""Counters: numbers that are handed out once and never reused, even after the row that got one was
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ COUNTERS: Final[Schema[str, CounterRow]] = Schema(
 
 
 def next_value(view: View, name: str) -> int:
-    """Return the next id of a kind, composed with the cluster's ordinal; or the next commit order, task or lease."""
+    """Return the next id of a kind, composed with the cluster's ordinal; or the next commit order, task or
+    lease.
+    """
     row = view[COUNTERS].get(name)
     if row is not None:
         return row.next_value
@@ -65,7 +69,8 @@ def take(view: View, name: str, first: int, count: int = 1) -> None:
 
 
 def jump(view: View, name: str, run: int) -> None:
-    """Move a counter past every value that a lost part of the log, or another recovery of it, may have handed out.
+    """Move a counter past every value that a lost part of the log, or another recovery of it, may have handed
+    out.
 
     `run`: of the incarnation (`cluster.run_of`).
     """

@@ -61,9 +61,11 @@ class WalKind(IntEnum):
 
 
 class NodeRow(NamedTuple):
-    """The newest process that registered under a node id. Operations below `first_incomplete_id` were answered.
+    """The newest process that registered under a node id. Operations below `first_incomplete_id` were
+    answered.
 
-    A `draining` broker moves its partitions to others and gets no new ones; its next registration or fence ends that.
+    A `draining` broker moves its partitions to others and gets no new ones; its next registration or fence
+    ends that.
     """
 
     node_id: NodeId
@@ -235,7 +237,9 @@ def operation_completed(view: View, record: records.OperationCompleted) -> None:
 
 
 def _forget_results(view: View, node_id: NodeId, known_floor: int, floor: int) -> None:
-    """Delete a node's results below `floor`. Those below `known_floor` were deleted when the floor rose to it."""
+    """Delete a node's results below `floor`. Those below `known_floor` were deleted when the floor rose to
+    it.
+    """
     operations = view[OPERATIONS]
     if floor - known_floor <= FLOOR_STEP_MAX:
         for below in range(known_floor, floor):

@@ -1,6 +1,7 @@
 """Objects in the store: their states, and stream set objects.
 
-An object goes from PREPARED to COMMITTED to DESTROYED, or from PREPARED to DESTROYED, and its row is then deleted.
+An object goes from PREPARED to COMMITTED to DESTROYED, or from PREPARED to DESTROYED, and its row is then
+deleted.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ STREAM_SET_OBJECTS_WITH: Final[Index[StreamId, StreamSetObjectRow]] = Index(
 
 _ORIGIN: Final = (Enums(ObjectState), TEXTS, INTEGERS, INTEGERS, INTEGERS)
 IN_USE_SECTION: Final = Section(7, (INTEGERS, *_ORIGIN, INTEGERS, INTEGERS), name="objects in use")
-"""Columns of PREPARED and COMMITTED objects: the first six fields, the size, and the expiry or the time of the
-commit.
+"""Columns of PREPARED and COMMITTED objects: the first six fields, the size, and the expiry or the time of
+the commit.
 """
 DESTROYED_SECTION: Final = Section(8, (INTEGERS, *_ORIGIN, *[INTEGERS] * 7), name="destroyed objects")
 OBJECTS: Final[Schema[ObjectId, ObjectRow]] = Schema(
@@ -191,7 +192,9 @@ def objects_claimed(view: View, record: records.ObjectsClaimed) -> None:
 
 
 def objects_removed(view: View, record: records.ObjectsRemoved) -> None:
-    """Delete the rows of objects that the store does not contain any more. They must be destroyed and claimed."""
+    """Delete the rows of objects that the store does not contain any more. They must be destroyed and
+    claimed.
+    """
     for object_id in map(ObjectId, record.object_ids):
         row = _object(view, object_id)
         assert row.state is ObjectState.DESTROYED, f"object {object_id} is {row.state.name}"
@@ -211,7 +214,8 @@ def _commit(view: View, object_id: int, size_bytes: int, committed_at_ms: int) -
     row = _object(view, ObjectId(object_id))
     assert row.state is ObjectState.PREPARED, f"object {object_id} is {row.state.name}, not PREPARED"
     assert size_bytes > 0, f"object {object_id} is empty"
-    # Not by `_replace`, because an upload commits hundreds of objects in one step. row[9:] is as in PREPARED rows.
+    # Not by `_replace`, because an upload commits hundreds of objects in one step. row[9:] is as in PREPARED
+    # rows.
     view[OBJECTS].put(
         ObjectRow(row.object_id, ObjectState.COMMITTED, *row[2:6], 0, size_bytes, committed_at_ms, *row[9:])
     )

@@ -17,7 +17,9 @@ DIRECTORY_ID_BYTES: Final = 16
 
 
 class QuorumMemberRow(NamedTuple):
-    """A controller of the quorum. One that lost its disk returns as another member: the same node, a new directory."""
+    """A controller of the quorum. One that lost its disk returns as another member: the same node, a new
+    directory.
+    """
 
     node_id: NodeId
     directory_id: bytes
@@ -32,7 +34,9 @@ QUORUM: Final[Schema[tuple[NodeId, bytes], QuorumMemberRow]] = Schema(
 
 
 def voters_set(view: View, record: records.VotersSet) -> None:
-    """Replace all members. The Raft log entry that carries this record changes the Raft membership in the same step."""
+    """Replace all members. The Raft log entry that carries this record changes the Raft membership in the
+    same step.
+    """
     members = [
         QuorumMemberRow(
             NodeId(member.node_id),

@@ -57,8 +57,9 @@ def snapshot_released(view: View, record: records.SnapshotReleased) -> None:
 def pinned_since_ms(view: View) -> int | None:
     """Return the time from which on destroyed objects are kept for readers; None if there is no lease.
 
-    Every batch after the one that begins a lease has the lease's time or a later one. So all objects of the lease's
-    image that are destroyed later are kept, and some that were destroyed earlier in the same millisecond.
+    Every batch after the one that begins a lease has the lease's time or a later one. So all objects of the
+    lease's image that are destroyed later are kept, and some that were destroyed earlier in the same
+    millisecond.
     """
     return min((row.begun_at_ms for row in view[SNAPSHOTS]), default=None)
 

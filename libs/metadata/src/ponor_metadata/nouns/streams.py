@@ -28,11 +28,15 @@ JOINED_FROM_RANGES: Final = 4
 Compiled code opens streams with fewer (`plain_records_native`).
 """
 LOOKUPS_MAX: Final = 32
-"""Stream objects that one call of `_join_covered` reads; further ranges keep their node until a later call."""
+"""Stream objects that one call of `_join_covered` reads; further ranges keep their node until a later
+call.
+"""
 
 
 class RangeRow(NamedTuple):
-    """[start_offset, end_offset) of a stream, written through the write-ahead log of `node_id` under `stream_epoch`."""
+    """[start_offset, end_offset) of a stream, written through the write-ahead log of `node_id` under
+    `stream_epoch`.
+    """
 
     stream_epoch: StreamEpoch
     node_id: NodeId
@@ -43,11 +47,11 @@ class RangeRow(NamedTuple):
 class StreamRow(NamedTuple):
     """A stream. Committed offsets are [start_offset, end_offset).
 
-    `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `writers` repeats
-    (stream epoch, node id, start offset) for each range: a range ends where the next one begins, the last one at
-    `end_offset`; the first may begin below `start_offset`. A range whose offsets are all in stream objects may have
-    `NO_NODE`, because only stream set objects are found by node; adjacent ranges of this kind are one range.
-    `tag_pairs` are names and values in turn, sorted by name.
+    `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `writers`
+    repeats (stream epoch, node id, start offset) for each range: a range ends where the next one begins, the
+    last one at `end_offset`; the first may begin below `start_offset`. A range whose offsets are all in
+    stream objects may have `NO_NODE`, because only stream set objects are found by node; adjacent ranges of
+    this kind are one range. `tag_pairs` are names and values in turn, sorted by name.
     """
 
     stream_id: StreamId
@@ -86,12 +90,16 @@ class StreamRow(NamedTuple):
         return RangeRow(StreamEpoch(writers[3 * i]), NodeId(writers[3 * i + 1]), writers[3 * i + 2], end)
 
     def writer_of(self, offset: int) -> NodeId | None:
-        """Return the node whose write-ahead log the offset went through; None if no range contains the offset."""
+        """Return the node whose write-ahead log the offset went through; None if no range contains the
+        offset.
+        """
         i = self._range_index(offset)
         return None if i < 0 else NodeId(self.writers[3 * i + 1])
 
     def _range_index(self, offset: int) -> int:
-        """Return the position of the range that contains the offset, by binary search; -1 if there is none."""
+        """Return the position of the range that contains the offset, by binary search; -1 if there is
+        none.
+        """
         writers = self.writers
         if not writers or offset >= self.end_offset:
             return -1
@@ -110,7 +118,9 @@ class StreamObjectRow(NamedTuple):
 
 
 class ReclaimRow(NamedTuple):
-    """A trimmed or deleted stream. Some objects with pieces of it and without live data may not be destroyed yet."""
+    """A trimmed or deleted stream. Some objects with pieces of it and without live data may not be destroyed
+    yet.
+    """
 
     stream_id: StreamId
 
@@ -197,7 +207,9 @@ def stream_created(view: View, record: records.StreamCreated) -> None:
 
 
 def stream_opened(view: View, record: records.StreamOpened) -> None:
-    """Open a stream at a new owner and append the range [end, end). A last range without live offsets is dropped."""
+    """Open a stream at a new owner and append the range [end, end). A last range without live offsets is
+    dropped.
+    """
     stream = _stream(view, record.stream_id)
     node_id = NodeId(record.node_id)
     assert not stream.open, f"stream {stream.stream_id} is open at epoch {stream.stream_epoch}"
@@ -231,11 +243,14 @@ def stream_closed(view: View, record: records.StreamClosed) -> None:
 
 
 def stream_trimmed(view: View, record: records.StreamTrimmed) -> None:
-    """Raise the start, at most to the committed end, and drop ranges below it. Objects are destroyed later."""
+    """Raise the start, at most to the committed end, and drop ranges below it. Objects are destroyed
+    later.
+    """
     stream = _stream(view, record.stream_id)
     start = record.start_offset
     assert stream.start_offset < start <= stream.end_offset, (
-        f"stream {stream.stream_id}: trim to {start} is outside of ({stream.start_offset}, {stream.end_offset}]"
+        f"stream {stream.stream_id}: trim to {start} is outside of ({stream.start_offset},"
+        f" {stream.end_offset}]"
     )
     writers = stream.writers
     while (
@@ -271,8 +286,8 @@ def streams_reclaimed(view: View, record: records.StreamsReclaimed) -> None:
 def advance(view: View, stream_id: StreamId, start_offset: int, end_offset: int) -> StreamRow:
     """Record a commit of [start_offset, end_offset) and return the stream's new row.
 
-    A commit above the present end must begin exactly there, and the stream must be open. A commit at or below the end
-    replaces data of other objects (compaction) and does not move the end.
+    A commit above the present end must begin exactly there, and the stream must be open. A commit at or below
+    the end replaces data of other objects (compaction) and does not move the end.
     """
     stream = _stream(view, stream_id)
     assert start_offset < end_offset, f"stream {stream_id}: an empty commit at {start_offset}"
@@ -280,7 +295,8 @@ def advance(view: View, stream_id: StreamId, start_offset: int, end_offset: int)
         return stream
     assert stream.open, f"stream {stream_id} is closed; its end cannot advance"
     assert start_offset == stream.end_offset, (
-        f"stream {stream_id}: a commit at {start_offset} leaves the end {stream.end_offset} behind or overlaps it"
+        f"stream {stream_id}: a commit at {start_offset} leaves the end {stream.end_offset} behind or"
+        " overlaps it"
     )
     advanced = StreamRow(*stream[:4], end_offset, *stream[5:])
     view[STREAMS].amend(advanced)
@@ -294,12 +310,12 @@ def _stream(view: View, stream_id: int) -> StreamRow:
 
 
 def _join_covered(view: View, stream: StreamRow) -> tuple[int, ...]:
-    """Return the stream's writers with adjacent ranges joined if stream objects cover them, as far as `LOOKUPS_MAX`
-    allows.
+    """Return the stream's writers with adjacent ranges joined if stream objects cover them, as far as
+    `LOOKUPS_MAX` allows.
 
-    The node of a range is needed only to find its stream set objects. Stream objects are found by the stream, and
-    compaction never moves their data into stream set objects. Without this rule a stream would get another range with
-    every move and keep it until a trim.
+    The node of a range is needed only to find its stream set objects. Stream objects are found by the stream,
+    and compaction never moves their data into stream set objects. Without this rule a stream would get
+    another range with every move and keep it until a trim.
     """
     lookups = LOOKUPS_MAX
     joined: list[int] = []

@@ -1,7 +1,7 @@
 """Topics: partitions, moves of partitions, and deletions that are not complete.
 
-A move changes no leader. Until `PartitionChanged` ends it, the source leads at its epoch, and `replicas` names the
-target.
+A move changes no leader. Until `PartitionChanged` ends it, the source leads at its epoch, and `replicas`
+names the target.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class TopicRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """A partition of a topic. During a move the leader is still the source, and `replicas` names the target alone."""
+    """A partition of a topic. During a move the leader is still the source, and `replicas` names the target
+    alone.
+    """
 
     topic_id: bytes
     partition: int
@@ -65,7 +67,8 @@ class PartitionRow(NamedTuple):
 class MoveRow(NamedTuple):
     """A move of a partition to `target_id`. The source leads it until the election; times are cluster time.
 
-    From `elect_at_ms` on the controller elects the target without a request, if the source has closed the streams.
+    From `elect_at_ms` on the controller elects the target without a request, if the source has closed the
+    streams.
     """
 
     topic_id: bytes
@@ -223,8 +226,8 @@ def partition_changed(view: View, record: records.PartitionChanged) -> None:
     assert topic_id in view[TOPICS], f"topic {topic_id.hex()} does not exist"
     present = partitions.get(key)
     if present is None:
-        # Partitions have no gaps, so it suffices to check the previous one. Counting them would take n² steps for n
-        # partitions.
+        # Partitions have no gaps, so it suffices to check the previous one. Counting them would take n² steps
+        # for n partitions.
         assert number == 0 or (topic_id, number - 1) in partitions, (
             f"partition {number} is made before {number - 1}"
         )

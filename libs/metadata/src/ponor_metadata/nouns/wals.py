@@ -1,7 +1,8 @@
-"""Write-ahead logs in the object store: opened and trimmed by their owner, recovered and closed by another broker.
+"""Write-ahead logs in the object store: opened and trimmed by their owner, recovered and closed by another
+broker.
 
-A log belongs to one epoch of a node. Another node may touch it only after that epoch ended, and its row stays until
-every acknowledged record of it is committed (docs/formats/object-wal.md).
+A log belongs to one epoch of a node. Another node may touch it only after that epoch ended, and its row stays
+until every acknowledged record of it is committed (docs/formats/object-wal.md).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ FIRST_TOKEN: Final = 0
 
 
 class WalRow(NamedTuple):
-    """A write-ahead log in the object store that is not closed. Slots from `trim_sequence` on may have uncommitted
-    records.
+    """A write-ahead log in the object store that is not closed. Slots from `trim_sequence` on may have
+    uncommitted records.
 
-    The process of (node_id, wal_epoch) writes it. After the end of that epoch the recoverer commits its records and
-    closes it. `token` counts assignments; without one the recoverer is `NO_NODE`, `NO_EPOCH`.
+    The process of (node_id, wal_epoch) writes it. After the end of that epoch the recoverer commits its
+    records and closes it. `token` counts assignments; without one the recoverer is `NO_NODE`, `NO_EPOCH`.
     """
 
     node_id: NodeId
@@ -71,13 +72,16 @@ def wal_trimmed(view: View, record: records.WalTrimmed) -> None:
     """Raise the trim point. It never falls, because slots below it may be deleted already."""
     row = _wal(view, record.node_id, record.wal_epoch)
     assert record.trim_sequence > row.trim_sequence, (
-        f"log {row.node_id}/{row.wal_epoch}: the trim point {row.trim_sequence} would go back to {record.trim_sequence}"
+        f"log {row.node_id}/{row.wal_epoch}: the trim point {row.trim_sequence} would go back to"
+        f" {record.trim_sequence}"
     )
     view[WALS].put(row._replace(trim_sequence=record.trim_sequence))
 
 
 def wal_recovery_assigned(view: View, record: records.WalRecoveryAssigned) -> None:
-    """Assign a log to a recoverer. The owner's epoch must have ended, because its process could still commit."""
+    """Assign a log to a recoverer. The owner's epoch must have ended, because its process could still
+    commit.
+    """
     row = _wal(view, record.node_id, record.wal_epoch)
     name = f"log {row.node_id}/{row.wal_epoch}"
     recoverer_id, recoverer_epoch = NodeId(record.recoverer_id), NodeEpoch(record.recoverer_epoch)

@@ -1,7 +1,7 @@
 """Columns: encodings of one value of many rows in a section of a snapshot (docs/formats/image.md).
 
-Each column writes and reads a whole sequence at once, because a row of a million may cost a few hundred nanoseconds
-only. A list of values has exactly one encoding.
+Each column writes and reads a whole sequence at once, because a row of a million may cost a few hundred
+nanoseconds only. A list of values has exactly one encoding.
 """
 
 from __future__ import annotations
@@ -180,11 +180,12 @@ class Blobs(Column):
 
 
 class Texts(Column):
-    """Strings with many duplicates: each distinct one once, in order of first appearance, then a position for each
-    value.
+    """Strings with many duplicates: each distinct one once, in order of first appearance, then a position for
+    each value.
 
-    `interned`: equal strings of different sections become one object. Not for millions of distinct strings: each would
-    take a slot in the interpreter's table of interned strings, and growing that table then takes 50 ms in one step.
+    `interned`: equal strings of different sections become one object. Not for millions of distinct strings:
+    each would take a slot in the interpreter's table of interned strings, and growing that table then takes
+    50 ms in one step.
     """
 
     __slots__ = ("_interned",)
@@ -217,7 +218,9 @@ class Texts(Column):
 
 
 class Lists(Column):
-    """Flat tuples that repeat the given columns: the number of repetitions, then the columns of all repetitions."""
+    """Flat tuples that repeat the given columns: the number of repetitions, then the columns of all
+    repetitions.
+    """
 
     __slots__ = ("_columns",)
 

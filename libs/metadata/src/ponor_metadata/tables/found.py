@@ -43,10 +43,11 @@ class Found(Sequence[R], Generic[R]):
 
 
 class Merged(Sequence[R], Generic[R]):
-    """Rows of the overlay under one index key: `base` without the rows at `hidden` orders, merged with `shown`.
+    """Rows of the overlay under one index key: `base` without the rows at `hidden` orders, merged with
+    `shown`.
 
-    `hidden` are the rows of the image that uncommitted batches changed, `shown` their new versions. Merging is lazy
-    because few callers read all rows.
+    `hidden` are the rows of the image that uncommitted batches changed, `shown` their new versions. Merging
+    is lazy because few callers read all rows.
     """
 
     __slots__ = ("_base", "_hidden", "_order", "_shown")
@@ -104,7 +105,9 @@ def rows_behind(found: Sequence[R], index: Index[Any, R], order: Any) -> Iterato
 
 
 def last_at(found: Sequence[R], index: Index[Any, R], order: Any) -> R | None:
-    """Return the last row whose order is at most `order`, or None, by binary search. `found`: what `index` found."""
+    """Return the last row whose order is at most `order`, or None, by binary search. `found`: what `index`
+    found.
+    """
     if isinstance(found, Merged):
         row: R | None = found.last_at(order)
         return row

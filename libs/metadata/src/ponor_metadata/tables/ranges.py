@@ -1,12 +1,13 @@
-"""Pieces of streams in a stream set object: the packed form of log and image, and the decoded form for searches.
+"""Pieces of streams in a stream set object: the packed form of log and image, and the decoded form for
+searches.
 
-Layout (docs/formats/records.md): pieces sorted by (stream id, start offset) without overlaps. A piece has three
-unsigned
-LEB128 numbers of at most 9 bytes in their shortest form: the stream id minus the previous piece's (first piece:
+Layout (docs/formats/records.md): pieces sorted by (stream id, start offset) without overlaps. A piece has
+three unsigned LEB128 numbers of at most 9 bytes in their shortest form: the stream id minus the previous
+piece's (first piece:
     minus 0);
-the start offset, minus the previous piece's end if the stream is the same; the number of offsets, at least 1. The
-encoding
-is canonical: one blob for each list of pieces. Compiled code packs and unpacks; the interpreted versions here
+the start offset, minus the previous piece's end if the stream is the same; the number of offsets, at least 1.
+The encoding is canonical: one blob for each list of pieces. Compiled code packs and unpacks; the interpreted
+versions here
     describe what
 is wrong with data that it rejects.
 """
@@ -143,8 +144,8 @@ def encode_ranges(pieces: Iterable[StreamPiece]) -> bytes:
 
 
 def encode_runs(runs: list[tuple[int, int, int]]) -> bytes:
-    """Pack (stream id, start offset, end offset) of pieces, which must be sorted by (stream id, start offset) and
-    not overlap.
+    """Pack (stream id, start offset, end offset) of pieces, which must be sorted by (stream id, start offset)
+    and not overlap.
 
     Raises:
         ValueError: they are not, or a number is outside of int64, or a piece is empty.
@@ -178,7 +179,8 @@ def decode_ranges(data: bytes) -> DecodedRanges:
         RangesCorruptError: the bytes break the layout.
     """
     columns = decode_columns(data)
-    # Compiled code reports a violation without details; the interpreted version raises the error that describes it.
+    # Compiled code reports a violation without details; the interpreted version raises the error that
+    # describes it.
     return DecodedRanges(*(decode_interpreted(data) if columns is None else columns))
 
 

@@ -131,7 +131,8 @@ class Table(Protocol[K, R]):
 class Tables(dict[Schema[Any, Any], Any]):
     """Tables by schema: `tables[STREAMS]`.
 
-    A dictionary, because apply rules look up several tables per record: a `__getitem__` in Python costs three times
+    A dictionary, because apply rules look up several tables per record: a `__getitem__` in Python costs three
+    times
         as much.
     """
 
@@ -149,7 +150,9 @@ class Tables(dict[Schema[Any, Any], Any]):
 
 
 class View(Protocol):
-    """All tables as of one batch: the image (committed batches), or the leader's overlay (proposed ones too)."""
+    """All tables as of one batch: the image (committed batches), or the leader's overlay (proposed ones
+    too).
+    """
 
     @property
     def index(self) -> int:
@@ -180,9 +183,10 @@ class Noun:
 
     Attributes:
         schemas: its tables.
-        rules: its apply rules; each has the name of the record kind that it applies (the `kind` oneof of Record).
-        check: raises AssertionError if rows of its tables break an invariant. It reads rows only and shares no code
-            with the rules, so that a mistake there is not repeated here.
+        rules: its apply rules; each has the name of the record kind that it applies (the `kind` oneof of
+            Record).
+        check: raises AssertionError if rows of its tables break an invariant. It reads rows only and shares
+            no code with the rules, so that a mistake there is not repeated here.
     """
 
     schemas: tuple[Schema[Any, Any], ...]

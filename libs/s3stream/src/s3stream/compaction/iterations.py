@@ -92,7 +92,8 @@ class IterationCutter:
         parts = max((output.part_count for output in outputs), default=0)
         if parts > PARTS_MAX:
             raise CompactionLimitError(
-                f"an object would have {parts} parts, a multipart upload takes {PARTS_MAX}: plan fewer sources or larger parts"
+                f"an object would have {parts} parts, a multipart upload takes {PARTS_MAX}: plan fewer"
+                " sources or larger parts"
             )
         return tuple(outputs), tuple(self._iterations)
 

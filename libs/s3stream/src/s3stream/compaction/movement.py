@@ -1,7 +1,8 @@
-"""The data movements of a compaction: blocks from the store into a buffer, and puts and parts from the buffer.
+"""The data movements of a compaction: blocks from the store into a buffer, and puts and parts from the
+buffer.
 
-Each block is checked in the buffer against the CRC32C of its index entry. No record is decoded. The buffer is reused
-for every iteration and task (`block_memory.py`); the uploaded bytes are the bytes that were checked.
+Each block is checked in the buffer against the CRC32C of its index entry. No record is decoded. The buffer is
+reused for every iteration and task (`block_memory.py`); the uploaded bytes are the bytes that were checked.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class BlockReader:
         found_bytes = await get_into(self._store, key, read.position, _places(read, memory))
         if found_bytes != read.size_bytes:
             raise ObjectCorruptError(
-                f"{key}, position {read.position}: block length: {found_bytes} bytes instead of {read.size_bytes}"
+                f"{key}, position {read.position}: block length: {found_bytes} bytes instead of"
+                f" {read.size_bytes}"
             )
         await in_turns(_checking(key, read, memory))
 

@@ -61,7 +61,8 @@ def plan_set_objects(
             return CompactionPlan(located, outputs, iterations)
         if len(own) <= 1:
             raise CompactionLimitError(
-                f"{len(outputs)} objects would come of this; one commit takes {limits.objects_max}: plan fewer sources"
+                f"{len(outputs)} objects would come of this; one commit takes {limits.objects_max}: plan"
+                " fewer sources"
             )
         # A run that spans iterations becomes several objects, and the iteration boundaries depend
         # on which runs stay together.

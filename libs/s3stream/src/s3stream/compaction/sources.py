@@ -119,7 +119,8 @@ def live_blocks(sources: Sequence[SourceIndex], streams: Mapping[StreamId, Strea
         if broken is not None:
             names = f"objects {sources[a.source].object.object_id} and {sources[b.source].object.object_id}"
             raise SourcesDisagreeError(
-                f"stream {a.entry.stream_id}: {names} {broken}; the metadata is damaged, leave these objects alone"
+                f"stream {a.entry.stream_id}: {names} {broken}; the metadata is damaged, leave these objects"
+                " alone"
             )
     return found
 

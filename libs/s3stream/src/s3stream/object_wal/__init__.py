@@ -1,6 +1,7 @@
-"""Write-ahead log in the object store: slots under keys of node, epoch and sequence, put if absent (docs/formats/object-wal.md).
+"""Write-ahead log in the object store: slots under keys of node, epoch and sequence, put if absent
+(docs/formats/object-wal.md).
 
-`object_wal` is the writer, `walk` the reader of an abandoned log; `pacing` decides when to put; `s3stream.takeover`
-recovers a log. Comments cite the rules R1 to R7 of docs/design/object-wal.md#safety-rules; tests/models/object_wal.py
-shows why each is needed.
+`object_wal` is the writer, `walk` the reader of an abandoned log; `pacing` decides when to put;
+`s3stream.takeover` recovers a log. Comments cite the rules R1 to R7 of
+docs/design/object-wal.md#safety-rules; tests/models/object_wal.py shows why each is needed.
 """

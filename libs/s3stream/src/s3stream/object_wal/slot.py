@@ -26,7 +26,9 @@ from s3stream.ports import WalName
 from s3stream.records import RECORD_HEADER, StreamRecord
 
 LABEL: Final = struct.Struct(">HBBiqQQ16sQ64sI8s")
-"""version, kind, namespace length, node id, node epoch, sequence, acknowledged sequence, nonce, object length, namespace, CRC32C, magic."""
+"""version, kind, namespace length, node id, node epoch, sequence, acknowledged sequence, nonce, object
+length, namespace, CRC32C, magic.
+"""
 
 LABEL_BYTES: Final = LABEL.size
 LABEL_CHECKED_BYTES: Final = LABEL_BYTES - 12

@@ -125,7 +125,8 @@ class SlotPut:
         if found.kind is SlotKind.FENCE:
             raise StorageFailedError(f"{key}: a fence stands here; another process has taken this log over")
         raise StorageFailedError(
-            f"{key}: another process writes under node epoch {label.name.epoch}; an epoch was given twice (was the controller restored from"
+            f"{key}: another process writes under node epoch {label.name.epoch}; an epoch was given twice"
+            " (was the controller restored from"
             " a backup?), or two clusters share a namespace in this store"
         )
 

@@ -224,7 +224,10 @@ class WalWalk:
         known = decode_label(key, self._name, max(above), tail).acknowledged_sequence
         if known > hole and not await self._has_landed(hole):
             raise WalCorruptError(
-                f"{slot_key(self._name, hole)}: this slot of the write-ahead log was acknowledged, as {key} says ({known} slots were), and is not in the"
-                " store any more. Nothing behind it was recovered. Restore the object (an older version, a backup; if a fence of"
-                f" {LABEL_BYTES} bytes stands there, in its place) and recover again; if it is lost, acknowledged records are"
+                f"{slot_key(self._name, hole)}: this slot of the write-ahead log was acknowledged, as {key}"
+                f" says ({known} slots were), and is not in the"
+                " store any more. Nothing behind it was recovered. Restore the object (an older version, a"
+                " backup; if a fence of"
+                f" {LABEL_BYTES} bytes stands there, in its place) and recover again; if it is lost,"
+                " acknowledged records are"
             )

@@ -1,7 +1,7 @@
 """One verified data block: the records of one stream at one epoch.
 
-A block stays encoded in memory, with the position and base offset of each record (12 bytes). A cache can therefore
-account for its memory, and a read in the middle decodes only the records that it returns.
+A block stays encoded in memory, with the position and base offset of each record (12 bytes). A cache can
+therefore account for its memory, and a read in the middle decodes only the records that it returns.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def _misplaced(key: str, entry: BlockEntry, data: bytes, at: int, offset: int) -
     return _corrupt(
         key,
         entry.position + at,
-        f"record: stream {stream_id}, epoch {epoch}, offset {base_offset}, count {count}, {payload_bytes} bytes where"
+        f"record: stream {stream_id}, epoch {epoch}, offset {base_offset}, count {count}, {payload_bytes}"
+        " bytes where"
         f" stream {entry.stream_id}, epoch {entry.epoch}, offset {offset} belongs",
     )
 

@@ -2,9 +2,10 @@
 
     data block 0 | … | data block n−1 | index block | footer
 
-docs/formats/object.md describes every byte. Stream objects and stream set objects have the same format. All integers are big-endian.
-Differences to the format of AutoMQ that this one descends from: 64-bit end offsets (a 32-bit delta lost data there, its PR 3339),
-CRC32C, stream epoch and max timestamp for every block, and a footer that proves itself.
+docs/formats/object.md describes every byte. Stream objects and stream set objects have the same format. All
+integers are big-endian. Differences to the format of AutoMQ that this one descends from: 64-bit end offsets
+(a 32-bit delta lost data there, its PR 3339), CRC32C, stream epoch and max timestamp for every block, and a
+footer that proves itself.
 """
 
 from __future__ import annotations
@@ -25,14 +26,18 @@ BLOCK_BYTES_MAX: Final = 512 * 1024
 """A block is at most this long, or contains a single larger record."""
 
 ENTRY: Final = struct.Struct(">qqqqqQIIII")
-"""stream id, stream epoch, start offset, end offset, max timestamp, position, size, record count, CRC32C, spread."""
+"""stream id, stream epoch, start offset, end offset, max timestamp, position, size, record count, CRC32C,
+spread.
+"""
 
 ENTRY_BYTES: Final = ENTRY.size
 SPREAD_MAX: Final = (1 << 32) - 1
 """Maximum distance of timestamps in an entry, 49 days; a larger one is stored as unknown."""
 
 FOOTER: Final = struct.Struct(">qQQIIHHI8s")
-"""object id, index position, index length, entry count, index CRC32C, version, flags (0), footer CRC32C, magic."""
+"""object id, index position, index length, entry count, index CRC32C, version, flags (0), footer CRC32C,
+magic.
+"""
 
 FOOTER_BYTES: Final = FOOTER.size
 FOOTER_CHECKED_BYTES: Final = 36

@@ -1,6 +1,7 @@
 """The index of one object, decoded and verified: the positions of each stream's blocks.
 
-Pure: `objects/reader.py` fetches the bytes. The index stays encoded, 64 bytes per block, because caches hold many.
+Pure: `objects/reader.py` fetches the bytes. The index stays encoded, 64 bytes per block, because caches hold
+many.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ def decode_footer(key: str, object_id: ObjectId, tail: Buffer, size_bytes: int) 
         raise refuse("CRC32C: the footer's bytes do not match it")
     if footer.version != FORMAT_VERSION or footer.flags != 0:
         raise refuse(
-            f"version: {footer.version} with flags {footer.flags}; this reader supports {FORMAT_VERSION} with 0"
+            f"version: {footer.version} with flags {footer.flags}; this reader supports {FORMAT_VERSION}"
+            " with 0"
         )
     if footer.object_id != object_id:
         raise refuse(f"object id: {footer.object_id}; the key says {object_id}")

@@ -30,7 +30,8 @@ def object_key(namespace: str, object_id: ObjectId) -> str:
     """
     if _NAMESPACE.fullmatch(namespace) is None:
         raise ValueError(
-            f"namespace {namespace!r}: 1 to 63 characters of A-Z a-z 0-9 . _ - with no leading dot are allowed"
+            f"namespace {namespace!r}: 1 to 63 characters of A-Z a-z 0-9 . _ - with no leading dot are"
+            " allowed"
         )
     if not 0 <= object_id <= _OBJECT_ID_MAX:
         raise ValueError(f"object id {object_id} is not within 0..{_OBJECT_ID_MAX}")

@@ -120,7 +120,8 @@ class ObjectWriter:
             last_end_offset = last.base_offset + last.count
             if record.base_offset < last_end_offset or record.epoch < last.epoch:
                 raise ValueError(
-                    f"object {self._object_id}: record of stream {record.stream_id} at epoch {record.epoch}, offset"
+                    f"object {self._object_id}: record of stream {record.stream_id} at epoch {record.epoch},"
+                    " offset"
                     f" {record.base_offset} follows one at epoch {last.epoch} that ends at {last_end_offset}"
                 )
             return (

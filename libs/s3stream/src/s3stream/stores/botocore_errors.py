@@ -1,4 +1,6 @@
-"""Translation of botocore's exceptions into errors of the object-store port, with the texts and classes of `s3_errors.py`."""
+"""Translation of botocore's exceptions into errors of the object-store port, with the texts and classes of
+`s3_errors.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Functions over lists of buffers: their total length, and joining small ones.
 
-An object consists of thousands of 40-byte headers and payload views. Each buffer costs the S3 client 1.5 µs (65,536
-buffers of 8 MiB took 101 ms of CPU, joined into larger ones 12 ms). Small neighbours are therefore joined, and large
-buffers passed on unchanged.
+An object consists of thousands of 40-byte headers and payload views. Each buffer costs the S3 client 1.5 µs
+(65,536 buffers of 8 MiB took 101 ms of CPU, joined into larger ones 12 ms). Small neighbours are therefore
+joined, and large buffers passed on unchanged.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
     ROOT/uploads/N/…                       temporary files of one process
 
 A put writes a temporary file, syncs it, links it to its name and syncs the directory. The link makes a put
-create-only: the kernel refuses a taken name. Several processes share a ROOT. Each holds the lock of one numbered upload
-directory while it runs, so the next process that opens the store can tell files of a dead process from those of a
-living one, and deletes them. The suffix marks objects, because the Disk port cannot tell files from directories.
+create-only: the kernel refuses a taken name. Several processes share a ROOT. Each holds the lock of one
+numbered upload directory while it runs, so the next process that opens the store can tell files of a dead
+process from those of a living one, and deletes them. The suffix marks objects, because the Disk port cannot
+tell files from directories.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Metering of every call to a store: billed requests and their list price, bytes, errors, durations and trace spans.
+"""Metering of every call to a store: billed requests and their list price, bytes, errors, durations and trace
+spans.
 
 The meter is the innermost policy, so that a repeated call counts again.
 """

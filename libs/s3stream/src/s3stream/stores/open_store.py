@@ -105,7 +105,9 @@ def wrap_multipart_store(
     policy: StorePolicy | None = None,
     retry: RetrySettings | None = None,
 ) -> PolicyMultipartStore:
-    """Apply the same policies to a raw multipart store; `store` is the store of whole objects at the same place."""
+    """Apply the same policies to a raw multipart store; `store` is the store of whole objects at the same
+    place.
+    """
     retries = Retries(
         clock=runtime.clock,
         randomness=runtime.randomness,

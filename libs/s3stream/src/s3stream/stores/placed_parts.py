@@ -1,7 +1,7 @@
 """Places of an upload's parts in the object, and a file to which parts are written at their places.
 
-Contains the arithmetic of places, their encoding in etags, and the choice of bytes that bypass the page cache.
-`directory_multipart.py` manages the uploads.
+Contains the arithmetic of places, their encoding in etags, and the choice of bytes that bypass the page
+cache. `directory_multipart.py` manages the uploads.
 """
 
 from __future__ import annotations

@@ -187,8 +187,8 @@ class PolicyMultipartStore:
     """`MultipartStore` whose calls to a raw store follow policies.
 
     A repeated creation may leave an upload behind, which garbage collection aborts. A completion whose answer
-    was lost finds its key taken or its upload closed; the object then has the length of its parts. This proves
-    enough, because an object id is prepared for one writer.
+    was lost finds its key taken or its upload closed; the object then has the length of its parts. This
+    proves enough, because an object id is prepared for one writer.
 
     Args:
         raw: one attempt per call.

@@ -1,13 +1,16 @@
 """An object store in an S3 bucket, by obstore.
 
-Every call here is one attempt: obstore's own retries are off, so that `metered.py` counts what is billed and `retrying.py` decides. Payloads are
-not signed (`x-amz-content-sha256: UNSIGNED-PAYLOAD`, a quarter of the CPU of a signed 8 MiB put); objects carry their own checksums.
+Every call here is one attempt: obstore's own retries are off, so that `metered.py` counts what is billed and
+`retrying.py` decides. Payloads are not signed (`x-amz-content-sha256: UNSIGNED-PAYLOAD`, a quarter of the CPU
+of a signed 8 MiB put); objects carry their own checksums.
 
 Measured with obstore 0.12.1 against SeaweedFS 4.48 (tests/test_object_stores_s3.py holds it to this):
 - a single put in mode "create" sends `If-None-Match: *`, the server answers 412 when the key is taken;
-- in mode "create" obstore never goes multipart, whatever `use_multipart` says, and its multipart has no condition at all: it overwrites.
-Puts above `MULTIPART_BYTES_MIN` therefore ask with a HEAD first. Two writers of one key could both see it free, but an object id has one
-writer, so the only race is with that writer's own earlier attempt, and that one writes the same bytes.
+- in mode "create" obstore never goes multipart, whatever `use_multipart` says, and its multipart has no
+  condition at all: it overwrites.
+Puts above `MULTIPART_BYTES_MIN` therefore ask with a HEAD first. Two writers of one key could both see it
+free, but an object id has one writer, so the only race is with that writer's own earlier attempt, and that
+one writes the same bytes.
 """
 
 from __future__ import annotations

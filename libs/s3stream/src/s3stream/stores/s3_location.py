@@ -2,7 +2,8 @@
 
     s3://BUCKET/PREFIX?endpoint=URL&region=NAME&allow_http=BOOL&unsigned_payload=BOOL&virtual_hosted=BOOL
 
-The URL wins over the environment. Credentials come from the environment alone: URLs end up in logs and process lists.
+The URL wins over the environment. Credentials come from the environment alone: URLs end up in logs and
+process lists.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def _parameters(url: str, query: str) -> dict[str, str]:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _PARAMETERS or name in parameters:
             raise ValueError(
-                f"object store URL {url!r}: parameter {name!r} is unknown or repeated; known: {', '.join(_PARAMETERS)}"
+                f"object store URL {url!r}: parameter {name!r} is unknown or repeated; known:"
+                f" {', '.join(_PARAMETERS)}"
             )
         parameters[name] = value
     return parameters

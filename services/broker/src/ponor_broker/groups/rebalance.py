@@ -1,6 +1,7 @@
 """The rebalance of a classic group: from one generation to the next.
 
-    Empty ──first join──▶ PreparingRebalance ──all rejoined, or timeout──▶ CompletingRebalance ──assignments durable──▶ Stable
+    Empty ──first join──▶ PreparingRebalance ──all rejoined, or timeout──▶ CompletingRebalance ──assignments
+    durable──▶ Stable
       ▲                     ▲      │ no members                                    │ join, leave, expired member               │
       └─────────────────────┼──────┘                                             ◀─┴──────────────────────────────────────────┘
                             └──────────────────────────────────────────────────────

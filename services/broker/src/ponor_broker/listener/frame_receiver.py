@@ -168,7 +168,8 @@ class FrameReceiver:
             )
         elif size - begin >= API_KEY_BYTES and data[begin : begin + API_KEY_BYTES] != _PRODUCE:
             self.failure = KafkaWireError(
-                f"a request that is no Produce claims {length} bytes; control_request_bytes_max is {self._control_max}"
+                f"a request that is no Produce claims {length} bytes; control_request_bytes_max is"
+                f" {self._control_max}"
             )
         return self.failure is None
 

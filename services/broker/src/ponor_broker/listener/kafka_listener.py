@@ -366,7 +366,8 @@ class KafkaListener:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"cannot listen on {host}:{port} ({error.strerror}): stop what uses the port, or choose another",
+                f"cannot listen on {host}:{port} ({error.strerror}): stop what uses the port, or choose"
+                " another",
             ) from error
         return cls(server, shared)
 

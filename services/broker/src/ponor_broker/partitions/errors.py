@@ -22,8 +22,10 @@ from s3stream.errors import (
 from ponor_broker.partitions.identity import PartitionKey
 
 MESSAGE_CHARS_MAX: Final = 512
-"""Longer messages are cut. A message may contain a name of the request, which can be 32 KiB long, and a request may
-name thousands of partitions under it: the answer would be thousands of times as large as the request."""
+"""Longer messages are cut. A message may contain a name of the request, which can be 32 KiB long, and a
+request may name thousands of partitions under it: the answer would be thousands of times as large as the
+request.
+"""
 
 
 class RecordError(NamedTuple):

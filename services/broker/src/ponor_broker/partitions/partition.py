@@ -155,7 +155,8 @@ class Partition:
         is_older = current_leader_epoch < known
         raise PartitionError(
             ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"{self.identity}: epoch {current_leader_epoch} is {'older' if is_older else 'newer'} than {known}",
+            f"{self.identity}: epoch {current_leader_epoch} is {'older' if is_older else 'newer'} than"
+            f" {known}",
         )
 
     # Appends
@@ -355,7 +356,8 @@ class Partition:
         if not self.log_start_offset <= offset <= self.log.end_offset:
             raise PartitionError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.identity}: offset {offset} is not within {self.log_start_offset}..{self.log.end_offset}",
+                f"{self.identity}: offset {offset} is not within"
+                f" {self.log_start_offset}..{self.log.end_offset}",
             )
 
     def watch(self, watcher: Watcher) -> None:

@@ -126,7 +126,9 @@ class RequestsUnderWay:
         self._requests.pop(request, None)
 
     def may_leave(self, epoch: int) -> bool:
-        """Whether an answer that was begun in this serving epoch may leave. A refusal that was begun after the withdrawal may."""
+        """Whether an answer that was begun in this serving epoch may leave. A refusal that was begun after
+        the withdrawal may.
+        """
         self.serving.check()
         return epoch == self.serving.epoch
 

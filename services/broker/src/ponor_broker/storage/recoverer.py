@@ -203,7 +203,8 @@ class Recoverer:
 
 def _tell(assignment: Assignment, report: RecoveryReport) -> None:
     LOG.info(
-        "recovered %s in %d ms: %d records, %d bytes uploaded; %d streams closed; %d records were uploaded before",
+        "recovered %s in %d ms: %d records, %d bytes uploaded; %d streams closed; %d records were uploaded"
+        " before",
         assignment,
         report.duration_ms,
         report.records,

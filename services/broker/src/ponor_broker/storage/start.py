@@ -93,7 +93,8 @@ async def start_on_file(
     )
     report = streams.recovery
     LOG.info(
-        "recovery took %d ms: %d records, %d bytes of %d streams uploaded from the write-ahead log; %d records were uploaded before",
+        "recovery took %d ms: %d records, %d bytes of %d streams uploaded from the write-ahead log; %d"
+        " records were uploaded before",
         report.duration_ms,
         report.records,
         report.bytes,

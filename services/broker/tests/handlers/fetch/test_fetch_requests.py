@@ -234,7 +234,9 @@ class TestOldData:
             assert read == [("a", index) for index in range(20, 30)]
 
     async def test_a_parked_fetch_reads_in_its_own_trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An append wakes the fetch. If its data was evicted again, it is read in the context of the fetch, not of the append."""
+        """An append wakes the fetch. If its data was evicted again, it is read in the context of the fetch,
+        not of the append.
+        """
         async with FetchRig() as rig:
             await rig.create("a")
             stream, whose = rig.data_stream("a"), contextvars.ContextVar("whose", default="none")

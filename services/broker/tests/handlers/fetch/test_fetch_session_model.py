@@ -1,4 +1,6 @@
-"""Whatever happens, a client that only hears of changes knows what a client that asks for everything knows (KIP-227)."""
+"""Whatever happens, a client that only hears of changes knows what a client that asks for everything knows
+(KIP-227).
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ class OnePartition:
 
 
 async def manager() -> PartitionManager:
-    """Return a manager with offsets 0..4 and timestamps 10, 40, 30, 20, 40. The first record is deleted; the third batch has producer 7."""
+    """Return a manager with offsets 0..4 and timestamps 10, 40, 30, 20, 40. The first record is deleted; the
+    third batch has producer 7.
+    """
     partition = await PartitionRig().open()
     for timestamps, producer in (((10, 40), -1), ((30,), -1), ((20, 40), 7)):
         records = [(at, b"k", b"v") for at in timestamps]

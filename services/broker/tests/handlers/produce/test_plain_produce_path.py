@@ -1,4 +1,6 @@
-"""The fast path of Produce against the general path: same answers and same bytes in the log for any configs and requests."""
+"""The fast path of Produce against the general path: same answers and same bytes in the log for any configs
+and requests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Produce from frame to answer: one connection, the real dispatcher and handler, partitions on memory streams."""
+"""Produce from frame to answer: one connection, the real dispatcher and handler, partitions on memory
+streams.
+"""
 
 from __future__ import annotations
 

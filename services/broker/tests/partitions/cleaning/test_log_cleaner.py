@@ -420,7 +420,9 @@ async def test_replaced_slices_are_trimmed_after_the_upload() -> None:
 
 
 async def test_replaced_slices_stay_until_the_new_segment_list_is_in_objects() -> None:
-    """A small Meta stream is carried to the next upload; until then readers of objects find the old segment list."""
+    """A small Meta stream is carried to the next upload; until then readers of objects find the old segment
+    list.
+    """
     one = await example()
     partition = one.partition
     assert partition is not None

@@ -1,7 +1,8 @@
-"""The cleaner against a model of Apache Kafka's: random logs, cleanings, times and reopens, with and without transactions.
+"""The cleaner against a model of Apache Kafka's: random logs, cleanings, times and reopens, with and without
+transactions.
 
-The model has no segments, maps or streams. It keeps the last record of each key below the first offset that may not be cleaned, and tombstones
-until the horizon that their batch got when they were first kept.
+The model has no segments, maps or streams. It keeps the last record of each key below the first offset that
+may not be cleaned, and tombstones until the horizon that their batch got when they were first kept.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ OF_ANOTHER_BROKER = StreamId(9_001)
 
 
 class OpenStreamsController(SilentController):
-    """Elects no target while the image shows a stream of the partition open at the source, as the controllers do."""
+    """Elects no target while the image shows a stream of the partition open at the source, as the controllers
+    do.
+    """
 
     def __init__(self, image: MetadataImage) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""The smallest timestamp that a partition passes to its stream: no record of the batch has a smaller one, on either path."""
+"""The smallest timestamp that a partition passes to its stream: no record of the batch has a smaller one, on
+either path.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ timestamps = st.one_of(
 def test_the_smallest_timestamp_is_above_no_record(
     name: str, times: list[int], codec: Codec, claims_one_time: bool
 ) -> None:
-    """Out of order, without a time, before 1970; a producer that claims one time for all records is not believed, and nothing is known."""
+    """Out of order, without a time, before 1970; a producer that claims one time for all records is not
+    believed, and nothing is known.
+    """
     config = CONFIGS[name]
     claims_one_time = claims_one_time and not config.is_log_append_time
     sent = build_batch(

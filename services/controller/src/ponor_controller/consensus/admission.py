@@ -24,7 +24,8 @@ from ponor_controller.consensus.peers import receive_hello
 
 
 class Admission:
-    """Serves the peer port until a member of the cluster connects. The member retries later and finds a follower.
+    """Serves the peer port until a member of the cluster connects. The member retries later and finds a
+    follower.
 
     `may_format`: whether this directory may become a voter of a new cluster.
     """

@@ -129,13 +129,15 @@ async def open_identity(
         identity = decode_identity(await read_whole(disk, path), path)
         if expected_cluster_id and identity.cluster_id not in ("", expected_cluster_id):
             raise WrongDirectoryError(
-                f"{directory} belongs to cluster {identity.cluster_id}, not {expected_cluster_id}; give another directory"
+                f"{directory} belongs to cluster {identity.cluster_id}, not {expected_cluster_id}; give"
+                " another directory"
             )
         return identity
     foreign = [name for name in await disk.list(directory) if name in ("log", "snapshots")]
     if foreign:
         raise WrongDirectoryError(
-            f"{directory} holds {' and '.join(foreign)} but no file {FILE_NAME}; restore that file, or give an empty directory"
+            f"{directory} holds {' and '.join(foreign)} but no file {FILE_NAME}; restore that file, or give"
+            " an empty directory"
         )
     identity = new()
     await write_identity(disk, directory, identity)

@@ -6,7 +6,9 @@ from pathlib import PurePath
 
 
 class RecordLogCorruptError(Exception):
-    """The log or a snapshot is damaged. The process must not start: it might vote or serve without entries it had."""
+    """The log or a snapshot is damaged. The process must not start: it might vote or serve without entries it
+    had.
+    """
 
     def __init__(self, file: PurePath | str, position: int, rule: str, remedy: str) -> None:
         super().__init__(f"{file}, position {position}: {rule}; {remedy}")

@@ -22,7 +22,9 @@ KIND_ENTRY: Final = 2
 KIND_BEGIN: Final = 3
 FLAG_MEMBERSHIP: Final = 1
 HARD_STATE: Final = Struct(f">BQBi{DIRECTORY_ID_BYTES}sQQ")
-"""kind, term, whether there is a vote, node id and directory id of the candidate, term and index of the floor."""
+"""kind, term, whether there is a vote, node id and directory id of the candidate, term and index of the
+floor.
+"""
 ENTRY: Final = Struct(">BQQBI")
 """kind, index, term, flags, bytes of the record batch that follows."""
 BEGIN: Final = Struct(">BQQ")
@@ -36,7 +38,9 @@ class PieceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The log is empty and continues after (`index`, `term`), because a snapshot replaced all earlier entries."""
+    """The log is empty and continues after (`index`, `term`), because a snapshot replaced all earlier
+    entries.
+    """
 
     index: int
     term: int

@@ -69,7 +69,10 @@ def _ends_short(assembly: LogAssembly, base: SnapshotMeta) -> str:
     if not entries:
         return f"is the last one, and the log is empty before the snapshot at {base.index}"
     if entries[0].index > base.index:
-        return f"is the last one: the log begins at index {entries[0].index}, behind the snapshot at {base.index}"
+        return (
+            f"is the last one: the log begins at index {entries[0].index}, behind the snapshot at"
+            f" {base.index}"
+        )
     if entries[-1].index < base.index:
         return (
             f"is the last one: the log ends at index {entries[-1].index}, before the snapshot at {base.index}"

@@ -76,7 +76,8 @@ def replica(message: wire.PeerReplica | records_pb2.QuorumMember) -> ReplicaId:
     """
     if not 0 < message.node_id < NODE_ID_BOUND or len(message.directory_id) != DIRECTORY_ID_BYTES:
         raise PeerFrameError(
-            f"no controller has node id {message.node_id} and a directory id of {len(message.directory_id)} bytes"
+            f"no controller has node id {message.node_id} and a directory id of {len(message.directory_id)}"
+            " bytes"
         )
     return ReplicaId(message.node_id, message.directory_id)
 

@@ -42,7 +42,9 @@ class Core(Protocol):
         ...
 
     def flush(self) -> None:
-        """Carry out the instructions of the last messages now instead of at the end of this turn of the loop."""
+        """Carry out the instructions of the last messages now instead of at the end of this turn of the
+        loop.
+        """
         ...
 
     def unreachable(self, peer: ReplicaId) -> None:
@@ -227,11 +229,15 @@ class Peers:
             problem = f"this controller belongs to cluster {self._cluster_id}, not {hello.cluster_id}"
         elif to != self._own:
             problem = (
-                f"this is node {self._own.node_id} with directory {self._own.directory_id.hex()}, not node {to.node_id} "
+                f"this is node {self._own.node_id} with directory {self._own.directory_id.hex()}, not node"
+                f" {to.node_id} "
                 f"with directory {to.directory_id.hex()}; remove the lost member and add the new one"
             )
         elif hello.incarnation < self._incarnation() and not self._is_member(sender):
-            problem = f"node {sender.node_id} is of incarnation {hello.incarnation}, before the recovery; give it an empty directory"
+            problem = (
+                f"node {sender.node_id} is of incarnation {hello.incarnation}, before the recovery;"
+                " give it an empty directory"
+            )
         if problem is not None:
             raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, problem)
         return sender

@@ -129,6 +129,7 @@ class Consensus(Protocol):
 
         Raises:
             NotLeaderError: this voter does not lead.
-            TransferError: `node_id` is no other voter, or did not take over in time; this voter continues to lead.
+            TransferError: `node_id` is no other voter, or did not take over in time; this voter continues to
+                lead.
         """
         ...

@@ -119,7 +119,7 @@ class RaftDriver:
         self._fast_ticks_until_ns = 0
         self._led_ns = self._begin_fast_ticks()
         self._rounds: deque[tuple[int, int]] = deque(maxlen=ROUNDS_MAX)
-        """Unconfirmed rounds of own heartbeats: (round, time). The round and later ones began at this time or later."""
+        """Unconfirmed rounds of own heartbeats: (round, earliest time at which it can have begun)."""
         self._scheduled = self._delivering = self._closed = False
         self.leadership, self.leading = Leadership(node.role, node.term, node.leader), False
         self.applied_index = node.commit_index
@@ -209,7 +209,9 @@ class RaftDriver:
             self.schedule()
 
     def suspect(self, peer: ReplicaId) -> None:
-        """A stream with a peer broke. The stream of a leader breaks when its process exits, before a timeout."""
+        """A stream with a peer broke. The stream of a leader breaks when its process exits, before a
+        timeout.
+        """
         if not self._closed:
             self._node.suspect_leader(peer)
             self.schedule()
@@ -224,7 +226,9 @@ class RaftDriver:
         self.schedule()
 
     def schedule(self) -> None:
-        """Carry out the core's instructions at the end of this turn of the loop, so that writes and sends combine."""
+        """Carry out the core's instructions at the end of this turn of the loop, so that writes and sends
+        combine.
+        """
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self.flush)
@@ -249,7 +253,8 @@ class RaftDriver:
     def restore(self, meta: SnapshotMeta) -> bool:
         """A received snapshot is durable and verified.
 
-        True if it is newer than the delivered entries: the caller must replace log and image in the same step.
+        True if it is newer than the delivered entries: the caller must replace log and image in the same
+        step.
         """
         newer = not self._closed and meta.index > self._delivered_index
         if not self._closed:
@@ -293,9 +298,9 @@ class RaftDriver:
     def _tick_seconds(self) -> float:
         """The tick interval: shorter for a while when no leader is known.
 
-        That is after a start, after the loss of a leader, and when a peer connects. A live leader is not disturbed,
-        because its followers answer no pre-vote. A candidate keeps the normal interval, because votes wait for
-        disks.
+        That is after a start, after the loss of a leader, and when a peer connects. A live leader is not
+        disturbed, because its followers answer no pre-vote. A candidate keeps the normal interval, because
+        votes wait for disks.
         """
         node = self._node
         is_fast = node.leader is None and node.role is not Role.CANDIDATE
@@ -312,7 +317,9 @@ class RaftDriver:
         return now_ns
 
     def _watch_disk(self) -> None:
-        """Step down if a write hangs: followers would wait for a leader that commits nothing (etcd-io/etcd #7970)."""
+        """Step down if a write hangs: followers would wait for a leader that commits nothing (etcd-io/etcd
+        #7970).
+        """
         if not self._writes or not self._node.is_leader or len(self._node.membership.voters) == 1:
             return
         if self._clock.monotonic_ns() - self._writes[0].began_ns > self._slow_disk_ns:
@@ -358,8 +365,10 @@ class RaftDriver:
 
     def _warn(self, lost: LostEntries) -> None:
         LOG.warning(
-            "%s has the log up to index %d, and this controller had acknowledged index %d to the leader: the directory lost acknowledged entries. It is probably an older copy of itself, or "
-            "its disk is failing. The leader sends the entries again; until then this controller votes only for controllers that have them. Check the disk, or replace this controller "
+            "%s has the log up to index %d, and this controller had acknowledged index %d to the leader: the"
+            " directory lost acknowledged entries. It is probably an older copy of itself, or "
+            "its disk is failing. The leader sends the entries again; until then this controller votes only"
+            " for controllers that have them. Check the disk, or replace this controller "
             "with an empty directory (docs/operations/quorum.md)",
             self._log.directory,
             lost.last_index,

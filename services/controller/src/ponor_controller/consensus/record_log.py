@@ -175,7 +175,8 @@ class RecordLog:
         return stored
 
     def persist(self, hard_state: HardState | None, entries: Sequence[Entry], on_durable: OnDurable) -> None:
-        """Write hard state and entries, in this order, and call `on_durable`. Callbacks follow the order of calls.
+        """Write hard state and entries, in this order, and call `on_durable`. Callbacks follow the order of
+        calls.
 
         At least one of the two must be given.
 

@@ -21,7 +21,9 @@ VERSION: Final = 2
 DIGEST_BYTES: Final = 16
 FLAG_RECEIVED: Final = 1
 FIXED: Final = Struct(f">8sIIQQQq{DIGEST_BYTES}s{DIGEST_BYTES}sQHH")
-"""magic, version, flags, index, term, incarnation, cluster time in ms, running digest, state digest, body length, voters, learners."""
+"""magic, version, flags, index, term, incarnation, cluster time in ms, running digest, state digest, body
+length, voters, learners.
+"""
 REPLICA: Final = Struct(f">i{DIRECTORY_ID_BYTES}s")
 CHECKSUM: Final = Struct(">I")
 """CRC32C of everything before it."""

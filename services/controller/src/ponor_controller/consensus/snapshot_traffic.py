@@ -110,7 +110,8 @@ class SnapshotTraffic:
                 self._log.skip_to(header)
             self._installed(image)
         await self._log.snapshots.drop_old()
-        # `image` is now the replaced image, or an unused one. Freeing a million rows at once would block the loop.
+        # `image` is now the replaced image, or an unused one. Freeing a million rows at once would block the
+        # loop.
         for step, _ in enumerate(image.release()):
             if step % RELEASED_AT_ONCE == 0:
                 await self._clock.sleep(0)

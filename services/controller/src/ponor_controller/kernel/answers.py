@@ -93,7 +93,9 @@ class Answers:
 
 
 class ConfirmedAnswers:
-    """Answers that wait for the next confirmation. The operations that sessions may have in flight bound them."""
+    """Answers that wait for the next confirmation. The operations that sessions may have in flight bound
+    them.
+    """
 
     def __init__(self, consensus: Consensus) -> None:
         self._consensus = consensus
@@ -123,7 +125,9 @@ class ConfirmedAnswers:
             await self.confirm()
 
     async def confirm(self) -> None:
-        """Run one round for all waiting answers. An answer that is added meanwhile waits for the next round."""
+        """Run one round for all waiting answers. An answer that is added meanwhile waits for the next
+        round.
+        """
         self._added.clear()
         waiting, self._waiting = self._waiting, []
         try:

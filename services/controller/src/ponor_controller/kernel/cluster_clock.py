@@ -22,7 +22,9 @@ FIRST_STAMP_MS = 1
 
 
 class ClusterClock:
-    """The clock of one controller, in ms since the cluster was formatted, without the time without a leader."""
+    """The clock of one controller, in ms since the cluster was formatted, without the time without a
+    leader.
+    """
 
     def __init__(self, clock: Clock, last_stamp_ms: int) -> None:
         self._clock = clock

@@ -35,8 +35,8 @@ class CommitWaiters:
             index: at most `last_index`.
             committed: called with `waiter` after the commit.
             dropped: called with `waiter` and NOT_LEADER when leadership ends before the commit is known.
-            waiter: an argument of the callbacks. Thousands may wait, and a closure for each would cost as much
-                as its answer.
+            waiter: an argument of the callbacks. Thousands may wait, and a closure for each would cost as
+                much as its answer.
         """
         if index <= self._image.index:
             committed(waiter)

@@ -86,7 +86,8 @@ class Executor:
         if node.node_epoch != caller.node_epoch:
             raise OperationError(
                 error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
-                f"node {caller.node_id} is at epoch {node.node_epoch}; the process of epoch {caller.node_epoch} must stop",
+                f"node {caller.node_id} is at epoch {node.node_epoch}; the process of epoch"
+                f" {caller.node_epoch} must stop",
             )
         if node.fenced:
             raise OperationError(
@@ -96,7 +97,8 @@ class Executor:
         if pending.operation.request_id < node.first_incomplete_id:
             raise OperationError(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"operation {pending.operation.request_id} of node {caller.node_id} was answered before, and its result is "
+                f"operation {pending.operation.request_id} of node {caller.node_id} was answered before, and"
+                " its result is "
                 f"deleted: the node reported everything below {node.first_incomplete_id} as complete",
             )
 
@@ -106,7 +108,8 @@ class Executor:
         if size_bytes > bytes_max:
             raise OperationError(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"the answer has {size_bytes} bytes, an answer holds at most {bytes_max}; ask for less at once",
+                f"the answer has {size_bytes} bytes, an answer holds at most {bytes_max}; ask for less at"
+                " once",
             )
 
     def _replay(self, pending: PendingOperation, digest: bytes) -> bool:
@@ -117,7 +120,8 @@ class Executor:
         if kept.digest != digest:
             raise OperationError(
                 error_pb2.ERROR_CODE_REQUEST_MISMATCH,
-                f"operation {pending.operation.request_id} of node {pending.caller.node_id} came before with another body; "
+                f"operation {pending.operation.request_id} of node {pending.caller.node_id} came before with"
+                " another body; "
                 "an id is used once",
             )
         result = wire.OperationResult.FromString(kept.result)

@@ -60,7 +60,9 @@ class Leading(Protocol):
         ...
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every change of `is_leading` and `leader_address`, before anything else runs."""
+        """Call `listener` after every change of `is_leading` and `leader_address`, before anything else
+        runs.
+        """
         ...
 
     async def read_index(self) -> int:

@@ -33,9 +33,9 @@ class NodeActivity:
 
     Some silence does not indicate a failed node:
 
-    - The time in which this process did not run. The clock excludes it (`ponor_runtime.observer_clock`). After
-      an absence of half a session timeout or more, sessions may have broken because of it, so every node gets
-      a full session timeout again.
+    - The time in which this process did not run. The clock excludes it (`ponor_runtime.observer_clock`).
+      After an absence of half a session timeout or more, sessions may have broken because of it, so every
+      node gets a full session timeout again.
     - The first session timeouts of a term: nodes still search for the new leader.
     - More than half of the nodes are silent, or lose their sessions, at once. The fault is then probably at
       this controller. Broken sessions do not count, and silent nodes get a second session timeout. When one
@@ -53,10 +53,13 @@ class NodeActivity:
         self._clock = clock
         self._timeout_ns = session_timeout_ms * 1_000_000
         self._noticed_ns = self._timeout_ns // 2
-        """Time before its suspicion at which a node counts as silent; a live one sends every third of the timeout."""
+        """Time before its suspicion at which a node counts as silent; a live one sends every third of the
+        timeout.
+        """
         self._window_ns = self._timeout_ns + self._noticed_ns
-        """Longest second timeout. Nodes that became silent together are suspected together, so that none of them
-        takes over the partitions of the first."""
+        """Longest second timeout. Nodes that became silent together are suspected together, so that none of
+        them takes over the partitions of the first.
+        """
         self._grace_ns = min(reset_grace_ms, session_timeout_ms) * 1_000_000
         self._started_ns = clock.monotonic_ns()
         self._grace_until_ns = self._started_ns + TERM_TIMEOUTS * self._timeout_ns
@@ -69,7 +72,9 @@ class NodeActivity:
         self._registering: Counter[NodeId] = Counter()
         self._listeners: list[Callable[[], None]] = []
         self._most_silent: tuple[int, bool] | None = None
-        """The last result of `_most_fell_silent` and its millisecond, because it is called for each silent node."""
+        """The last result of `_most_fell_silent` and its millisecond, because it is called for each silent
+        node.
+        """
         self.suspected_count = 0
         """Suspected brokers at the last check of `watch`."""
 
@@ -107,7 +112,9 @@ class NodeActivity:
             self._left_ns.pop(node_id, None)
 
     def left(self, node_id: NodeId) -> None:
-        """The node's only session broke. Not called for sessions that this controller ended because of silence."""
+        """The node's only session broke. Not called for sessions that this controller ended because of
+        silence.
+        """
         self._left_ns[node_id] = self._clock.monotonic_ns()
         self._most_silent = None
         for listener in self._listeners:
@@ -142,7 +149,9 @@ class NodeActivity:
         self._listeners.append(listener)
 
     def grace_left_s(self) -> float:
-        """Seconds until nodes that were not heard in this term, or since an absence, are suspected; 0 after that."""
+        """Seconds until nodes that were not heard in this term, or since an absence, are suspected; 0 after
+        that.
+        """
         return max(0, self._grace_until_ns - self._clock.monotonic_ns()) / 1e9
 
     def suspected_in_s(self, node_id: NodeId) -> float | None:
@@ -179,7 +188,10 @@ class NodeActivity:
             return f"its session broke {(now_ns - left_ns) // 1_000_000} ms ago and it did not come back"
         heard_ns = self._heard_ns.get(node_id)
         if heard_ns is None:
-            return f"nothing was heard of it in the {(now_ns - self._started_ns) // 1_000_000} ms since this controller leads"
+            return (
+                f"nothing was heard of it in the {(now_ns - self._started_ns) // 1_000_000} ms since this"
+                " controller leads"
+            )
         return f"it has been silent for {(now_ns - heard_ns) // 1_000_000} ms"
 
     def is_suspected(self, node_id: NodeId) -> bool:
@@ -207,7 +219,9 @@ class NodeActivity:
         return over_ns > self._window_ns or self._broke(node_id) or not self._most_fell_silent(now_ns)
 
     def _doubt_silence(self, heard_id: NodeId, now_ns: int) -> None:
-        """A node was heard while most were silent: restart the timeouts, unless all silent nodes used their restarts."""
+        """A node was heard while most were silent: restart the timeouts, unless all silent nodes used their
+        restarts.
+        """
         silent = [
             node_id
             for node_id, due_ns in self._due_ns.items()
@@ -238,7 +252,8 @@ class NodeActivity:
         return self._most_silent[1]
 
     def _most_silent_since(self, now_ns: int, window_ns: int | None = None) -> int | None:
-        """When the last silent node becomes suspicious, if more than half of the nodes (at least two) are silent.
+        """When the last silent node becomes suspicious, if more than half of the nodes (at least two) are
+        silent.
 
         Nodes whose session broke do not count as silent. None if most nodes are not silent.
 
@@ -256,12 +271,16 @@ class NodeActivity:
         return last_ns if silent >= 2 and 2 * silent > present else None
 
     def _broke(self, node_id: NodeId) -> bool:
-        """Whether the session broke before the timeout: packets of the node or its host reached this controller."""
+        """Whether the session broke before the timeout: packets of the node or its host reached this
+        controller.
+        """
         left_ns = self._left_ns.get(node_id)
         return left_ns is not None and left_ns < self._due_ns.get(node_id, self._grace_until_ns)
 
     def _most_left(self, now_ns: int) -> bool:
-        """Whether more than half of the nodes that were heard within a session timeout lost their sessions."""
+        """Whether more than half of the nodes that were heard within a session timeout lost their
+        sessions.
+        """
         present = [node_id for node_id in self._heard_ns if not self._is_silent(node_id, now_ns)]
         left = sum(node_id in self._left_ns for node_id in present)
         return 2 * left > len(present)

@@ -133,27 +133,29 @@ class Proposer:
             The index of the (last) batch.
 
         Raises:
-            OperationError: INVALID_REQUEST when indivisible records do not fit into one batch, NOT_LEADER when
-                this controller does not lead or transfers its leadership; nothing was proposed. OVERLOADED
-                when the record log has no room for a batch; the batches before it are proposed.
+            OperationError: INVALID_REQUEST when indivisible records do not fit into one batch, NOT_LEADER
+                when this controller does not lead or transfers its leadership; nothing was proposed.
+                OVERLOADED when the record log has no room for a batch; the batches before it are proposed.
         """
         bytes_max = self._settings.batch_bytes_max
         batches = divide(records, bytes_max)
         if len(batches) > 1 and not divisible:
             raise OperationError(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"the change needs {_records_bytes(records)} bytes of records, one batch holds {bytes_max}; ask for less at once",
+                f"the change needs {_records_bytes(records)} bytes of records, one batch holds {bytes_max};"
+                " ask for less at once",
             )
         for batch in batches:
             self._propose(batch)
         return self.last_index
 
     def add(self, records: Sequence[records_pb2.Record], *, divisible: bool = False) -> int:
-        """Add the records of one operation to the open batch, which operations share; `propose_open` proposes it.
+        """Add the records of one operation to the open batch, which operations share; `propose_open` proposes
+        it.
 
         Operations of a batch share its cost in the log, the Raft core, followers and subscribers. The caller
-        may yield to the event loop between calls, and proposes the batch when it has nothing to add. `propose`
-        proposes the open batch first.
+        may yield to the event loop between calls, and proposes the batch when it has nothing to add.
+        `propose` proposes the open batch first.
 
         Returns and raises: as `propose`.
         """
@@ -181,8 +183,8 @@ class Proposer:
     def propose_open(self) -> None:
         """Propose the open batch, if there is one.
 
-        During a transfer of leadership, or if the log has no room, the batch stays open. A later call proposes
-        it, or `end` drops it.
+        During a transfer of leadership, or if the log has no room, the batch stays open. A later call
+        proposes it, or `end` drops it.
         """
         batch = self._open
         if batch is not None and self._accepts and self._consensus.room_problem(self._open_bytes) is None:
@@ -302,7 +304,9 @@ class Proposer:
 
 
 def divide(records: Sequence[records_pb2.Record], bytes_max: int) -> list[list[records_pb2.Record]]:
-    """Divide records into runs that fit into a batch of `bytes_max`. A larger single record forms its own run."""
+    """Divide records into runs that fit into a batch of `bytes_max`. A larger single record forms its own
+    run.
+    """
     runs: list[list[records_pb2.Record]] = [[]]
     room = bytes_max - BATCH_OVERHEAD_BYTES
     for record in records:

@@ -58,7 +58,8 @@ class Snapshotter:
             telemetry: counters.
             membership: in force at the newest applied index.
             taken: called with every durable snapshot.
-            has_room: whether the log has room in memory for more entries; without room a snapshot is due at once.
+            has_room: whether the log has room in memory for more entries; without room a snapshot is due at
+                once.
         """
         self._log = log
         self._image = image
@@ -84,7 +85,9 @@ class Snapshotter:
         self.begin_if_due()
 
     async def write_now(self) -> int:
-        """Write a snapshot now, unless nothing was committed since the last; returns its index when durable."""
+        """Write a snapshot now, unless nothing was committed since the last; returns its index when
+        durable.
+        """
         while self._writing is not None:
             await asyncio.wait((self._writing,))
         if self._seen_batches == 0 and self._log.newest is not None:
@@ -136,7 +139,8 @@ class Snapshotter:
                 raise
             self._failed.add()
             LOG.critical(
-                "the snapshot at index %d was not written: %s; free space on the disk. It is tried again in %g s",
+                "the snapshot at index %d was not written: %s; free space on the disk. It is tried again in"
+                " %g s",
                 header.index,
                 error,
                 RETRY_S,

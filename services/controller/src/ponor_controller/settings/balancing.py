@@ -93,12 +93,14 @@ class BalanceSettings:
     balance_wanted_load_percent: int = setting(
         70,
         within=(1, 100),
-        doc="Highest intended load of a broker. ponor_brokers_wanted is the number of brokers that keeps all below it.",
+        doc="Highest intended load of a broker. ponor_brokers_wanted is the number of brokers that keeps all"
+        " below it.",
     )
     balance_scale_up_ms: int = setting(
         15_000,
         within=(0, 86_400_000),
-        doc="ponor_brokers_wanted rises after more brokers were needed for this time, because the start of a broker itself causes load.",
+        doc="ponor_brokers_wanted rises after more brokers were needed for this time, because the start of a"
+        " broker itself causes load.",
     )
     balance_scale_down_ms: int = setting(
         600_000,

@@ -80,7 +80,8 @@ class CompactionSettings:
         90,
         within=(1, 100),
         unit="percent",
-        doc="Share of trimmed offsets at which a stream set object is rewritten without them. A lower value frees space earlier and copies more.",
+        doc="Share of trimmed offsets at which a stream set object is rewritten without them. A lower value"
+        " frees space earlier and copies more.",
     )
     compaction_fan_in: int = setting(
         8,
@@ -91,5 +92,6 @@ class CompactionSettings:
     compaction_survey_interval_ms: int = setting(
         10_000,
         within=(1, 3_600_000),
-        doc="Pause between two surveys of all objects, which find fragmented streams and measure the backlog.",
+        doc="Pause between two surveys of all objects, which find fragmented streams and measure the"
+        " backlog.",
     )

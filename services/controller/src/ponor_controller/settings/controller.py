@@ -138,13 +138,15 @@ class ControllerSettings:
     reelection_timeout_ms: int = setting(
         15_000,
         within=(100, 3_600_000),
-        doc="Time after which the controller elects the target of a move whose source closed its streams but did not request the election. After twice this time, a source with open streams is fenced.",
+        doc="Time after which the controller elects the target of a move whose source closed its streams but"
+        " did not request the election. After twice this time, a source with open streams is fenced.",
     )
     drain_moves_in_flight_max: int = setting(
         128,
         within=(1, 10_000),
         unit="moves",
-        doc="Moves in progress from one draining broker. Each further wave of this many moves from one source adds a reelection_timeout_ms.",
+        doc="Moves in progress from one draining broker. Each further wave of this many moves from one"
+        " source adds a reelection_timeout_ms.",
     )
     drain_retry_ms: int = setting(
         1_000,
@@ -198,7 +200,8 @@ class ControllerSettings:
         100_000,
         within=(1, 10_000_000),
         unit="batches",
-        doc="Batches between two snapshots of the image. Memory holds up to twice as many, each with about 200 bytes in addition to its data.",
+        doc="Batches between two snapshots of the image. Memory holds up to twice as many, each with about"
+        " 200 bytes in addition to its data.",
     )
     snapshot_bytes: int = setting(
         64 * MIB,
@@ -211,7 +214,8 @@ class ControllerSettings:
     retained_bytes_max: int = setting(
         32 * MIB,
         within=(4 * MIB, 1024 * MIB),
-        doc="Committed batches kept in memory for subscribers; a subscriber that falls behind further is disconnected.",
+        doc="Committed batches kept in memory for subscribers; a subscriber that falls behind further is"
+        " disconnected.",
     )
     retained_batches_max: int = setting(
         200_000, within=(1, 10_000_000), unit="batches", doc="The same limit as a number of batches."

@@ -26,8 +26,10 @@ def require_commit_size(set_ranges: int, stream_objects: int, situation: Situati
     settings, total = situation.settings, set_ranges + stream_objects
     if total > settings.upload_ranges_max or stream_objects > settings.commit_objects_max:
         raise invalid(
-            f"a commit of {total} ranges, {stream_objects} of them stream objects; commit at most {settings.upload_ranges_max}"
-            f" ranges (upload_ranges_max) and {settings.commit_objects_max} stream objects (commit_objects_max) at once"
+            f"a commit of {total} ranges, {stream_objects} of them stream objects; commit at most"
+            f" {settings.upload_ranges_max}"
+            f" ranges (upload_ranges_max) and {settings.commit_objects_max} stream objects"
+            " (commit_objects_max) at once"
         )
 
 
@@ -52,13 +54,15 @@ def require_prepared(object_id: int, size_bytes: int, situation: Situation) -> N
         )
         raise refuse(
             error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED,
-            f"object {object_id} is {state}, not prepared for epoch {caller.node_epoch} of node {caller.node_id}; "
+            f"object {object_id} is {state}, not prepared for epoch {caller.node_epoch} of node"
+            f" {caller.node_id}; "
             "prepare another and upload again",
         )
     if row.expires_at_ms < situation.now_ms:
         raise refuse(
             error_pb2.ERROR_CODE_OBJECT_EXPIRED,
-            f"the lease of object {object_id} ran out {situation.now_ms - row.expires_at_ms} ms ago; prepare another and upload again",
+            f"the lease of object {object_id} ran out {situation.now_ms - row.expires_at_ms} ms ago; prepare"
+            " another and upload again",
         )
     if size_bytes < 1:
         raise invalid(f"object {object_id} has {size_bytes} bytes")

@@ -68,7 +68,8 @@ def require_stream_rights(
     if stream_epoch is not None and stream_epoch != row.leader_epoch:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"{_name(topic_id, number)} is at leader epoch {row.leader_epoch}; its streams are not opened at epoch {stream_epoch}",
+            f"{_name(topic_id, number)} is at leader epoch {row.leader_epoch}; its streams are not opened at"
+            f" epoch {stream_epoch}",
         )
 
 
@@ -82,7 +83,8 @@ def _require_led(topic_id: bytes, number: int, situation: Situation) -> Partitio
     if row.leader_id != situation.caller.node_id:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"{_name(topic_id, number)} is led by broker {row.leader_id} at epoch {row.leader_epoch}, not by node {situation.caller.node_id}",
+            f"{_name(topic_id, number)} is led by broker {row.leader_id} at epoch {row.leader_epoch}, not by"
+            f" node {situation.caller.node_id}",
         )
     return row
 

@@ -85,7 +85,8 @@ def require_owner(row: StreamRow, stream_epoch: int, acting: Writer) -> None:
     if row.stream_epoch != stream_epoch or (row.open and not acting.holds(row)):
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} epoch {row.node_epoch}, "
+            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} epoch"
+            f" {row.node_epoch}, "
             f"not at epoch {stream_epoch} of {acting}; stop using it",
         )
     if not row.open:
@@ -164,7 +165,8 @@ def require_recoverer(row: WalRow, situation: Situation) -> None:
         whose = f"node {row.recoverer_id} epoch {row.recoverer_epoch}" if row.token else "no node yet"
         raise refuse(
             error_pb2.ERROR_CODE_WAL_NOT_HELD,
-            f"the log {row.node_id}/{row.wal_epoch} is to be recovered by {whose}, not by node {caller.node_id} epoch {caller.node_epoch}",
+            f"the log {row.node_id}/{row.wal_epoch} is to be recovered by {whose}, not by node"
+            f" {caller.node_id} epoch {caller.node_epoch}",
         )
 
 

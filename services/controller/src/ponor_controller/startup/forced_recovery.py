@@ -50,8 +50,8 @@ class ForcedRecovery:
         node_id: of the remaining controller.
         known_committed_index: the highest index that was certainly committed.
         last_index: the highest index that counts as committed now.
-        last_term: of the entry at `last_index`. Of several logs, the one with the highest last term is the most
-            complete; for equal terms the last index decides.
+        last_term: of the entry at `last_index`. Of several logs, the one with the highest last term is the
+            most complete; for equal terms the last index decides.
         incarnation: the new one.
         former_voters: node ids of the former voters.
     """
@@ -124,7 +124,8 @@ async def _append(
     )
     if incarnation > INCARNATION_MAX:
         raise WrongDirectoryError(
-            f"{options.data}: the cluster was recovered by force {RECOVERIES_MAX} times, and no epochs are left for one more"
+            f"{options.data}: the cluster was recovered by force {RECOVERIES_MAX} times, and no epochs are"
+            " left for one more"
         )
     await _refuse_living_quorum(runtime.network, image, identity, options)
     last_term = stored.entries[-1].term if stored.entries else stored.base.term
@@ -141,7 +142,9 @@ async def _append(
 async def _refuse_living_quorum(
     network: Network, image: MetadataImage, identity: DirectoryIdentity, options: ControllerOptions
 ) -> None:
-    """Refuse while a majority runs: it would continue under the former incarnation in the same object store."""
+    """Refuse while a majority runs: it would continue under the former incarnation in the same object
+    store.
+    """
     voters = [member for member in members_of_rows(image[QUORUM]) if member.voter]
     addresses = AddressBook(options.voters)
     addresses.set_logged(voters)

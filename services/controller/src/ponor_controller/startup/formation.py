@@ -118,8 +118,10 @@ def _refuse_known_cluster(
             continue
         if all(voter.directory_id != own for voter in answer.initial_voters):
             raise ClusterExistsError(
-                f"node {answer.replica.node_id} belongs to cluster {answer.cluster_id} already, in which the directory {identity.directory_id} "
-                "has no place. If this controller lost its directory, mount it again; if it is gone, remove the lost member and add this one"
+                f"node {answer.replica.node_id} belongs to cluster {answer.cluster_id} already, in which the"
+                f" directory {identity.directory_id} "
+                "has no place. If this controller lost its directory, mount it again; if it is gone, remove"
+                " the lost member and add this one"
             )
 
 

@@ -176,7 +176,8 @@ def test_every_move_has_a_short_reason_with_figures() -> None:
     cluster.brokers.append(2)
     reasons = [move.reason for move in cluster.plan().moves]
     assert reasons[0] == (
-        "traffic-in: broker 1 has 12.0 MB/s (+100 % of the mean 6.0 MB/s), broker 2 0 B/s; with 1.0 MB/s moved 11.0 MB/s and 1.0 MB/s"
+        "traffic-in: broker 1 has 12.0 MB/s (+100 % of the mean 6.0 MB/s), broker 2 0 B/s; with 1.0 MB/s"
+        " moved 11.0 MB/s and 1.0 MB/s"
     )
     assert max(map(len, reasons)) <= 256
 

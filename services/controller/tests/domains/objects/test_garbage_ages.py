@@ -22,7 +22,7 @@ def _row(object_id: int, state: ObjectState, time_ms: int) -> ObjectRow:
     }
     times[names[state]] = time_ms
     return ObjectRow(
-        object_id=ObjectId(object_id), state=state, namespace="c", bucket_index=0, node_id=NodeId(1), node_epoch=NodeEpoch(1),
+        object_id=ObjectId(object_id), state=state, namespace="c", bucket_index=0, node_id=NodeId(1), node_epoch=NodeEpoch(1),  # noqa: E501
         size_bytes=0, claim_node_id=NO_NODE, claim_node_epoch=NO_EPOCH, claimed_until_ms=0, **times,
     )  # fmt: skip
 

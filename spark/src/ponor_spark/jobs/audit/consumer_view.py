@@ -63,14 +63,16 @@ def consume(
             first = consumer.poll(SILENCE_S_MAX)
             if first is None:
                 raise ClusterUnreachableError(
-                    f"kafka.bootstrap.servers: a consumer got nothing for {SILENCE_S_MAX:.0f} s; see that the brokers are up, then verify again"
+                    f"kafka.bootstrap.servers: a consumer got nothing for {SILENCE_S_MAX:.0f} s; see that"
+                    " the brokers are up, then verify again"
                 )
             for message in (first, *consumer.consume(MESSAGES_AT_A_TIME, 0)):
                 place = str(message.topic()), int(message.partition() or 0)
                 error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name for it
                     raise ClusterUnreachableError(
-                        f"kafka.bootstrap.servers: a consumer of {place[0]}-{place[1]} failed: {error}; check the broker's log"
+                        f"kafka.bootstrap.servers: a consumer of {place[0]}-{place[1]} failed: {error};"
+                        " check the broker's log"
                     )
                 _take(message, seen[place], ends[place], is_end=error is not None)
     finally:

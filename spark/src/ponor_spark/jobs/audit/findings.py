@@ -77,7 +77,9 @@ class PartitionFindings:
         self.problem_count += other.problem_count - len(other.problems)
 
     def conclude(self, start: int, end: int, *, compacted: bool) -> None:
-        """Compare with the expected state: [start, end) covered, no offset in two batches, and no hole unless the topic is compacted."""
+        """Compare with the expected state: [start, end) covered, no offset in two batches, and no hole unless
+        the topic is compacted.
+        """
         at = start
         for low, high in sorted(self.covered):
             if low > at:
@@ -89,7 +91,8 @@ class PartitionFindings:
             self.problem(f"{self.name}: offsets {at} to {end - 1} are in no batch")
         if self.holes and not compacted:
             self.problem(
-                f"{self.name}: {self.holes} offsets, the first near {self.first_hole}, have no record, and the topic is not compacted"
+                f"{self.name}: {self.holes} offsets, the first near {self.first_hole}, have no record, and"
+                " the topic is not compacted"
             )
 
 

@@ -121,7 +121,8 @@ def is_compacted(topic: str, brokers: Sequence[str]) -> bool:
         )
     except NoBrokerError as error:
         raise ClusterUnreachableError(
-            f"kafka.bootstrap.servers: no broker says whether topic {topic} is compacted ({error}), and offsets are missing in it; verify again when one answers"
+            f"kafka.bootstrap.servers: no broker says whether topic {topic} is compacted ({error}), and"
+            " offsets are missing in it; verify again when one answers"
         ) from error
     return any("compact" in (config.value or "") for result in answer.results for config in result.configs)
 
@@ -143,7 +144,8 @@ def _compared(audited: Sequence[Audited], snapshot: Snapshot, options: Options) 
             )
         elif findings.digest != of_consumer.digest:
             findings.problem(
-                f"{findings.name}: as many rows in the objects as for a consumer, {findings.rows}, and not the same"
+                f"{findings.name}: as many rows in the objects as for a consumer, {findings.rows}, and not"
+                " the same"
             )
         compared.append(Audited(each.range, findings, of_consumer.rows))
     return compared

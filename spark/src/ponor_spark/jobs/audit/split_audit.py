@@ -108,7 +108,9 @@ def _check_order(offsets: Sequence[int], findings: PartitionFindings) -> None:
 def _check_times(
     run: ObjectRun, entry: BlockEntry, block: memoryview, rows: int, findings: PartitionFindings
 ) -> None:
-    """Check that no row is below the block's smallest timestamp in the index, which no checksum covers: queries up to a time would miss it."""
+    """Check that no row is below the block's smallest timestamp in the index, which no checksum covers:
+    queries up to a time would miss it.
+    """
     if not entry.spread:
         return
     times = (entry.min_timestamp_ms, INT64_MAX)
@@ -117,7 +119,8 @@ def _check_times(
     earlier = rows - sum(each.num_rows for each in _all_rows(decoder))
     if earlier:
         findings.problem(
-            f"{findings.name}: {earlier} rows of the block at offset {entry.start_offset + run.kafka_shift} are earlier than {times[0]} ms,"
+            f"{findings.name}: {earlier} rows of the block at offset {entry.start_offset + run.kafka_shift}"
+            f" are earlier than {times[0]} ms,"
             f" which the index of object {run.key} says none is"
         )
 

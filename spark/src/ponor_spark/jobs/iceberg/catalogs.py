@@ -30,11 +30,13 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     for key, value in properties.items():
         if _CREDENTIAL.search(key.lower()) or _CREDENTIAL.search(value):
             raise OptionError(
-                f"--catalog-property: {key} is a credential, and a command line is seen by all; write it into .pyiceberg.yaml or PYICEBERG_CATALOG__* of the environment"
+                f"--catalog-property: {key} is a credential, and a command line is seen by all; write it"
+                " into .pyiceberg.yaml or PYICEBERG_CATALOG__* of the environment"
             )
     try:
         return load_catalog(name, **properties)
     except (ValueError, ImportError) as error:
         raise OptionError(
-            f"--catalog: {name} cannot be opened ({error}); describe it in .pyiceberg.yaml, or give --catalog-property type=… and uri=…"
+            f"--catalog: {name} cannot be opened ({error}); describe it in .pyiceberg.yaml, or give"
+            " --catalog-property type=… and uri=…"
         ) from error

@@ -67,8 +67,8 @@ class Checkpoint:
         return BatchOffsets(ends.topic_ids, ranges)
 
     def done(self, commits: Iterable[str]) -> Ends:
-        """Return the end of the newest batch that Spark has committed and will not run again; empty if there is
-        none.
+        """Return the end of the newest batch that Spark has committed and will not run again; empty if there
+        is none.
 
         Args:
             commits: names of the files in the directory `commits`, one batch id each.
@@ -96,7 +96,8 @@ def offsets_of(text: str, path: str) -> StreamOffsets:
     lines = text.rstrip("\n").split("\n")
     if lines[0] != VERSION or len(lines) != LINES:
         raise CheckpointError(
-            f"{path}: an offset log of version {lines[0][:20]!r} with {len(lines) - 2} sources, where one source and {VERSION} were expected; give this job a checkpoint of its own"
+            f"{path}: an offset log of version {lines[0][:20]!r} with {len(lines) - 2} sources, where one"
+            f" source and {VERSION} were expected; give this job a checkpoint of its own"
         )
     try:
         found = from_json(json.loads(lines[2]))
@@ -107,7 +108,8 @@ def offsets_of(text: str, path: str) -> StreamOffsets:
     unnamed = [topic for topic in found.offsets if topic not in found.topic_ids]
     if unnamed:
         raise CheckpointError(
-            f"{path}: no id of topic {unnamed[0]}; the checkpoint is not one of format ponor, give this job one of its own"
+            f"{path}: no id of topic {unnamed[0]}; the checkpoint is not one of format ponor, give this job"
+            " one of its own"
         )
     return found
 

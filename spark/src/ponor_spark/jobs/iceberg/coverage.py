@@ -16,7 +16,9 @@ from typing import TypeAlias
 from ponor_spark.jobs.iceberg.ledger import Ends, LedgerError
 
 Ranges: TypeAlias = Mapping[tuple[str, int], tuple[int | None, int]]
-"""By topic id and partition: the micro-batch's first offset (None if the query began with this batch, at the log start or at the options' offsets) and the offset after its last."""
+"""By topic id and partition: the micro-batch's first offset (None if the query began with this batch, at the
+log start or at the options' offsets) and the offset after its last.
+"""
 
 
 class Coverage(Enum):
@@ -38,7 +40,8 @@ class Span:
 
 
 def coverage(ranges: Ranges, held: Ends, table: str) -> Coverage:
-    """Return NEW if the table ends where the batch begins in all partitions, PRESENT if the table has all of it.
+    """Return NEW if the table ends where the batch begins in all partitions, PRESENT if the table has all of
+    it.
 
     Raises:
         LedgerError: only some partitions are present, one is present in part, or offsets between the table's
@@ -58,7 +61,9 @@ def coverage(ranges: Ranges, held: Ends, table: str) -> Coverage:
             (present if known >= end else new).append(name)
     if present and new:
         raise LedgerError(
-            f"table {table} has {present[0]} of this batch, and not {new[0]}: another job writes the same topic into it, or its checkpoint is another's; give every topic of a table one job and one checkpoint"
+            f"table {table} has {present[0]} of this batch, and not {new[0]}: another job writes the same"
+            " topic into it, or its checkpoint is another's; give every topic of a table one job and one"
+            " checkpoint"
         )
     return Coverage.NEW if new else Coverage.PRESENT
 
@@ -68,19 +73,23 @@ def _check_partition(table: str, name: str, known: int, start: int | None, end: 
         raise _hole(table, name, f"offsets below {known}", start)
     if start is not None and start < known < end:
         raise LedgerError(
-            f"table {table} has {name} up to {known}, and this batch is {start} to {end}: its checkpoint is not the one that wrote the table; begin with a new checkpoint, which continues at the table's offsets"
+            f"table {table} has {name} up to {known}, and this batch is {start} to {end}: its checkpoint is"
+            " not the one that wrote the table; begin with a new checkpoint, which continues at the table's"
+            " offsets"
         )
 
 
 def _hole(table: str, name: str, has: str, start: int) -> LedgerError:
     return LedgerError(
-        f"table {table} has {has} of {name}, and this batch begins at {start}: the checkpoint is ahead of the table (was the table dropped or restored?); begin with a new checkpoint, which continues at the table's offsets"
+        f"table {table} has {has} of {name}, and this batch begins at {start}: the checkpoint is ahead of"
+        " the table (was the table dropped or restored?); begin with a new checkpoint, which continues at"
+        " the table's offsets"
     )
 
 
 def check_done(done: Ends, held: Ends, table: str) -> None:
-    """Check that everything committed in the checkpoint is in the table. A query ahead of the table would never
-    write the offsets in between, and would not notice while its topic is idle.
+    """Check that everything committed in the checkpoint is in the table. A query ahead of the table would
+    never write the offsets in between, and would not notice while its topic is idle.
 
     Raises:
         LedgerError: rows are missing from the table.
@@ -91,7 +100,9 @@ def check_done(done: Ends, held: Ends, table: str) -> None:
             if known < end:
                 has = f"offsets below {known}" if known else "nothing"
                 raise LedgerError(
-                    f"table {table} has {has} of {topic_id}/{partition}, and the checkpoint is at {end}: it is another table's, or the table was dropped or restored; give --checkpoint a new one, which continues at the table's offsets"
+                    f"table {table} has {has} of {topic_id}/{partition}, and the checkpoint is at {end}: it"
+                    " is another table's, or the table was dropped or restored; give --checkpoint a new one,"
+                    " which continues at the table's offsets"
                 )
 
 
@@ -107,7 +118,8 @@ def check_rows(ranges: Ranges, held: Ends, spans: Iterable[Span], table: str) ->
         begin = max(start or 0, held.get(span.topic_id, {}).get(span.partition, 0))
         if not begin <= span.first_offset <= span.last_offset < end:
             raise LedgerError(
-                f"table {table}: rows of {span.topic_id}/{span.partition} at {span.first_offset} to {span.last_offset} are outside of what this batch may add, {begin} to {end};"
+                f"table {table}: rows of {span.topic_id}/{span.partition} at {span.first_offset} to"
+                f" {span.last_offset} are outside of what this batch may add, {begin} to {end};"
                 " set startingOffsets to where the table ends, or use a new checkpoint, which does so"
             )
         rows += span.rows

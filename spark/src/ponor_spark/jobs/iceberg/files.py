@@ -111,7 +111,9 @@ def _write_table(
 
 
 def _in_utc(table: pa.Table) -> pa.Table:
-    """Convert timestamps from the session's time zone, which Iceberg does not accept, to UTC; the instants are the same."""
+    """Convert timestamps from the session's time zone, which Iceberg does not accept, to UTC; the instants
+    are the same.
+    """
     for number, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz not in {None, "UTC"}:
             utc = pa.timestamp(field.type.unit, "UTC")

@@ -101,7 +101,9 @@ def start(
 def _beginning(
     table: IcebergTable, catalog: Catalog, snapshot: Snapshot, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return startingOffsets for a new checkpoint: the table's ends; partitions that are not in the table begin at the earliest offset."""
+    """Return startingOffsets for a new checkpoint: the table's ends; partitions that are not in the table
+    begin at the earliest offset.
+    """
     if not catalog.table_exists(table.name):
         return _earliest_unless(given)
     held = held_ends(history_of(table.load()), table.name)
@@ -111,7 +113,9 @@ def _beginning(
 
 
 def _earliest_unless(given: Mapping[str, str]) -> dict[str, str]:
-    """Default to the earliest offset: a table should have the whole topic, unless the user chooses otherwise."""
+    """Default to the earliest offset: a table should have the whole topic, unless the user chooses
+    otherwise.
+    """
     return {} if any(name.lower().startswith("starting") for name in given) else {OFFSETS_OPTION: "earliest"}
 
 

@@ -26,7 +26,9 @@ RANGES: Final = "ponor.ranges"
 ENDS: Final = "ponor.ends"
 ROWS: Final = "ponor.rows"
 MIRROR: Final = "ponor.offsets"
-"""The table property: {"snapshot-id": n, "sequence-number": n, "ends": {topic id: {partition: end offset}}}."""
+"""The table property: {"snapshot-id": n, "sequence-number": n, "ends": {topic id: {partition: end
+offset}}}.
+"""
 
 Ends: TypeAlias = dict[str, dict[int, int]]
 """By topic id and partition: the offset after the last one in the table."""
@@ -87,7 +89,8 @@ def held_ends(history: History, table: str) -> Ends:
     if mirrored is not None and (mirrored.snapshot_id, mirrored.ends) != (newest.snapshot_id, ends):
         raise _rolled_back(
             table,
-            f"its newest snapshot of ours is {newest.snapshot_id}, its property {MIRROR} speaks of {mirrored.snapshot_id}",
+            f"its newest snapshot of ours is {newest.snapshot_id}, its property {MIRROR} speaks of"
+            f" {mirrored.snapshot_id}",
         )
     return ends
 
@@ -105,14 +108,16 @@ def _of_expired(history: History, mirrored: _Mirrored, table: str) -> Ends:
     if mirrored.snapshot_id in history.snapshot_ids or outlived or not history.ancestors:
         raise _rolled_back(
             table,
-            f"its property {MIRROR} names snapshot {mirrored.snapshot_id}, which is not an ancestor of the current one",
+            f"its property {MIRROR} names snapshot {mirrored.snapshot_id}, which is not an ancestor of the"
+            " current one",
         )
     return mirrored.ends
 
 
 def _rolled_back(table: str, why: str) -> LedgerError:
     return LedgerError(
-        f"table {table} was rolled back or replaced: {why}; to have the rows again remove the property {MIRROR} and begin with a new checkpoint, or set it to the offsets that the table holds now"
+        f"table {table} was rolled back or replaced: {why}; to have the rows again remove the property"
+        f" {MIRROR} and begin with a new checkpoint, or set it to the offsets that the table holds now"
     )
 
 
@@ -145,7 +150,7 @@ def snapshot_properties(
 def mirror_property(snapshot_id: int, sequence_number: int, ends: Ends) -> dict[str, str]:
     """Return the table property that belongs to the snapshot."""
     return {
-        MIRROR: f'{{"snapshot-id":{snapshot_id},"sequence-number":{sequence_number},"ends":{ends_to_json(ends)}}}'
+        MIRROR: f'{{"snapshot-id":{snapshot_id},"sequence-number":{sequence_number},"ends":{ends_to_json(ends)}}}'  # noqa: E501
     }
 
 

@@ -73,7 +73,8 @@ class ExactlyOnceSink:
                 self._steps.reached(Step.SNAPSHOT_COMMITTED, batch_id)
                 return
         raise CommitContendedError(
-            f"table {self._table.name}: batch {batch_id} was overtaken by other writers {ATTEMPTS_MAX} times; start the query again when they are less busy, it goes on here"
+            f"table {self._table.name}: batch {batch_id} was overtaken by other writers {ATTEMPTS_MAX}"
+            " times; start the query again when they are less busy, it goes on here"
         )
 
     def _attempt(

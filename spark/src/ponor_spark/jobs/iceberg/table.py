@@ -46,13 +46,15 @@ class IcebergTable:
             return self._catalog.create_table_if_not_exists(self.name, schema=schema)
         if table.metadata.format_version < FORMAT_VERSION_MIN:
             raise OptionError(
-                f"table: {self.name} is of Iceberg's format version {table.metadata.format_version}; upgrade it to {FORMAT_VERSION_MIN} (the table property format-version)"
+                f"table: {self.name} is of Iceberg's format version {table.metadata.format_version}; upgrade"
+                f" it to {FORMAT_VERSION_MIN} (the table property format-version)"
             )
         have = {field.name for field in table.schema().fields}
         missing = [name for name in schema.names if name not in have]
         if missing:
             raise OptionError(
-                f"table: {self.name} has no column {missing[0]}; add it to the table, or leave it out of the option columns"
+                f"table: {self.name} has no column {missing[0]}; add it to the table, or leave it out of the"
+                " option columns"
             )
         return table
 

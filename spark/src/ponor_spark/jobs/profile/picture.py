@@ -51,7 +51,8 @@ def draw(found: TopicProfile, path: Path) -> None:
     check_kind(path)
     if not found.records:
         raise OptionError(
-            f"--picture: topic {found.topic} has no records in this range, there is nothing to draw; leave the option out"
+            f"--picture: topic {found.topic} has no records in this range, there is nothing to draw; leave"
+            " the option out"
         )
     import matplotlib as mpl
 

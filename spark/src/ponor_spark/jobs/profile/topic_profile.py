@@ -123,7 +123,9 @@ def profile(frame: DataFrame, topic: str) -> TopicProfile:
 
 
 def width_ms(first_ms: int, last_ms: int) -> int:
-    """Return the narrowest of WIDTHS_MS (or a multiple of the widest) that needs at most BINS bars, aligned to its multiples."""
+    """Return the narrowest of WIDTHS_MS (or a multiple of the widest) that needs at most BINS bars, aligned
+    to its multiples.
+    """
     for width in WIDTHS_MS:
         if last_ms // width - first_ms // width < BINS:
             return width
@@ -161,7 +163,7 @@ def _by_partition(sized: DataFrame) -> tuple[list[PartitionProfile], dict[str, A
     total = next((row.asDict() for row in rows if row["topic"] is None), {"keys": 0, "quantiles": ()})
     found = [
         PartitionProfile(
-            row["topic"], row["partition"], row["records"], row["bytes"], row["first_offset"], row["last_offset"],
+            row["topic"], row["partition"], row["records"], row["bytes"], row["first_offset"], row["last_offset"],  # noqa: E501
             row["first_ms"], row["last_ms"], row["key_nulls"], row["value_nulls"], row["keys"],
         )
         for row in rows

@@ -53,7 +53,10 @@ def headline(found: TopicProfile) -> str:
         return f"{found.topic}: no records"
     keyed = found.records - found.key_nulls
     keys = f"about {human_count(found.keys_distinct)} distinct keys" if keyed else "no keys"
-    return f"{found.topic}: {human_count(found.records)} records, {human_bytes(found.size_bytes)} in {len(found.partitions)} partitions, {keys}"
+    return (
+        f"{found.topic}: {human_count(found.records)} records, {human_bytes(found.size_bytes)} in"
+        f" {len(found.partitions)} partitions, {keys}"
+    )
 
 
 def share(part: int, whole: int) -> str:
@@ -114,7 +117,8 @@ def print_profile(found: TopicProfile, console: Console) -> None:
     ]
     console.print(f"\nrecord sizes: half ≤ {median}, 90 % ≤ {most}, 99 % ≤ {nearly_all}, largest {largest}")
     console.print(
-        f"records by {human_width(found.width_ms)}: [cyan]{spark_line([each.records for each in found.bins])}[/cyan]",
+        f"records by {human_width(found.width_ms)}:"
+        f" [cyan]{spark_line([each.records for each in found.bins])}[/cyan]",
         highlight=False,
     )
 

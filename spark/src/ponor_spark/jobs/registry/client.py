@@ -93,7 +93,8 @@ class Registry:
             )
         if "@" in parts.netloc:
             raise OptionError(
-                f"registry: a URL with credentials stands in plans and logs; give USER:PASSWORD in the variable {AUTH_VARIABLE}"
+                "registry: a URL with credentials stands in plans and logs; give USER:PASSWORD in the"
+                f" variable {AUTH_VARIABLE}"
             )
         self._url = url.rstrip("/")
         self._auth = auth
@@ -126,7 +127,9 @@ class Registry:
         return _schema_of(answer)
 
     def _whole(self, answer: dict[str, Any], path: str) -> Schema:
-        """Request Protobuf a second time in the form that needs no compiler; a registry without it answers with the text again."""
+        """Request Protobuf a second time in the form that needs no compiler; a registry without it answers
+        with the text again.
+        """
         if answer.get("schemaType") == "PROTOBUF":
             answer = {
                 **answer,
@@ -151,7 +154,8 @@ class Registry:
             except (URLError, OSError) as error:
                 reason = str(getattr(error, "reason", error))
         raise RegistryUnavailableError(
-            f"registry: {self._url}{path} did not answer {self._attempts_max} times ({reason}); see that driver and executors reach it, and start the job again"
+            f"registry: {self._url}{path} did not answer {self._attempts_max} times ({reason}); see that"
+            " driver and executors reach it, and start the job again"
         )
 
     def _judge(self, error: HTTPError, path: str) -> str:

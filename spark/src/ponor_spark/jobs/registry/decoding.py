@@ -93,7 +93,8 @@ def decoded(frame: DataFrame, decoding: Decoding) -> DataFrame:
         reader = registry.version(decoding.subject, "latest")
     except SchemaUnknownError:
         raise OptionError(
-            f"subject: the registry has no subject {decoding.subject}; correct it, or give the one whose schema the columns are to have"
+            f"subject: the registry has no subject {decoding.subject}; correct it, or give the one whose"
+            " schema the columns are to have"
         ) from None
     shape = _shape(decoder_for(registry, reader))
     schema = StructType(
@@ -113,7 +114,9 @@ def _shape(decoder: Decoder) -> pa.DataType:
 def _adder(
     decoding: Decoding, reader: Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that executors run: they request writers' schemas from the registry themselves, once each."""
+    """Return the function that executors run: they request writers' schemas from the registry themselves,
+    once each.
+    """
 
     def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = decoder_for(registry_at(decoding.url), reader)

@@ -1,4 +1,5 @@
-"""Protobuf values: the registry's file descriptor gives the classes, and this module maps messages to columns.
+"""Protobuf values: the registry's file descriptor gives the classes, and this module maps messages to
+columns.
 
 The registry is asked for the serialized descriptor, which needs no compiler; with a registry that only has
 the .proto's text, `grpcio-tools` must be installed. google.protobuf.Timestamp is a timestamp, an enum its
@@ -112,7 +113,8 @@ def _file(text: str, name: str) -> descriptor_pb2.FileDescriptorProto:
 def _compiled(text: str) -> descriptor_pb2.FileDescriptorProto:
     if find_spec("grpc_tools") is None:
         raise ValueError(
-            "the registry tells Protobuf schemas as text alone; install grpcio-tools beside ponor-spark, which compiles it"
+            "the registry tells Protobuf schemas as text alone; install grpcio-tools beside ponor-spark,"
+            " which compiles it"
         )
     import grpc_tools
     from grpc_tools import protoc

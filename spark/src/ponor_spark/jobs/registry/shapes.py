@@ -24,7 +24,8 @@ UTC_MICROS: Final = pa.timestamp("us", "UTC")
 
 
 def fit(value: Any, shape: pa.DataType) -> Any:
-    """Convert a value for `pa.array(…, shape)`. Fields outside the shape are dropped, missing fields are null.
+    """Convert a value for `pa.array(…, shape)`. Fields outside the shape are dropped, missing fields are
+    null.
 
     Raises:
         ValueError: the value has another kind; names the actual and the expected kind.

@@ -70,7 +70,8 @@ async def conditional_puts_race(probe: Probe) -> tuple[Grade, str]:
         winners = [racer for racer, has_won in enumerate(won) if has_won]
         if len(winners) != 1:
             return Grade.UNSAFE, (
-                f"{len(winners)} of {probe.racers} concurrent create-only puts of one key succeeded, exactly one must; "
+                f"{len(winners)} of {probe.racers} concurrent create-only puts of one key succeeded, exactly"
+                " one must; "
                 "If-None-Match is ignored or not atomic here"
             )
         there = await probe.store.get(key, 0, 2 * max(map(len, contents)))
@@ -155,7 +156,8 @@ async def listings_are_complete(probe: Probe) -> tuple[Grade, str]:
     if set(listed) != keys or len(listed) != len(keys):
         missing, foreign = len(keys - set(listed)), len(set(listed) - keys)
         return Grade.UNSAFE, (
-            f"of {len(keys)} objects {missing} are missing in the listing, {foreign} others are in it, {len(listed)} rows"
+            f"of {len(keys)} objects {missing} are missing in the listing, {foreign} others are in it,"
+            f" {len(listed)} rows"
         )
     return Grade.OK, f"{len(keys)} keys over several pages, right after their puts"
 

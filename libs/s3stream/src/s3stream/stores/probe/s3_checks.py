@@ -95,7 +95,10 @@ def checksums(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
     if ignored:
         return (
             Grade.WARNING,
-            f"a body that does not match its {' and '.join(ignored)} is accepted; only Ponor's own checksums find damage",
+            (
+                f"a body that does not match its {' and '.join(ignored)} is accepted; only Ponor's own checksums"  # noqa: E501
+                " find damage"
+            ),
         )
     return Grade.OK, "bodies that do not match CRC32C or Content-MD5 are refused"
 

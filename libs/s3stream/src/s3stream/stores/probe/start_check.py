@@ -81,7 +81,8 @@ async def _race(probe: Probe) -> None:
         grade, detail = await check(probe)
         if grade is not Grade.OK:
             raise UnsafeStoreError(
-                f"{detail}. Acknowledged records would be lost: use another store, or see `ponor doctor storage`"
+                f"{detail}. Acknowledged records would be lost: use another store, or see `ponor doctor"
+                " storage`"
             )
 
 

@@ -56,7 +56,9 @@ class ApiVersionsHandler:
     async def handle(
         self, request: ApiVersionsRequest | None, context: RequestContext
     ) -> ApiVersionsResponse:
-        """`request` is None for a version that is not known: then the answer is version 0 and holds only our own range."""
+        """`request` is None for a version that is not known: then the answer is version 0 and holds only our
+        own range.
+        """
         if request is None:
             own = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=VERSION_MIN, max_version=VERSION_MAX)
             return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])

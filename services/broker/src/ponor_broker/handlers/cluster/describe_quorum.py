@@ -100,7 +100,8 @@ def _of_unknown(asked: list[tuple[str, list[int]]]) -> DescribeQuorumResponse:
                 DescribeQuorumResponsePartitionData(
                     partition_index=index,
                     error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    error_message=f"only partition {METADATA_PARTITION} of {METADATA_TOPIC} has a quorum; request only that one",
+                    error_message=f"only partition {METADATA_PARTITION} of {METADATA_TOPIC} has a quorum;"
+                    " request only that one",
                 )
                 for index in partitions
             ],

@@ -63,9 +63,15 @@ async def update_features(
 
 def _refusal(update: FeatureUpdateKey) -> str | None:
     if not update.feature.startswith(FEATURE_PREFIX):
-        return f"feature {update.feature} is unknown; names of this cluster's features start with {FEATURE_PREFIX}"
+        return (
+            f"feature {update.feature} is unknown; names of this cluster's features start with"
+            f" {FEATURE_PREFIX}"
+        )
     if update.allow_downgrade or update.upgrade_type != UPGRADE or update.max_version_level < 1:
-        return f"{update.feature}: a level can only be raised, because the log may contain records of the present level"
+        return (
+            f"{update.feature}: a level can only be raised, because the log may contain records of the"
+            " present level"
+        )
     return None
 
 

@@ -49,8 +49,9 @@ from ponor_broker.settings import BrokerSettings
 
 COLD_BESIDE_HOT_MS: Final = 100
 COLD_PARTITIONS_MAX: Final = 256
-"""Cold partitions that one fetch reads; the next fetch reads others. A client that wants few bytes of each of thousands would take all places of
-`cold_reads_waiting_max`."""
+"""Cold partitions that one fetch reads; the next fetch reads others. A client that wants few bytes of each of
+thousands would take all places of `cold_reads_waiting_max`.
+"""
 ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 NEVER_ENOUGH_BYTES: Final = 1 << 62
 FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)

@@ -25,8 +25,9 @@ NULL_PROTOCOL_FROM: Final = 7
 SKIP_ASSIGNMENT_FROM: Final = 9
 LEAVE_BATCHED_FROM: Final = 3
 NAMED_MEMBERS_MAX: Final = 10_000
-"""Members that LeaveGroup and SyncGroup may name, or `group_members_max` if that is higher. A group may have more
-members than the setting allows, after it was lowered."""
+"""Members that LeaveGroup and SyncGroup may name, or `group_members_max` if that is higher. A group may have
+more members than the setting allows, after it was lowered.
+"""
 
 
 class GroupMembershipHandlers:

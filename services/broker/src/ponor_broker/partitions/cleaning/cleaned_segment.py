@@ -136,7 +136,8 @@ class CleanedSegment:
                 observe(self._durable)
                 return
         raise AppendBackpressureError(
-            f"stream {stream.stream_id} refused the cleaner's appends for {FULL_RETRIES_MAX * FULL_RETRY_S:.0f} s"
+            f"stream {stream.stream_id} refused the cleaner's appends for"
+            f" {FULL_RETRIES_MAX * FULL_RETRY_S:.0f} s"
         )
 
     async def _settled(self) -> None:

@@ -1,6 +1,7 @@
 """One cleaning of one partition.
 
-    index the newest offset of each dirty key → rewrite the segments from the log start, group by group → the partition is clean up to there
+    index the newest offset of each dirty key → rewrite the segments from the log start, group by group → the
+    partition is clean up to there
 
 A group of segments becomes one, written to the `.cleaned` streams. When that is durable, the
 segment list changes, and maintenance trims the group's slices. A crash, a move or an error at any

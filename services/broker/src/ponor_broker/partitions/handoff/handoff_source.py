@@ -1,6 +1,7 @@
 """The source's part of a move, for many partitions together.
 
-    residue uploaded, serving → sealed → appends durable, clean checkpoint → tail uploaded → streams closed, election requested → the image shows it
+    residue uploaded, serving → sealed → appends durable, clean checkpoint → tail uploaded → streams closed,
+    election requested → the image shows it
 
 Partitions that leave together share uploads and operations. Until CloseStreams is sent every
 handoff can be cancelled, by the controllers or because the store does not accept the uploads; from

@@ -244,7 +244,8 @@ class DurableState:
         self._snapshot_changes = producers.changes
 
     def write_clean(self, confirmed_offset: int, *, whole: bool) -> None:
-        """Write a clean checkpoint; with `whole` after it everything again: the next open reads nothing before it.
+        """Write a clean checkpoint; with `whole` after it everything again: the next open reads nothing
+        before it.
 
         Raises:
             S3StreamError: as `write_checkpoint`.

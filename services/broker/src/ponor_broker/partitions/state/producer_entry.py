@@ -125,7 +125,8 @@ def _rows_of(value: bytes, count: int) -> Iterator[tuple[int, bytes]]:
         end = at + _ROWS[batches].size if 0 < batches <= BATCHES_RETAINED else len(value) + 1
         if end > len(value):
             raise PartitionCorruptError(
-                f"PRODUCER_SNAPSHOT: {len(value)} bytes, the row at {at} has {batches} batches and exceeds the value"
+                f"PRODUCER_SNAPSHOT: {len(value)} bytes, the row at {at} has {batches} batches and exceeds"
+                " the value"
             )
         yield _ID.unpack_from(value, at)[0], value[at:end]
         at = end

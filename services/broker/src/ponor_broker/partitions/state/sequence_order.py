@@ -144,7 +144,8 @@ class SequenceOrder:
         if self._refused.holds_back(self._identity.key, batch, is_known=is_known):
             raise PartitionError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{self._identity}: an earlier batch of producer {batch.producer_id} was refused and must be retried first",
+                f"{self._identity}: an earlier batch of producer {batch.producer_id} was refused and must be"
+                " retried first",
             )
         try:
             self._producers.check(batch)

@@ -27,7 +27,9 @@ def load_of(broker: BrokerStanding, goals: Sequence[Goal]) -> float:
 
 
 def brokers_needed(brokers: Sequence[BrokerStanding], goals: Sequence[Goal], wanted_percent: float) -> int:
-    """The smallest number of brokers, at least 1, whose utilization stays below `wanted_percent` under even load."""
+    """The smallest number of brokers, at least 1, whose utilization stays below `wanted_percent` under even
+    load.
+    """
     totals = [sum(share(goal, goal.carried(broker)) for broker in brokers) for goal in goals]
     totals.append(sum(broker.cpu for broker in brokers))
     return max(1, math.ceil(max(totals) * 100 / wanted_percent - 1e-9))

@@ -37,7 +37,9 @@ class Candidates:
     def near(
         self, source_id: NodeId, wanted: float, *, internal: bool, without: Container[PartitionKey]
     ) -> Iterator[MovablePartition]:
-        """At most `TRIED_PARTITIONS_MAX` partitions with weights nearest to `wanted`; of equal ones the least busy."""
+        """At most `TRIED_PARTITIONS_MAX` partitions with weights nearest to `wanted`; of equal ones the least
+        busy.
+        """
         key = (source_id, internal)
         if key not in self._partitions:
             return
@@ -57,7 +59,9 @@ class Candidates:
                 yield partition
 
     def lightest(self, node_id: NodeId, *, without: Container[PartitionKey]) -> Iterator[MovablePartition]:
-        """At most `RETURNED_PARTITIONS_MAX` ordinary partitions of least weight; of equal ones the busiest."""
+        """At most `RETURNED_PARTITIONS_MAX` ordinary partitions of least weight; of equal ones the
+        busiest.
+        """
         found = 0
         for partition in self._partitions.get((node_id, False), ()):
             if found == RETURNED_PARTITIONS_MAX:

@@ -57,7 +57,9 @@ class ClusterLoad:
 
     brokers: tuple[BrokerStanding, ...]
     movable: tuple[MovablePartition, ...] = ()
-    """All partitions with traffic, and per broker as many without as may move at once; empty if nothing is uneven."""
+    """All partitions with traffic, and per broker as many without as may move at once; empty if nothing is
+    uneven.
+    """
     moves_in_flight: int = 0
     """Moves in progress that the balancer began."""
     cooling: int = 0
@@ -95,7 +97,9 @@ class Sources:
 
 
 def measure_load(sources: Sources, is_uneven: Callable[[Sequence[BrokerStanding]], bool]) -> ClusterLoad:
-    """The load of the cluster; without partitions if nothing is uneven, because reading them is most of the work."""
+    """The load of the cluster; without partitions if nothing is uneven, because reading them is most of the
+    work.
+    """
     view = sources.view
     live = [row for row in view[NODES] if is_live(row, sources.is_suspected)]
     participating = {row.node_id for row in live if _participates(row, sources)}
@@ -161,7 +165,9 @@ def _standing(node_id: NodeId, partitions: int, traffic: Traffic, sources: Sourc
 
 
 def _idle(node_id: NodeId, known: set[PartitionKey], sources: Sources) -> Iterator[MovablePartition]:
-    """Partitions of a broker without traffic, ordinary topics first; at most the number that may move at once."""
+    """Partitions of a broker without traffic, ordinary topics first; at most the number that may move at
+    once.
+    """
     left = sources.settings.balance_moves_in_flight_max
     internal: list[MovablePartition] = []
     for row in sources.view[PARTITIONS].find(PARTITIONS_LED_BY, node_id):

@@ -136,7 +136,8 @@ def band_of(goal: Goal, amounts: Iterable[float], percent: float) -> Band:
 
 
 def gain(band: Band, source: float, target: float, weight: float) -> float:
-    """The decrease of two brokers' total distance from the band when `weight` moves; negative for an increase.
+    """The decrease of two brokers' total distance from the band when `weight` moves; negative for an
+    increase.
 
     With a fixed mean every positive gain decreases the sum of all distances, so a greedy search terminates.
     """

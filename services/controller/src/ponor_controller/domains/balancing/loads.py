@@ -173,7 +173,9 @@ class LoadBook:
     def _decay_partition(
         self, key: PartitionKey, leader_id: NodeId | None, weight: float, now_ns: int
     ) -> None:
-        """The last reporter no longer names the partition: it has no traffic, or its new leader reports it."""
+        """The last reporter no longer names the partition: it has no traffic, or its new leader reports
+        it.
+        """
         held = self._partitions[key]
         if leader_id is not None and leader_id != held.reporter:
             return

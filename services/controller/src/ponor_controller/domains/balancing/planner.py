@@ -74,7 +74,9 @@ def is_uneven(goal: Goal, amounts: Collection[float], percent: float) -> bool:
 
 
 class _Change(NamedTuple):
-    """A partition that moves, and optionally one that moves back in exchange. The smallest `order` is the best."""
+    """A partition that moves, and optionally one that moves back in exchange. The smallest `order` is the
+    best.
+    """
 
     order: tuple[float, float, float, PartitionKey]
     source_id: NodeId
@@ -226,8 +228,10 @@ class _Search:
         source, target, net = amounts[change.source_id], amounts[change.target_id], change.net(goal)
         percent = 100 * (source - mean) / mean if mean else 0.0
         return (
-            f"{goal.name}: broker {change.source_id} has {goal.shown(source)} ({percent:+.0f} % of the mean {goal.shown(mean)}), "
-            f"broker {change.target_id} {goal.shown(target)}; with {goal.shown(net)} moved {goal.shown(source - net)} and {goal.shown(target + net)}"
+            f"{goal.name}: broker {change.source_id} has {goal.shown(source)} ({percent:+.0f} % of the mean"
+            f" {goal.shown(mean)}), "
+            f"broker {change.target_id} {goal.shown(target)}; with {goal.shown(net)} moved"
+            f" {goal.shown(source - net)} and {goal.shown(target + net)}"
         )
 
     def _hold_back(self, goal: Goal, why: str) -> None:
@@ -238,7 +242,10 @@ class _Search:
             brokers = ", ".join(str(node_id) for node_id in sorted(self._cooling))
             return f"partitions of broker {brokers} moved just now, the next reports show what that did"
         if self._cluster_load.cooling:
-            return f"{self._cluster_load.cooling} partitions with traffic moved lately and are left alone for a while"
+            return (
+                f"{self._cluster_load.cooling} partitions with traffic moved lately and are left alone"
+                " for a while"
+            )
         return "no partition can move that would make it more even without making something else uneven"
 
 

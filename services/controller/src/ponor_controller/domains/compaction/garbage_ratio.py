@@ -41,7 +41,9 @@ ignored, because they are trimmed last and each of their offsets would count lik
 
 
 class GarbageRatio:
-    """Surveys the image repeatedly. `mostly_trimmed` is the queue of found objects, which `Offering` consumes."""
+    """Surveys the image repeatedly. `mostly_trimmed` is the queue of found objects, which `Offering`
+    consumes.
+    """
 
     def __init__(self, image: MetadataImage, settings: CompactionSettings) -> None:
         self._image = image
@@ -73,7 +75,9 @@ class GarbageRatio:
 
 
 def trimmed_share(view: View, several: StreamSetObjectRow, pieces_max: int) -> float:
-    """The trimmed share of an object, 0 to 1, from a sample: of its offsets or of its pieces, whichever is larger."""
+    """The trimmed share of an object, 0 to 1, from a sample: of its offsets or of its pieces, whichever is
+    larger.
+    """
     # `ranges.decoded` would stay in memory, and this reads every object.
     stream_ids, starts, ends = decode_ranges(several.ranges.data).columns
     pieces = pieces_gone = offsets = offsets_gone = 0

@@ -86,8 +86,9 @@ class Offering:
         self._windows: dict[NodeId, int] = {}
         """Position in a node's list at which the next search begins; 0 for other nodes."""
         self._given_up: dict[ObjectId, tuple[int, int]] = {}
-        """By the first source of a task without a commit: the end of its pause, and the bound of sources in its
-        next task."""
+        """By the first source of a task without a commit: the end of its pause, and the bound of sources in
+        its next task.
+        """
 
     def reset(self) -> None:
         """Leadership changed: search from the start."""
@@ -96,7 +97,9 @@ class Offering:
         self._given_up.clear()
 
     def next(self, view: View, now_ms: int, source_bytes_max: int) -> Offer | None:
-        """The best offer of a bounded search, with committed sources that no task uses; None if there is none."""
+        """The best offer of a bounded search, with committed sources that no task uses; None if there is
+        none.
+        """
         settings = self._settings
         bounds = Bounds(
             now_ms,

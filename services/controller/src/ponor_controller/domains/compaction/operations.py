@@ -143,7 +143,9 @@ def is_vacant(row: CompactionRow, view: View, now_ms: int) -> bool:
 
 
 def sources_left(view: View, row: CompactionRow) -> list[ObjectRow]:
-    """The sources that still exist. An object is destroyed with its last live offset, so no data is missing."""
+    """The sources that still exist. An object is destroyed with its last live offset, so no data is
+    missing.
+    """
     rows = map(view[OBJECTS].get, row.source_ids)
     return [each for each in rows if each is not None and each.state is ObjectState.COMMITTED]
 
@@ -243,7 +245,8 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
     for each in body.stream_objects:
         if not 0 <= each.range.start_offset < each.range.end_offset:
             raise invalid(
-                f"stream object {each.object_id} holds [{each.range.start_offset}, {each.range.end_offset}), which is empty or negative"
+                f"stream object {each.object_id} holds [{each.range.start_offset}, {each.range.end_offset}),"
+                " which is empty or negative"
             )
         require_prepared(each.object_id, each.size_bytes, situation)
     if set_object is not None:
@@ -343,7 +346,8 @@ def _require_one_batch(
     if size_bytes > bytes_max:
         offers.given_up(row, situation.now_ms)
         raise invalid(
-            f"compaction {row.task_id} needs {size_bytes} bytes of records, one commit holds {bytes_max}; end it, a smaller one is offered"
+            f"compaction {row.task_id} needs {size_bytes} bytes of records, one commit holds {bytes_max};"
+            " end it, a smaller one is offered"
         )
 
 

@@ -70,7 +70,8 @@ def overdue(objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSe
 def fullest_tier(
     objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSettings
 ) -> list[SetObject]:
-    """Set objects of the tier with the most metadata among those worth joining, in the order of their commits.
+    """Set objects of the tier with the most metadata among those worth joining, in the order of their
+    commits.
 
     Empty if no tier is worth joining yet.
     """
@@ -115,7 +116,9 @@ def longest_run(
 def score(
     saved_metadata_bytes: int, saved_pieces: int, rows: Sequence[ObjectRow], bounds: Bounds, patience_ms: int
 ) -> float:
-    """Benefit per copied MiB, which rises with age: saved metadata, and saved pieces (one GET per cold reader)."""
+    """Benefit per copied MiB, which rises with age: saved metadata, and saved pieces (one GET per cold
+    reader).
+    """
     size_bytes = sum(row.size_bytes for row in rows)
     age_ms = bounds.now_ms - min(row.committed_at_ms for row in rows)
     benefit = saved_metadata_bytes + PIECE_WORTH_BYTES * saved_pieces

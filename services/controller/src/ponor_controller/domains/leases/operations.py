@@ -43,7 +43,8 @@ def open_lease(
     if len(view[SNAPSHOTS]) >= settings.snapshot_leases_max:
         raise refuse(
             error_pb2.ERROR_CODE_OVERLOADED,
-            f"{len(view[SNAPSHOTS])} snapshots are being read, as many as there may be; close some, or try later",
+            f"{len(view[SNAPSHOTS])} snapshots are being read, as many as there may be; close some, or try"
+            " later",
         )
     row = SnapshotRow(
         lease_id=counters.next_value(view, counters.SNAPSHOT),

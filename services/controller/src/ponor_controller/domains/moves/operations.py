@@ -50,7 +50,8 @@ def move_partitions(body: wire.MovePartitions, situation: Situation) -> Decision
                 return None
             raise refuse(
                 error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
-                f"{_name(partition)} is moving to broker {present.target_id}; wait, or cancel that move first",
+                f"{_name(partition)} is moving to broker {present.target_id}; wait, or cancel that move"
+                " first",
             )
         _require_leader(partition, situation)
         _require_target(target_id, situation)
@@ -84,7 +85,8 @@ def cancel_moves(body: wire.CancelMoves, situation: Situation) -> Decision:
         if move is None or wanted.leader_epoch not in (0, partition.leader_epoch):
             raise refuse(
                 error_pb2.ERROR_CODE_NO_MOVE,
-                f"{_name(partition)} does not move; broker {partition.leader_id} leads it at epoch {partition.leader_epoch}",
+                f"{_name(partition)} does not move; broker {partition.leader_id} leads it at epoch"
+                f" {partition.leader_epoch}",
             )
         return _keep(move, body.reason, situation)
 
@@ -108,7 +110,8 @@ def elect_moved(body: wire.ElectMoved, situation: Situation) -> Decision:
         caller_id = situation.caller.node_id
         if (partition.leader_id, partition.leader_epoch) != (caller_id, wanted.leader_epoch):
             raise invalid(
-                f"{_name(partition)} is led by broker {partition.leader_id} at epoch {partition.leader_epoch}; "
+                f"{_name(partition)} is led by broker {partition.leader_id} at epoch"
+                f" {partition.leader_epoch}; "
                 f"broker {caller_id} cannot give it up at epoch {wanted.leader_epoch}"
             )
         move = situation.view[MOVES].get((partition.topic_id, partition.partition))
@@ -172,7 +175,8 @@ def _require_partition(topic_id: bytes, number: int, situation: Situation) -> Pa
     if partition is None:
         raise refuse(
             error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
-            f"there is no partition {number} of a topic with id {topic_id.hex()}; it was deleted or never made",
+            f"there is no partition {number} of a topic with id {topic_id.hex()}; it was deleted or never"
+            " made",
         )
     return partition
 
@@ -183,7 +187,8 @@ def _require_leader(partition: PartitionRow, situation: Situation) -> None:
     if not is_live(situation.view[NODES].get(leader_id), situation.is_suspected):
         raise refuse(
             error_pb2.ERROR_CODE_NO_BROKER,
-            f"{_name(partition)} is led by broker {leader_id}, which is fenced or silent; it moves by failover, or once that broker is back",
+            f"{_name(partition)} is led by broker {leader_id}, which is fenced or silent; it moves by"
+            " failover, or once that broker is back",
         )
 
 
@@ -209,7 +214,8 @@ def _require_closed(partition: PartitionRow, move: MoveRow | None, situation: Si
         )
     raise refuse(
         error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
-        f"{_name(partition)}: stream {stream.stream_id} is open at epoch {stream.stream_epoch} of node {stream.node_id}; close it first",
+        f"{_name(partition)}: stream {stream.stream_id} is open at epoch {stream.stream_epoch} of node"
+        f" {stream.node_id}; close it first",
     )
 
 
@@ -218,7 +224,8 @@ def _keep(move: MoveRow, reason: str, situation: Situation) -> records_pb2.Recor
     if record is None:
         raise refuse(
             error_pb2.ERROR_CODE_NO_BROKER,
-            f"partition {move.partition} of topic {move.topic_id.hex()}: no live broker can lead it; try again later",
+            f"partition {move.partition} of topic {move.topic_id.hex()}: no live broker can lead it; try"
+            " again later",
         )
     return record
 

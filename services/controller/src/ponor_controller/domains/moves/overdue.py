@@ -52,7 +52,9 @@ class Intervention:
 
 @dataclass(slots=True)
 class Due:
-    """Interventions that are due now, in order, and the cluster time of the next check (None: only when woken)."""
+    """Interventions that are due now, in order, and the cluster time of the next check (None: only when
+    woken).
+    """
 
     interventions: list[Intervention] = field(default_factory=list)
     again_at_ms: int | None = None
@@ -151,7 +153,10 @@ def _fence_stuck(view: View, now_ms: int, grace_left_ms: int, due: Due) -> dict[
             continue
         fenced[move.source_id] = None
         record = records_pb2.NodeFenced(node_id=node.node_id, node_epoch=node.node_epoch)
-        why = f"it holds streams of partition {move.partition} of topic {move.topic_id.hex()} {now_ms - move.begun_at_ms} ms after its move began"
+        why = (
+            f"it holds streams of partition {move.partition} of topic {move.topic_id.hex()}"
+            f" {now_ms - move.begun_at_ms} ms after its move began"
+        )
         due.interventions.append(
             Intervention(Action.FENCED, move, records_pb2.Record(node_fenced=record), why)
         )

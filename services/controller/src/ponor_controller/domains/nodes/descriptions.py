@@ -55,13 +55,15 @@ def unregister_node(node_id: NodeId, view: View, contact: NodeContact) -> list[r
     if not row.fenced and not contact.is_suspected(node_id):
         raise OperationError(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"{row.role.name.lower()} {node_id} is alive, or stopped a moment ago: stop it and wait for the session timeout",
+            f"{row.role.name.lower()} {node_id} is alive, or stopped a moment ago: stop it and wait for the"
+            " session timeout",
         )
     held = _held(row, view)
     if held:
         raise OperationError(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"{row.role.name.lower()} {node_id} still has {held}: start it again and let it drain, wait for the failover, or use `ponor broker recover {node_id}`",
+            f"{row.role.name.lower()} {node_id} still has {held}: start it again and let it drain, wait for"
+            f" the failover, or use `ponor broker recover {node_id}`",
         )
     unregistered = records_pb2.NodeUnregistered(node_id=node_id, node_epoch=row.node_epoch)
     fenced = records_pb2.NodeFenced(node_id=node_id, node_epoch=row.node_epoch)

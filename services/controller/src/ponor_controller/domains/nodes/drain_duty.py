@@ -57,8 +57,9 @@ class DrainDuty:
         self._telemetry = telemetry
         self._moves = telemetry.counter("ponor_controller_drain_moves_total")
         self._begun_at_ms: dict[tuple[bytes, int], int] = {}
-        """Partitions whose moves this leader began recently, the oldest first. Limits the rate of retries after
-        cancelled moves; a new leader starts without it and retries once too early."""
+        """Partitions whose moves this leader began recently, the oldest first. Limits the rate of retries
+        after cancelled moves; a new leader starts without it and retries once too early.
+        """
 
     def step(self) -> float | None:
         """Begin the next wave of each draining broker. Seconds until the next step while a broker drains."""

@@ -61,7 +61,8 @@ class Failures:
         assigned: logs and their recoverers.
         elected: partitions and their leaders.
         more: more partitions or logs are left for the next step.
-        blocked: a change needs a live broker and there is none, or waits for a registration; check again soon.
+        blocked: a change needs a live broker and there is none, or waits for a registration; check again
+            soon.
     """
 
     fenced: list[NodeRow] = field(default_factory=list)

@@ -56,13 +56,15 @@ def _require_nothing_held(caller: Caller, view: View) -> None:
     if stream is not None:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_NOT_CLOSED,
-            f"broker {caller.node_id} holds stream {stream.stream_id} open at epoch {stream.stream_epoch}; close its streams first",
+            f"broker {caller.node_id} holds stream {stream.stream_id} open at epoch {stream.stream_epoch};"
+            " close its streams first",
         )
     wal = next((row for row in view[WALS].find(WALS_OF, caller.node_id)), None)
     if wal is not None:
         raise refuse(
             error_pb2.ERROR_CODE_WAL_NOT_HELD,
-            f"the write-ahead log of epoch {wal.wal_epoch} of broker {caller.node_id} is open; close it, or let it be recovered first",
+            f"the write-ahead log of epoch {wal.wal_epoch} of broker {caller.node_id} is open; close it, or"
+            " let it be recovered first",
         )
 
 

@@ -74,9 +74,9 @@ def register_node(hello: wire.Hello, view: View, now_ms: int, raised: Raised | N
         raised: what earlier batches of this registration did.
 
     Raises:
-        OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or NODE_EPOCH_STALE
-            for a process that lost its epoch; CONTROLLER_BEHIND if the process has seen a later incarnation of
-            the quorum.
+        OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or
+            NODE_EPOCH_STALE for a process that lost its epoch; CONTROLLER_BEHIND if the process has seen a
+            later incarnation of the quorum.
     """
     _check_cluster(hello, view)
     _check_hello(hello, view)
@@ -131,7 +131,8 @@ def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
     role = NodeRole(hello.role).name.lower()
     if row is not None and row.role is not NodeRole.NONE and int(row.role) != hello.role:
         raise invalid(
-            f"node {hello.node_id} is registered as a {row.role.name.lower()}: give this {role} another node id, or, if that node will not return, "
+            f"node {hello.node_id} is registered as a {row.role.name.lower()}: give this {role} another node"
+            " id, or, if that node will not return, "
             f"free its id with `ponor cluster unregister {hello.node_id}`"
         )
     if any(member.node_id == hello.node_id for member in view[QUORUM]):
@@ -171,18 +172,23 @@ def assign_recovery(wal: WalRow, recoverer_id: NodeId, recoverer_epoch: NodeEpoc
 
 
 def _is_recovered_elsewhere(wal: WalRow, view: View) -> bool:
-    """Whether another broker that is not fenced recovers the log. If it fails, failover assigns the log again."""
+    """Whether another broker that is not fenced recovers the log. If it fails, failover assigns the log
+    again.
+    """
     return wal.recoverer_id != wal.node_id and is_current(view, wal.recoverer_id, wal.recoverer_epoch)
 
 
 def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
-    """Refuse a process that registered with a later incarnation: a forced recovery excluded this controller."""
+    """Refuse a process that registered with a later incarnation: a forced recovery excluded this
+    controller.
+    """
     cluster = cluster_of(view)
     assert cluster is not None
     if hello.quorum_incarnation > cluster.incarnation:
         raise refuse(
             error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
-            f"this controller is of incarnation {cluster.incarnation}, node {hello.node_id} was registered in incarnation {hello.quorum_incarnation}: "
+            f"this controller is of incarnation {cluster.incarnation}, node {hello.node_id} was registered"
+            f" in incarnation {hello.quorum_incarnation}: "
             "a forced recovery left this controller behind; stop it and give it an empty directory",
         )
 
@@ -194,8 +200,10 @@ def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
         return
     if view[STREAMS].find(STREAMS_OPEN_AT, row.node_id) or view[WALS].find(WALS_OF, row.node_id):
         raise invalid(
-            f"node {row.node_id} has its write-ahead log in {_PLACES[row.wal]} and may have acknowledged records there: "
-            "start it again with that log and stop it in order, or wait until the log is recovered, then change it"
+            f"node {row.node_id} has its write-ahead log in {_PLACES[row.wal]} and may have acknowledged"
+            " records there: "
+            "start it again with that log and stop it in order, or wait until the log is recovered, then"
+            " change it"
         )
 
 
@@ -251,7 +259,10 @@ def _check_hello(hello: wire.Hello, view: View) -> None:
         not 0 <= hello.node_id < NODE_ID_BOUND
         or cluster_of_node(NodeId(hello.node_id)) != cluster.cluster_ordinal
     ):
-        problem = f"node id {hello.node_id} does not belong to cluster ordinal {cluster.cluster_ordinal}; ids are ordinal << 16 | n"
+        problem = (
+            f"node id {hello.node_id} does not belong to cluster ordinal {cluster.cluster_ordinal};"
+            " ids are ordinal << 16 | n"
+        )
     elif hello.wal not in WAL_KINDS:
         problem = f"a write-ahead log of kind {hello.wal} is not known here; upgrade the controller first"
     elif len(hello.incarnation) != INCARNATION_BYTES:
@@ -260,7 +271,8 @@ def _check_hello(hello: wire.Hello, view: View) -> None:
         0 < len(hello.kafka_host) <= HOST_CHARACTERS_MAX and 0 < hello.kafka_port <= PORT_MAX
     ):
         problem = (
-            f"broker {hello.node_id} must report the address for Kafka clients: a host of 1 to {HOST_CHARACTERS_MAX} "
+            f"broker {hello.node_id} must report the address for Kafka clients: a host of 1 to"
+            f" {HOST_CHARACTERS_MAX} "
             "characters, and a port"
         )
     if problem is not None:

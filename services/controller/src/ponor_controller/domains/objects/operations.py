@@ -115,9 +115,9 @@ def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision
 def _due_objects(situation: Situation) -> Iterator[ObjectRow]:
     """Objects that may be deleted, oldest first: destroyed ones past the delay, then expired reservations.
 
-    Objects under a live claim, or destroyed during a present snapshot lease, are excluded. Expired reservations
-    have the same delay: an abandoned put may still be in progress, and an object that arrives after the
-    deletion would never be deleted.
+    Objects under a live claim, or destroyed during a present snapshot lease, are excluded. Expired
+    reservations have the same delay: an abandoned put may still be in progress, and an object that arrives
+    after the deletion would never be deleted.
     """
     objects, delay_ms = situation.view[OBJECTS], situation.settings.destroy_delay_ms
     now_ms = situation.now_ms

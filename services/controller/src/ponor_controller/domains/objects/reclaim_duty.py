@@ -132,7 +132,9 @@ class ReclaimDuty:
         return records
 
     def _search(self, search: _Pass) -> tuple[list[ObjectId], bool]:
-        """Continue for one step; returns the dead objects that one batch may destroy, and whether it is complete."""
+        """Continue for one step; returns the dead objects that one batch may destroy, and whether it is
+        complete.
+        """
         objects, dead, pieces = self._proposer.view[OBJECTS], list[ObjectId](), 0
         left_over, search.left_over = search.left_over, ()
         for visits, found in enumerate(chain(left_over, search.found), 1):
@@ -150,7 +152,9 @@ class ReclaimDuty:
         return dead, True
 
     def _finish(self, search: _Pass) -> list[records_pb2.Record]:
-        """The record that removes the streams from `reclaims`, except those trimmed or deleted since the start."""
+        """The record that removes the streams from `reclaims`, except those trimmed or deleted since the
+        start.
+        """
         view = self._proposer.view
         done = []
         for stream_id, start in search.starts.items():

@@ -41,7 +41,9 @@ from ponor_controller.shared_rules.stream_ownership import (
 
 
 def commit_upload(body: wire.CommitUpload, situation: Situation) -> Decision:
-    """Commit at most one stream set object and any number of stream objects, and advance the streams' ends."""
+    """Commit at most one stream set object and any number of stream objects, and advance the streams'
+    ends.
+    """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     acting = writer(situation, body.recovered if body.HasField("recovered") else None)
     set_object = body.stream_set_object if body.HasField("stream_set_object") else None
@@ -110,7 +112,8 @@ def _check_one_kind_per_stream(body: wire.CommitUpload, set_ranges: Sequence[wir
     for uploaded in body.stream_objects:
         if uploaded.range.stream_id in in_set:
             raise invalid(
-                f"stream {uploaded.range.stream_id} is in stream object {uploaded.object_id} and in the stream set object; "
+                f"stream {uploaded.range.stream_id} is in stream object {uploaded.object_id} and in the"
+                " stream set object; "
                 "put its run into one of them"
             )
 

@@ -1,7 +1,8 @@
 """Feature levels: which records may be in the log (docs/design/consensus.md#quorum-operations).
 
-A level only rises, at most to the highest level of the leader's build. Other processes do not report their levels: a
-process that reads a record of an unknown kind stops, so the operator upgrades every process before raising a level.
+A level only rises, at most to the highest level of the leader's build. Other processes do not report their
+levels: a process that reads a record of an unknown kind stops, so the operator upgrades every process before
+raising a level.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def _rises(view: View, update: wire.FeatureUpdate) -> bool:
         raise invalid(f"feature {update.name} is unknown; known features are {', '.join(SUPPORTED)}")
     if not supported.lowest <= update.level <= supported.highest:
         raise invalid(
-            f"{update.name} {update.level}: this version runs levels {supported.lowest} to {supported.highest}; upgrade it first"
+            f"{update.name} {update.level}: this version runs levels {supported.lowest} to"
+            f" {supported.highest}; upgrade it first"
         )
     present = level_of(view, update.name)
     if update.level < present:

@@ -79,7 +79,8 @@ class RaftQuorum:
         if present is not None:
             raise invalid(
                 f"node {learner.node_id} is a member with another directory; remove it first: "
-                f"`ponor cluster quorum remove {learner.node_id} --directory {uuid.UUID(bytes=present.directory_id)}`"
+                f"`ponor cluster quorum remove {learner.node_id} --directory"
+                f" {uuid.UUID(bytes=present.directory_id)}`"
             )
         if sum(not each.voter for each in members) >= LEARNERS_MAX:
             raise invalid(f"there are {LEARNERS_MAX} learners; promote or remove one first")

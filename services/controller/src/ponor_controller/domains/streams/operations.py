@@ -53,7 +53,8 @@ def create_streams(body: wire.CreateStreams, situation: Situation) -> Decision:
 def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
     """Make the caller the owner of closed streams, at a new epoch.
 
-    For a partition's streams the caller must be the partition's leader at that epoch. An exact repeat succeeds.
+    For a partition's streams the caller must be the partition's leader at that epoch. An exact repeat
+    succeeds.
     """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
@@ -103,7 +104,8 @@ def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
         if wanted.end_offset != row.end_offset:
             raise refuse(
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
-                f"stream {row.stream_id} ends at {row.end_offset}, not at {wanted.end_offset}; upload what is missing before closing",
+                f"stream {row.stream_id} ends at {row.end_offset}, not at {wanted.end_offset}; upload what"
+                " is missing before closing",
             )
         if not repeated:
             record = records_pb2.StreamClosed(stream_id=wanted.stream_id, stream_epoch=wanted.stream_epoch)
@@ -126,7 +128,8 @@ def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
         if wanted.start_offset > row.end_offset:
             raise refuse(
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
-                f"stream {row.stream_id} ends at {row.end_offset} and cannot begin at {wanted.start_offset}; upload first",
+                f"stream {row.stream_id} ends at {row.end_offset} and cannot begin at {wanted.start_offset};"
+                " upload first",
             )
         record = records_pb2.StreamTrimmed(stream_id=row.stream_id, start_offset=wanted.start_offset)
         decision.records.append(records_pb2.Record(stream_trimmed=record))
@@ -173,12 +176,14 @@ def _check_open(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -
     if wanted.stream_epoch < floor:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"stream {row.stream_id}: epoch {wanted.stream_epoch} is of before the last forced recovery; epochs begin at {floor} now",
+            f"stream {row.stream_id}: epoch {wanted.stream_epoch} is of before the last forced recovery;"
+            f" epochs begin at {floor} now",
         )
     if row.open:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_NOT_CLOSED,
-            f"stream {row.stream_id} is open at epoch {row.stream_epoch} of node {row.node_id}; try again after it was closed",
+            f"stream {row.stream_id} is open at epoch {row.stream_epoch} of node {row.node_id}; try again"
+            " after it was closed",
         )
 
 

@@ -89,7 +89,8 @@ def check_sizes(configs: Mapping[str, str]) -> None:
         if len(value.encode()) > VALUE_BYTES_MAX:
             raise refuse(
                 error_pb2.ERROR_CODE_INVALID_CONFIG,
-                f"the value of {name} would have {len(value.encode())} bytes; at most {VALUE_BYTES_MAX} are kept",
+                f"the value of {name} would have {len(value.encode())} bytes; at most {VALUE_BYTES_MAX} are"
+                " kept",
             )
 
 

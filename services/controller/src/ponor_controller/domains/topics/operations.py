@@ -89,7 +89,8 @@ def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Deci
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
             f"Topic already has {present} partition(s)."
             if body.count == present
-            else f"The topic {topic.name} currently has {present} partition(s); {body.count} would not be an increase.",
+            else f"The topic {topic.name} currently has {present} partition(s); {body.count} would not be an"
+            " increase.",
         )
     _check_partitions(topic.name, body.count, body.count - present, situation)
     counts = _require_brokers(situation)
@@ -103,7 +104,9 @@ def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Deci
 
 
 def delete_topic(body: wire.DeleteTopic, situation: Situation) -> Decision:
-    """Delete the topic and its partitions. `ReclaimDuty` deletes its streams, their objects and its keys later."""
+    """Delete the topic and its partitions. `ReclaimDuty` deletes its streams, their objects and its keys
+    later.
+    """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = _require_topic(body.topic_id, situation)
     deleted = records_pb2.TopicDeleted(topic_id=topic.topic_id)
@@ -163,7 +166,8 @@ def _check_partitions(name: str, partitions: int, new: int, situation: Situation
     if partitions > settings.partitions_per_topic_max:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
-            f"{partitions} partitions for topic {name!r}; a topic has at most {settings.partitions_per_topic_max}",
+            f"{partitions} partitions for topic {name!r}; a topic has at most"
+            f" {settings.partitions_per_topic_max}",
         )
     present = len(situation.view[PARTITIONS])
     if present + new > settings.partitions_max:
@@ -238,9 +242,15 @@ def name_problem(name: str) -> str | None:
     if name in (".", ".."):
         return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > NAME_LENGTH_MAX:
-        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length"
+            f" {NAME_LENGTH_MAX}"
+        )
     if LEGAL_NAME.fullmatch(name) is None:
-        return f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII"
+            " alphanumerics, '.', '_' and '-'"
+        )
     return None
 
 

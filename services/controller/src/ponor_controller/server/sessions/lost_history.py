@@ -16,7 +16,8 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.kernel.leading import Reign
 
 REMEDY = (
-    "stop the controllers at once and mount the newest directories, of a majority of the voters. If they are lost, `ponor cluster quorum force-recovery` "
+    "stop the controllers at once and mount the newest directories, of a majority of the voters. If they are"
+    " lost, `ponor cluster quorum force-recovery` "
     "continues without what was committed since the copy"
 )
 
@@ -37,8 +38,10 @@ def lost_history(
             continue  # a forced recovery discarded that history
         if _is_later(seen, reign, incarnation, term_at):
             return (
-                f"this controller's log is an older copy: node {hello.node_id} has seen index {seen.index} of term {seen.leader_term} (incarnation {seen.quorum_incarnation}), "
-                f"but this controller's log has other entries there (its term began at index {reign.first_index}: term {reign.term}, incarnation {incarnation}); {REMEDY}"
+                f"this controller's log is an older copy: node {hello.node_id} has seen index {seen.index}"
+                f" of term {seen.leader_term} (incarnation {seen.quorum_incarnation}), "
+                "but this controller's log has other entries there (its term began at index"
+                f" {reign.first_index}: term {reign.term}, incarnation {incarnation}); {REMEDY}"
             )
     return ""
 

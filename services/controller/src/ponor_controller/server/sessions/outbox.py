@@ -69,7 +69,9 @@ class Outbox:
         self._heartbeat_seconds = heartbeat_seconds
         self._results: deque[tuple[bytes, int]] = deque()
         self.on_sent: Callable[[int, int], None] = lambda _count, _bytes: None
-        """Called with the number of results in a sent frame, and the bytes of the operations that they answer."""
+        """Called with the number of results in a sent frame, and the bytes of the operations that they
+        answer.
+        """
         self._refusal: error_pb2.Error | None = None
         self._filled = asyncio.Event()
         self._flushes = False
@@ -84,7 +86,9 @@ class Outbox:
             self._turn.add(self._flush)
 
     def refuse(self, error: error_pb2.Error) -> None:
-        """Send the reason for the end of the session, then stop. Waiting results are dropped: the node retries."""
+        """Send the reason for the end of the session, then stop. Waiting results are dropped: the node
+        retries.
+        """
         if self._refusal is None:
             self._refusal = error
         self._filled.set()

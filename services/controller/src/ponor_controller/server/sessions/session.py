@@ -130,9 +130,15 @@ class Session:
             return f"a frame of kind {kind} is out of place"
         batch = request.operations
         if len(batch.operations) > self._operations_max:
-            return f"{len(batch.operations)} operations in one frame; at most {self._operations_max} may be in flight"
+            return (
+                f"{len(batch.operations)} operations in one frame; at most {self._operations_max} may be"
+                " in flight"
+            )
         if len(frame) > OPERATIONS_FRAME_BYTES_MAX and len(batch.operations) > 1:
-            return f"a frame of {len(frame)} bytes with several operations; split above {OPERATIONS_FRAME_BYTES_MAX}"
+            return (
+                f"a frame of {len(frame)} bytes with several operations; split above"
+                f" {OPERATIONS_FRAME_BYTES_MAX}"
+            )
         operations, first_incomplete_id = list(batch.operations), batch.first_incomplete_id
         for operation in operations:
             if operation.request_id < first_incomplete_id:
@@ -147,7 +153,10 @@ class Session:
         if self.caller.role != records_pb2.NODE_ROLE_BROKER:
             return f"node {self.caller.node_id} is no broker and reports load"
         if size_bytes > OPERATIONS_FRAME_BYTES_MAX:
-            return f"a report of {size_bytes} bytes; name fewer partitions, at most {OPERATIONS_FRAME_BYTES_MAX} bytes of them"
+            return (
+                f"a report of {size_bytes} bytes; name fewer partitions, at most"
+                f" {OPERATIONS_FRAME_BYTES_MAX} bytes of them"
+            )
         self._loads(self.caller.node_id, report)
         return None
 

@@ -192,19 +192,22 @@ class SessionService:
         return Caller(node_id, registration.node_epoch, hello.role), registered_index
 
     async def _commit_registration(self, hello: wire.Hello) -> tuple[Registration, int]:
-        """Decide and commit, in several batches if the node leads many partitions; also the index of the last."""
+        """Decide and commit, in several batches if the node leads many partitions; also the index of the
+        last.
+        """
         raised: Raised | None = None
         while True:
             await self._proposer.room()
             try:
                 registration = register_node(hello, self._proposer.view, self._proposer.now_ms(), raised)
             except OperationError:
-                # The refusal may be based on proposed rows, and a node stops when its epoch is refused. A leader
-                # that was suspended and deposed must not cause that.
+                # The refusal may be based on proposed rows, and a node stops when its epoch is refused. A
+                # leader that was suspended and deposed must not cause that.
                 await self._proposer.commits.reached(self._proposer.last_index)
                 await self._leading.read_index()
                 raise
-            # Before the row names the process, so that silence or a broken session of its predecessor does not count.
+            # Before the row names the process, so that silence or a broken session of its predecessor does
+            # not count.
             self._activity.heard(NodeId(hello.node_id))
             if registration.records:
                 self._proposer.propose(registration.records)
@@ -249,7 +252,8 @@ class SessionService:
             before.end(
                 OperationError(
                     error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
-                    f"a newer process registered as node {caller.node_id} with epoch {caller.node_epoch}; this one must stop",
+                    f"a newer process registered as node {caller.node_id} with epoch {caller.node_epoch};"
+                    " this one must stop",
                 )
             )
         outbox = Outbox(connection, self._answers, self._heartbeat, self._settings.session_timeout_ms / 3000)

@@ -15,7 +15,9 @@ from ponor_metadata.image.storage_native import untrack
 FRAME_TARGET_BYTES = 1024 * 1024
 """Target size of a frame; a larger single batch gets its own frame."""
 DIGEST_INTERVAL = 1_024
-"""A frame ends at multiples of this index at the latest, because every subscriber compares the digest there."""
+"""A frame ends at multiples of this index at the latest, because every subscriber compares the digest
+there.
+"""
 ENCODED_FRAMES_MAX = 8
 """Subscribers are near the end of the log, so few distinct positions are in use."""
 
@@ -39,7 +41,9 @@ class BatchFrame:
 
 
 class RetainedTail:
-    """Batches after `begin_index` up to `last_index`. Bytes and number are bounded; the oldest are dropped."""
+    """Batches after `begin_index` up to `last_index`. Bytes and number are bounded; the oldest are
+    dropped.
+    """
 
     def __init__(self, begin_index: int, begin_digest: bytes, *, bytes_max: int, batches_max: int) -> None:
         self._bytes_max = bytes_max
@@ -83,7 +87,8 @@ class RetainedTail:
             self._frames.pop(oldest.index, None)
 
     def restart(self, index: int, digest: bytes) -> None:
-        """A received snapshot replaced the log up to `index`: continue behind it. Subscribers before it are cut off.
+        """A received snapshot replaced the log up to `index`: continue behind it. Subscribers before it are
+        cut off.
 
         Raises:
             AssertionError: the snapshot is older than what was committed here.

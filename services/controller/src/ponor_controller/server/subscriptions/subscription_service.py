@@ -113,12 +113,14 @@ class SubscriptionService:
             is_member = bool(start.seen_index)
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND if is_member else error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"this controller serves cluster {self._cluster_id}, not {start.cluster_id}; check the controller's address",
+                f"this controller serves cluster {self._cluster_id}, not {start.cluster_id}; check the"
+                " controller's address",
             )
         if start.incarnation > self._images.incarnation:
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
-                f"this controller is at incarnation {self._images.incarnation} of the cluster, not {start.incarnation}; connect to another one",
+                f"this controller is at incarnation {self._images.incarnation} of the cluster, not"
+                f" {start.incarnation}; connect to another one",
             )
         if len(self._subscribers) >= self._settings.subscribers_max:
             raise OperationError(
@@ -190,7 +192,8 @@ class SubscriptionService:
         except TimeoutError:
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
-                f"index {index} is not committed here (the log ends at {self._tail.last_index}); connect to another controller, or, "
+                f"index {index} is not committed here (the log ends at {self._tail.last_index}); connect to"
+                " another controller, or, "
                 "if the controllers' data was replaced by an older copy, restart this process",
             ) from None
 
@@ -209,7 +212,8 @@ class SubscriptionService:
             return wire.SnapshotBegin.REASON_COMPACTED
         self._divergences.add()
         LOG.error(
-            "a subscriber's image differs from this controller's at index %d: digest %s, here %s; it starts over from a snapshot",
+            "a subscriber's image differs from this controller's at index %d: digest %s, here %s; it starts"
+            " over from a snapshot",
             start.resume_index,
             start.resume_digest.hex(),
             digest.hex(),
@@ -251,7 +255,8 @@ class SubscriptionService:
         return True
 
     def _require_fresh(self) -> None:
-        """Disconnect subscribers when this controller is partitioned from its peers: they can follow another one.
+        """Disconnect subscribers when this controller is partitioned from its peers: they can follow another
+        one.
 
         Raises:
             OperationError: CONTROLLER_BEHIND.
