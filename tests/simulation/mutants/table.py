@@ -248,7 +248,8 @@ JOURNAL_AND_STORAGE_MUTANTS: Final = (
         "wal_ack_before_durable",
         "An append to a log in the store is acknowledged when its put begins.",
         (method(ObjectWal._begin_put, storage.acknowledge_slot),),
-        (Catch(SWARM, r"invariant 32", 5),),
+        # A consumer whose record is lost asks for an offset behind the end.
+        (Catch(SWARM, r"invariant 32|OFFSET_OUT_OF_RANGE", 143),),
     ),
     Mutant(
         "wal_fence_trimmed",
