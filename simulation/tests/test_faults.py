@@ -1,6 +1,4 @@
-"""Faults: equal seeds draw equal schedules, parts keep their faults, and failing schedules are
-reduced.
-"""
+"""Faults: equal seeds draw equal schedules, parts keep their faults, and failing schedules are reduced."""
 
 from __future__ import annotations
 

@@ -136,9 +136,7 @@ def test_a_real_history_with_one_read_made_stale_is_found(seed: int) -> None:
 
 
 def explained_by_some_order(history: list[Operation]) -> bool:
-    """The definition: try every subset with all returned operations, in every order that respects
-    time.
-    """
+    """The definition: try every subset with all returned operations, in every order that respects time."""
     known = [each for each in history if each.returned is not None]
     unknown = [each for each in history if each.returned is None and each.kind == "write"]
     for chosen in range(1 << len(unknown)):

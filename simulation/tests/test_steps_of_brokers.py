@@ -84,9 +84,7 @@ def wal_closed(owner: tuple[int, int], end: int) -> records.Record:
 
 
 def served() -> Log:
-    """Two brokers with logs in the store; the old one serves a partition with one stream at epoch
-    0.
-    """
+    """Two brokers with logs in the store; the old one serves a partition with one stream at epoch 0."""
     log = Log()
     for node, epoch in (OLD, NEW):
         log.add(R(node_registered=records.NodeRegistered(node_id=node, node_epoch=epoch)))

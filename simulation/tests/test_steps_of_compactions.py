@@ -125,9 +125,7 @@ class Log:
         return [str(each) for each in find_forbidden_steps(self.batches)]
 
     def ledger(self, *, is_closed: bool = True) -> Ledger:
-        """A ledger that has checked all batches. `is_closed`: readers requested the ends of their
-        leases.
-        """
+        """A ledger that has checked all batches. `is_closed`: readers requested the ends of their leases."""
         ledger = Ledger(Checks(), self.bucket, 0, pinned_bytes_max=10_000)
         ledger.snapshots.is_closed = lambda _: is_closed
         for batch in self.batches:

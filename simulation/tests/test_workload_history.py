@@ -1,6 +1,4 @@
-"""The clients' history of a log: lost, doubled and moved records, and acknowledgements without an
-offset.
-"""
+"""The clients' history of a log: lost, doubled and moved records, and acknowledgements without an offset."""
 
 from __future__ import annotations
 

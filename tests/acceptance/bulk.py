@@ -12,9 +12,7 @@ VALUE_BYTES = 8192
 def produce_bulk(
     bootstrap: str, topic: str, *, partitions: int, total_bytes: int, rate_bytes: float | None = None
 ) -> int:
-    """Produce at least `total_bytes` of values round-robin; return the number of acknowledged
-    records.
-    """
+    """Produce at least `total_bytes` of values round-robin; return the number of acknowledged records."""
     from confluent_kafka import Producer
 
     producer = Producer(

@@ -178,9 +178,7 @@ def usd_of(calls: Mapping[str, int]) -> float:
 
 
 def cp_cpu_s_per_gb(directory: Path, total_bytes: int) -> float:
-    """CPU of `cp` for the same bytes in files of 64 MiB, for comparison; at most one gigabyte of
-    them.
-    """
+    """CPU of `cp` for the same bytes in files of 64 MiB, for comparison; at most one gigabyte of them."""
     source, target = directory / "cp-source", directory / "cp-target"
     source.mkdir()
     noise = os.urandom(MIB)

@@ -109,9 +109,7 @@ class _Upload:
 
 
 class GeneratingStore:
-    """Whole objects and parts. `calls` counts by operation, `proven_bytes` counts verified written
-    bytes.
-    """
+    """Whole objects and parts. `calls` counts by operation, `proven_bytes` counts verified written bytes."""
 
     part_size_bytes_min: Final = 5 << 20
 

@@ -35,8 +35,7 @@ DRAIN_S_MAX = 20.0
 EVEN_S_MAX = 30.0
 EVEN_SHARE = 0.2
 EVEN_BYTES_PER_S = 256 * 1024
-"""Brokers are balanced when none exceeds the mean by this share, or by balance_in_bytes_per_s_min.
-"""
+"""Brokers are balanced when none exceeds the mean by this share, or by balance_in_bytes_per_s_min."""
 WATCHED = 6
 RATE_BYTES = 6e6
 TOPIC = "load"

@@ -43,8 +43,7 @@ INDEX_CACHE_BYTES = 4 * MIB
 """A start opens all partitions and so reads the indexes of all objects. That a reader finds them
 cached is not measured."""
 PROMISED_GB = 8.0
-"""The promise is checked from this size on. Below it, there are too few uploads for a difference.
-"""
+"""The promise is checked from this size on. Below it, there are too few uploads for a difference."""
 FEWER_MIN = 10.0
 COMPACTION_S_MAX = 1500.0
 QUIET_S = 5.0

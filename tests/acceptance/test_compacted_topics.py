@@ -242,9 +242,7 @@ def fill(bootstrap: str, topic: str, state: dict[bytes, tuple[int, bytes]], offs
 
 
 def judge(found: Sequence[Found], state: dict[bytes, tuple[int, bytes]], end: int) -> None:
-    """Check that offsets rise and are those of the log, and that every key's newest record is
-    present.
-    """
+    """Check that offsets rise and are those of the log, and that every key's newest record is present."""
     offsets = [one.offset for one in found]
     assert offsets == sorted(set(offsets))
     assert offsets[-1] < end

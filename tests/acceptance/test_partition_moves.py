@@ -39,8 +39,7 @@ WIDE_WINDOW = {
     "java": {"batch.size": "1000000", "linger.ms": "5"},
     "aiokafka": {"max_batch_size": "1000000", "linger_ms": "5"},
 }
-"""The default batches of 16 KiB, five in flight, cannot carry 5 MB/s with the latency of an object
-store."""
+"""The default batches of 16 KiB, five in flight, cannot carry 5 MB/s with the latency of an object store."""
 
 
 def move(client: KafkaClient, partition: int, target_id: int) -> tuple[int, int]:

@@ -67,9 +67,7 @@ def node_id(number: int) -> int:
 
 
 def everybody_has_everything(addresses: Sequence[str]) -> bool:
-    """Whether every member was heard a moment ago and has nearly the whole log (the load
-    continues).
-    """
+    """Whether every member was heard a moment ago and has nearly the whole log (the load continues)."""
     seen = describe_at(addresses)
     return all(
         member.silent_ms < 1000 and seen.last_index - member.match_index < 100 for member in seen.members

@@ -47,9 +47,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measured load. `frames` is called with the topic; `rate`: requests per second of an open
-    loop.
-    """
+    """One measured load. `frames` is called with the topic; `rate`: requests per second of an open loop."""
 
     name: str
     frames: Callable[[str], list[bytes]]

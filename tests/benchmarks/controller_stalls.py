@@ -67,9 +67,7 @@ class Filling:
             await self._session.submit(wire.Operation(put_keys=wire.PutKeys(puts=puts)))
 
     async def work(self, seconds: float, cluster: LocalCluster) -> int:
-        """Submit operations at a steady rate with occasional snapshots; return the number of
-        operations.
-        """
+        """Submit operations at a steady rate with occasional snapshots; return the number of operations."""
         began = time.monotonic()
         done = snapshots = 0
         while (passed := time.monotonic() - began) < seconds:

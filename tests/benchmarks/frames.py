@@ -85,9 +85,7 @@ def metadata_frame(topic: str, client: str) -> bytes:
 
 
 def check_produce(bootstrap: str, frame: bytes) -> None:
-    """Check that a Produce succeeds, so that no errors are measured. Wait for a leader of a new
-    partition.
-    """
+    """Check that a Produce succeeds, so that no errors are measured. Wait for a leader of a new partition."""
     deadline = time.monotonic() + TOPIC_READY_S_MAX
     while True:
         response = _ask(bootstrap, frame, ApiKey.PRODUCE, PRODUCE_VERSION, ProduceResponse)

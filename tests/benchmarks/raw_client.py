@@ -93,9 +93,7 @@ def connect(bootstrap: str) -> socket.socket:
 
 
 def closed_loop(bootstrap: str, frames: list[bytes], *, depth: int, seconds: float) -> LoadResult:
-    """One connection per frame with `depth` requests in flight each: a response triggers the next
-    request.
-    """
+    """One connection per frame with `depth` requests in flight each: a response triggers the next request."""
 
     def begin(connections: list[Connection]) -> None:
         for connection in connections:

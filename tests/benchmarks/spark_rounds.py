@@ -139,9 +139,7 @@ class Bench:
         return found
 
     def _check_broker_cpu(self, query: Query, rounds: Sequence[Round]) -> None:
-        """Checked for all rounds together, because periodic work of a broker may fall into any of
-        them.
-        """
+        """Checked for all rounds together, because periodic work of a broker may fall into any of them."""
         wall_s = sum(each.measured.wall_s for each in rounds)
         used_s = sum(each.broker_cpu_s for each in rounds)
         explained_s = (self._idle_rate + IDLE_SLACK) * wall_s + 2 * TICK_S * len(rounds)

@@ -23,8 +23,7 @@ import psutil
 from tests.benchmarks.spark_queries import Answer, Middle, queries
 
 MEMORY_SAMPLE_S: Final = 0.5
-"""A sample walks the page tables of the whole tree, about 20 ms on another core, equal for all
-contenders."""
+"""A sample walks the page tables of the whole tree, about 20 ms on another core, equal for all contenders."""
 START_S_MAX: Final = 180.0
 ANSWER_S_MAX: Final = 1_200.0
 SESSION: Final[Mapping[str, str]] = {

@@ -43,8 +43,7 @@ from libs.s3stream.tests.cluster_model import ClusterModel
 
 STREAMS: Final = 16
 POOL_BYTES: Final = 64 * MIB
-"""Size of the pool of payloads, so that they are not in a CPU cache and their creation is not
-measured."""
+"""Size of the pool of payloads, so that they are not in a CPU cache and their creation is not measured."""
 
 CASES: Final = {"100B": 100, "16KiB": 16 * 1024, "64KiB": 64 * 1024}
 
@@ -69,9 +68,7 @@ class Usage:
 
 
 class Load:
-    """A closed loop over streams: an acknowledged stream gets the next append, a few streams per
-    turn.
-    """
+    """A closed loop over streams: an acknowledged stream gets the next append, a few streams per turn."""
 
     def __init__(self, streams: list[Stream] | None, payload_bytes: int, per_turn: int) -> None:
         self._loop = asyncio.get_running_loop()

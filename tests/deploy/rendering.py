@@ -76,9 +76,7 @@ def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def check_manifests(manifests: list[dict[str, Any]]) -> None:
-    """Validate every manifest strictly against the schema of its kind: an unknown field is an
-    error.
-    """
+    """Validate every manifest strictly against the schema of its kind: an unknown field is an error."""
     assert manifests
     for manifest in manifests:
         _check(json.dumps(manifest))

@@ -158,9 +158,7 @@ def _decode_header(data: bytes) -> None:
 
 
 def _decode_frames(data: bytes) -> None:
-    """As the broker's loop does: a piece through the shared buffer, then into the frame's own
-    buffer.
-    """
+    """As the broker's loop does: a piece through the shared buffer, then into the frame's own buffer."""
     receiver = FrameReceiver(lambda _: True, frame_bytes_max=1 << 16, control_bytes_max=1 << 12)
     rest = memoryview(data)
     while rest and receiver.failure is None:

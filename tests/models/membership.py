@@ -232,9 +232,7 @@ class MembershipModel:
         return next((entry.voters for entry in reversed(log) if entry.voters), (1 << self.first_voters) - 1)
 
     def _changes_made(self, state: Quorum) -> int:
-        """Number of different configuration entries in all logs; entries truncated everywhere do no
-        harm.
-        """
+        """Number of different configuration entries in all logs; entries truncated everywhere do no harm."""
         made = {
             (position, entry)
             for member in state.members

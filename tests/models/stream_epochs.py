@@ -26,9 +26,7 @@ NODES = "AB"
 
 
 class Logged(NamedTuple):
-    """A record in a write-ahead log. `entitled`: its writer owned the stream when it acknowledged
-    it.
-    """
+    """A record in a write-ahead log. `entitled`: its writer owned the stream when it acknowledged it."""
 
     offset: int
     epoch: int

@@ -66,9 +66,7 @@ def test_a_dropped_rule_allows_a_violation(
 
 
 def test_a_close_at_the_committed_end_loses_what_is_in_the_log() -> None:
-    """AutoMQ's treatment of a silent source: the controller closes the streams at the end that it
-    has.
-    """
+    """AutoMQ's treatment of a silent source: the controller closes the streams at the end that it has."""
     way = search(ONE_LIFE, "stuck_is_fenced").counter_example
     assert way is not None
     assert way.actions == ["append", "land", "begin", "timeout,"]

@@ -98,9 +98,7 @@ def test_a_dropped_rule_allows_a_violation(
 
 
 def test_without_the_fence_a_zombie_acknowledges_a_record_that_no_recovery_reads() -> None:
-    """Everything is recovered and closed, and then the old put arrives at the deleted fence's
-    place.
-    """
+    """Everything is recovered and closed, and then the old put arrives at the deleted fence's place."""
     way = search(SMALL, "fence_stays").counter_example
     assert way is not None
     assert way.actions[-5:] == ["close", "delete", "land", "hear", "acknowledge"]

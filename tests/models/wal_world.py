@@ -34,9 +34,7 @@ class Stream(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A recoverer's work on one log: position, kept records, end (-1 if not found), finished
-    streams.
-    """
+    """A recoverer's work on one log: position, kept records, end (-1 if not found), finished streams."""
 
     log: int
     start: int
@@ -84,9 +82,7 @@ class Answer(NamedTuple):
 
 
 class World(NamedTuple):
-    """A state. The process of epoch t is at place t - 1; the last one has the controller's current
-    epoch.
-    """
+    """A state. The process of epoch t is at place t - 1; the last one has the controller's current epoch."""
 
     open_logs: tuple[tuple[int, int], ...]
     streams: tuple[Stream, ...]

@@ -113,9 +113,7 @@ class Narrator:
         self._keep(self.send(request, version, note, on=on), {"none": True})
 
     def raw(self, api_key: int, version: int, body: bytes, note: str, *, tagged: bool | None = None) -> Any:
-        """Send an arbitrary body after a valid header; `tagged` says whether that header is
-        flexible.
-        """
+        """Send an arbitrary body after a valid header; `tagged` says whether that header is flexible."""
         if tagged is None and api_key in APIS:
             header = encode_request_header(api_key, version, 0, CLIENT_ID)
             tagged = header.endswith(b"\x00")
@@ -192,9 +190,7 @@ class Narrator:
         return bool(self._quietly(asked, 8).groups[0].error_code == 0)
 
     def wait_for_leaders(self, name: str, partitions: int) -> None:
-        """Wait until every partition's leader serves it. Kafka's Metadata names a leader slightly
-        earlier.
-        """
+        """Wait until every partition's leader serves it. Kafka's Metadata names a leader slightly earlier."""
         deadline = time.monotonic() + READY_S_MAX
         wanted = [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name, wanted)])

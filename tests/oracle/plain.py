@@ -134,9 +134,7 @@ class Canon:
         return "now" if abs(value - time.time() * 1000) < NEAR_NOW_MS else value
 
     def _batches(self, records: Buffer) -> list[dict[str, Any]]:
-        """Record batches without the incomplete one that Kafka may return at the end, which clients
-        skip.
-        """
+        """Record batches without the incomplete one that Kafka may return at the end, which clients skip."""
         view, position, batches = memoryview(bytes(records)), 0, []
         while len(view) - position >= LENGTH_PREFIX_BYTES:
             try:
@@ -230,9 +228,7 @@ def _consumer_protocol(message_class: type[M], value: bytes, canon: Canon) -> An
 
 
 def _ordered(entries: list[Any]) -> list[Any]:
-    """Arrays in Kafka's answers have the order of its hash maps; entries are matched by their
-    identity.
-    """
+    """Arrays in Kafka's answers have the order of its hash maps; entries are matched by their identity."""
     if not all(isinstance(entry, dict) for entry in entries):
         return entries
     return sorted(entries, key=identity)

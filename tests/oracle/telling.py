@@ -31,9 +31,7 @@ class Listener:
             narrator.warm_up()
 
     def hear(self, story: Story) -> Told:
-        """Run a story. A story that ends early because of a missing answer records it in
-        `broke_off`.
-        """
+        """Run a story. A story that ends early because of a missing answer records it in `broke_off`."""
         told = Told(story.name, self.name)
         narrator = self._narrator(told)
         try:

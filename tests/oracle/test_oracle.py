@@ -23,8 +23,7 @@ SETTINGS = {"num_partitions": "4", "group_initial_rebalance_delay_ms": "0"}
 REQUESTS_MIN = 1000
 SHOWN_MAX = 12
 TIMED = {"fetch_deleted"}
-"""Two seconds suffice for a story. On an overloaded machine that takes longer, the story is
-repeated."""
+"""Two seconds suffice for a story. On an overloaded machine that takes longer, the story is repeated."""
 TELLINGS_MAX = 10
 NOT_IN_KAFKA = {
     ("Produce", 0), ("Produce", 1), ("Produce", 2),  # listed and refused: see docs/compatibility.md

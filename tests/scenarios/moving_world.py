@@ -72,9 +72,7 @@ SETTLE_S_MAX = 60.0
 
 
 class MovingWorld:
-    """A controller and brokers. `services` are the brokers' components by process, in their present
-    lives.
-    """
+    """A controller and brokers. `services` are the brokers' components by process, in their present lives."""
 
     def __init__(
         self,

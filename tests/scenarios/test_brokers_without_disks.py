@@ -246,9 +246,7 @@ def test_a_stop_of_the_whole_cluster_moves_no_partition() -> None:
 
 
 def test_a_drain_that_times_out_ends_as_a_stop() -> None:
-    """The store is unavailable, so streams cannot be closed, and the process must not wait without
-    limit.
-    """
+    """The store is unavailable, so streams cannot be closed, and the process must not wait without limit."""
 
     async def story(world: World) -> None:
         name = world.leader()

@@ -1,6 +1,4 @@
-"""DescribeQuorum and UpdateFeatures: a broker's handlers with three real controllers, in virtual
-time.
-"""
+"""DescribeQuorum and UpdateFeatures: a broker's handlers with three real controllers, in virtual time."""
 
 from __future__ import annotations
 

@@ -118,9 +118,7 @@ def test_repeated_moves_under_load_lose_duplicate_and_reorder_nothing(wal: WalKi
 
 
 def test_a_move_cancelled_by_a_client_in_time_has_no_effect() -> None:
-    """The store does not accept the residue: the partition serves before and after the
-    cancellation.
-    """
+    """The store does not accept the residue: the partition serves before and after the cancellation."""
 
     async def story(world: MovingWorld) -> None:
         source = world.leader()

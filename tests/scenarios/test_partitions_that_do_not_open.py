@@ -82,9 +82,7 @@ def is_opened_by_leader_but(world: MovingWorld, unknown: int) -> bool:
 
 
 def test_a_stream_closed_at_the_present_epoch_is_opened_at_a_new_one() -> None:
-    """A partition with a failed append closes its streams; they can only be reopened at another
-    epoch.
-    """
+    """A partition with a failed append closes its streams; they can only be reopened at another epoch."""
 
     async def story(world: MovingWorld) -> None:
         name, epoch = world.leader(), world.row().leader_epoch
@@ -168,9 +166,7 @@ def test_a_stream_unknown_to_its_partition_is_closed_with_it() -> None:
 
 
 def test_a_second_move_of_a_partition_whose_log_is_being_recovered_is_harmless() -> None:
-    """The first move is cancelled by its author, and another one begins before the first would time
-    out.
-    """
+    """The first move is cancelled by its author, and another one begins before the first would time out."""
 
     async def story(world: World) -> None:
         dead = world.leader()

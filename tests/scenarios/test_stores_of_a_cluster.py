@@ -186,9 +186,7 @@ def test_a_recovery_of_a_dead_broker_detects_an_older_log_of_the_controllers() -
 
 
 class Rescuer:
-    """`ponor broker recover` with the disk of a dead broker. `report` is the result of the last
-    run.
-    """
+    """`ponor broker recover` with the disk of a dead broker. `report` is the result of the last run."""
 
     def __init__(self, world: MovingWorld, dead: str) -> None:
         self._world = world
@@ -284,9 +282,7 @@ def node_epoch(world: MovingWorld, name: str) -> int:
 
 
 def test_a_collector_that_may_delete_nothing_stops_claiming() -> None:
-    """Before, its claims blocked other collectors and were written into the controllers' log
-    repeatedly.
-    """
+    """Before, its claims blocked other collectors and were written into the controllers' log repeatedly."""
 
     async def story(world: MovingWorld) -> None:
         assert world.cluster.store is not None

@@ -80,9 +80,7 @@ async def _controller(runtime: Runtime) -> None:
 
 
 class Broker:
-    """A session with workers that extend streams, put keys, allocate producer ids and change
-    settings.
-    """
+    """A session with workers that extend streams, put keys, allocate producer ids and change settings."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -146,9 +144,7 @@ class Broker:
         return held.topic_id
 
     async def _alter_topic(self, topic_id: bytes, number: int, round_: int) -> None:
-        """Add one item to a list and one partition to the topic; both show repeated and lost
-        changes.
-        """
+        """Add one item to a list and one partition to the topic; both show repeated and lost changes."""
         name, item = "leader.replication.throttled.replicas", f"{round_}:{number}"
         append = wire.ConfigChange(name=name, kind=wire.ConfigChange.KIND_APPEND, value=item)
         await self._submit(alter_topic_configs=wire.AlterTopicConfigs(topic_id=topic_id, changes=[append]))
@@ -245,9 +241,7 @@ async def _scenario(
 
 
 async def _check(controller: SimProcess, history: History) -> None:
-    """Restart the controller and compare it with the acknowledged operations and the follower's
-    image.
-    """
+    """Restart the controller and compare it with the acknowledged operations and the follower's image."""
     runtime = controller.runtime
     assert runtime is not None
     identity = await open_identity(controller.disk, DATA, "", _no_new_directory)

@@ -52,9 +52,7 @@ def run_cluster(seed: int) -> ClusterWorld:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The kept results of a run, so that tests share it. The store's numbers are 0 with a
-    directory.
-    """
+    """The kept results of a run, so that tests share it. The store's numbers are 0 with a directory."""
 
     digest: str
     acknowledged: int
@@ -123,9 +121,7 @@ def test_a_seed_gives_one_trace_however_python_hashes(seed: int) -> None:
 
 @pytest.mark.parametrize("down", ["store", "controller"])
 def test_a_broker_stops_in_time_during_other_failures(down: str) -> None:
-    """With the store down no memory is freed for appends; with the controller down no stream is
-    closed.
-    """
+    """With the store down no memory is freed for appends; with the controller down no stream is closed."""
     world = ClusterWorld(1)
     broker = world.cluster.processes["broker"]
 

@@ -41,9 +41,7 @@ class TrimmedWorld(ClusterWorld):
         await self._wait("deleted records are trimmed", self._is_given_up)
 
     def _is_given_up(self) -> bool:
-        """Whether the stream at the controller starts at the log start, so that older objects are
-        garbage.
-        """
+        """Whether the stream at the controller starts at the log start, so that older objects are garbage."""
         controller = self.cluster.watch.controller
         assert controller is not None
         topics = {row.topic_id.hex() for row in controller.image[TOPICS] if row.name == TOPIC}

@@ -32,9 +32,7 @@ GAP = 7
 
 
 class NumberedSource(DataSource):
-    """Options: partitions, rows (offsets per partition), step (offsets of a partition in a
-    micro-batch).
-    """
+    """Options: partitions, rows (offsets per partition), step (offsets of a partition in a micro-batch)."""
 
     @classmethod
     def name(cls) -> str:

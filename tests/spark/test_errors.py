@@ -30,8 +30,7 @@ from tests.spark.topics_cluster import TopicsCluster, topics_cluster
 
 pytestmark = pytest.mark.timeout(900)
 LEASE_S = 10
-"""Renewed after a third of it, so that pauses of driver or controller of some seconds do not end
-it."""
+"""Renewed after a third of it, so that pauses of driver or controller of some seconds do not end it."""
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +137,7 @@ def objects_of(topics: TopicsCluster) -> list[Path]:
 def test_missing_objects_raise_an_error_and_never_a_short_result(
     topics: TopicsCluster, tmp_path: Path
 ) -> None:
-    """A separate cluster, because a lease keeps the objects of all topics and other tests have
-    leases.
-    """
+    """A separate cluster, because a lease keeps the objects of all topics and other tests have leases."""
     with topics_cluster(tmp_path, topics.spark) as cluster:
         with environment(cluster, **{LEASES_VARIABLE: ""}):
             _lease_is_over(cluster)

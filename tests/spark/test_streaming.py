@@ -49,9 +49,7 @@ class Runs:
     progress: list[dict[str, Any]] = field(default_factory=list)
 
     def available_now(self, after: Callable[[int], None] = lambda _: None, **options: Any) -> None:
-        """Process everything available. `after` is called after every batch, before Spark commits
-        it.
-        """
+        """Process everything available. `after` is called after every batch, before Spark commits it."""
 
         def take(frame: DataFrame, number: int) -> None:
             self.batches[number] = spark_rows(frame.collect())
@@ -186,9 +184,7 @@ def test_lost_offsets_fail_the_query_or_are_skipped(topics: TopicsCluster, tmp_p
 
 
 def test_a_recreated_topic_is_data_loss(topics: TopicsCluster, tmp_path: Path) -> None:
-    """The new topic soon has more records than the old one had: its offsets alone would not show
-    it.
-    """
+    """The new topic soon has more records than the old one had: its offsets alone would not show it."""
     create_topic(topics.kafka, "stream-anew", PARTITIONS)
     filled(topics, "stream-anew", 40)
     runs = Runs(topics, "stream-anew", tmp_path)

@@ -98,9 +98,7 @@ def _by_partition(rows: list[KafkaRow]) -> dict[int, list[KafkaRow]]:
 
 
 def test_the_tail_follows_the_objects_without_a_gap_or_a_duplicate(topics: TopicsCluster) -> None:
-    """Also if some of it is uploaded while Spark reads: both ends were fixed when the snapshot was
-    opened.
-    """
+    """Also if some of it is uploaded while Spark reads: both ends were fixed when the snapshot was opened."""
     create_topic(topics.kafka, "seam", PARTITIONS)
     frames: list[Any] = []
     sizes: list[int] = []

@@ -24,8 +24,7 @@ NOT_BASE = {
     "percent",
 }
 IN_NAME = ("seconds", "bytes", "usd")
-"""Units that a name must state. Other units, such as requests, are the thing that the name counts.
-"""
+"""Units that a name must state. Other units, such as requests, are the thing that the name counts."""
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -33,9 +33,7 @@ class Output:
 
 
 def tool(name: str, *words: str, feed: str | None = None, code: int | None = 0) -> Output:
-    """Run one of Kafka's command line tools by its class; `code` is the expected exit code, None
-    for any.
-    """
+    """Run one of Kafka's command line tools by its class; `code` is the expected exit code, None for any."""
     command = [java(), *SHORT_LIVED, "-cp", KAFKA.class_path, name, *words]
     return _run(command, feed, code)
 
@@ -56,9 +54,7 @@ def transactional(version: str, *words: str) -> Output:
 
 
 def java_program_command(name: str, version: str, *words: str) -> list[str]:
-    """The command that runs one of our Java programs, compiled for a version of the client if
-    needed.
-    """
+    """The command that runs one of our Java programs, compiled for a version of the client if needed."""
     libraries = clients(version).class_path
     return [java(), *SHORT_LIVED, "-cp", f"{_compiled(name, version, libraries)}:{libraries}", name, *words]
 

@@ -30,9 +30,7 @@ def java_clients() -> None:
 
 @pytest.fixture(scope="module")
 def written(ponor: str) -> dict[tuple[int, int], str]:
-    """Every version has written with every codec; returns the expected record at each (partition,
-    offset).
-    """
+    """Every version has written with every codec; returns the expected record at each (partition, offset)."""
     expected: dict[tuple[int, int], str] = {}
     for version in CLIENT_VERSIONS:
         for codec in CODECS:

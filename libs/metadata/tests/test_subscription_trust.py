@@ -1,6 +1,4 @@
-"""Histories, digests, incarnations, staleness and reads that a subscription accepts from
-controllers.
-"""
+"""Histories, digests, incarnations, staleness and reads that a subscription accepts from controllers."""
 
 from __future__ import annotations
 

@@ -370,9 +370,7 @@ class World:
             self.blocked.add((other.own, member.own))
 
     def _pause(self, number: int) -> None:
-        """Pause a leader: it receives no message and no tick, and gets a read as soon as it
-        resumes.
-        """
+        """Pause a leader: it receives no message and no tick, and gets a read as soon as it resumes."""
         leader = self._pick_leader(number)
         if leader is not None:
             self.paused.add(leader.own)

@@ -106,9 +106,7 @@ def test_it_does_not_campaign_before_it_has_the_entries_again() -> None:
 
 
 def test_it_keeps_its_lost_vote_for_the_leader_of_the_term() -> None:
-    """It may have elected the leader in this term. A candidate that lost this election campaigns
-    again.
-    """
+    """It may have elected the leader in this term. A candidate that lost this election campaigns again."""
     voter = Owner(VOTER, log_to(5), HardState(0, None))
     voter.receive(probe(last=5, commit=5))
     again = voter.restarted()

@@ -20,9 +20,7 @@ from libs.s3stream.tests.store_rig import Failure, MemoryObjectStore
 
 
 class MemoryMultipartStore:
-    """`MultipartStore` over the objects of a memory store. Refuses parts below the minimum, as S3
-    does.
-    """
+    """`MultipartStore` over the objects of a memory store. Refuses parts below the minimum, as S3 does."""
 
     def __init__(self, objects: MemoryObjectStore, *, part_size_bytes_min: int = 1) -> None:
         self.objects = objects

@@ -116,9 +116,7 @@ class WatchedStore:
 
 
 class StorageNode:
-    """The storage of one node across its processes. `failures` collects errors that would end a
-    process.
-    """
+    """The storage of one node across its processes. `failures` collects errors that would end a process."""
 
     def __init__(
         self, disk: Disk, clock: Clock, store: WatchedStore, path: Path, settings: StorageSettings

@@ -1,6 +1,4 @@
-"""Plans of stream set object compactions: the worked example of the design, and properties of any
-plan.
-"""
+"""Plans of stream set object compactions: the worked example of the design, and properties of any plan."""
 
 from __future__ import annotations
 

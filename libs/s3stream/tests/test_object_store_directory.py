@@ -1,6 +1,4 @@
-"""The directory store on the real disk: conformance, durability, crashed processes, and disk
-errors.
-"""
+"""The directory store on the real disk: conformance, durability, crashed processes, and disk errors."""
 
 from __future__ import annotations
 

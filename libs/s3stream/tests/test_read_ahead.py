@@ -127,9 +127,7 @@ class World:
 
 
 async def test_a_scan_of_eight_times_the_cache_reads_every_byte_once() -> None:
-    """At most 1.02 times the bytes: the excess is indexes, and blocks truncated by an opening's
-    tail.
-    """
+    """At most 1.02 times the bytes: the excess is indexes, and blocks truncated by an opening's tail."""
     world = World(cache_bytes=8 << 20, block_bytes=BLOCK_BYTES_MAX)
     records = (64 << 20) // RECORD_BYTES
     await world.fill(1, records, per_object=records // 4)

@@ -1,6 +1,4 @@
-"""Combined reads of many streams: the same records as individual reads, far fewer GETs, and no
-errors.
-"""
+"""Combined reads of many streams: the same records as individual reads, far fewer GETs, and no errors."""
 
 from __future__ import annotations
 

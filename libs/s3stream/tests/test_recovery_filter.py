@@ -1,6 +1,4 @@
-"""The recovery filter accepts every log that a node could have written, and no log that lost a
-record.
-"""
+"""The recovery filter accepts every log that a node could have written, and no log that lost a record."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ def test_a_record_of_a_newer_epoch_after_the_end_is_an_error() -> None:
 
 @given(logs(), st.data())
 def test_records_of_older_epochs_are_ignored(log: list[StreamRecord], data: st.DataObject) -> None:
-    """At any offset: acknowledged records of those epochs were uploaded, or their loss was
-    accepted.
-    """
+    """At any offset: acknowledged records of those epochs were uploaded, or their loss was accepted."""
     ends = {stream: boundaries(log, stream)[0] for stream in (0, 1)}
     judge, alone = RecoveryFilter(states(ends)), RecoveryFilter(states(ends))
     for record in log:

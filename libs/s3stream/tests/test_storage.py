@@ -1,6 +1,4 @@
-"""Appended data in one process: acknowledgement, reads, uploads, limits. Real log, real store, real
-disk.
-"""
+"""Appended data in one process: acknowledgement, reads, uploads, limits. Real log, real store, real disk."""
 
 from __future__ import annotations
 

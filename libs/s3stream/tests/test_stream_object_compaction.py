@@ -196,9 +196,7 @@ async def test_properties_of_any_plan(
 
 
 def check_parts(plan: CopyPlan, bounds: CopyLimits) -> None:
-    """Check that every part except the last is legal, the budget holds, and the parts contain the
-    data.
-    """
+    """Check that every part except the last is legal, the budget holds, and the parts contain the data."""
     assert plan.held_bytes_max <= bounds.budget_bytes
     for copy in plan.copies:
         small = [part for part in copy.parts[:-1] if part.size_bytes < bounds.part_size_bytes_min]

@@ -13,9 +13,7 @@ from ponor_simulation.simulation import Simulation
 
 
 class Pair:
-    """A client that sends numbers and reconnects when needed, and a server that records what it
-    receives.
-    """
+    """A client that sends numbers and reconnects when needed, and a server that records what it receives."""
 
     def __init__(self, seed: int) -> None:
         self.simulation = Simulation(seed)

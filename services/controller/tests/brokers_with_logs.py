@@ -199,9 +199,7 @@ class Broker:
                         continue
 
     async def _recover(self, row: WalRow) -> None:
-        """Fence, commit, close the streams, close the log. A crash may happen between any two
-        steps.
-        """
+        """Fence, commit, close the streams, close the log. A crash may happen between any two steps."""
         log, name = (row.node_id, row.wal_epoch), wire.WalName(node_id=row.node_id, wal_epoch=row.wal_epoch)
         self._store.fenced.add(log)
         slots = self._store.slots.get(log, [])

@@ -131,9 +131,7 @@ class Moving:
     def elect(
         self, *numbers: int, caller: Caller | None = None, leader_epoch: int | None = None
     ) -> list[str]:
-        """Request the election, as the leader of the first partition unless another broker is
-        named.
-        """
+        """Request the election, as the leader of the first partition unless another broker is named."""
         epoch = self.partition(numbers[0]).leader_epoch if leader_epoch is None else leader_epoch
         body = wire.ElectMoved(partitions=self.names(numbers, epoch))
         return codes(self.ledger.do(caller or self.leader(numbers[0]), elect_moved=body))

@@ -98,9 +98,7 @@ class MovingBroker:
                 answered.set_exception(error)
 
     async def _give_up(self, clients: Clients) -> None:
-        """Steps 2 to 5 of a move: close the streams and request the election without waiting in
-        between.
-        """
+        """Steps 2 to 5 of a move: close the streams and request the election without waiting in between."""
         moves = list(self.image[MOVES].find(MOVES_FROM, self.node_id))
         opened = [row for move in moves for row in streams_of(self.image, move) if row.open]
         operations: list[wire.Operation] = []

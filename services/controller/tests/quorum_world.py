@@ -83,9 +83,7 @@ class QuorumWorld:
         wal: WalKind | None = None,
         role: NodeRole = NodeRole.BROKER,
     ) -> SimProcess:
-        """A broker or another node, as the controllers see it; it runs `program` after its
-        registration.
-        """
+        """A broker or another node, as the controllers see it; it runs `program` after its registration."""
 
         async def main(runtime: Runtime) -> None:
             known = KnownControllers(ADDRESSES)

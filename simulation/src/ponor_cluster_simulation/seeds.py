@@ -55,9 +55,7 @@ def run_plan(plan: RunPlan, only: Sequence[int] | None = None) -> RunResult:
 
 
 def run_seed(seed: int, *, only: Sequence[int] | None = None, small: bool = True) -> SeedResult:
-    """Run a seed. If it fails and `small` is true, search the smallest schedule with the same
-    failure.
-    """
+    """Run a seed. If it fails and `small` is true, search the smallest schedule with the same failure."""
     plan = draw_plan(seed)
     result = run_plan(plan, only)
     faults = (plan if only is None else plan.only(only)).schedule.faults

@@ -1,6 +1,4 @@
-"""Scenarios of a broker's responses with many rows, from the request's frame to the response's
-bytes.
-"""
+"""Scenarios of a broker's responses with many rows, from the request's frame to the response's bytes."""
 
 from __future__ import annotations
 

@@ -138,9 +138,7 @@ async def compaction_join(recorder: TurnRecorder) -> None:
     f"{COMMIT_OBJECTS_MAX - 1} of {EAGER.compaction_streams_max:,} streams get objects of their own",
 )
 async def compaction_split(recorder: TurnRecorder) -> None:
-    """The first step of a forced split of the widest object: stream objects, and a set object of
-    the rest.
-    """
+    """The first step of a forced split of the widest object: stream objects, and a set object of the rest."""
     compaction = replace(EAGER, compaction_force_split_ms=1)
     async with cluster_in_loop(ControllerSettings(compaction=compaction)) as cluster:
         streams = await cluster.open_streams(EAGER.compaction_streams_max, {})

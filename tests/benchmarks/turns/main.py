@@ -30,9 +30,7 @@ ABOVE_BOUND: Final = 3
 
 
 def run_once(scenario: Scenario, bound_ms: float) -> bool:
-    """Run the scenario in this process and print the results; return whether it stayed within the
-    bound.
-    """
+    """Run the scenario in this process and print the results; return whether it stayed within the bound."""
 
     recorder: list[TurnRecorder] = []
 

@@ -19,8 +19,7 @@ from tests.benchmarks.turns.scenario import scenario
 from tests.benchmarks.turns.turn_recorder import TurnRecorder
 
 STREAMS: Final = 4_096
-"""The default trigger of a seal. The commit in the same loop is the test's model of a controller.
-"""
+"""The default trigger of a seal. The commit in the same loop is the test's model of a controller."""
 WAL_RECORDS: Final = 200_000
 
 

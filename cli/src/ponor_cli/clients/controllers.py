@@ -54,9 +54,7 @@ async def ask_quorum_async(
 
 
 def describe_quorum_soon(controllers: Sequence[str]) -> wire.QuorumDescription | None:
-    """Return the leader's description of the quorum, or None if no leader answers within
-    `DESCRIBE_S_MAX`.
-    """
+    """Return the leader's description of the quorum, or None if no leader answers within `DESCRIBE_S_MAX`."""
     request = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
     try:
         return ask_quorum(controllers, request, timeout_s=DESCRIBE_S_MAX).description

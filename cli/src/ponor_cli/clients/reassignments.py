@@ -36,9 +36,7 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """The place of a partition. `target_id` is None unless it moves; `leader_id` is -1 without a
-    leader.
-    """
+    """The place of a partition. `target_id` is None unless it moves; `leader_id` is -1 without a leader."""
 
     topic: str
     partition: int

@@ -1,6 +1,4 @@
-"""`ponor topic produce` and `ponor topic consume`: records from standard input, and to standard
-output.
-"""
+"""`ponor topic produce` and `ponor topic consume`: records from standard input, and to standard output."""
 
 from __future__ import annotations
 

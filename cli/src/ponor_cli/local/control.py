@@ -39,9 +39,7 @@ ControlHandler: TypeAlias = Callable[[ControlRequest], Awaitable[str]]
 
 
 def socket_path(directory: ClusterDirectory) -> Path:
-    """Return the socket's path: in the directory, or under /tmp if that path is too long for the
-    kernel.
-    """
+    """Return the socket's path: in the directory, or under /tmp if that path is too long for the kernel."""
     path = directory.root.resolve() / "control.sock"
     if len(str(path).encode()) <= UNIX_SOCKET_PATH_BYTES_MAX:
         return path

@@ -20,9 +20,7 @@ END: Final = 20_000
 """Below the ephemeral range of every system: Linux starts at 32,768, others at 49,152."""
 ROW: Final = 50
 SCATTER: Final = 89
-"""Neighbouring process ids start in distant rows, so that clusters started together try different
-ports.
-"""
+"""Neighbouring process ids start in distant rows, so that clusters started together try different ports."""
 
 
 def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
@@ -42,9 +40,7 @@ def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
 
 
 def random_port() -> int:
-    """Return a random first port: ports that this process chose before may be unused only for a
-    moment.
-    """
+    """Return a random first port: ports that this process chose before may be unused only for a moment."""
     return FIRST + secrets.randbelow(END - FIRST)
 
 

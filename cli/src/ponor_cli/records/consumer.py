@@ -335,9 +335,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                 )
 
     async def _reset(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Continue at the nearest offset: retention passed the position, or the topic was
-        recreated.
-        """
+        """Continue at the nearest offset: retention passed the position, or the topic was recreated."""
         firsts = await self._consumer.beginning_offsets(positions)
         ends = await self._consumer.end_offsets(positions)
         for partition, position in positions.items():

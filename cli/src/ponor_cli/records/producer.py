@@ -1,6 +1,4 @@
-"""Write records to one topic with aiokafka's idempotent producer: a repeated request writes nothing
-twice.
-"""
+"""Write records to one topic with aiokafka's idempotent producer: a repeated request writes nothing twice."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 512 * 1024
 RECORD_OVERHEAD_BYTES: Final = 64
 REQUEST_BYTES_MAX: Final = 100 * 1024 * 1024
-"""Larger than any `max.message.bytes`: the broker's limit decides, and the broker's error names it.
-"""
+"""Larger than any `max.message.bytes`: the broker's limit decides, and the broker's error names it."""
 REQUEST_TIMEOUT_MS: Final = 30_000
 DELIVERY_S_MAX: Final = 60.0
 """For one batch. Without it aiokafka's idempotent producer repeats a request forever."""

@@ -28,9 +28,7 @@ from ponor_cli.local.quorum_file import ControllerPlace, QuorumFile
 
 @dataclass(slots=True)
 class ControllerChanges:
-    """Changes the quorum, and keeps `quorum.json` and the controllers in `cluster.json` equal to
-    it.
-    """
+    """Changes the quorum, and keeps `quorum.json` and the controllers in `cluster.json` equal to it."""
 
     directory: ClusterDirectory
     cluster: ClusterFile
@@ -83,9 +81,7 @@ class ControllerChanges:
 
 
 async def has_drained(cluster: ClusterFile, node_id: int) -> bool:
-    """Return whether a broker drained before it ended. Otherwise the cluster may wait for its next
-    start.
-    """
+    """Return whether a broker drained before it ended. Otherwise the cluster may wait for its next start."""
     try:
         row = (await read_image(cluster.controllers))[NODES].get(NodeId(node_id))
     except CommandError:

@@ -1,6 +1,4 @@
-"""Plan the processes of `ponor up` and their configurations. Pure: nothing is started or written
-here.
-"""
+"""Plan the processes of `ponor up` and their configurations. Pure: nothing is started or written here."""
 
 from __future__ import annotations
 
@@ -43,8 +41,7 @@ ADDED_MAX: Final[Mapping[str, int]] = {
     "compactor": COMPACTORS_MAX,
     "controller": CONTROLLERS_MAX,
 }
-"""Number of nodes per role in a running cluster. During a replacement old and new controllers run.
-"""
+"""Number of nodes per role in a running cluster. During a replacement old and new controllers run."""
 
 START_ORDER = ("controller", "broker", "gc", "compactor")
 """The stop runs in reverse: brokers need a controller to close their streams."""

@@ -1,6 +1,4 @@
-"""Checks around a start of `ponor up`: processes of an earlier start, ports in use, and the object
-store.
-"""
+"""Checks around a start of `ponor up`: processes of an earlier start, ports in use, and the object store."""
 
 from __future__ import annotations
 
@@ -83,9 +81,7 @@ def await_orphans(entries: Sequence[ProcessEntry]) -> list[ProcessEntry]:
 
 
 def is_running(entry: ProcessEntry) -> bool:
-    """Return whether the process runs. Another process that has its pid now has another command
-    line.
-    """
+    """Return whether the process runs. Another process that has its pid now has another command line."""
     if entry.pid is None:
         return False
     try:

@@ -207,9 +207,7 @@ class Supervisor:
         return next(each for each in range(len(taken) + 1) if each not in taken)
 
     def _controllers_changed(self) -> None:
-        """Write the controllers to the configuration files. Running processes follow the metadata
-        instead.
-        """
+        """Write the controllers to the configuration files. Running processes follow the metadata instead."""
         self._places = replace(self._places, controllers=list(self._cluster.controllers))
         for child in self._children:
             if "controllers" in child.spec.config:

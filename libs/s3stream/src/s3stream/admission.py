@@ -32,9 +32,7 @@ class Admission:
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest record (header included) that both the log cache and the write-ahead log
-        accept.
-        """
+        """The largest record (header included) that both the log cache and the write-ahead log accept."""
         return self._record_bytes_max
 
     @property

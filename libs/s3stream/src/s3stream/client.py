@@ -1,6 +1,4 @@
-"""Client of a node's streams: assembles the write and read paths, recovers, opens and closes
-streams.
-"""
+"""Client of a node's streams: assembles the write and read paths, recovers, opens and closes streams."""
 
 from __future__ import annotations
 
@@ -156,9 +154,7 @@ class StreamClient:
         return answer
 
     async def delete_streams(self, ids: Sequence[StreamId]) -> None:
-        """Delete streams and drop their data that was not uploaded. Absent streams count as
-        deleted.
-        """
+        """Delete streams and drop their data that was not uploaded. Absent streams count as deleted."""
         for start in range(0, len(ids), STREAMS_PER_CALL_MAX):
             await self._streams.delete_streams(ids[start : start + STREAMS_PER_CALL_MAX])
         for stream_id in ids:

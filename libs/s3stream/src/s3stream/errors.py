@@ -8,9 +8,7 @@ class S3StreamError(Exception):
 
 
 class StreamFencedError(S3StreamError):
-    """Another owner or a newer epoch took over the stream: this owner may neither append nor close
-    it.
-    """
+    """Another owner or a newer epoch took over the stream: this owner may neither append nor close it."""
 
 
 class StreamClosedError(S3StreamError):
@@ -78,6 +76,4 @@ class SourcesDisagreeError(S3StreamError):
 
 
 class CompactionLimitError(S3StreamError):
-    """A compaction exceeds a limit; the message names the limit and the remedy. Nothing was
-    written.
-    """
+    """A compaction exceeds a limit; the message names the limit and the remedy. Nothing was written."""

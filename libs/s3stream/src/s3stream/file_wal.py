@@ -26,9 +26,7 @@ from s3stream.settings import StorageSettings
 
 
 class FileWal:
-    """`WriteAheadLog` on a journal. Create it with `open`; the directory admits one process at a
-    time.
-    """
+    """`WriteAheadLog` on a journal. Create it with `open`; the directory admits one process at a time."""
 
     gathers = False
     trim_is_recorded = False

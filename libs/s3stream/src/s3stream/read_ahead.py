@@ -234,9 +234,7 @@ class ReadAhead:
         return self._blocks.claims_bytes_max // max(len(self._readers), 1)
 
     def _allowance(self, reader: _Reader, entries: Sequence[BlockEntry]) -> int:
-        """Return how many more blocks the reader may claim, up to its window and its share of the
-        room.
-        """
+        """Return how many more blocks the reader may claim, up to its window and its share of the room."""
         room_bytes = self._share_bytes - sum(memory_bytes_of(planned.entry) for planned in reader.ahead)
         return _fitting(entries[: max(reader.window - len(reader.ahead), 0)], room_bytes)
 

@@ -100,9 +100,7 @@ class TogetherReader:
         return [run.records for run in runs]
 
     async def _places(self, parts: Sequence[StreamPart]) -> dict[str, list[_Place]]:
-        """Return the pieces to read by object, with objects in the order in which the streams use
-        them.
-        """
+        """Return the pieces to read by object, with objects in the order in which the streams use them."""
         places: dict[str, list[_Place]] = {}
         for number, (stream_id, start_offset, end_offset) in enumerate(parts):
             if number % STREAMS_PER_TURN == 0:

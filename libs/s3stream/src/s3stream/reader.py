@@ -37,8 +37,7 @@ deleted long after their replacement, so one repeated query is usually enough.""
 
 READ_AHEAD_BLOCKS_MAX: Final = 8
 OPENED_AT_ONCE_MAX: Final = 8
-"""Objects of one read that are opened at the same time. The pieces of a small stream are in many
-objects."""
+"""Objects of one read that are opened at the same time. The pieces of a small stream are in many objects."""
 
 READ_PIECES_MAX: Final = 16
 """Pieces that a read requests from the read index. The maximum of an answer took 0.6 ms of the

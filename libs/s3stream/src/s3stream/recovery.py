@@ -65,9 +65,7 @@ class RecoveryFilter:
     """Classifies the records of a log in order. No I/O."""
 
     def __init__(self, owned: Sequence[StreamState]) -> None:
-        """Start from the controller's state: `owned` are the streams that are open at the log's
-        owner.
-        """
+        """Start from the controller's state: `owned` are the streams that are open at the log's owner."""
         self._streams = {state.stream_id: state for state in owned}
         self._end_offsets = {state.stream_id: state.end_offset for state in owned}
 

@@ -144,9 +144,7 @@ class UploadHooks:
         self._bytes_this_turn += size_bytes
 
     def run_some(self) -> int:
-        """Run waiting hooks within the limits of one turn of the event loop; return how many
-        completed.
-        """
+        """Run waiting hooks within the limits of one turn of the event loop; return how many completed."""
         finished = steps = 0
         self._bytes_this_turn = 0
         self.running = True

@@ -33,8 +33,7 @@ COMMIT_OBJECTS_MAX: Final = 250
 `commit_objects_max`."""
 
 PREPARED_IDS_MAX: Final = 500
-"""Object ids that an upload requests at once; controllers allow twice as many
-(`prepared_count_max`)."""
+"""Object ids that an upload requests at once; controllers allow twice as many (`prepared_count_max`)."""
 
 _UPLOAD_SIZE_DEFAULT_BYTES_MAX: Final = 500 * MIB
 _SEGMENTS_PER_WINDOW: Final = 16
@@ -254,9 +253,7 @@ class StorageSettings:
 
     @property
     def append_bytes_max(self) -> int:
-        """The largest record (including header) that the log cache and one segment of the log can
-        hold.
-        """
+        """The largest record (including header) that the log cache and one segment of the log can hold."""
         return min(self.direct_bytes_max - RECORD_OVERHEAD_BYTES, self.wal_segment_bytes * 7 // 8)
 
     @property

@@ -240,9 +240,7 @@ class Storage:
         await done
 
     async def stop(self) -> None:
-        """Stop watching and uploading, and refuse appends. Uncommitted data stays in the
-        write-ahead log.
-        """
+        """Stop watching and uploading, and refuse appends. Uncommitted data stays in the write-ahead log."""
         self._fail(StorageFailedError("the storage was stopped"))
         if self._watching is not None:
             self._watching.cancel()

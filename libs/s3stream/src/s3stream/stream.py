@@ -246,9 +246,7 @@ class Stream:
             self.abandon()
 
     def on_upload(self, hook: Callable[[], bool]) -> None:
-        """Call `hook` before a block with data of this stream is sealed; see
-        `StreamClient.on_upload`.
-        """
+        """Call `hook` before a block with data of this stream is sealed; see `StreamClient.on_upload`."""
         self._storage.set_upload_hook(self._state, hook)
 
     def refuse_appends(self) -> None:

@@ -74,9 +74,7 @@ class UploadPipeline:
         return self._uploads[-1] if self._uploads else None
 
     def first_sequence_without(self, committed: Upload | None) -> int | None:
-        """The oldest WAL entry with data in the pipeline, ignoring one upload; None if there is
-        none.
-        """
+        """The oldest WAL entry with data in the pipeline, ignoring one upload; None if there is none."""
         sequences = (upload.sealed.first_sequence for upload in self._uploads if upload is not committed)
         return min((sequence for sequence in sequences if sequence is not None), default=None)
 

@@ -40,9 +40,7 @@ class UploadPiece:
 
 @dataclass(frozen=True, slots=True)
 class CommitGroup:
-    """Content of one commit: pieces that share a stream set object, and pieces that become stream
-    objects.
-    """
+    """Content of one commit: pieces that share a stream set object, and pieces that become stream objects."""
 
     stream_set: tuple[UploadPiece, ...]
     stream_objects: tuple[UploadPiece, ...]

@@ -33,9 +33,7 @@ class WriteAheadLog(Protocol):
 
     @property
     def trim_is_recorded(self) -> bool:
-        """Whether the controller records the trim point, so that the commit of every upload carries
-        it.
-        """
+        """Whether the controller records the trim point, so that the commit of every upload carries it."""
         ...
 
     @property

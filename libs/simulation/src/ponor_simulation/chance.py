@@ -53,9 +53,7 @@ class SimClock:
         self._wall_offset_ms += offset_ms
 
     def leap(self, seconds: float) -> None:
-        """Advance all clocks of the machine, as after a suspend; timers that were due meanwhile are
-        late.
-        """
+        """Advance all clocks of the machine, as after a suspend; timers that were due meanwhile are late."""
         assert seconds >= 0
         self._leapt_s += seconds
 

@@ -58,9 +58,7 @@ class DiskFault:
 
 @dataclass(slots=True)
 class DiskSpeed:
-    """Bounds of the duration of an operation, in seconds. One in a hundred takes up to `hiccup_s`
-    longer.
-    """
+    """Bounds of the duration of an operation, in seconds. One in a hundred takes up to `hiccup_s` longer."""
 
     read_s: tuple[float, float] = (0.00005, 0.0003)
     write_s: tuple[float, float] = (0.00005, 0.0005)
@@ -82,9 +80,7 @@ class SimDisk:
         self.faults: list[DiskFault] = []
         self.capacity_bytes: int | None = None
         self.watch: Callable[[str, PurePath], None] | None = None
-        """Called when an operation begins. A scenario uses it to crash in the middle of an
-        operation.
-        """
+        """Called when an operation begins. A scenario uses it to crash in the middle of an operation."""
         self.torn_files = 0
         """Files that lost bytes in a power loss."""
         self.failed_operations = 0
@@ -243,9 +239,7 @@ class SimDisk:
         return wall_ms_at(self._loop)
 
     def torn_at(self, size_bytes: int) -> int:
-        """Draw how many bytes of a write are applied when it begins; the others follow when it
-        ends.
-        """
+        """Draw how many bytes of a write are applied when it begins; the others follow when it ends."""
         return self._chance.randrange(-(-size_bytes // SECTOR_BYTES) + 1) * SECTOR_BYTES
 
     def check(self, operation: str, path: PurePath) -> None:

@@ -111,9 +111,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _Due(float):
-    """The time of a timer. The heap holds these: Python compares floats in C, but timers in Python
-    code.
-    """
+    """The time of a timer. The heap holds these: Python compares floats in C, but timers in Python code."""
 
     __slots__ = ("timer",)
     timer: _Timer

@@ -106,9 +106,7 @@ class NetworkHub:
         return (source, target) in self.links.cuts
 
     def abandon_connections(self, side: str, other: str) -> int:
-        """Let one side give up every connection to the other, which detects it later. Return how
-        many.
-        """
+        """Let one side give up every connection to the other, which detects it later. Return how many."""
         pipes = [
             pipe
             for pipe in self._connections

@@ -94,9 +94,7 @@ class SimBucket:
         self.on_put: Callable[[str], None] | None = None
         """Called after an object was created."""
         self.on_applied: Callable[[str, str], bool] = lambda _operation, _process: False
-        """Called with the operation and process of each applied call; returns whether the answer is
-        lost.
-        """
+        """Called with the operation and process of each applied call; returns whether the answer is lost."""
 
 
 class SimObjectStore:

@@ -108,9 +108,7 @@ class Simulation:
 
 
 def _bury(tasks: list[asyncio.Task[Any]]) -> None:
-    """Close coroutines that never ended. Their `finally` blocks run now, on a closed loop, without
-    effect.
-    """
+    """Close coroutines that never ended. Their `finally` blocks run now, on a closed loop, without effect."""
     for task in tasks:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - the loop is closed
         coroutine = task.get_coro()

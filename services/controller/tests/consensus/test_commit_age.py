@@ -13,9 +13,7 @@ from services.controller.tests.quorum_rig import QuorumRig
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_an_isolated_deposed_leader_reports_since_when_it_may_be_behind(seed: int, paused: bool) -> None:
-    """Before, it reported 0 until it stepped down: for an election timeout, and again after a
-    pause.
-    """
+    """Before, it reported 0 until it stepped down: for an election timeout, and again after a pause."""
     rig = QuorumRig(seed)
     led_after: list[bool] = []
 

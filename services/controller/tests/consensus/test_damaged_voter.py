@@ -89,9 +89,7 @@ def _frame(content: bytes, begins: bytes) -> int:
 
 
 def _last_frame(content: bytes, begins: bytes) -> int:
-    """The last frame of its kind. Frames of an older generation are from before the file was
-    reused.
-    """
+    """The last frame of its kind. Frames of an older generation are from before the file was reused."""
     frames = [at for at in range(0, len(content), SECTOR) if content.startswith(MAGIC, at)]
     generations = {at: int.from_bytes(content[at + 8 : at + 16], "little") for at in frames}
     newest = max(generations.values())

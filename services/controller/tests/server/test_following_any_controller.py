@@ -123,9 +123,7 @@ class Cluster:
         assert snapshot.encode(self.image()) == snapshot.encode(self.history.image)
 
     def restart(self, name: str, *, begin: int, known: int) -> None:
-        """Kill a controller; it restarts with a log that begins at `begin` and a commit index of
-        `known`.
-        """
+        """Kill a controller; it restarts with a log that begins at `begin` and a commit index of `known`."""
         controller, process = self.controllers[name], self.processes[name]
         if process.running:
             process.crash()

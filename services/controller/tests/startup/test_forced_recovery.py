@@ -1,6 +1,4 @@
-"""Forced recovery after a permanent loss of the majority: one of three real directories continues
-alone.
-"""
+"""Forced recovery after a permanent loss of the majority: one of three real directories continues alone."""
 
 from __future__ import annotations
 

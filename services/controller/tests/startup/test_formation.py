@@ -1,6 +1,4 @@
-"""Formatting is explicit, every directory gets its own id, and a lost directory is never formatted
-again.
-"""
+"""Formatting is explicit, every directory gets its own id, and a lost directory is never formatted again."""
 
 from __future__ import annotations
 

@@ -212,9 +212,7 @@ def test_a_copy_made_after_the_last_commit_is_accepted() -> None:
 
 
 def test_a_node_of_another_cluster_is_no_evidence_about_this_log() -> None:
-    """A node of another cluster uses the address of an unregistered controller and reaches this
-    cluster.
-    """
+    """A node of another cluster uses the address of an unregistered controller and reaches this cluster."""
     rig = QuorumRig(34, voters=1)
     worker = Worker(rig)
     answers: list[wire.SessionResponse] = []

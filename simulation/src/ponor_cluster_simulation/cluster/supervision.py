@@ -28,9 +28,7 @@ REFUSALS: Final = (
 )
 """Errors of a controller that refuses to start on its data."""
 FENCED: Final = (NodeFencedError, StorageFailedError)
-"""Errors of a fenced broker, detected by the controllers' answer or by the fence in its write-ahead
-log.
-"""
+"""Errors of a fenced broker, detected by the controllers' answer or by the fence in its write-ahead log."""
 RESTART_S: Final = 0.3
 
 

@@ -74,9 +74,7 @@ class FaultKind(Enum):
     PAUSE = "pause"
     """A process is paused; messages and timers wait for it."""
     LONG_PAUSE = "long-pause"
-    """Any process, also a client's, is paused for 1 to 60 s; the run continues until it has
-    resumed.
-    """
+    """Any process, also a client's, is paused for 1 to 60 s; the run continues until it has resumed."""
     PAUSE_IN_TASK = "pause-in-task"
     """A compactor is paused shortly after it received its next task (degree: delay in seconds)."""
     CRASH_AT_OPEN = "crash-at-open"
@@ -100,9 +98,7 @@ class FaultKind(Enum):
     ISOLATION = "isolation"
     """Nothing arrives at or from a process."""
     PARTITION = "partition"
-    """A controller and the other controllers are disconnected; other processes still reach all of
-    them.
-    """
+    """A controller and the other controllers are disconnected; other processes still reach all of them."""
     CUT_OFF = "cut-off"
     """A broker and the controllers are disconnected; clients and the store still reach the broker."""
     STALE_LEADER = "stale-leader"
@@ -118,9 +114,7 @@ class FaultKind(Enum):
     DISK_SLOW = "disk-slow"
     """Syncs of a machine take up to `degree` seconds."""
     DISK_ERROR = "disk-error"
-    """A write, sync or read of a machine fails with EIO, after some others succeeded (degree: how
-    many).
-    """
+    """A write, sync or read of a machine fails with EIO, after some others succeeded (degree: how many)."""
     DISK_FULL = "disk-full"
     """Files on a machine's disk cannot grow (ENOSPC)."""
     DISK_ROT = "disk-rot"

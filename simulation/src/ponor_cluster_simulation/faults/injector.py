@@ -106,9 +106,7 @@ class FaultInjector:
         self._until_s: dict[int, float] = {}
         self.crashes = 0
         self.cut_off_until_s: dict[str, float] = {}
-        """By process: until when a fault disconnects it from the controllers, or an orderly stop
-        may take.
-        """
+        """By process: until when a fault disconnects it from the controllers, or an orderly stop may take."""
         self.hindered_until_s: dict[str, float] = {}
         """By process: until when a fault affects its disk, its clock or the store."""
         self.sleeping: dict[str, object] = {}

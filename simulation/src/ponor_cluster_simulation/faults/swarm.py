@@ -67,9 +67,7 @@ class Machines:
 
     @property
     def lives(self) -> tuple[str, ...]:
-        """Targets of process faults: every machine, and the leader twice if there are several
-        controllers.
-        """
+        """Targets of process faults: every machine, and the leader twice if there are several controllers."""
         return (*self.services, LEADER, LEADER) if len(self.controllers) > 1 else self.services
 
     @property
@@ -207,9 +205,7 @@ LATER_DRAWS: Final[dict[FaultKind, _Draws]] = {
     FaultKind.LOST_AT_OPEN: _Draws(_opened, _one_of(0.0)),
     FaultKind.PAUSE_AT_OPEN: _Draws(_opened, _below(1.0, 3.0, 6.0)),
 }
-"""Kinds that were added later. They have their own random numbers, so that older seeds do not
-change.
-"""
+"""Kinds that were added later. They have their own random numbers, so that older seeds do not change."""
 
 
 @dataclass(frozen=True, slots=True)

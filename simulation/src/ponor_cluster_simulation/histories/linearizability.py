@@ -36,9 +36,7 @@ class SequentialModel(Protocol):
         """Return the next state, or `REFUSED`."""
 
     def without_effect(self, operations: Sequence[Operation]) -> set[int]:
-        """Return positions of operations without a return that explain no answer and may be
-        omitted.
-        """
+        """Return positions of operations without a return that explain no answer and may be omitted."""
 
 
 class Register:

@@ -149,9 +149,7 @@ class CompactionLedger:
             )
 
     def _live_pieces(self, old: Blocks, stream_id: int, start: int, end: int) -> list[tuple[int, int]]:
-        """The source blocks of a block whose first part was in a removed source, if that part is
-        trimmed.
-        """
+        """The source blocks of a block whose first part was in a removed source, if that part is trimmed."""
         found = sorted(at for stream, at in old if stream == stream_id and start < at < end)
         if not found or self._is_wanted(stream_id, found[0]):
             return []
@@ -168,9 +166,7 @@ class CompactionLedger:
             )
 
     def _blocks(self, object_id: int, *, proven: bool = False) -> Blocks:
-        """Decode the blocks of a stored object. With `proven` each block must match its index
-        entry.
-        """
+        """Decode the blocks of a stored object. With `proven` each block must match its index entry."""
         assert self._bucket is not None
         key = object_key(self._objects.objects[object_id].namespace, ObjectId(object_id))
         data = self._bucket.objects.get(key)
@@ -194,9 +190,7 @@ class CompactionLedger:
 
 
 def _pieces(blocks: Blocks, stream_id: int, start: int, end: int) -> list[tuple[int, int]]:
-    """The consecutive blocks that contain exactly [start, end) of a stream; empty if there are
-    none.
-    """
+    """The consecutive blocks that contain exactly [start, end) of a stream; empty if there are none."""
     found: list[tuple[int, int]] = []
     at = start
     while at < end and (stream_id, at) in blocks:

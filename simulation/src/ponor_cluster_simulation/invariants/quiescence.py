@@ -22,9 +22,7 @@ KIND_TAG: Final = "kind"
 
 
 def unexplained(view: View) -> list[str]:
-    """Describe streams and keys without a partition, and streams that their leader does not hold
-    open.
-    """
+    """Describe streams and keys without a partition, and streams that their leader does not hold open."""
     return [*_streams(view), *_keys(view)]
 
 

@@ -142,9 +142,7 @@ class WalLedger:
         return page.is_open and (sequence >= page.trim_sequence or key in self._late)
 
     def _is_fenced(self, owner: Actor, end_sequence: int) -> None:
-        """Check that a recovered log ends in a fence, so that later puts of its owner have no
-        effect.
-        """
+        """Check that a recovered log ends in a fence, so that later puts of its owner have no effect."""
         if self._bucket is None:
             return
         name = self._name(owner)

@@ -13,9 +13,7 @@ from ponor_cluster_simulation.protocols.streams import NO_NODE, NotAllowedError
 
 
 class Partition(NamedTuple):
-    """A partition. While it moves, `target` is the broker that will lead it, and `leader` still
-    leads it.
-    """
+    """A partition. While it moves, `target` is the broker that will lead it, and `leader` still leads it."""
 
     leader: int = NO_NODE
     epoch: int = -1

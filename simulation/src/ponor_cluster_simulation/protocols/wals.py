@@ -12,9 +12,7 @@ from ponor_cluster_simulation.protocols.streams import NO_NODE, NotAllowedError
 
 
 class Wal(NamedTuple):
-    """An open log. `recoverer` (node, node epoch) may act for it; without an assignment its owner
-    does.
-    """
+    """An open log. `recoverer` (node, node epoch) may act for it; without an assignment its owner does."""
 
     trim_sequence: int = 0
     recoverer: tuple[int, int] = (NO_NODE, NO_NODE)

@@ -1,6 +1,4 @@
-"""A run of one Raft group: faults drawn from the seed, then their end, after which the group must
-recover.
-"""
+"""A run of one Raft group: faults drawn from the seed, then their end, after which the group must recover."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Faults of a Raft group: crashes, pauses, cut links, slow and full disks, transfers, membership
-changes.
-"""
+"""Faults of a Raft group: crashes, pauses, cut links, slow and full disks, transfers, membership changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Links between replicas: they lose, repeat, delay and reorder messages, and may be cut in one
-direction.
-"""
+"""Links between replicas: they lose, repeat, delay and reorder messages, and may be cut in one direction."""
 
 from __future__ import annotations
 

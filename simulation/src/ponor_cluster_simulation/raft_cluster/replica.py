@@ -1,6 +1,4 @@
-"""One replica: the shipped core, a disk, a state machine, and the duties that `ponor_raft.node`
-requires.
-"""
+"""One replica: the shipped core, a disk, a state machine, and the duties that `ponor_raft.node` requires."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ class World(Protocol):
         """The core reported a change of leadership."""
 
     def wrote(self, replica: Replica, entries: tuple[Entry, ...], term_before: int | None) -> None:
-        """The core appended entries; `term_before` is the term before them, None if it is not in
-        memory.
-        """
+        """The core appended entries; `term_before` is the term before them, None if it is not in memory."""
 
     def applied(self, replica: Replica, entry: Entry) -> None:
         """An entry was applied."""

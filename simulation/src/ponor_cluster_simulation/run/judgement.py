@@ -237,9 +237,7 @@ class Judgement:
         validate(images[first])
 
     async def _await_clean_store(self) -> None:
-        """Wait until the store holds only objects of committed rows, slots of open logs, and
-        fences.
-        """
+        """Wait until the store holds only objects of committed rows, slots of open logs, and fences."""
 
         def wanted() -> set[str]:
             image = self._image()

@@ -1,3 +1,1 @@
-"""Clients of a simulated cluster. They never crash, repeat unanswered requests, and record all
-answers.
-"""
+"""Clients of a simulated cluster. They never crash, repeat unanswered requests, and record all answers."""

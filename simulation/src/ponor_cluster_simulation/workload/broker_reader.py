@@ -124,9 +124,7 @@ class BrokerReader:
             await runtime.clock.sleep(runtime.randomness.uniform(*PAUSE_S))
 
     def _floor(self, runtime: Runtime) -> Known:
-        """What was acknowledged one session timeout ago: the lower bound of every answer from now
-        on.
-        """
+        """What was acknowledged one session timeout ago: the lower bound of every answer from now on."""
         before_s = _now_s(runtime) - self._bound_s
         while len(self._known) > 1 and self._known[1].at_s <= before_s:
             self._known.popleft()

@@ -30,9 +30,7 @@ SESSION_VERSIONS: Final = {False: (11, 12), True: (16,)}
 """By whether the session names topics by id; a session cannot change that."""
 TOPIC_ID_MIN: Final = 13
 SESSION_LOST: Final = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
-"""The broker restarted, or an answer was lost with its connection. The next fetch must be a full
-one.
-"""
+"""The broker restarted, or an answer was lost with its connection. The next fetch must be a full one."""
 REQUEST_TIMEOUT_S: Final = 6.0
 RECORD_BYTES_MAX: Final = 1 << 20
 RETRIABLE: Final = frozenset(

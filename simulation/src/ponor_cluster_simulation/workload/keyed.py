@@ -169,9 +169,7 @@ class KeyedWriter:
 
 
 class KeyedReader:
-    """Reads the whole log repeatedly, and again after it was stopped. Its process never
-    crashes.
-    """
+    """Reads the whole log repeatedly, and again after it was stopped. Its process never crashes."""
 
     def __init__(
         self,

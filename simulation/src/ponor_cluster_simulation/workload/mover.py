@@ -38,9 +38,7 @@ REFUSALS: Final = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""Valid errors for a partition: brokers come and go, and the image of the requested broker may be
-old.
-"""
+"""Valid errors for a partition: brokers come and go, and the image of the requested broker may be old."""
 
 
 class Mover:

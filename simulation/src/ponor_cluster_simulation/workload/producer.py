@@ -79,9 +79,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Lane:
-    """The batches of one partition: the first `under_way` of `unacknowledged` are in flight to one
-    `node`.
-    """
+    """The batches of one partition: the first `under_way` of `unacknowledged` are in flight to one `node`."""
 
     partition: int
     node: int = -1
@@ -108,9 +106,7 @@ class Lane:
         return not self.is_failed and self.under_way < min(window, len(self.unacknowledged))
 
     def broken(self) -> None:
-        """The connection has closed: no batch is in flight, and the broker may have stored any of
-        them.
-        """
+        """The connection has closed: no batch is in flight, and the broker may have stored any of them."""
         self.doubt(self.under_way)
         self.under_way = self.answers_due = 0
         self.is_failed = False

@@ -86,9 +86,7 @@ class Repeater:
             self.is_finished = self.stop and self._first is None
 
     async def _provoke(self, runtime: Runtime, connection: Connection) -> None:
-        """Send one operation until it is answered, repeat it, and then send another one under its
-        id.
-        """
+        """Send one operation until it is answered, repeat it, and then send another one under its id."""
         if self._first is None:
             self._request_id += 1
         key = f"repeated/{self._request_id % KEYS}"

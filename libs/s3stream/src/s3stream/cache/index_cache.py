@@ -1,6 +1,4 @@
-"""Bounded LRU cache of object indexes. Concurrent readers of one object share the GET that opens
-it.
-"""
+"""Bounded LRU cache of object indexes. Concurrent readers of one object share the GET that opens it."""
 
 from __future__ import annotations
 

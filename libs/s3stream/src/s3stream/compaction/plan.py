@@ -197,9 +197,7 @@ def encoded_index(entries: Iterable[BlockEntry], block_bytes_max: int = 1) -> by
 
 
 def ranges_of(entries: Iterable[BlockEntry]) -> tuple[StreamRange, ...]:
-    """Return the ranges that sorted entries cover. A range may span epochs; it then has the last
-    epoch.
-    """
+    """Return the ranges that sorted entries cover. A range may span epochs; it then has the last epoch."""
     ranges: list[StreamRange] = []
     for entry in entries:
         start = entry.start_offset

@@ -33,8 +33,7 @@ from s3stream.records import RECORD_HEADER_BYTES
 ENTRIES_PER_STEP: Final = 128
 """Entries verified in one turn of the event loop, about a quarter of a millisecond."""
 _ORDER: Final = struct.Struct(">qqq")
-"""First fields of an encoded entry, which are all that a search reads: stream id, epoch, start
-offset."""
+"""First fields of an encoded entry, which are all that a search reads: stream id, epoch, start offset."""
 _INDEX_OVERHEAD_BYTES: Final = 400
 
 

@@ -197,9 +197,7 @@ class DirectoryObjectStore:
 
 
 async def _claim_uploads(disk: Disk, directory: PurePath) -> tuple[PurePath, DiskLock]:
-    """Lock the first free upload directory, and empty all upload directories without a running
-    process.
-    """
+    """Lock the first free upload directory, and empty all upload directories without a running process."""
     present = set(await disk.list(directory))
     claimed: tuple[PurePath, DiskLock] | None = None
     for number in range(PROCESSES_MAX):

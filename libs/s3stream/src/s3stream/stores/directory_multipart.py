@@ -187,9 +187,7 @@ class DirectoryMultipartStore:
         return crc, size_bytes
 
     async def _is_in_place(self, upload: MultipartUpload, parts: Sequence[UploadedPart]) -> bool:
-        """Copy the part to its place unless it is there; return False if the place contains other
-        data.
-        """
+        """Copy the part to its place unless it is there; return False if the place contains other data."""
         end = 0
         missing: list[tuple[int, UploadedPart]] = []
         for part in parts:

@@ -37,9 +37,7 @@ class CountsRequests(Protocol):
     """A raw store with operations of several requests."""
 
     def requests_of(self, operation: str, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
-        """Return the requests of one operation by name (`REQUEST_CLASSES`). `taken`: the key
-        existed.
-        """
+        """Return the requests of one operation by name (`REQUEST_CLASSES`). `taken`: the key existed."""
         ...
 
 

@@ -22,8 +22,7 @@ from ponor_runtime.disk import Buffer
 from s3stream.stores.buffers import joined, total_bytes
 
 PIECE_BYTES: Final = 1024 * 1024
-"""Unsent bytes stay queued by reference, without a copy. A quarter of this size costs a tenth more
-CPU."""
+"""Unsent bytes stay queued by reference, without a copy. A quarter of this size costs a tenth more CPU."""
 
 COPIED_BYTES: Final = 2 * PIECE_BYTES
 """Larger than the last piece plus what a drained connection may still hold of earlier ones (64

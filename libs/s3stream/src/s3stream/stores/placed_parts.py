@@ -20,9 +20,7 @@ DIRECT_BYTES_MIN: Final = 64 * 1024
 
 
 def etag_of(crc: int, place: int | None) -> str:
-    """Return the etag of a part with this CRC32C, at this position of the object or in a separate
-    file.
-    """
+    """Return the etag of a part with this CRC32C, at this position of the object or in a separate file."""
     return f"{crc:08x}" if place is None else f"{crc:08x}@{place}"
 
 

@@ -58,9 +58,7 @@ class S3ObjectStore:
         self._reads_in_place = True
 
     def requests_of(self, operation: str, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
-        """Return the requests of one operation: a large put needs several
-        (`metered.CountsRequests`).
-        """
+        """Return the requests of one operation: a large put needs several (`metered.CountsRequests`)."""
         if operation != "put" or size_bytes <= MULTIPART_BYTES_MIN:
             return {operation: 1}
         if taken:
@@ -103,9 +101,7 @@ class S3ObjectStore:
 
     @property
     def reads_in_place(self) -> bool:
-        """`ReadsInPlace`: True until a read in place was refused and `get` of the same bytes
-        succeeded.
-        """
+        """`ReadsInPlace`: True until a read in place was refused and `get` of the same bytes succeeded."""
         return self._reads_in_place
 
     async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:

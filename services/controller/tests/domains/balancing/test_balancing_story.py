@@ -1,6 +1,4 @@
-"""Balancing with three real controllers and brokers that join, carry load, and leave; in virtual
-time.
-"""
+"""Balancing with three real controllers and brokers that join, carry load, and leave; in virtual time."""
 
 from __future__ import annotations
 

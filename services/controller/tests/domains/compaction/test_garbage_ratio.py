@@ -1,6 +1,4 @@
-"""A mostly trimmed set object is offered alone and rewritten without the trimmed data; others are
-not.
-"""
+"""A mostly trimmed set object is offered alone and rewritten without the trimmed data; others are not."""
 
 from __future__ import annotations
 

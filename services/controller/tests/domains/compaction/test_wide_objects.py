@@ -1,6 +1,4 @@
-"""Set objects with more streams than fit into one task: which are offered, and how the widest are
-divided.
-"""
+"""Set objects with more streams than fit into one task: which are offered, and how the widest are divided."""
 
 from __future__ import annotations
 

@@ -90,9 +90,7 @@ def test_controllers_fail_between_any_two_steps(seed: int, asks: bool) -> None:
 
 
 def test_a_new_leader_fences_a_source_that_was_stuck_under_the_old_one() -> None:
-    """A stuck source runs, sends heartbeats, and does not close. No other process closes its
-    streams.
-    """
+    """A stuck source runs, sends heartbeats, and does not close. No other process closes its streams."""
 
     async def story(world: MovesWorld) -> None:
         source, target = world.leader(), world.others()[0]

@@ -57,9 +57,7 @@ def test_tags_and_keys_without_a_partition_are_refused() -> None:
 
 
 def test_a_late_open_of_a_former_leader_is_refused() -> None:
-    """All streams are closed after two elections; the request of the first election's leader
-    arrives last.
-    """
+    """All streams are closed after two elections; the request of the first election's leader arrives last."""
     world = Moving(partitions=1)
     first, second = world.others()
     world.close()

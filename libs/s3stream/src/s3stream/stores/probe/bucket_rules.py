@@ -14,8 +14,7 @@ from s3stream.stores.probe.report import Grade
 from s3stream.stores.probe.s3_requests import S3Answer, S3Requests
 
 _UNREADABLE_CLASSES: Final = ("GLACIER", "DEEP_ARCHIVE")
-"""Storage classes whose objects must be restored before they can be read. GLACIER_IR needs no
-restore."""
+"""Storage classes whose objects must be restored before they can be read. GLACIER_IR needs no restore."""
 
 
 def lifecycle(requests: S3Requests, prefix: str) -> tuple[Grade, str]:

@@ -55,9 +55,7 @@ PortCheck: TypeAlias = Callable[[Probe], Awaitable[tuple[Grade, str]]]
 
 
 async def conditional_puts_race(probe: Probe) -> tuple[Grade, str]:
-    """Many writers put different bytes under one key: exactly one must succeed, and its bytes must
-    stay.
-    """
+    """Many writers put different bytes under one key: exactly one must succeed, and its bytes must stay."""
     for number in range(probe.rounds):
         key = probe.key(f"race/{number}")
         contents = [f"writer {racer} of round {number} ".encode() * 40 for racer in range(probe.racers)]

@@ -1,6 +1,4 @@
-"""Checks of S3 behaviour beyond the port: lost answers, overwrites, multipart uploads, checksums,
-clock.
-"""
+"""Checks of S3 behaviour beyond the port: lost answers, overwrites, multipart uploads, checksums, clock."""
 
 from __future__ import annotations
 
@@ -104,9 +102,7 @@ def checksums(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
 
 
 def multipart_uploads(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
-    """A multipart upload of two parts, a part that is too small, and an abort that removes all
-    parts.
-    """
+    """A multipart upload of two parts, a part that is too small, and an abort that removes all parts."""
     key = f"{prefix}/multipart"
     parts = [b"a" * PART_BYTES_MIN, b"b" * 100]
     completed = _upload(requests, key, parts)
