@@ -19,7 +19,11 @@ from tests.oracle.story import Story, all_stories
 from tests.oracle.telling import Listener
 
 STORIES = all_stories()
-SETTINGS = {"num_partitions": "4", "group_initial_rebalance_delay_ms": "0"}
+SETTINGS = {
+    "num_partitions": "4",
+    "group_initial_rebalance_delay_ms": "0",
+    "maintenance_interval_ms": "300000",  # as Kafka: retention would delete the records of 1970
+}
 REQUESTS_MIN = 1000
 SHOWN_MAX = 12
 TIMED = {"fetch_deleted"}
