@@ -52,8 +52,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "ELECT_LEADERS": "never needed: a partition has one replica; PREFERRED_LEADER_NOT_AVAILABLE for a moving"
     " partition until its source has closed it",
     "ALTER_PARTITION_REASSIGNMENTS": "moves a partition to the named broker, without copying; null cancels a"
-    " move, another broker replaces the target; several brokers:"
-    " INVALID_REPLICA_ASSIGNMENT",
+    " move, another broker replaces the target; several brokers: INVALID_REPLICA_ASSIGNMENT",
     "LIST_PARTITION_REASSIGNMENTS": "moves in progress: the target broker is added, the leader is removed",
     "ALTER_REPLICA_LOG_DIRS": "a broker has one virtual directory: LOG_DIR_NOT_FOUND for any other",
     "OFFSET_DELETE": "not for topics with a live subscribed consumer",

@@ -145,8 +145,7 @@ def test_a_true_log_is_clean() -> None:
         (lambda log: log.add(prepared(2, expires_at_ms=9), by=US).add(committed(2, 10, 20), by=US), ("a"
                                                                                                     " commit"
                                                                                                     " at 10"
-                                                                                                    " under"
-                                                                                                    " a"
+                                                                                                    " under a"
                                                                                                     " lease"
                                                                                                     " until"
                                                                                                     " 9")),

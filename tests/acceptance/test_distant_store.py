@@ -85,8 +85,7 @@ def test_a_single_producer_is_not_slowed_by_batching(tmp_path: Path, window_ms: 
     allowed = JAVA_IN_FLIGHT_BYTES / round_trip_s
     print(
         f"{name}: Java's window of {JAVA_IN_FLIGHT_BYTES} bytes allows {allowed / 1e6:.2f} MB/s at"
-        f" {1000 * round_trip_s:.0f} ms"
-        f" per round trip: {java.bytes_per_s() / allowed:.0%}"
+        f" {1000 * round_trip_s:.0f} ms per round trip: {java.bytes_per_s() / allowed:.0%}"
     )
     if window_ms == 0:
         assert median_ms(slow) <= 60

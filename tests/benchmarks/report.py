@@ -81,8 +81,7 @@ def print_cases(report: Report, subjects: Sequence[str]) -> None:
     """Medians per case and system, the spread of CPU or rate, and the promised ratio."""
     print(
         f"{'load':42} {'':6} {'req/s':>9} {'MB/s':>8} {'CPU s/GB':>9} {'us/req':>8} {'p50 ms':>8}"
-        f" {'p99 ms':>8}  "
-        "us/req least-greatest"
+        f" {'p99 ms':>8}  us/req least-greatest"
     )
     for name, summaries in report.cases.items():
         for subject in subjects:
@@ -126,6 +125,5 @@ def _row(name: str, subject: str, summary: Summary) -> str:
     low, high = summary.spread("cpu_us_per_request")
     return (
         f"{name:42} {subject:6} {row.requests_per_s:9,.0f} {row.mb_per_s:8.1f} {per_gb:>9}"
-        f" {row.cpu_us_per_request:8.1f} "
-        f"{row.p50_ms:8.2f} {row.p99_ms:8.2f}  {low:.1f}-{high:.1f}"
+        f" {row.cpu_us_per_request:8.1f} {row.p50_ms:8.2f} {row.p99_ms:8.2f}  {low:.1f}-{high:.1f}"
     )

@@ -167,8 +167,7 @@ def report(
     gigabytes = requests * size / 1e9
     print(
         f"{name:6} {cpu_s * 1e6 / requests:7.1f} us/request {cpu_s / gigabytes:7.2f} CPU s/GB "
-        f" {requests / seconds:8.0f} requests/s"
-        f"  group {requests / max(frames, 1):5.1f}  faults"
+        f" {requests / seconds:8.0f} requests/s  group {requests / max(frames, 1):5.1f}  faults"
         f" {(after.faults - before.faults) / gigabytes / 1000:6.0f} k/GB"
         f"  switches {(after.switches - before.switches) / requests:5.2f}/request",
         flush=True,

@@ -163,8 +163,7 @@ def show(console: Console, cluster: ClusterFile, directory: Path, records: int, 
     written = records * len(FAMILIES)
     console.print(
         f"[bold]3[/] {written:,} records ({written * VALUE_BYTES / 1e6:.0f} MB) written and read in"
-        f" {work_s:.0f} s; "
-        f"{verified.stdout.strip()}; {len(held.objects)} of them hold the topic:\n"
+        f" {work_s:.0f} s; {verified.stdout.strip()}; {len(held.objects)} of them hold the topic:\n"
     )
     for line in render_terminal(held, ends, max(20, min(console.width, 120) - 24)):
         console.print(line)

@@ -127,8 +127,7 @@ class ObjectReader:
             except ObjectStoreRefusedError as error:
                 raise ClusterUnreachableError(
                     f"the object store refuses an executor: {error}; credentials come from the executors'"
-                    " environment"
-                    " (AWS_*, or their role), never from options"
+                    " environment (AWS_*, or their role), never from options"
                 ) from error
             except ObjectStoreError as error:
                 failures += 1

@@ -96,8 +96,7 @@ def read_tail(split: TailSplit, sink: BatchSink) -> Iterator[None]:
             if empty > EMPTY_ANSWERS_MAX:
                 raise StoredDataError(
                     f"tail=broker: {clip.topic} {clip.partition}: the broker returns nothing at offset"
-                    f" {offset} of"
-                    f" {clip.end_offset}; read with tail=committed, or load() again"
+                    f" {offset} of {clip.end_offset}; read with tail=committed, or load() again"
                 )
 
 

@@ -246,8 +246,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
         except (KafkaError, TimeoutError) as error:
             raise CommandError(
                 f"group {self._wanted.group}: the offsets of the last records are not committed, so"
-                " the group reads them"
-                f" again: {describe_error(error)}{self._warning.text}"
+                f" the group reads them again: {describe_error(error)}{self._warning.text}"
             ) from error
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:  # noqa: ARG002 - all of them
@@ -330,8 +329,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                     f"{partition.topic}-{partition.partition} cannot be read at offset"
                     f" {self._written[partition]}: no records"
                     f" from its leader for {SILENCE_S_MAX:.0f} s; `ponor partition list"
-                    f" {partition.topic}` shows the"
-                    f" leaders{self._warning.text}"
+                    f" {partition.topic}` shows the leaders{self._warning.text}"
                 )
 
     async def _reset(self, positions: Mapping[TopicPartition, int]) -> None:

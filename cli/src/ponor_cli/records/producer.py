@@ -146,8 +146,7 @@ class TopicProducer:
         except TimeoutError as error:
             raise CommandError(
                 f"{self._topic}: no acknowledgement within {DELIVERY_S_MAX:.0f} s, so the last"
-                " records may or may not"
-                f" be written; `ponor partition list {self._topic}` shows the"
+                f" records may or may not be written; `ponor partition list {self._topic}` shows the"
                 f" leaders{self._warning.text}"
             ) from error
         except KafkaError as error:
@@ -190,8 +189,7 @@ class TopicProducer:
         if getattr(error, "retriable", False):  # aiokafka gave up; an earlier attempt may be written
             return (
                 f"{self._topic}-{partition}: no acknowledgement, so the last records may or may not be"
-                " written:"
-                f" {describe_error(error)}{self._warning.text}"
+                f" written: {describe_error(error)}{self._warning.text}"
             )
         return f"{self._topic}-{partition} refuses: {describe_error(error)}"
 

@@ -72,8 +72,7 @@ def broker_numbers(wanted: int, present: Sequence[int]) -> list[int]:
     if wanted < len(present):
         raise CommandError(
             f"--brokers {wanted}: the cluster has {len(present)} ({', '.join(map(str, present))}),"
-            " which own partitions; start them all, "
-            "then remove brokers with `ponor node remove broker N`"
+            " which own partitions; start them all, then remove brokers with `ponor node remove broker N`"
         )
     free = (number for number in range(wanted) if number not in present)
     return sorted([*present, *(next(free) for _ in range(wanted - len(present)))])

@@ -114,8 +114,7 @@ async def find_store_problem(url: str, wal: str, environment: Mapping[str, str])
         "" if environment.get("AWS_ACCESS_KEY_ID") else "; there is no AWS_ACCESS_KEY_ID in the environment"
     )
     return (
-        f"THE OBJECT STORE {url} DOES NOT ANSWER{keys}: {reason}. {CONSEQUENCES[wal]} until it"
-        " does;"
+        f"THE OBJECT STORE {url} DOES NOT ANSWER{keys}: {reason}. {CONSEQUENCES[wal]} until it does;"
         f" `ponor doctor storage '{url}'` examines it"
     )
 

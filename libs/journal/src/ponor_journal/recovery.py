@@ -19,8 +19,7 @@ from ponor_journal.scan import Seal, SegmentScan, entries_of, scan_in_steps
 
 REMEDY: Final = (
     "Nothing was changed. Restore the directory from a copy of the same disk. Without a copy, everything in"
-    " this "
-    "journal after its owner's last snapshot or upload is lost, and the owner must start with an empty"
+    " this journal after its owner's last snapshot or upload is lost, and the owner must start with an empty"
     " directory"
 )
 

@@ -123,8 +123,7 @@ class SegmentFiles:
         delay_s = min(SPACE_WAIT_S_FIRST * 2 ** min(failures, 10), SPACE_WAIT_S_MAX)
         LOG.warning(
             "journal in %s: disk full, the next segment needs %d bytes; no append is acknowledged, next"
-            " attempt"
-            " in %.2f s: %s",
+            " attempt in %.2f s: %s",
             self.directory,
             self._segment_bytes,
             delay_s,

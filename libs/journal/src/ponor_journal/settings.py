@@ -44,8 +44,7 @@ class JournalSettings:
         if self.entry_bytes_max > self.entry_room_bytes:
             raise SettingError(
                 f"entry_bytes_max is {self.entry_bytes_max}, but a segment of {self.segment_bytes} bytes has"
-                " room for "
-                f"{self.entry_room_bytes}; raise segment_bytes"
+                f" room for {self.entry_room_bytes}; raise segment_bytes"
             )
         if (
             self.queue_bytes_max < 1

@@ -70,8 +70,7 @@ class Admission:
         ):
             raise AppendBackpressureError(
                 f"{cache.pinned_bytes} of {self._bytes_max} bytes of the log cache wait for the log or for"
-                " upload, and"
-                f" {len(self._waiting)} appends wait for room; try again later"
+                f" upload, and {len(self._waiting)} appends wait for room; try again later"
             )
         return False
 
@@ -111,8 +110,7 @@ class Admission:
         if size_bytes > self._record_bytes_max:
             raise ValueError(
                 f"a record of {size_bytes} bytes exceeds the {self._record_bytes_max} that log cache and"
-                " write-ahead log can"
-                " take; raise log_cache_bytes_max and wal_bytes_max"
+                " write-ahead log can take; raise log_cache_bytes_max and wal_bytes_max"
             )
 
     def _fits_direct(self, size_bytes: int) -> bool:

@@ -60,8 +60,7 @@ class RecordRun:
         if not self.is_full and self.next_offset < part.end_offset:
             raise ObjectCorruptError(
                 f"{part.key}, position 0: object ends stream {self.stream_id} at offset {self.next_offset};"
-                " the metadata says"
-                f" {part.known_end_offset}"
+                f" the metadata says {part.known_end_offset}"
             )
 
     def _block_steps(self, key: str, block: DataBlock, end_offset: int) -> Steps[None]:
@@ -87,8 +86,7 @@ class RecordRun:
             if not belongs or record.end_offset <= next_offset:
                 raise ObjectCorruptError(
                     f"{key}, position {block.entry.position}: record [{record.base_offset},"
-                    f" {record.end_offset}) of stream"
-                    f" {self.stream_id} where offset {next_offset} belongs"
+                    f" {record.end_offset}) of stream {self.stream_id} where offset {next_offset} belongs"
                 )
             found.append(record)
             self.next_offset = next_offset = record.end_offset

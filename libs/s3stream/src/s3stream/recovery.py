@@ -116,8 +116,7 @@ class RecoveryFilter:
 
 _REMEDY: Final = (
     "Nothing was changed. Start the node with the write-ahead log that it had when it stopped; if that is"
-    " lost, acknowledged"
-    " records of the stream are lost"
+    " lost, acknowledged records of the stream are lost"
 )
 
 
@@ -214,8 +213,7 @@ class Recovery:
         if self._wal.created and owned:
             raise WalCorruptError(
                 f"this node holds {len(owned)} streams open, the first is {owned[0].stream_id}, but its"
-                " write-ahead log is new."
-                f" {_REMEDY}"
+                f" write-ahead log is new. {_REMEDY}"
             )
         judge = RecoveryFilter(owned)
         read = 0

@@ -190,8 +190,7 @@ class StorageSettings:
         500,
         within=(10, 600_000),
         doc="Object WAL: a put is repeated when it has no answer after this time and after four "
-        "times the usual latency. This may exceed the budget and applies to at most one put "
-        "in twenty.",
+        "times the usual latency. This may exceed the budget and applies to at most one put in twenty.",
     )
     wal_hedge_share: float = setting(
         0.1,

@@ -95,8 +95,7 @@ class Serving:
             self._permitted_until_ns = 0  # check again with every request
             self._withdraw(
                 f"metadata are {staleness_ms} ms old and the leading controller was silent for {silence_ms}"
-                " ms;"
-                f" {self._after_ms} ms are allowed"
+                f" ms; {self._after_ms} ms are allowed"
             )
             return
         # Ages only fall when news arrives, so no check is needed before the larger one reaches the bound.

@@ -301,8 +301,7 @@ def _check_node(identity: DirectoryIdentity, options: ControllerOptions) -> None
     if UNKNOWN_ORDINAL not in (ordinal, options.cluster_ordinal) and ordinal != options.cluster_ordinal:
         raise WrongDirectoryError(
             f"{options.data}: cluster {identity.cluster_id} has ordinal {ordinal}, not"
-            f" {options.cluster_ordinal}; "
-            "ordinals never change, correct the configuration"
+            f" {options.cluster_ordinal}; ordinals never change, correct the configuration"
         )
 
 

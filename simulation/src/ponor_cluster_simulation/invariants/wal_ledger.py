@@ -169,8 +169,7 @@ class WalLedger:
                     32,
                     is_over or (page is not None and record.end_offset <= page.end),
                     f"slot {sequence} of {owner} is trimmed with offsets up to {record.end_offset} of stream"
-                    f" {record.stream_id}, "
-                    f"which ends at {0 if page is None else page.end}",
+                    f" {record.stream_id}, which ends at {0 if page is None else page.end}",
                 )
 
     def _records(self, name: WalName, sequence: int) -> Iterator[StreamRecord]:

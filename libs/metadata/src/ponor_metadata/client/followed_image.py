@@ -95,8 +95,7 @@ class FollowedImage:
         if begin.incarnation < self.incarnation or begin.index < seen.index:
             raise ProtocolError(
                 f"a snapshot at index {begin.index} of incarnation {begin.incarnation} is older than the"
-                " present image, which is at index "
-                f"{seen.index} of incarnation {self.incarnation}"
+                f" present image, which is at index {seen.index} of incarnation {self.incarnation}"
             )
         self._snapshot = _SnapshotInTransit(begin)
 

@@ -207,8 +207,7 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
     if present != own:
         raise WrongClusterError(
             f"the object store says that namespace {own.namespace} belongs to {present}, the controllers"
-            f" serve {own}; "
-            "give one of the two clusters another store"
+            f" serve {own}; give one of the two clusters another store"
         )
     if others:
         LOG.warning("the object store contains clusters other than %s: %s", own, others)

@@ -145,8 +145,7 @@ class _Parts:
         if self._waiting_bytes + size_bytes > self._limits.budget_bytes:
             raise CompactionLimitError(
                 f"a block of {size_bytes} bytes beside a part of {self._waiting_bytes} that is too small to"
-                " be uploaded; the budget is"
-                f" {self._limits.budget_bytes}: raise it"
+                f" be uploaded; the budget is {self._limits.budget_bytes}: raise it"
             )
         self._waiting.append(block)
         self._waiting_bytes += size_bytes

@@ -126,8 +126,7 @@ class SlotPut:
             raise StorageFailedError(f"{key}: a fence stands here; another process has taken this log over")
         raise StorageFailedError(
             f"{key}: another process writes under node epoch {label.name.epoch}; an epoch was given twice"
-            " (was the controller restored from"
-            " a backup?), or two clusters share a namespace in this store"
+            " (was the controller restored from a backup?), or two clusters share a namespace in this store"
         )
 
     def _leave(self, copies: list[Copy]) -> None:

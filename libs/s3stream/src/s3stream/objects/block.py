@@ -119,8 +119,7 @@ def _misplaced(key: str, entry: BlockEntry, data: bytes, at: int, offset: int) -
         key,
         entry.position + at,
         f"record: stream {stream_id}, epoch {epoch}, offset {base_offset}, count {count}, {payload_bytes}"
-        " bytes where"
-        f" stream {entry.stream_id}, epoch {entry.epoch}, offset {offset} belongs",
+        f" bytes where stream {entry.stream_id}, epoch {entry.epoch}, offset {offset} belongs",
     )
 
 

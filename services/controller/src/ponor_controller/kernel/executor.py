@@ -121,8 +121,7 @@ class Executor:
             raise OperationError(
                 error_pb2.ERROR_CODE_REQUEST_MISMATCH,
                 f"operation {pending.operation.request_id} of node {pending.caller.node_id} came before with"
-                " another body; "
-                "an id is used once",
+                " another body; an id is used once",
             )
         result = wire.OperationResult.FromString(kept.result)
         self._answers.after_commit(pending, result, kept.result, kept.commit_index)

@@ -47,8 +47,7 @@ class ControllerSettings:
         600_000,
         within=(0, 7 * 86_400_000),
         doc="Time between the destruction of an object (or the expiry of its prepared id) and its "
-        "deletion from the store. Keep it above twice the longest read timeout and above the "
-        "longest put.",
+        "deletion from the store. Keep it above twice the longest read timeout and above the longest put.",
     )
     prepared_ttl_ms_max: int = setting(
         86_400_000, within=(1, 7 * 86_400_000), doc="Longest time before prepared object ids expire."

@@ -55,8 +55,7 @@ def require_prepared(object_id: int, size_bytes: int, situation: Situation) -> N
         raise refuse(
             error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED,
             f"object {object_id} is {state}, not prepared for epoch {caller.node_epoch} of node"
-            f" {caller.node_id}; "
-            "prepare another and upload again",
+            f" {caller.node_id}; prepare another and upload again",
         )
     if row.expires_at_ms < situation.now_ms:
         raise refuse(

@@ -86,8 +86,7 @@ def require_owner(row: StreamRow, stream_epoch: int, acting: Writer) -> None:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
             f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} epoch"
-            f" {row.node_epoch}, "
-            f"not at epoch {stream_epoch} of {acting}; stop using it",
+            f" {row.node_epoch}, not at epoch {stream_epoch} of {acting}; stop using it",
         )
     if not row.open:
         raise refuse(

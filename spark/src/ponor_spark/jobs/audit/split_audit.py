@@ -120,8 +120,7 @@ def _check_times(
     if earlier:
         findings.problem(
             f"{findings.name}: {earlier} rows of the block at offset {entry.start_offset + run.kafka_shift}"
-            f" are earlier than {times[0]} ms,"
-            f" which the index of object {run.key} says none is"
+            f" are earlier than {times[0]} ms, which the index of object {run.key} says none is"
         )
 
 

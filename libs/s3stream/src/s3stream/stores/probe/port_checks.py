@@ -69,8 +69,7 @@ async def conditional_puts_race(probe: Probe) -> tuple[Grade, str]:
         if len(winners) != 1:
             return Grade.UNSAFE, (
                 f"{len(winners)} of {probe.racers} concurrent create-only puts of one key succeeded, exactly"
-                " one must; "
-                "If-None-Match is ignored or not atomic here"
+                " one must; If-None-Match is ignored or not atomic here"
             )
         there = await probe.store.get(key, 0, 2 * max(map(len, contents)))
         if there != contents[winners[0]]:

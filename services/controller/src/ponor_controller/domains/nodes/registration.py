@@ -272,8 +272,7 @@ def _check_hello(hello: wire.Hello, view: View) -> None:
     ):
         problem = (
             f"broker {hello.node_id} must report the address for Kafka clients: a host of 1 to"
-            f" {HOST_CHARACTERS_MAX} "
-            "characters, and a port"
+            f" {HOST_CHARACTERS_MAX} characters, and a port"
         )
     if problem is not None:
         raise invalid(problem)

@@ -113,8 +113,7 @@ def _check_one_kind_per_stream(body: wire.CommitUpload, set_ranges: Sequence[wir
         if uploaded.range.stream_id in in_set:
             raise invalid(
                 f"stream {uploaded.range.stream_id} is in stream object {uploaded.object_id} and in the"
-                " stream set object; "
-                "put its run into one of them"
+                " stream set object; put its run into one of them"
             )
 
 

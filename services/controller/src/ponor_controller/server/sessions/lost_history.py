@@ -17,8 +17,7 @@ from ponor_controller.kernel.leading import Reign
 
 REMEDY = (
     "stop the controllers at once and mount the newest directories, of a majority of the voters. If they are"
-    " lost, `ponor cluster quorum force-recovery` "
-    "continues without what was committed since the copy"
+    " lost, `ponor cluster quorum force-recovery` continues without what was committed since the copy"
 )
 
 
