@@ -1,6 +1,5 @@
-"""Three compactors and a garbage collector are killed repeatedly while a topic is produced and its
-old data read. All fetches must be equal, and finally the bucket must contain exactly the live
-objects.
+"""Three compactors and a garbage collector are killed repeatedly while a topic is produced and its old data
+read. All fetches must be equal, and finally the bucket must contain exactly the live objects.
 
 PONOR_COMPACTOR_KILLS (100 is the promise) sets the number of kills.
 """

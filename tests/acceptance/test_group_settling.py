@@ -1,5 +1,4 @@
-"""Fifty members over five hundred partitions join, leave, crash and restart, on Ponor and on a real
-Kafka.
+"""Fifty members over five hundred partitions join, leave, crash and restart, on Ponor and on a real Kafka.
 
 The time until the group is stable is printed, not asserted. Asserted for both: the group becomes
 stable, every partition has one owner, static members restart without a rebalance.

@@ -1,8 +1,7 @@
 """Processes of every kind are paused by SIGSTOP under load: no running broker is fenced because
 another process was paused, and nothing acknowledged is lost.
 
-PONOR_PAUSES sets the number of pauses (default 100), PONOR_PAUSE_S_MAX the longest one (default 40
-s).
+PONOR_PAUSES sets the number of pauses (default 100), PONOR_PAUSE_S_MAX the longest one (default 40 s).
 """
 
 from __future__ import annotations

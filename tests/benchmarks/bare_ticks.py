@@ -1,5 +1,4 @@
-"""Tick delays of a process that only waits, as a baseline for tick delays of controllers on the
-same machine.
+"""Tick delays of a process that only waits, as a baseline for tick delays of controllers on the same machine.
 
 Run as a program, it ticks until its stdin ends and then prints the counts, one `CAUSE BOUND COUNT`
 per line (us). If the host takes a CPU away for a second, the ticks of all processes on it are late.

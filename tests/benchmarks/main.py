@@ -1,8 +1,7 @@
 """`make bench`: Ponor and a real Apache Kafka 4.3.1 in one run, after a warm-up, interleaved;
 medians and ratios are saved as JSON.
 
-python -m tests.benchmarks.main [WORD ...] [--against CHECKOUT] [--no-kafka] [--rounds N] [--seconds
-S] ...
+python -m tests.benchmarks.main [WORD ...] [--against CHECKOUT] [--no-kafka] [--rounds N] [--seconds S] ...
 
 Only cases whose name contains one of the words run. Ponor syncs every produce to the write-ahead
 log before it answers, and uploads to the directory store meanwhile. Kafka answers from the page

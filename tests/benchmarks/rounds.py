@@ -52,8 +52,8 @@ class Summary:
 
 
 def warm(subject: Subject, cases: Sequence[Case], seconds: float, say: Say) -> None:
-    """Run every case in turn until the time ends. A just-in-time compiler needs minutes of the
-    measured load.
+    """Run every case in turn until the time ends. A just-in-time compiler needs minutes of the measured
+    load.
     """
     end = time.monotonic() + seconds
     for case in itertools.cycle(cases):

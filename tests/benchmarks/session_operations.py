@@ -1,5 +1,4 @@
-"""Operations per second of one session with a real controller process, real disk, and gRPC over
-loopback.
+"""Operations per second of one session with a real controller process, real disk, and gRPC over loopback.
 
 Run it: `python -m tests.benchmarks.session_operations [--operations N] [--in-flight N]`. Prints a
 table without asserting it.

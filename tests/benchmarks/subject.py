@@ -1,5 +1,4 @@
-"""The measured systems: Ponor and a real Apache Kafka behind one interface, pinned to the same
-core.
+"""The measured systems: Ponor and a real Apache Kafka behind one interface, pinned to the same core.
 
 CPU time is that of all processes of a system: Kafka's single process (broker and controller);
 Ponor's broker, controller, garbage collector and supervisor.

@@ -75,8 +75,8 @@ def _slice(decoder: Decoder, rng: random.Random, findings: Findings, *, is_measu
 
 
 def _try_measured(decoder: Decoder, data: bytes, findings: Findings) -> None:
-    """Run one input and return its allocations; repeated once, because a codec is compiled at its
-    first use.
+    """Run one input and return its allocations; repeated once, because a codec is compiled at its first
+    use.
     """
     bound = OBJECT_FACTOR * len(data) + 2 * decoder.output_bytes_max + ALLOWANCE_BYTES
     used = 0

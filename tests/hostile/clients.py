@@ -1,5 +1,4 @@
-"""Hostile or broken clients: many connections, half requests, slow bytes, wrong lengths,
-compression bombs.
+"""Hostile or broken clients: many connections, half requests, slow bytes, wrong lengths, compression bombs.
 
 Each is one function over plain sockets. The tests make the assertions.
 """

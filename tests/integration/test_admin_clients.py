@@ -70,8 +70,8 @@ def alter_topic(admin: AdminClient, name: str, *changes: tuple[str, AlterConfigO
 
 
 def alter_broker(admin: AdminClient, *changes: tuple[str, AlterConfigOpType, str | None]) -> None:
-    """Configs of the single broker: librdkafka and kafka-python cannot name all brokers
-    (tests/oracle does).
+    """Configs of the single broker: librdkafka and kafka-python cannot name all brokers (tests/oracle
+    does).
     """
     alter(admin, ConfigResource.Type.BROKER, BROKER, *changes)
 

@@ -208,8 +208,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def all_in_one_piece(cluster: RunningCluster) -> bool:
-    # Meta streams get entries after the data, so a small object of theirs may still wait for others
-    # to join.
+    # Meta streams get entries after the data, so a small object of theirs may still wait for others to join.
     maps = map_topic(await read_image([cluster.controller]), TOPIC)
     return all(len(each.pieces) == 1 for each in maps if each.kind == "log")
 

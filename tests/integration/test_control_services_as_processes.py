@@ -114,8 +114,7 @@ async def test_answered_operations_survive_sigkill_and_the_metrics_show_them(tmp
         assert (await _put(addresses["session"], "key")).created
         text = await asyncio.get_running_loop().run_in_executor(None, _scrape, addresses["metrics"])
         assert _sample(text, 'ponor_controller_operations_total{operation="put_key",result="ok"}') >= 1
-        # The formatted cluster, the term, the node, the key, and the records about the missing
-        # node.
+        # The formatted cluster, the term, the node, the key, and the records about the missing node.
         assert _sample(text, "ponor_controller_committed_index") >= 4
         process.send_signal(signal.SIGKILL)
         process.wait()

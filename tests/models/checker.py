@@ -74,9 +74,8 @@ class Exploration(Generic[State]):
         transitions: examined steps.
         depth: of the deepest state.
         complete: every reachable state was examined.
-        taken: number of steps by action that led to a new state. An action with none makes a model
-            say less than it
-            seems to.
+        taken: number of steps by action that led to a new state. An action with none makes a model say less
+            than it seems to.
         cpu_s: processor time of the search.
     """
 

@@ -1,5 +1,4 @@
-"""A model of compaction: objects are replaced while their stream is trimmed, deleted, read and
-collected.
+"""A model of compaction: objects are replaced while their stream is trimmed, deleted, read and collected.
 
 Workers, a collector and readers use the controller's rules (`ponor_cluster_simulation.protocols`).
 There is one stream; each initial object holds one offset, and the last one is uploaded at some
@@ -7,9 +6,8 @@ time. A worker leases objects, plans anything (it may have a bug or old metadata
 and commits. It may pause anywhere, and its commit may arrive at any later time, repeatedly. A
 worker that never continues has crashed.
 
-Properties: one committed object in the store holds each offset from the start on. A committed
-object has live data. A reader finds the objects of its image until the delay has passed, or until
-its lease ends.
+Properties: one committed object in the store holds each offset from the start on. A committed object has live
+data. A reader finds the objects of its image until the delay has passed, or until its lease ends.
 """
 
 from __future__ import annotations

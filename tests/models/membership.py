@@ -72,9 +72,8 @@ class MembershipRules:
     Attributes:
         one_at_a_time: a change begins after the previous one is committed.
         own_term_first: a change begins after an entry of the leader's term is committed.
-        in_force_on_append: a replica uses the newest configuration in its log. Without the rule it
-            uses one that it
-            knows to be committed, which may be any earlier one.
+        in_force_on_append: a replica uses the newest configuration in its log. Without the rule it uses one
+            that it knows to be committed, which may be any earlier one.
         one_voter: a change adds or removes one voter.
         own_term_commits: only entries of the leader's term are committed by counting.
         longer_log_wins: a vote is granted only to a log that is at least as new.

@@ -84,15 +84,13 @@ class MoveRules:
             owner was fenced.
         seal_before_close: a source accepts no record after it began to close.
         await_pending: a source waits for pending records before it closes.
-        stuck_is_fenced: after the timeout a recovery closes open streams; without the rule the
-            controller closes them
-            at the committed end.
+        stuck_is_fenced: after the timeout a recovery closes open streams; without the rule the controller
+            closes them at the committed end.
         fence_before_recovery: a recovery puts a fence into the log before it commits its records.
         commit_before_close: a recovery commits acknowledged records before it closes the streams.
         late_elections_die: an uncommitted decision of a deposed controller has no effect.
         timeout_is_replicated: the timeout of a move survives its controller.
-        cancelled_close_is_healed: a source whose close arrives after the cancellation is elected
-            again.
+        cancelled_close_is_healed: a source whose close arrives after the cancellation is elected again.
     """
 
     stream_closed_before_open: bool = True

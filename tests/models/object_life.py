@@ -1,5 +1,4 @@
-"""A model of object life: writers that crash and retry, a collector, readers of old images, and a
-store.
+"""A model of object life: writers that crash and retry, a collector, readers of old images, and a store.
 
 They use the controller's rules (`ponor_cluster_simulation.protocols.objects`). Requests and answers
 arrive at any later time, repeatedly, or never. Deletes may arrive arbitrarily late; puts until the
@@ -9,9 +8,8 @@ flight. An upload prepares an id, puts the object and commits; a writer that rec
 drops its only other copy. There are two clocks: true time, which writers and readers measure, and
 cluster time, which stops without a leader and never runs ahead.
 
-Properties: a committed object is in the store with its writer's content. A reader of an image
-younger than the delay finds its objects. A request has one answer. An object without a row is not
-in the store.
+Properties: a committed object is in the store with its writer's content. A reader of an image younger than
+the delay finds its objects. A request has one answer. An object without a row is not in the store.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ from ponor_cluster_simulation.protocols.streams import NotAllowedError
 NODE = 1
 COLLECTOR = (9, 1)
 PREPARE, COMMIT, COMMIT_ANEW = 0, 1, 2
-"""Request ids; every process starts again. A writer without an answer may repeat its commit under
-another id.
+"""Request ids; every process starts again. A writer without an answer may repeat its commit under another id.
 """
 REFUSED = -1
 """An answer; other answers are object ids."""
@@ -87,8 +84,7 @@ class SurroundingRules:
     Attributes:
         results_kept: a repeated request gets its first answer.
         results_by_process_and_body: only the same process's request with the same body gets it.
-        puts_end_with_lease: no put begins after the lease, and none is in flight longer than the
-            delay.
+        puts_end_with_lease: no put begins after the lease, and none is in flight longer than the delay.
         put_before_commit: a writer commits only stored objects.
         delete_before_confirm: a collector confirms only deleted objects.
         clock_never_leaps: cluster time does not run ahead of true time.
@@ -302,8 +298,8 @@ def _answered(state: Lives, number: int, request: int, answer: int) -> Lives:
 
 
 def _stored(state: Lives, object_id: int, writer: int) -> Lives:
-    """The store after a create-only put. A second writer takes the existing object for its own
-    repeated put.
+    """The store after a create-only put. A second writer takes the existing object for its own repeated
+    put.
     """
     return state._replace(
         store=tuple(writer if at == object_id else content for at, content in enumerate(state.store))

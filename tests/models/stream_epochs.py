@@ -35,8 +35,7 @@ class Logged(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A life of a broker, numbered by its place in the state; a node's newest process has the
-    highest number.
+    """A life of a broker, numbered by its place in the state; a node's newest process has the highest number.
 
     `holds` is the epoch of its appends, `left` the last one that it released: it appends nothing
     after it sent a close.

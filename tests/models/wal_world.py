@@ -97,21 +97,17 @@ class World(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WalRules:
-    """The rules; a model may drop each. R1 to R7 are those of
-    docs/design/object-wal.md#safety-rules.
+    """The rules; a model may drop each. R1 to R7 are those of docs/design/object-wal.md#safety-rules.
 
     Attributes:
         opened_before_put: R1: no put begins before the controller lists the log as open.
-        fenced: R2: a recoverer fences the gap at which it ends; without the rule it trusts its
-            reads.
-        taken_is_read: R2: a taken key is read back; without the rule it counts as the own put's
-            repetition.
+        fenced: R2: a recoverer fences the gap at which it ends; without the rule it trusts its reads.
+        taken_is_read: R2: a taken key is read back; without the rule it counts as the own put's repetition.
         acknowledged_in_order: R2: a slot is acknowledged when all earlier ones are confirmed.
         fence_stays: R3: a fence is not deleted with the slots.
         deleted_after_commit: R4: a slot is deleted when the trim point above it is committed.
         walks_from_trim: R4, R5: a walk begins at the trim point, not at the lowest listed slot.
-        trim_with_bump: R5: logs and trim points are those at the end of the old epoch, not older
-            ones.
+        trim_with_bump: R5: logs and trim points are those at the end of the old epoch, not older ones.
         only_open_logs: R5: slots of logs that the controller does not list are ignored.
         old_epochs_refused: R6: nothing of an older node epoch is committed.
         closed_when_all_done: R6: a log is closed when all its streams are.

@@ -1,5 +1,4 @@
-"""Runs one story against one broker: sends its requests, returns the answers to it, and records
-both.
+"""Runs one story against one broker: sends its requests, returns the answers to it, and records both.
 
 It also has the unrecorded set-up steps that most stories need (topics, records).
 """
@@ -86,8 +85,7 @@ class Narrator:
     def ask(
         self, request: Message, version: int, note: str, *, on: str = FIRST, only: Only | None = None
     ) -> Any:
-        """Send a request and return its answer, or None if the broker closed the connection or sent
-        nothing.
+        """Send a request and return its answer, or None if the broker closed the connection or sent nothing.
 
         `only` selects the story's own entries of an array that also contains others.
         """

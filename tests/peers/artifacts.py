@@ -1,5 +1,4 @@
-"""Java programs of other projects: a real Kafka with its tools, and Java clients of several
-versions.
+"""Java programs of other projects: a real Kafka with its tools, and Java clients of several versions.
 
 Lists the artifacts, checks for them, and fetches them with Maven into `build/peers`. Only `make
 peers` fetches, by running this module; tests without their artifact are skipped with a reason.
@@ -55,8 +54,8 @@ class JavaLibraries:
         return mark.is_file() and mark.read_text() == self._digest()
 
     def fetch(self) -> None:
-        """Fetch the jars with Maven, which verifies their checksums. Raises PeerMissingError
-        without Maven.
+        """Fetch the jars with Maven, which verifies their checksums. Raises PeerMissingError without
+        Maven.
         """
         if self.is_complete():
             return

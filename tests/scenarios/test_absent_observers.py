@@ -90,8 +90,7 @@ def test_a_healed_cut_between_the_controller_and_all_brokers_fences_no_broker() 
             network.cut(name, "controller")
             network.cut("controller", name)
         await asyncio.sleep(30)
-        # brokers reconnect one after the other; the first could take over the partitions of the
-        # others
+        # brokers reconnect one after the other; the first could take over the partitions of the others
         network.heal()
         await asyncio.sleep(30)
         assert not _fenced_or_down(world.cluster)

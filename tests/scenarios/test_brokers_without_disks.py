@@ -197,8 +197,7 @@ def test_a_stopping_broker_leaves_no_data_in_its_log() -> None:
         assert world.cluster.store is not None
         node_id = world.cluster.node_of(leaving)
         objects = world.cluster.store.bucket.objects
-        # The node's record of the controllers' log stays, because the next process of this node id
-        # needs it.
+        # The node's record of the controllers' log stays, because the next process of this node id needs it.
         assert not [key for key in objects if f"/{node_id}/" in key and "/seen/" not in key]
         await world.back(leaving)
 

@@ -191,8 +191,7 @@ def test_a_member_waiting_in_a_join_is_redirected_to_the_new_coordinator() -> No
         await world.move(target, index, by=target, topic=OFFSETS)
         assert await joining == ErrorCode.NOT_COORDINATOR
         await asyncio.sleep(0.5)
-        # The group has its last written state: the first member is in it, and the second joins
-        # again.
+        # The group has its last written state: the first member is in it, and the second joins again.
         assert await first.heartbeat(target) == ErrorCode.NONE
         world.forget_client(target)
         again = asyncio.ensure_future(second.join(target))

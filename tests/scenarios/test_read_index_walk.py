@@ -97,8 +97,7 @@ def broker() -> FollowingBroker:
     broker.hears(stream_object(LONG_RUN_OF_A, 0, 100))
     broker.hears(stream_set_object(MIXED_OF_A, NODE_A, (ORDERS, 100, 150), (PAYMENTS, 0, 20)))
 
-    # Orders move to node B; A continues with payments, so its newest object does not contain
-    # orders.
+    # Orders move to node B; A continues with payments, so its newest object does not contain orders.
     broker.hears(("stream_closed", pb.StreamClosed(stream_id=ORDERS, stream_epoch=1)))
     broker.hears(opened(ORDERS, 2, NODE_B))
     broker.hears(stream_set_object(UNRELATED_OF_A, NODE_A, (PAYMENTS, 20, 90)))

@@ -66,8 +66,7 @@ class SilentProducer:
                         await self._send_to(client)
                 finally:
                     await client.close()
-            # A closed connection fails immediately: without a pause, virtual time would not
-            # advance.
+            # A closed connection fails immediately: without a pause, virtual time would not advance.
             await asyncio.sleep(PAUSE_S)
 
     async def _send_to(self, client: KafkaClient) -> None:

@@ -129,8 +129,8 @@ def test_a_broker_started_with_a_silent_store_uploads_after_the_checks() -> None
 
 
 def test_a_recovery_of_a_dead_broker_on_another_store_is_refused() -> None:
-    """Before, it uploaded the dead broker's log there and closed its streams: acknowledged records
-    were lost.
+    """Before, it uploaded the dead broker's log there and closed its streams: acknowledged records were
+    lost.
     """
 
     async def story(world: MovingWorld) -> None:

@@ -1,5 +1,4 @@
-"""A client of a topic with short retention: it writes, deletes from the front, and records the log
-starts.
+"""A client of a topic with short retention: it writes, deletes from the front, and records the log starts.
 
 The log start never goes back, no record at or above it is lost, and no record below it is readable.
 """

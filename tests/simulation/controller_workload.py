@@ -191,8 +191,7 @@ def run_controller(seed: int) -> tuple[History, str]:
     """Run one seed. Return the history and the digest of the trace.
 
     Raises:
-        SimulationFailedError: an acknowledged operation is lost or was executed twice, or the
-            images differ.
+        SimulationFailedError: an acknowledged operation is lost or was executed twice, or the images differ.
     """
     history = History()
     simulation = Simulation(seed)

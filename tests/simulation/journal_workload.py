@@ -161,8 +161,7 @@ class JournalOwner:
 
 
 def run_journal(seed: int, *, no_space: bool = False) -> tuple[JournalHistory, str]:
-    """Run one seed: several lives with crashes between them. Return the history and the digest of
-    the trace.
+    """Run one seed: several lives with crashes between them. Return the history and the digest of the trace.
 
     With `no_space` the disk is full repeatedly, also within live segments, and has no other fault.
     No life may end because of that.

@@ -1,9 +1,8 @@
 """A simulated machine with the real storage, a bucket, a controller, and clients that record
 acknowledgements.
 
-Streams, file write-ahead log, upload and recovery run on the simulated disk and object store. The
-controller is the reference model, reached with delays, so that a process may crash between an
-operation and its answer.
+Streams, file write-ahead log, upload and recovery run on the simulated disk and object store. The controller
+is the reference model, reached with delays, so that a process may crash between an operation and its answer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A cluster in temporary trouble: a store that is down or slow, a full disk, wall clocks that are
-set.
+"""A cluster in temporary trouble: a store that is down or slow, a full disk, wall clocks that are set.
 
 No process is restarted: the services continue when the trouble ends. `cluster_world` checks at the
 end, and after a power loss, that every acknowledged record is there once and in order, that all

@@ -1,5 +1,4 @@
-"""The controller's log on a disk that loses unsynced data: acknowledged operations survive exactly
-once.
+"""The controller's log on a disk that loses unsynced data: acknowledged operations survive exactly once.
 
 Snapshot and tail together are the log.
 """

@@ -1,5 +1,5 @@
-"""The journal on a disk that loses unsynced data: many seeds, equal traces for equal seeds, and
-planted bugs.
+"""The journal on a disk that loses unsynced data: many seeds, equal traces for equal seeds, and planted
+bugs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The Raft core in groups of one to six, under crashes, faulty networks and disks, pauses and
-operators.
+"""The Raft core in groups of one to six, under crashes, faulty networks and disks, pauses and operators.
 
 `ponor_cluster_simulation.raft_cluster.invariants` has the invariants. The clients' histories must
 be linearizable, and every group recovers after the faults. A failing seed prints itself, its

@@ -1,8 +1,7 @@
 """A storage node in temporary trouble: a full disk, a store that is down or slow, clocks that jump.
 
-Clients append all the time. No acknowledged record is lost, memory and log stay within their
-bounds, and refused clients get a retriable error. When the trouble ends, the node continues without
-a restart.
+Clients append all the time. No acknowledged record is lost, memory and log stay within their bounds, and
+refused clients get a retriable error. When the trouble ends, the node continues without a restart.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Rows as an unmodified Kafka client (librdkafka) writes and reads them, for comparison with
-Spark's.
+"""Rows as an unmodified Kafka client (librdkafka) writes and reads them, for comparison with Spark's.
 
 A row is (topic, partition, offset, timestamp in ms, timestamp type, key, value, headers):
 everything that a consumer gets of a record, and that Spark's rows contain.

@@ -1,8 +1,7 @@
 """A stream with the columns and offsets of `format("ponor")` whose rows follow from their offsets,
 for tests of sinks.
 
-Other tests use the real source; a query that is killed hundreds of times needs a known number of
-rows.
+Other tests use the real source; a query that is killed hundreds of times needs a known number of rows.
 """
 
 from __future__ import annotations

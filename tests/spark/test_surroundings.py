@@ -1,8 +1,7 @@
 """Spark reads while the cluster changes: compaction, moves, a broker that crashes and restarts,
 further records. The rows are always a prefix of a consumer's.
 
-Also checks that Spark's reads use no broker, and that a task's memory is bounded for topics of any
-size.
+Also checks that Spark's reads use no broker, and that a task's memory is bounded for topics of any size.
 """
 
 from __future__ import annotations

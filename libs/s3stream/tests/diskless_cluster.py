@@ -1,8 +1,7 @@
 """Brokers without disks over a bucket in memory: real client, log and takeover, with
 `cluster_model` as the controller.
 
-Processes can be killed, puts can arrive late, and acknowledged records are compared with committed
-ones.
+Processes can be killed, puts can arrive late, and acknowledged records are compared with committed ones.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Interrupts one call of many by a failure or a cancellation, so that tests can interrupt every
-call in turn.
+"""Interrupts one call of many by a failure or a cancellation, so that tests can interrupt every call in
+turn.
 """
 
 from __future__ import annotations

@@ -109,8 +109,7 @@ async def test_a_failed_log_fails_every_callback_in_order(
 
     monkeypatch.setattr("os.pwritev", fail)
     with pytest.raises(AppendBackpressureError):
-        # More than the log's queue takes in one turn: the rest waits for room, and then the log
-        # fails.
+        # More than the log's queue takes in one turn: the rest waits for room, and then the log fails.
         for number in range(1_000_000):
             waiting.append(stream, bytes(64 * KIB), number)
     taken = stream.next_offset

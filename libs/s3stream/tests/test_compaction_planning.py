@@ -19,8 +19,8 @@ from s3stream.ports import StreamState
 
 
 def source(number: int, *ranges: tuple[int, int, int], block_offsets: int = 5) -> SourceIndex:
-    """Describe an object of ranges (stream, start, end), with one byte per offset, in blocks of
-    some offsets.
+    """Describe an object of ranges (stream, start, end), with one byte per offset, in blocks of some
+    offsets.
     """
     blocks: list[BlockEntry] = []
     position = 0
@@ -293,8 +293,8 @@ LIMITS = PlanLimits(
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[SourceIndex], dict[StreamId, StreamState], PlanLimits]:
-    """Generate sources that share streams, with gaps between ranges; trims and deletions; limits of
-    any size.
+    """Generate sources that share streams, with gaps between ranges; trims and deletions; limits of any
+    size.
     """
     source_count = draw(st.integers(1, 5))
     dealt: list[list[tuple[int, int, int]]] = [[] for _ in range(source_count)]

@@ -56,8 +56,7 @@ async def test_an_interrupted_compaction_leaves_no_upload_and_no_memory(kind: Ki
         was_interrupted = await interruption.run(partial(compaction.run, plan))
         assert world.budget.held_bytes == 0, interruption.interrupted
         no_task_is_left()
-        # The creation of an upload was not answered, so its id is unknown; the collector finds it
-        # by listing.
+        # The creation of an upload was not answered, so its id is unknown; the collector finds it by listing.
         is_unknown = interruption.interrupted == "create_multipart" and kind in (
             Kind.APPLIED,
             Kind.CANCELLED_LATE,

@@ -1,5 +1,5 @@
-"""Random faults of brokers without disks: every acknowledged record is committed exactly once and
-in order.
+"""Random faults of brokers without disks: every acknowledged record is committed exactly once and in
+order.
 """
 
 from __future__ import annotations

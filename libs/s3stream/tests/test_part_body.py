@@ -1,5 +1,5 @@
-"""Request body of a part: it sends the right bytes, and reads no buffer after all bytes may have
-been sent.
+"""Request body of a part: it sends the right bytes, and reads no buffer after all bytes may have been
+sent.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ def test_a_joined_block_bounds_the_records_of_all_its_parts(
 
 
 async def test_a_compaction_keeps_the_bounds() -> None:
-    """Two uploads of two streams. One upload of the second stream came from a recovery, which has
-    no bounds.
+    """Two uploads of two streams. One upload of the second stream came from a recovery, which has no
+    bounds.
     """
     world = World()
     first = await world.put([(5, 0, 4), (6, 0, 4)], known_streams={5, 6})

@@ -210,8 +210,7 @@ async def test_the_records_of_a_hook_are_in_the_same_block(node: StorageNode) ->
     await node.client.force_upload()
     assert covered == [], "no data of its own, no hook"
     for _ in range(6):
-        # Durable before the next ones arrive; otherwise a slow log would put all of them into one
-        # block.
+        # Durable before the next ones arrive; otherwise a slow log would put all of them into one block.
         await append_all(data, [bytes(4 * KIB)] * 150)
     await node.client.force_upload()
     await asyncio.sleep(0.05)

@@ -1,5 +1,5 @@
-"""Recovery of a real log: after a crash at any step, every acknowledged record is present once and
-in order.
+"""Recovery of a real log: after a crash at any step, every acknowledged record is present once and in
+order.
 """
 
 from __future__ import annotations
@@ -200,8 +200,7 @@ async def test_missing_records_stop_the_recovery_with_an_error(node: StorageNode
     (stream,) = await node.open_new(1)
     await append_all(stream, [b"a"] * 10)
     await node.crash()
-    # The controller's end of the stream is below the start of the log: acknowledged records are
-    # missing.
+    # The controller's end of the stream is below the start of the log: acknowledged records are missing.
     node.cluster.streams[stream.stream_id].end_offset = 0
     await node.start()
     (stream,) = await reopened(node, [stream])

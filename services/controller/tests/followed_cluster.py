@@ -81,8 +81,7 @@ class FollowedController:
 
     Attributes: hears: whether it receives commits. leads: whether it leads, and so receives commits
     immediately. begin_index: start of the tail after a restart; earlier batches were compacted.
-    restart_index: the commit index at a restart. Commit indices are not durable, so it may be an
-    older one.
+    restart_index: the commit index at a restart. Commit indices are not durable, so it may be an older one.
     """
 
     address: str

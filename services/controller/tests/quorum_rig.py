@@ -1,5 +1,4 @@
-"""A quorum of real controllers in one simulation, with disks that lose unsynced data and a faulty
-network.
+"""A quorum of real controllers in one simulation, with disks that lose unsynced data and a faulty network.
 
 It compares the controllers' digests: after a batch, all of them must have the same digest, in every
 life of a process.

@@ -1,7 +1,6 @@
 """Coverage of one or many runs: executed faults, reached states, checked invariants.
 
-A simulation that never reaches a state proves nothing about it. The report therefore prints zeros
-too.
+A simulation that never reaches a state proves nothing about it. The report therefore prints zeros too.
 """
 
 from __future__ import annotations

@@ -123,9 +123,7 @@ def ranges_between(
 
 
 def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
-    """Limit the end to that many offsets (a few more with many partitions), in proportion to the available
-    ones.
-    """
+    """Limit the end to about that many offsets, in proportion to the available ones."""
     ahead = {
         (topic, number): offset - start.get(topic, {}).get(number, offset)
         for topic, by_partition in latest.items()

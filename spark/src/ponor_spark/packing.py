@@ -123,9 +123,7 @@ def _sizes(each: Planned) -> Iterator[int]:
 def _shares(
     planned: Sequence[Planned], sizes: Sequence[Sequence[int]], total_bytes: int, count: int
 ) -> Iterator[list[_Cut]]:
-    """Cut where a block begins beyond its split's share, or earlier if the remaining blocks just suffice for
-    the remaining splits.
-    """
+    """Cut where a block begins beyond its split's share, or where one block per remaining split is left."""
     blocks_left = sum(map(len, sizes))
     share: list[_Cut] = []
     number, before_bytes = 0, 0

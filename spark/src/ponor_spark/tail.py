@@ -73,8 +73,7 @@ def with_tails(snapshot: Snapshot, options: Options) -> Snapshot:
 
 
 def read_tail(split: TailSplit, sink: BatchSink) -> Iterator[None]:
-    """Feed the split's batches to the sink, one fetch at a time; yield after each, so that rows can be
-    consumed.
+    """Feed the split's batches to the sink; yield after each fetch, so that rows can be consumed.
 
     Raises:
         PonorSparkError: the brokers do not answer, or the offsets no longer exist.

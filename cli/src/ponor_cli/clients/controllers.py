@@ -65,9 +65,8 @@ def describe_quorum_soon(controllers: Sequence[str]) -> wire.QuorumDescription |
 async def announce_stop(controllers: Sequence[str], *, ttl_ms: int, timeout_s: float) -> bool:
     """Announce that the whole cluster stops within `ttl_ms`; 0 takes the announcement back.
 
-    Until then brokers do not drain and no broker fails over. Returns whether the leader committed
-    it. A cluster without a leader can be stopped all the same: without a leader there is no drain
-    and no failover.
+    Until then brokers do not drain and no broker fails over. Returns whether the leader committed it. A
+    cluster without a leader can be stopped all the same: without a leader there is no drain and no failover.
     """
     try:
         await _with_network(

@@ -1,8 +1,7 @@
 """Moves of partitions with Kafka's own requests (KIP-455): start, cancel, and follow them.
 
-A move names the one broker that will hold the partition, because Ponor's partitions have one
-replica. For a partition with several replicas, as in Apache Kafka, this would drop the others; the
-commands refuse it.
+A move names the one broker that will hold the partition, because Ponor's partitions have one replica. For a
+partition with several replicas, as in Apache Kafka, this would drop the others; the commands refuse it.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def is_free(host: str, port: int) -> bool:
 
 
 def is_listenable(host: str, port: int) -> bool:
-    """Return whether no process listens on the port. Connections of an earlier listener may still
-    be closing.
+    """Return whether no process listens on the port. Connections of an earlier listener may still be
+    closing.
     """
     return _can_bind(host, port, again=True)
 

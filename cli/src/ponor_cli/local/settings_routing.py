@@ -1,7 +1,6 @@
 """`--set NAME=VALUE`: find the services with the setting, and check the value.
 
-Names are fields of the services' settings classes. A name of several services is set in each of
-them.
+Names are fields of the services' settings classes. A name of several services is set in each of them.
 """
 
 from __future__ import annotations
@@ -52,12 +51,10 @@ def route_settings(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def settings_of(role: str, assignments: Sequence[str]) -> dict[str, str]:
-    """Parse NAME=VALUE texts for one node and check them against the types and bounds of its
-    service.
+    """Parse NAME=VALUE texts for one node and check them against the types and bounds of its service.
 
     Raises:
-        CommandError: the role is unknown, the text is not NAME=VALUE, or the name or value is
-            invalid.
+        CommandError: the role is unknown, the text is not NAME=VALUE, or the name or value is invalid.
     """
     settings = SETTINGS_OF_ROLE.get(role)
     if settings is None:

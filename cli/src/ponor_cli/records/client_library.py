@@ -89,8 +89,7 @@ async def stop_client(stopping: Coroutine[Any, Any, None]) -> None:
 
 
 def partitions_of(bootstrap: str, topic: str) -> list[int]:
-    """Return the partitions of a topic. Never creates the topic: aiokafka's own metadata request
-    would.
+    """Return the partitions of a topic. Never creates the topic: aiokafka's own metadata request would.
 
     Raises:
         CommandError: the topic does not exist, or no broker answers.

@@ -132,8 +132,7 @@ class TopicProducer:
         if record.key is not None:
             chosen: int = self._partition_of_key(record.key, self._partitions, self._partitions)
             return chosen
-        # Records without a key stay together by batch, as with the sticky partitioner of Kafka's
-        # own clients.
+        # Records without a key stay together by batch, as with the sticky partitioner of Kafka's own clients.
         return self._partitions[self._batches % len(self._partitions)]
 
     async def _write(self, records: list[tuple[int, TextRecord]]) -> None:

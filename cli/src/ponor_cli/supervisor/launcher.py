@@ -133,8 +133,7 @@ class Launcher:
         then.
 
         Raises:
-            CommandError: the child exited or takes too long; the message has the last lines of its
-                log.
+            CommandError: the child exited or takes too long; the message has the last lines of its log.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()

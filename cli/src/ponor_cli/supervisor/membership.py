@@ -93,8 +93,7 @@ async def check_owns_nothing(cluster: ClusterFile, number: int, node_id: int) ->
     """Check that a broker that has ended owns nothing.
 
     Raises:
-        CommandError: it leads partitions or has open streams, or no majority of the controllers
-            answers.
+        CommandError: it leads partitions or has open streams, or no majority of the controllers answers.
     """
     image = await read_image(cluster.controllers)
     led = sum(row.leader_id == node_id for row in image[PARTITIONS])

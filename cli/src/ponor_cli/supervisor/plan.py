@@ -27,8 +27,7 @@ BROKER_NUMBER_FIRST = 0
 GC_NUMBER_FIRST = 1000
 COMPACTOR_NUMBER_FIRST = 2000
 CONTROLLER_NUMBER_FIRST = 3000
-"""Node numbers within the cluster: brokers from 0, GC from 1000, compactors from 2000, controllers
-from 3000.
+"""Node numbers within the cluster: brokers from 0, GC from 1000, compactors from 2000, controllers from 3000.
 """
 SHARED_NUMBER_FIRST: Final[Mapping[str, int]] = {"gc": GC_NUMBER_FIRST, "compactor": COMPACTOR_NUMBER_FIRST}
 """Roles whose nodes need only the configuration that all nodes have."""
@@ -63,8 +62,7 @@ class ProcessSpec:
 
 
 def broker_numbers(wanted: int, present: Sequence[int]) -> list[int]:
-    """Return the numbers of the brokers to start: those of the last start, then the lowest free
-    numbers.
+    """Return the numbers of the brokers to start: those of the last start, then the lowest free numbers.
 
     Raises:
         CommandError: fewer brokers are wanted than own partitions.

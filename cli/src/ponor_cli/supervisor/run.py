@@ -50,9 +50,8 @@ def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> Non
             raise
         if options.host not in LOOPBACK:
             say(
-                f"ponor: listening on {options.host} without TLS and authentication: everyone who"
-                " can connect can read"
-                " and change everything"
+                f"ponor: listening on {options.host} without TLS and authentication: everyone who can"
+                " connect can read and change everything"
             )
         asyncio.run(_serve(options, cluster, quorum, specs, restart=restart, ready_file=ready_file))
 

@@ -92,8 +92,7 @@ def is_running(entry: ProcessEntry) -> bool:
 
 
 async def find_store_problem(url: str, wal: str, environment: Mapping[str, str]) -> str | None:
-    """Return why the object store cannot be used, as one line with the remedy, or None if it
-    answers.
+    """Return why the object store cannot be used, as one line with the remedy, or None if it answers.
 
     A broker whose write-ahead log is on a disk serves without its store. But a store that never
     answered usually means an error in the URL or in the credentials, so `ponor up` reports it right
@@ -110,9 +109,7 @@ async def find_store_problem(url: str, wal: str, environment: Mapping[str, str])
         reason = str(error)
     else:
         return None
-    keys = (
-        "" if environment.get("AWS_ACCESS_KEY_ID") else "; there is no AWS_ACCESS_KEY_ID in the environment"
-    )
+    keys = "" if environment.get("AWS_ACCESS_KEY_ID") else "; AWS_ACCESS_KEY_ID is not set"
     return (
         f"THE OBJECT STORE {url} DOES NOT ANSWER{keys}: {reason}. {CONSEQUENCES[wal]} until it does;"
         f" `ponor doctor storage '{url}'` examines it"
@@ -120,8 +117,7 @@ async def find_store_problem(url: str, wal: str, environment: Mapping[str, str])
 
 
 async def _list_probe_prefix(url: str, environment: Mapping[str, str]) -> None:
-    # Listing an empty prefix needs the bucket, the address and the credentials, and changes
-    # nothing.
+    # Listing an empty prefix needs the bucket, the address and the credentials, and changes nothing.
     async with command_runtime() as runtime:
         store = await open_raw_store(url, runtime=runtime, environment=environment)
         try:

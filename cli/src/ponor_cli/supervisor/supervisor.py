@@ -45,8 +45,7 @@ stay in its WAL.
 BACKGROUND_PATIENCE_S = 30.0
 """How long a start waits for a collector or a compactor."""
 WITHOUT = {"gc": "nothing deletes objects", "compactor": "nothing compacts objects"}
-"""Consequence of removing the last node of a role. The last broker and the last controller are not
-removed.
+"""Consequence of removing the last node of a role. The last broker and the last controller are not removed.
 """
 ANNOUNCED_MS = 60_000
 ANNOUNCE_S_MAX = 1.0
@@ -82,8 +81,7 @@ class Supervisor:
         self._by_key: dict[tuple[str, int], Child] = {(c.spec.role, c.spec.number): c for c in self._children}
 
     async def start(self) -> None:
-        """Start all processes, each role when the role before it serves, and take back an announced
-        stop.
+        """Start all processes, each role when the role before it serves, and take back an announced stop.
 
         Raises:
             CommandError: a process did not start. The caller stops the others.
@@ -265,8 +263,7 @@ class Supervisor:
         if not left:
             said += f": {WITHOUT[role]} until `ponor node add {role}`"
         if role != "controller":
-            # The controllers forget a node only after a session timeout, which is too long to wait
-            # here.
+            # The controllers forget a node only after a session timeout, which is too long to wait here.
             said += f". `ponor cluster info` shows it until `ponor cluster unregister {child.spec.node_id}`"
         return said
 

@@ -86,9 +86,8 @@ class Following:
         replica.outbox.send(AppendResponse(replica.own, request.sender, replica.term, 0, rejected=True))
 
     def _take_over(self, entries: tuple[Entry, ...]) -> int | None:
-        """Append new entries after truncating conflicting ones.
-
-        Return the last index that matches the leader, None to ignore the message.
+        """Replace conflicting entries. Return the last index that matches the leader, None to ignore the
+        message.
         """
         replica = self._replica
         log = replica.log

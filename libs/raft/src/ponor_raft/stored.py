@@ -32,17 +32,14 @@ class StoredState:
     base_of_entries: tuple[int, int]
 
     def open_log(self) -> LogWindow:
-        """The log as it stands. Entries that do not reach the snapshot, or contradict it, are not part of it.
+        """Return the stored log without entries that do not reach the snapshot or contradict it.
 
-        That happens when the process ended between `RaftNode.restore` and the next `Persist`: the snapshot is
-        durable, and the entries are those that it replaced. What a snapshot holds is committed, hence a
-        contradicting entry never was.
+        Such entries remain if the process ended between `RaftNode.restore` and the next `Persist`: the
+        durable snapshot replaced them. A snapshot contains committed entries only, so they are not committed.
         """
         (before_index, before_term), entries = self.base_of_entries, list(self.entries)
         if entries:
-            assert entries[0].index == before_index + 1, (
-                "base_of_entries names the entry just before the first"
-            )
+            assert entries[0].index == before_index + 1, "base_of_entries is just before the first entry"
             assert entries[-1].index == before_index + len(entries), "the entries have no holes"
         if entries and before_index > 0 and before_term == 0:
             before_index, before_term = self._known_beginning(entries)
@@ -52,9 +49,7 @@ class StoredState:
         log.load(entries)
         if self.base.index > 0 and not entries:
             log.begin_anew()
-        assert self.base.index <= self.commit <= log.last_index, (
-            "a committed entry is missing in the stored log"
-        )
+        assert self.base.index <= self.commit <= log.last_index, "the stored log lacks a committed entry"
         log.commit_to(self.commit)
         return log
 

@@ -19,8 +19,7 @@ class ThreadTimes(NamedTuple):
 
     ran_ns: int
     waited_ns: int
-    """Runnable time while other threads had the CPUs; 0 if the kernel does not report it (only Linux
-    does).
+    """Runnable time while other threads had the CPUs; 0 if the kernel does not report it (only Linux does).
     """
 
 

@@ -1,8 +1,6 @@
-"""Admission of appends: immediate while memory and log have room, then through a bounded queue,
-then refused.
+"""Admission of appends: immediate while memory and log have room, then through a bounded queue, then refused.
 
-The queue is a part of the log cache's budget: a waiting append is charged from the moment it is
-accepted.
+The queue is a part of the log cache's budget: a waiting append is charged from the moment it is accepted.
 """
 
 from __future__ import annotations
@@ -75,8 +73,7 @@ class Admission:
         return False
 
     def charge_unconditionally(self, size_bytes: int) -> None:
-        """Charge the append of an upload hook. It must travel with the block whose upload makes
-        room.
+        """Charge the append of an upload hook. It must travel with the block whose upload makes room.
 
         Raises:
             ValueError: as `charge`; nothing is charged.

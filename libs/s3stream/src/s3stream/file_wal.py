@@ -55,8 +55,7 @@ class FileWal:
         Args:
             disk: disk of the directory.
             directory: used by this log only.
-            identity: 16 bytes that identify the node and its cluster; a log with another identity
-                is refused.
+            identity: 16 bytes that identify the node and its cluster; a log with another identity is refused.
             settings: storage settings.
             telemetry: receives the journal's metrics.
 

@@ -72,9 +72,8 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._gathering: _Entry | None = None
         self.room_bytes = 0
-        """Bytes that the log certainly accepts: its room when the gathering entry began, minus the
-        entry's content; 0 while none gathers. Cached, because a query of the log costs more than an
-        append may."""
+        """Bytes that the log certainly accepts: its room when the gathering entry began, minus the entry's
+        content; 0 while none gathers. Cached, because a query of the log costs more than an append may."""
         self._unplaced: deque[_Entry] = deque()
         """Complete entries that are not in the log yet, because its queue is full."""
         self._in_flight: deque[_Entry] = deque()

@@ -106,8 +106,7 @@ class ObjectStreamReader:
 
         Raises:
             ReadTimeoutError: the metadata lagged, or the store was slow.
-            ObjectNotFoundError: the metadata repeatedly named an object that the store does not
-                have.
+            ObjectNotFoundError: the metadata repeatedly named an object that the store does not have.
             ObjectCorruptError: an object breaks the format or lacks data that the metadata list.
             BudgetExceededError: too many readers wait for room in the block cache; retriable.
             ObjectStoreError: the store failed.
@@ -201,8 +200,7 @@ class ObjectStreamReader:
         return await self._blocks.blocks(key, part.entries)
 
     async def _plan(self, pieces: Sequence[ObjectPiece], run: RecordRun) -> list[PlannedPiece]:
-        """Return the blocks that may be needed, by object, up to the first object that cannot be
-        opened.
+        """Return the blocks that may be needed, by object, up to the first object that cannot be opened.
 
         An object shows how much data of the stream it has only after opening, so objects are opened
         in groups of growing size until there is enough.

@@ -38,9 +38,8 @@ PINNED_SLACK_BYTES: Final = 1_024
 def unpinned(payload: Buffer) -> Buffer:
     """Return the payload, or a copy if it is a small view of a large buffer.
 
-    A stored view keeps the whole receive buffer in memory, but only the record is charged. Without
-    the copy, a small batch could keep a request of 100 MiB. A buffer may be up to four times as
-    large as the record.
+    A stored view keeps the whole receive buffer in memory, but only the record is charged. Without the copy,
+    a small batch could keep a request of 100 MiB. A buffer may be up to four times as large as the record.
     """
     if isinstance(payload, memoryview):
         buffer = payload.obj

@@ -6,8 +6,7 @@ it, in order. A record is therefore below its stream's end (already uploaded), e
 (uploaded now), or above it, which shows that data is missing. Missing data stops the start:
 acknowledged data is never dropped silently.
 
-Every step can be repeated: commits move the ends, closed streams are skipped, and the log is
-trimmed last.
+Every step can be repeated: commits move the ends, closed streams are skipped, and the log is trimmed last.
 """
 
 from __future__ import annotations
@@ -165,8 +164,7 @@ class UploadChunk:
         assert self._records.keys() == self._sizes_bytes.keys()
         gathered, self._records, self._charged_bytes = self._records, {}, 0
         sizes_bytes, self._sizes_bytes = self._sizes_bytes, {}
-        # A deleted stream is not owned anymore. The controller ignores a stream that is deleted
-        # meanwhile.
+        # A deleted stream is not owned anymore. The controller ignores a stream that is deleted meanwhile.
         pieces = [_piece(gathered[stream_id], sizes_bytes[stream_id]) for stream_id in sorted(gathered)]
         if not pieces:
             return

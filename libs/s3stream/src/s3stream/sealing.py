@@ -1,14 +1,12 @@
-"""Sealing of the active block: triggers, upload hooks, and which data of a sealed block is carried
-over.
+"""Sealing of the active block: triggers, upload hooks, and which data of a sealed block is carried over.
 
 Triggers are size, age, pressure on memory or on the write-ahead log, and force. None fires without
 data to upload, so an idle node sends no requests.
 
-Before a block is sealed, the hooks of streams with new data in it append small records (such as a
-snapshot of producer state), over as many turns of the event loop as they need. The cut follows
-immediately after the newest record submitted to the log, so one block contains the data, the hooks'
-records and nothing later. Data precedes its description in the log, so a snapshot never describes
-data that a crash could lose.
+Before a block is sealed, the hooks of streams with new data in it append small records (such as a snapshot of
+producer state), over as many turns of the event loop as they need. The cut follows immediately after the
+newest record submitted to the log, so one block contains the data, the hooks' records and nothing later. Data
+precedes its description in the log, so a snapshot never describes data that a crash could lose.
 """
 
 from __future__ import annotations
@@ -98,8 +96,7 @@ class SealTriggers:
         return max(oldest_ns + self._interval_ns - self._clock.monotonic_ns(), 0) / 1e9
 
     def _oldest_ns(self) -> int | None:
-        """Return the relevant age: that of the active block, or that of carried data if nothing new
-        arrived.
+        """Return the relevant age: that of the active block, or that of carried data if nothing new arrived.
 
         Carried records travel with the active block, so they wait for at most two intervals.
         Sealing because of their age alone would split a block that fills within two intervals and
@@ -138,8 +135,8 @@ class UploadHooks:
             self._waiting.append(stream)
 
     def note_bytes(self, size_bytes: int) -> None:
-        """Record that a hook appends this many bytes. Their encoding and writing takes time of the
-        same turn.
+        """Record that a hook appends this many bytes. Their encoding and writing takes time of the same
+        turn.
         """
         self._bytes_this_turn += size_bytes
 

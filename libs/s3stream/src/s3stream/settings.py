@@ -273,8 +273,7 @@ class StorageSettings:
     def wal_entry_bytes_max(self) -> int:
         """Bytes of records that share one entry of the log; a larger record has its own entry.
 
-        Including its frame, an entry stays within the 2 MiB that a disk writes and syncs in one
-        call.
+        Including its frame, an entry stays within the 2 MiB that a disk writes and syncs in one call.
         """
         return min(self.wal_segment_bytes // 4, 2 * MIB - 64 * KIB)
 

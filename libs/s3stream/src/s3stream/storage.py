@@ -111,8 +111,7 @@ class Storage:
             if stream is not None:
                 stream.seen_in_image = True
             return False
-        # An image that has never contained the stream lags; the controller ignores ranges of
-        # deleted streams.
+        # An image that has never contained the stream lags; the controller ignores ranges of deleted streams.
         return stream is None or stream.seen_in_image
 
     def set_upload_hook(self, stream: OpenStream, hook: Callable[[], bool]) -> None:
@@ -254,8 +253,8 @@ class Storage:
         self._wal.trim(self._sequence_needed_after(None), recorded_sequence=recorded_sequence)
 
     def _sequence_needed_after(self, upload: Upload | None) -> int:
-        """Return the lowest log entry with uncommitted data after the commit of this upload, the
-        oldest one.
+        """Return the lowest log entry with uncommitted data after the commit of this upload, the oldest
+        one.
         """
         sequences = [self._pipeline.first_sequence_without(upload)]
         sequences.extend(
@@ -374,8 +373,7 @@ class Storage:
             self._failure = failure
             for done in self._forced:
                 self._fail_future(done)
-            # Runs after the pending appends fail, so that every stream's callbacks run in append
-            # order.
+            # Runs after the pending appends fail, so that every stream's callbacks run in append order.
             self._loop.call_soon(self._fail_waiting)
             self._wake.set()
 

@@ -1,11 +1,10 @@
 """Assignment of data to objects.
 
-A stream's run of at least the split size becomes a stream object; the rest becomes one stream set
-object. A small rest does not get an object if there are stream objects: it is carried to the next
-upload, or shares the object of the smallest run
-(docs/design/storage-and-write-path.md#small-rests). The number of objects therefore follows the
-bytes, not the number of streams. A rest with more streams than one compaction can split becomes
-several stream set objects (docs/design/storage-and-write-path.md#narrow-set-objects).
+A stream's run of at least the split size becomes a stream object; the rest becomes one stream set object. A
+small rest does not get an object if there are stream objects: it is carried to the next upload, or shares the
+object of the smallest run (docs/design/storage-and-write-path.md#small-rests). The number of objects
+therefore follows the bytes, not the number of streams. A rest with more streams than one compaction can split
+becomes several stream set objects (docs/design/storage-and-write-path.md#narrow-set-objects).
 """
 
 from __future__ import annotations
@@ -86,8 +85,7 @@ def plan_upload(
         commit_ranges_max: ranges in one commit, which also has at most `COMMIT_OBJECTS_MAX` stream
             objects.
         set_object_streams_max: streams of one stream set object.
-        small_rest_bytes_max: the largest rest that gets no stream set object if there are stream
-            objects.
+        small_rest_bytes_max: the largest rest that gets no stream set object if there are stream objects.
         may_carry: whether such a rest may wait for the next upload.
     """
     assert split_size_bytes > 0

@@ -63,8 +63,7 @@ class WriteAheadLog(Protocol):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be appended now without exceeding the size or the queue of the log; may be
-        negative.
+        """Bytes that may be appended now without exceeding the size or the queue of the log; may be negative.
 
         This is a hint. `append` accepts more, because the records that complete a block must be
         written before the log can shrink. The caller bounds their size.
@@ -113,8 +112,7 @@ class WriteAheadLog(Protocol):
         ...
 
     def trim(self, before_sequence: int, *, recorded_sequence: int = 0) -> None:
-        """Release entries below a sequence. They are deleted later; a crash may bring some of them
-        back.
+        """Release entries below a sequence. They are deleted later; a crash may bring some of them back.
 
         Args:
             before_sequence: the lowest entry with uncommitted data.
@@ -127,7 +125,6 @@ class WriteAheadLog(Protocol):
         """Finish pending writes and leave a clean end.
 
         Args:
-            needless: everything is uploaded and all streams are closed, so the log will not be read
-                again.
+            needless: everything is uploaded and all streams are closed, so the log will not be read again.
         """
         ...

@@ -1,5 +1,5 @@
-"""The contents of a simulated disk: bytes and names, each as processes see it and as a power loss
-leaves it.
+"""The contents of a simulated disk: bytes and names, each as processes see it and as a power loss leaves
+it.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class Links:
 
     Attributes:
         cuts: nothing arrives and no connection is made until the cut ends; then sent frames arrive.
-        clogged_until_s: frames sent now arrive at this loop time at the earliest; connecting waits
-            as long.
+        clogged_until_s: frames sent now arrive at this loop time at the earliest; connecting waits as long.
         losses: share of lost frames; each ends its connection.
         delays: directions with their own law instead of the hub's.
     """

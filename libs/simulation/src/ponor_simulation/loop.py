@@ -255,8 +255,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         raise NotSimulatableError(f"create_server({args}, {options}): use the network port")
 
     def _run_once(self) -> None:
-        """Run iterations until the loop is stopped; the base class runs one per call and polls the
-        kernel.
+        """Run iterations until the loop is stopped; the base class runs one per call and polls the kernel.
 
         An iteration runs the ready callbacks in random order, then due timers. Callbacks that
         become ready meanwhile belong to the next iteration.

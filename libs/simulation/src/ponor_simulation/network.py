@@ -125,8 +125,8 @@ class NetworkHub:
         return len(pipes) // 2
 
     def process_died(self, incarnation: Incarnation) -> None:
-        """Remove the listeners of an ended process and reset its connections; peers detect it after
-        a delay.
+        """Remove the listeners of an ended process and reset its connections; peers detect it after a
+        delay.
         """
         self._listeners = {
             address: listener

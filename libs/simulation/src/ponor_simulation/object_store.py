@@ -192,8 +192,8 @@ class SimObjectStore:
         return data
 
     async def call(self, operation: str, what: str, apply: Callable[[], _T]) -> _T:
-        """Apply an operation at some time within the call's duration, even if the calling process
-        has ended.
+        """Apply an operation at some time within the call's duration, even if the calling process has
+        ended.
         """
         self.bucket.calls[operation] += 1
         there, back = (

@@ -1,5 +1,4 @@
-"""Composition root of the broker: builds every part, serves until the stop, closes in reverse
-order.
+"""Composition root of the broker: builds every part, serves until the stop, closes in reverse order.
 
 Start: bind the Kafka port (its number is part of the registration), register the node, open the
 write-ahead log and recover earlier ones, open the partitions, accept clients. Stop: move partitions
@@ -167,8 +166,8 @@ class _Broker:
             await self._tasks.close()
 
     async def _start_storage(self, stop: asyncio.Event) -> StreamClient | None:
-        """Start the storage and recover everything that this node's partitions need; None if
-        stopped before.
+        """Start the storage and recover everything that this node's partitions need; None if stopped
+        before.
         """
         settings = self._settings.storage
         ports = StoragePorts.of(self._node, self._store, settings, self._runtime.clock)
@@ -259,8 +258,8 @@ class _Broker:
         )
 
     async def _close_streams(self, streams: StreamClient) -> bool:
-        """Close within the time limit; return whether everything, including the log, was uploaded
-        and closed.
+        """Close within the time limit; return whether everything, including the log, was uploaded and
+        closed.
         """
         if await streams.close(upload_timeout_ms=self._settings.shutdown_upload_ms_max):
             return True

@@ -1,9 +1,8 @@
 """Recovery of a broker that will not return, from its file write-ahead log: `ponor broker recover`.
 
-Composition root of a broker without clients. It registers under the dead node's id, which ends the
-rights of any other process of that node, recovers the log, gives the partitions away, and leaves
-the cluster. Only a log in a file needs this: any broker recovers a log in the object store
-automatically.
+Composition root of a broker without clients. It registers under the dead node's id, which ends the rights of
+any other process of that node, recovers the log, gives the partitions away, and leaves the cluster. Only a
+log in a file needs this: any broker recovers a log in the object store automatically.
 """
 
 from __future__ import annotations
@@ -94,12 +93,10 @@ async def rescue(
 
     Raises:
         WrongClusterError: the store is not this cluster's; nothing was changed.
-        ObjectStoreUnavailableError: controllers or store did not answer in time; nothing was
-            changed.
+        ObjectStoreUnavailableError: controllers or store did not answer in time; nothing was changed.
         OperationError: the controllers refuse this node, for example because their log is an older
             copy; nothing was changed.
-        WalCorruptError, JournalIdentityError: the log is damaged, new, or another node's; nothing
-            was closed.
+        WalCorruptError, JournalIdentityError: the log is damaged, new, or another node's; nothing was closed.
         BlockingIOError: a process has locked the directory: the node is not dead.
     """
     joined = await _join(runtime, dead, controllers, store)

@@ -1,8 +1,7 @@
 """Load reports to the leading controller, while there is traffic and once when it ends.
 
-A report contains the difference between two readings of counters. Smoothing and weighing are up to
-the balancer. A reading costs one comparison per open partition; the counters cost one addition per
-batch.
+A report contains the difference between two readings of counters. Smoothing and weighing are up to the
+balancer. A reading costs one comparison per open partition; the counters cost one addition per batch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""This process as a node of the cluster: registration, session, metadata image, and the end of its
-epoch.
+"""This process as a node of the cluster: registration, session, metadata image, and the end of its epoch.
 
 A process that learns that its epoch has ended stops in the same event-loop turn: everything
 acknowledged so far is durable, and nothing more may be acknowledged.

@@ -1,22 +1,19 @@
 """The serving lease: whether this broker may answer clients, and if not, why.
 
-A broker that was replaced may not notice immediately. Produce is safe without this check: the
-recovery puts a fence into the broker's write-ahead log in the store, a put after the fence fails,
-and nothing is acknowledged. Reads, group requests and metadata requests, however, would be answered
-from stale memory. Therefore a broker answers only while two ages are within a bound: the age of its
-metadata (since the last probe that a controller answered) and the silence of the leading
-controller.
+A broker that was replaced may not notice immediately. Produce is safe without this check: the recovery puts a
+fence into the broker's write-ahead log in the store, a put after the fence fails, and nothing is
+acknowledged. Reads, group requests and metadata requests, however, would be answered from stale memory.
+Therefore a broker answers only while two ages are within a bound: the age of its metadata (since the last
+probe that a controller answered) and the silence of the leading controller.
 
-The controllers may replace a broker after its session timeout without a heartbeat. The bound is two
-thirds of that timeout, because a broker sends a heartbeat every third of it: the last heartbeat
-that arrived may be that much older than the last answered probe. The controllers may act earlier if
-the broker's session broke; then reads can be stale until the broker receives the new metadata, or
-until the bound.
+The controllers may replace a broker after its session timeout without a heartbeat. The bound is two thirds of
+that timeout, because a broker sends a heartbeat every third of it: the last heartbeat that arrived may be
+that much older than the last answered probe. The controllers may act earlier if the broker's session broke;
+then reads can be stale until the broker receives the new metadata, or until the bound.
 
-An election of the controllers takes one to two seconds, less than the bound. If no controller leads
-for longer, no broker can be replaced either, but a broker cannot distinguish this from a network
-partition and stops answering. No other broker takes over a write-ahead log in a file, so the check
-is off there.
+An election of the controllers takes one to two seconds, less than the bound. If no controller leads for
+longer, no broker can be replaced either, but a broker cannot distinguish this from a network partition and
+stops answering. No other broker takes over a write-ahead log in a file, so the check is off there.
 
 The dispatcher calls `check` before a request starts and again when its answer is ready
 (`requests.running_requests`). Partitions and the group coordinator read `refusal`. `/readyz` shows

@@ -1,8 +1,7 @@
 """One byte on one voter's disk flips while the other two are written to, on real directories.
 
-For every byte, the voter either refuses to start and names the file, or starts with everything. In
-both cases the cluster has everything. A voter that refuses is replaced by a blank one, as in
-docs/operations/quorum.md.
+For every byte, the voter either refuses to start and names the file, or starts with everything. In both cases
+the cluster has everything. A voter that refuses is replaced by a blank one, as in docs/operations/quorum.md.
 """
 
 from __future__ import annotations
@@ -204,8 +203,8 @@ async def _has_everything(machine: Machine, all_three: list[Machine]) -> None:
 
 
 async def _replace(damaged: Machine, all_three: list[Machine], path: Path) -> None:
-    """The steps of docs/operations/quorum.md: an empty directory, remove the lost member, add the
-    blank one.
+    """The steps of docs/operations/quorum.md: an empty directory, remove the lost member, add the blank
+    one.
     """
     damaged.directory = path / "blank"
     damaged.formats = False

@@ -116,8 +116,8 @@ def test_proposals_wait_while_snapshots_fail_and_continue_afterwards(
 
 
 def test_a_restart_accepts_a_log_longer_than_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All voters restart with more entries than their window holds, and the commit index covers
-    none of them.
+    """All voters restart with more entries than their window holds, and the commit index covers none of
+    them.
     """
     rig = QuorumRig(3, settings=MANY)
     writer = Writer(rig)

@@ -32,8 +32,8 @@ def _hello(node_epoch: int) -> bytes:
 def test_a_deposed_leader_does_not_refuse_a_node_that_registered_with_the_new_one(
     seed: int, isolated: bool
 ) -> None:
-    """The node's session breaks after it registered, and it connects to the old leader when that
-    one resumes.
+    """The node's session breaks after it registered, and it connects to the old leader when that one
+    resumes.
     """
     rig = QuorumRig(seed)
     answers: list[wire.SessionResponse] = []

@@ -195,8 +195,7 @@ async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
 
 
 async def test_clients_survive_a_restart_of_the_controller(tmp_path: Path) -> None:
-    # A port outside the system's range, so that no other process gets it while the controller is
-    # stopped.
+    # A port outside the system's range, so that no other process gets it while the controller is stopped.
     async with serving(tmp_path, listen=f"{HOST}:{free_port()}") as controller:
         listen = controller.address
         broker, follower = controller.session(), controller.subscription()

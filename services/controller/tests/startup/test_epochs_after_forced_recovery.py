@@ -1,5 +1,5 @@
-"""Epochs after a forced recovery: no epoch that the lost part of the log may have assigned is
-assigned again.
+"""Epochs after a forced recovery: no epoch that the lost part of the log may have assigned is assigned
+again.
 """
 
 from __future__ import annotations

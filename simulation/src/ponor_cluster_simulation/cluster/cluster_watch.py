@@ -1,5 +1,4 @@
-"""Observes running services: the images that they hold, and the digest of each image at every
-index.
+"""Observes running services: the images that they hold, and the digest of each image at every index.
 
 The services' `app.py` builds the parts itself. While a watch is on, the classes that hold images
 report new instances, and every image reports each batch that it applied. Their behaviour does not

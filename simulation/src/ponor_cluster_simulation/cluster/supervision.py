@@ -1,5 +1,4 @@
-"""The supervisor of a simulated cluster: restarts ended processes, and fails the run if an end had
-no reason.
+"""The supervisor of a simulated cluster: restarts ended processes, and fails the run if an end had no reason.
 
 Valid reasons: an orderly stop, a fence, a disk error before the end, and damaged data at the start.
 """

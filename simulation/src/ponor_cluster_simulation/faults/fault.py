@@ -34,8 +34,7 @@ STEPS: Final = (
 )
 """Kinds of records that are a step of a move or of a failover."""
 OPENINGS: Final = ("node_registered", "wal_opened", "stream_created", "key_put", "stream_opened")
-"""Targets of opening faults: kinds of committed records that create something that must be owned or
-closed.
+"""Targets of opening faults: kinds of committed records that create something that must be owned or closed.
 
 The fault affects the process that requested the record, before it receives the answer.
 """

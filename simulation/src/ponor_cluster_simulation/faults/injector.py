@@ -1,8 +1,7 @@
 """The injector: executes the faults of a schedule at their times, and ends them.
 
-The state of links, machines and store is computed from the active faults. Faults may therefore
-overlap, and leaving one out does not change what another one means. The injector draws no random
-numbers.
+The state of links, machines and store is computed from the active faults. Faults may therefore overlap, and
+leaving one out does not change what another one means. The injector draws no random numbers.
 """
 
 from __future__ import annotations

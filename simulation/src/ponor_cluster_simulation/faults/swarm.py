@@ -124,8 +124,8 @@ def _roles(machines: Machines) -> Sequence[str]:
 
 
 def _stopped(machines: Machines) -> Sequence[str]:
-    """Any machine, and brokers more often if there are several: a stopped broker drains its
-    partitions first.
+    """Any machine, and brokers more often if there are several: a stopped broker drains its partitions
+    first.
     """
     return (
         (*machines.lives, *machines.brokers, *machines.brokers)

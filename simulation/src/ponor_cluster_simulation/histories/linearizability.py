@@ -1,5 +1,4 @@
-"""Linearizability: search for one order of all operations that explains every answer and respects
-real time.
+"""Linearizability: search for one order of all operations that explains every answer and respects real time.
 
 The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with Lowe's
 cache ("Testing for linearizability", 2017). It runs per key, because a history is linearizable if

@@ -211,8 +211,7 @@ class LeasePage:
 class SnapshotLedger:
     """The ledger of snapshot leases.
 
-    An object that was committed at the leased index stays until the lease ends, and no lease ends
-    early.
+    An object that was committed at the leased index stays until the lease ends, and no lease ends early.
 
     Attributes:
         is_closed: whether the reader of a lease requested its end.

@@ -25,8 +25,7 @@ class Fences:
         now_s: virtual time.
         horizon_s: time after a fault in which it may still lead to a fence.
         cut_off_until_s: by process name, until when a fault disconnects it from the controllers.
-        hindered_until_s: by process name, until when a fault affects its disk, its clock or the
-            store.
+        hindered_until_s: by process name, until when a fault affects its disk, its clock or the store.
     """
 
     def __init__(

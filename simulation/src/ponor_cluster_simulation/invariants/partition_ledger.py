@@ -33,8 +33,7 @@ class PartitionLedger:
     """The ledger of partitions.
 
     Attributes:
-        moves_begun, moves_cancelled, elections: their numbers; an election is a change of the
-            leader.
+        moves_begun, moves_cancelled, elections: their numbers; an election is a change of the leader.
     """
 
     def __init__(self, checks: Checks, streams: StreamLedger) -> None:

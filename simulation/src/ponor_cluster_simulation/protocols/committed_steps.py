@@ -51,8 +51,7 @@ class _Step:
 
 @dataclass(slots=True)
 class CommittedSteps:
-    """The protocols' state after the batches so far. A forbidden step is recorded and has no
-    effect.
+    """The protocols' state after the batches so far. A forbidden step is recorded and has no effect.
 
     Attributes:
         destroy_delay_ms: the controllers' setting; with 0 the delay is not checked.
@@ -200,8 +199,8 @@ class CommittedSteps:
         return wal
 
     def _actor(self, stream: Stream, step: _Step) -> int:
-        """The node for which the caller acts on a stream: that of a log that it recovers, otherwise
-        its own.
+        """The node for which the caller acts on a stream: that of a log that it recovers, otherwise its
+        own.
         """
         if step.caller is None:
             return stream.node

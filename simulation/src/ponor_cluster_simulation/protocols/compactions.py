@@ -74,8 +74,7 @@ def leased(
         rules: active rules.
 
     Raises:
-        NotAllowedError: a source belongs to another task, the lease is live, or the token does not
-            follow.
+        NotAllowedError: a source belongs to another task, the lease is live, or the token does not follow.
     """
     shared = set(task.sources) & set(taken)
     if rules.source_of_one_task and shared:

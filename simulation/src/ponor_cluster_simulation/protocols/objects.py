@@ -44,12 +44,10 @@ class ObjectRules:
         commit_needs_prepared: only a PREPARED object can be committed.
         commit_by_preparer: only by the process that prepared it.
         commit_in_lease: only until its lease ends.
-        claim_after_lease: a PREPARED object is claimed only after its lease and the delay, in which
-            a put may still
-            be in flight.
-        claim_after_delay: a DESTROYED object is claimed only after the delay, in which readers of
-            older images may
-            still need it.
+        claim_after_lease: a PREPARED object is claimed only after its lease and the delay, in which a put may
+            still be in flight.
+        claim_after_delay: a DESTROYED object is claimed only after the delay, in which readers of older
+            images may still need it.
         remove_needs_claim: only a claimed object can be removed.
     """
 
@@ -114,8 +112,7 @@ def claimed(
     destroyed by the claim.
 
     Raises:
-        NotAllowedError: it is in use, its lease or the delay has not ended, or another collector
-            holds it.
+        NotAllowedError: it is in use, its lease or the delay has not ended, or another collector holds it.
     """
     if each.phase is Phase.PREPARED:
         if rules.claim_after_lease and now <= each.expires_at + delay:

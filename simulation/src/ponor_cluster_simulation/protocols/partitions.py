@@ -83,8 +83,7 @@ def elected(
         rules: active rules.
 
     Raises:
-        NotAllowedError: the epoch does not rise with the leader, or the former leader may still
-            append.
+        NotAllowedError: the epoch does not rise with the leader, or the former leader may still append.
     """
     if rules.epoch_rises and (
         epoch < partition.epoch or (epoch == partition.epoch and leader != partition.leader)

@@ -66,9 +66,8 @@ def closed(
     """Check the end of a log.
 
     Raises:
-        NotAllowedError: one of its streams is open, it ends before its trim point, or the caller
-            neither owns nor
-            recovers it.
+        NotAllowedError: one of its streams is open, it ends before its trim point, or the caller neither owns
+            nor recovers it.
     """
     if open_stream is not None:
         raise NotAllowedError(f"a log is closed while stream {open_stream} is open under it")

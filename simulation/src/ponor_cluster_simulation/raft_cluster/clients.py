@@ -1,5 +1,4 @@
-"""Clients of a Raft group: they read and write registers, give up after a timeout, and record the
-history.
+"""Clients of a Raft group: they read and write registers, give up after a timeout, and record the history.
 
 A write is acknowledged when the proposing replica applies its entry at that index. It has failed if
 another entry is there. Otherwise its result is unknown. Reads may go to any replica.

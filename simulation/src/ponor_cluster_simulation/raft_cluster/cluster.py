@@ -305,8 +305,8 @@ class RaftCluster:
     # --- time ---
 
     def _live(self, replica: Replica, life: int, what: Callable[[], None]) -> None:
-        """Execute an event of one life of a process: now, after its pause, or never if that life
-        has ended.
+        """Execute an event of one life of a process: now, after its pause, or never if that life has
+        ended.
         """
         if replica.life != life or replica.node is None:
             return

@@ -1,5 +1,4 @@
-"""The disk of one replica: writes end in order, and a crash loses the unfinished ones or their
-tail.
+"""The disk of one replica: writes end in order, and a crash loses the unfinished ones or their tail.
 
 As in a journal, the hard state is stored before entries, and an entry at or below the last index
 cuts the log.
@@ -142,10 +141,9 @@ class RaftDisk:
     def _append(self, entries: tuple[Entry, ...]) -> None:
         """Append entries, or replace the entries from their first index on.
 
-        After a received snapshot the log continues after it; older entries are dropped unless the
-        snapshot agrees with them. A write that began before the snapshot was installed may end
-        later. Its entries are then below the snapshot, part of a replaced log, or directly after
-        the snapshot.
+        After a received snapshot the log continues after it; older entries are dropped unless the snapshot
+        agrees with them. A write that began before the snapshot was installed may end later. Its entries are
+        then below the snapshot, part of a replaced log, or directly after the snapshot.
         """
         first, meta = entries[0].index, self.snapshot.meta
         kept = first - self.before[0] - 1

@@ -188,8 +188,7 @@ class Faults:
     # --- operations on the group ---
 
     def _older_copy(self) -> None:
-        """Cut a minority of the voters off, and later replace another voter's disk by its copy of
-        now.
+        """Cut a minority of the voters off, and later replace another voter's disk by its copy of now.
 
         What is committed meanwhile is on the disks of the others, and missing on the copy.
         """

@@ -32,11 +32,9 @@ class Swarm:
 
     Attributes:
         faults: kinds that occur, one every `fault_every_ms` on average.
-        drift: how much the tick rates of replicas differ. Safety must not depend on the vote lease
-            and
+        drift: how much the tick rates of replicas differ. Safety must not depend on the vote lease and
             check-quorum.
-        leader_crash: how often a leader loses power soon after its election, with a log that few others
-            have.
+        leader_crash: how often a leader loses power soon after its election, with a log that few others have.
     """
 
     voters: int

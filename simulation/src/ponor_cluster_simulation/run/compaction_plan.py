@@ -28,8 +28,7 @@ WRONG_COMPACTORS_SHARE: Final = 0.25
 WEARS_EARLY_SHARE: Final = 0.25
 """Of seeds with compactors: set objects are rewritten after a minimal trim.
 
-Stale committers trim within blocks there. Some objects then have no dead block, so a task ends as
-settled.
+Stale committers trim within blocks there. Some objects then have no dead block, so a task ends as settled.
 """
 NEVER_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000

@@ -1,8 +1,7 @@
 """The judgement: after the faults the cluster must become quiescent, and all invariants of that
 state must hold.
 
-The checks run again after the zombies resume. After a power failure of all machines the logs are
-read again.
+The checks run again after the zombies resume. After a power failure of all machines the logs are read again.
 """
 
 from __future__ import annotations

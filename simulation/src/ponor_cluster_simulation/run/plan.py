@@ -65,8 +65,7 @@ class RunPlan:
     """What a seed decides.
 
     Attributes:
-        has_bucket: a bucket stores objects; otherwise a directory of the broker's machine does,
-            which the
+        has_bucket: a bucket stores objects; otherwise a directory of the broker's machine does, which the
             collector shares.
         brokers: their number; 1 without a bucket.
         wal: where brokers store records that are not uploaded.

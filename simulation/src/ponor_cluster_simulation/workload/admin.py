@@ -1,5 +1,5 @@
-"""A client that creates the topic of a run, and then creates, fills and deletes other topics to
-make garbage.
+"""A client that creates the topic of a run, and then creates, fills and deletes other topics to make
+garbage.
 """
 
 from __future__ import annotations

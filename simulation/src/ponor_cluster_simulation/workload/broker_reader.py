@@ -1,5 +1,4 @@
-"""Readers that stay with one broker: each reads partition ends and committed offsets over one
-connection.
+"""Readers that stay with one broker: each reads partition ends and committed offsets over one connection.
 
 Other clients leave a paused broker, so none of them would observe its answers when it resumes. A
 replaced broker may not have detected its fence yet. Its answers must not be older than one session

@@ -1,5 +1,4 @@
-"""Readers under snapshot leases: each locates stream data in an image and reads it from the store
-repeatedly.
+"""Readers under snapshot leases: each locates stream data in an image and reads it from the store repeatedly.
 
 While a lease is live, every object of its image must exist, even if it is compacted, trimmed, deleted
 or collected. Clocks drift, so a reader that misses an object asks the controllers whether the lease

@@ -1,5 +1,4 @@
-"""The records that clients of a simulated cluster sent and received, and the rules that they must
-obey.
+"""The records that clients of a simulated cluster sent and received, and the rules that they must obey.
 
 Every value names its producer, partition and number, so that a misplaced record is visible at once.
 """

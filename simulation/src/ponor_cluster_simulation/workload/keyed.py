@@ -1,5 +1,4 @@
-"""A topic with log compaction: one writer, its readers, and the rules for what compaction may
-remove.
+"""A topic with log compaction: one writer, its readers, and the rules for what compaction may remove.
 
 A record carries its key and its own number. The cleaner may remove records that a later record of
 the same key replaces, and tombstones. All other records keep their offsets.

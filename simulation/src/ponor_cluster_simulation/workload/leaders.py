@@ -1,9 +1,7 @@
-"""The leaders that one client has learned, from Metadata of any broker and from hints in answers
-(KIP-951).
+"""The leaders that one client has learned, from Metadata of any broker and from hints in answers (KIP-951).
 
-Every failure triggers a new Metadata request. An older leader epoch than the known one is ignored,
-as in Kafka's clients, so that a broker with an old image cannot send a client back to a deposed
-leader.
+Every failure triggers a new Metadata request. An older leader epoch than the known one is ignored, as in
+Kafka's clients, so that a broker with an old image cannot send a client back to a deposed leader.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ REFUSALS: Final = frozenset(
 
 
 class Mover:
-    """The client of AlterPartitionReassignments and ListPartitionReassignments. Its process never
-    crashes.
+    """The client of AlterPartitionReassignments and ListPartitionReassignments. Its process never crashes.
 
     Args:
         topics: topics to move, and their numbers of partitions.

@@ -36,8 +36,7 @@ from ponor_cluster_simulation.workload.leaders import Leaders
 WINDOW: Final = 4
 """One less than the batches that a broker remembers.
 
-Newer acknowledged batches may otherwise displace a batch without an answer from the broker's
-memory.
+Newer acknowledged batches may otherwise displace a batch without an answer from the broker's memory.
 """
 REQUEST_TIMEOUT_S: Final = 4.0
 VERSIONS: Final = (7, 9, 11)

@@ -1,5 +1,4 @@
-"""A client that repeats operations on purpose: the same operation, and another operation under the
-same id.
+"""A client that repeats operations on purpose: the same operation, and another operation under the same id.
 
 The shipped client never does that, so this client implements the session protocol itself. A repeat
 must get the first answer. Another body under a used id must be refused, on any connection and any

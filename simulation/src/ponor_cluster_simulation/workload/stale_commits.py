@@ -1,9 +1,8 @@
 """Nodes that take streams from each other and commit under lost epochs.
 
-Each node opens streams that others own, and commits what it prepared while it owned them. It
-continues after it lost a stream, so that every commit that must be fenced is tried. Committed
-objects are in the store, as a broker's are. The ledger checks the result; this client checks only
-the answers.
+Each node opens streams that others own, and commits what it prepared while it owned them. It continues after
+it lost a stream, so that every commit that must be fenced is tried. Committed objects are in the store, as a
+broker's are. The ledger checks the result; this client checks only the answers.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class SharedStreams:
     """The streams that stale committers compete for, and the answers that they received.
 
     Attributes:
-        shares_objects: commit stream set objects of one block, and trim all but a part of the
-            newest one;
+        shares_objects: commit stream set objects of one block, and trim all but a part of the newest one;
             otherwise commit stream objects.
         epochs: stream to the highest requested epoch.
         acknowledged: (stream, start) to the object whose commit was acknowledged there.

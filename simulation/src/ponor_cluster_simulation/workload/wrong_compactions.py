@@ -1,9 +1,8 @@
 """A client that leases compactions and commits plans that do not follow from the sources.
 
-A correct worker never has a stale plan: sources do not change, and starts of streams only rise.
-Only wrong commits prove that the controller compares plans. The client writes no bytes: an accepted
-commit would therefore name an object that is not in the store. When its leases expire, other
-workers get the tasks.
+A correct worker never has a stale plan: sources do not change, and starts of streams only rise. Only wrong
+commits prove that the controller compares plans. The client writes no bytes: an accepted commit would
+therefore name an object that is not in the store. When its leases expire, other workers get the tasks.
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ LOG: Final = logging.getLogger("ponor.joining")
 ASK_SECONDS_MAX: Final = 10.0
 """Time without an answer of the controllers until a warning is logged; the node retries."""
 STORE_SECONDS_MAX: Final = 5.0
-"""Time without an answer of the store until a warning is logged, or until a node that may begins without
-it.
+"""Time without an answer of the store until a warning is logged, or until a node that may begins without it.
 """
 RETRY_SECONDS: Final = 0.5
 WAITS: Final = (

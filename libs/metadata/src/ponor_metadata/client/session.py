@@ -284,8 +284,7 @@ class SessionClient:
         """Keep the session up until `close` or until the node is fenced.
 
         Raises:
-            OperationError: the controllers refuse this node, for example because of another cluster; the
-                message has the remedy.
+            OperationError: the controllers refuse this node; the message has the reason and the remedy.
         """
         assert self._running is None, "the session runs already"
         self._running = asyncio.current_task()

@@ -130,8 +130,7 @@ class SnapshotReader:
     """
 
     def __init__(self, data: bytes | bytearray) -> None:
-        """Read magic and header. The data must not change: it is not copied, because copying 80 MB would
-        block for 55 ms.
+        """Read magic and header. The data must not change: no copy is made (80 MB would block for 55 ms).
 
         Raises:
             SnapshotCorruptError: they break the layout.

@@ -273,9 +273,8 @@ def _check_references(view: View) -> None:
 
 
 def _check_coverage(view: View) -> None:
-    """Check that objects contain every offset of [start, end) exactly once.
-
-    Set objects may contain pieces below the start.
+    """Check that objects contain every offset of [start, end) once. Set objects may also hold earlier
+    ones.
     """
     pieces: dict[StreamId, list[tuple[int, int, NodeId | None]]] = defaultdict(list)
     for stream_object in view[STREAM_OBJECTS]:

@@ -206,8 +206,8 @@ class BlockCache:
         return taken
 
     def claim_read(self, key: str, block: DataBlock) -> bool:
-        """Claim a cached block for a reader that will return for the rest of it; False if there is
-        no room.
+        """Claim a cached block for a reader that will return for the rest of it; False if there is no
+        room.
         """
         name = (key, block.entry.position)
         if name not in self._blocks and name not in self._claimed and name not in self._fetches:
@@ -323,8 +323,7 @@ class BlockCache:
         blocks: list[DataBlock] = []
         for entry in entries:
             start = entry.position - position
-            # Copied, because a view would keep the whole run in memory as long as any of its
-            # blocks.
+            # Copied, because a view would keep the whole run in memory as long as any of its blocks.
             own = bytes(view[start : start + entry.size_bytes])
             blocks.append(await self._turns.run(block_steps(key, entry, own)))
         return blocks

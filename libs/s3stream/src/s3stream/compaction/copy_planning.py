@@ -46,10 +46,9 @@ def plan_stream_objects(
 ) -> CopyPlan:
     """Plan how fewer objects replace these stream objects of one stream.
 
-    Objects with consecutive offsets are joined up to the largest size; a gap in the offsets ends an
-    output. Expired objects are dropped, as are expired blocks at the beginning of an object. A
-    commit replaces all sources, so objects that cannot be joined are copied too, unless the plan
-    would gain nothing.
+    Objects with consecutive offsets are joined up to the largest size; a gap in the offsets ends an output.
+    Expired objects are dropped, as are expired blocks at the beginning of an object. A commit replaces all
+    sources, so objects that cannot be joined are copied too, unless the plan would gain nothing.
 
     Raises:
         SourcesDisagreeError: two sources contain the same offset.

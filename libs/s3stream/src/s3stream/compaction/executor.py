@@ -1,8 +1,7 @@
 """Execution of a compaction plan: writes the planned objects within the planned memory.
 
-Outputs are invisible until the worker commits them. Execution is never resumed: a crash leaves
-prepared ids and open multipart uploads, and garbage collection removes both
-(docs/design/compaction.md#plans).
+Outputs are invisible until the worker commits them. Execution is never resumed: a crash leaves prepared ids
+and open multipart uploads, and garbage collection removes both (docs/design/compaction.md#plans).
 """
 
 from __future__ import annotations

@@ -27,23 +27,20 @@ def plan_set_objects(
 ) -> CompactionPlan:
     """Plan how to replace these stream set objects of one node.
 
-    A run (contiguous offsets of a stream) of at least the split size becomes a stream object. If an
-    iteration ends within the run, one stream object ends there and the next iteration begins
-    another. All other runs go into one stream set object that is written part by part over the
-    iterations.
+    A run (contiguous offsets of a stream) of at least the split size becomes a stream object. If an iteration
+    ends within the run, one stream object ends there and the next iteration begins another. All other runs go
+    into one stream set object that is written part by part over the iterations.
 
     Args:
         sources: objects to replace.
         streams: existing streams with their start offsets. Data of other streams and data below a
             start is dropped.
         limits: limits of memory, calls and sizes.
-        force_split: every run becomes a stream object regardless of its size. If one commit cannot
-            take all, the largest are chosen; the others stay in a stream set object for the next
-            forced split.
+        force_split: every run becomes a stream object regardless of its size. If one commit cannot take all,
+            the largest are chosen; the others stay in a stream set object for the next forced split.
 
     Raises:
-        SourcesDisagreeError: two sources contain the same offset, or a later offset has an older
-            epoch.
+        SourcesDisagreeError: two sources contain the same offset, or a later offset has an older epoch.
         CompactionLimitError: the plan exceeds a limit, which the message names. Fewer sources or a
             higher limit may help.
     """
@@ -70,8 +67,7 @@ def plan_set_objects(
 
 
 def _own_objects(runs: Sequence[Run], limits: PlanLimits, *, force_split: bool) -> list[int]:
-    """Return the numbers of the runs that become stream objects: the largest, as many as one commit
-    takes.
+    """Return the numbers of the runs that become stream objects: the largest, as many as one commit takes.
 
     The others wait in the stream set object for a later compaction, which copies them again; the
     smallest cost least.

@@ -76,8 +76,8 @@ def break_off(copies: Sequence[Copy]) -> None:
 
 
 def ignore_outcome(call: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of a call whose result is not needed, because asyncio reports
-    unretrieved ones.
+    """Retrieve the exception of a call whose result is not needed, because asyncio reports unretrieved
+    ones.
     """
     if not call.cancelled():
         call.exception()

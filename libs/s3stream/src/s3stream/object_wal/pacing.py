@@ -83,8 +83,7 @@ class Pacing:
         came_ns: int,
         is_full: bool = False,
     ) -> int | None:
-        """Return when the oldest slot should be put (possibly in the past), or None while no place
-        is free.
+        """Return when the oldest slot should be put (possibly in the past), or None while no place is free.
 
         The result may change with every append, put and answer.
 

@@ -77,8 +77,7 @@ class Label(NamedTuple):
 
 
 def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
-    """Decode and verify the label at the end of `tail`, which are the last bytes of the slot under
-    `key`.
+    """Decode and verify the label at the end of `tail`, the last bytes of the slot under `key`.
 
     Raises:
         ObjectCorruptError: the label breaks the format, or its slot does not match the key.
@@ -105,8 +104,7 @@ def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
 
 
 def slot_records(key: str, label: Label, data: bytes) -> Steps[list[StreamRecord]]:
-    """Verify a whole data slot and return its records in (stream, offset) order; payloads are
-    views.
+    """Verify a whole data slot and return its records in (stream, offset) order; payloads are views.
 
     Raises:
         ObjectCorruptError: names the slot, the position and the rule.

@@ -1,11 +1,9 @@
-"""Deletion of slots below a committed trim point (rule R4): in the background, in small batches,
-with pauses.
+"""Deletion of slots below a committed trim point (rule R4): in the background, in small batches, with pauses.
 
-Correctness does not depend on it: the next recovery and the garbage collector delete remaining
-slots. A trim point moves when an upload ends, which is when other requests are urgent: the next
-step of a move, or the first appends after a failover. Deletions slow them down in stores that
-delete key by key: in SeaweedFS, a put during a call that deletes 60 slots took four times as long
-(docs/design/object-wal.md#slot-deletion).
+Correctness does not depend on it: the next recovery and the garbage collector delete remaining slots. A trim
+point moves when an upload ends, which is when other requests are urgent: the next step of a move, or the
+first appends after a failover. Deletions slow them down in stores that delete key by key: in SeaweedFS, a put
+during a call that deletes 60 slots took four times as long (docs/design/object-wal.md#slot-deletion).
 """
 
 from __future__ import annotations

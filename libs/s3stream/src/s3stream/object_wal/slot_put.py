@@ -1,5 +1,4 @@
-"""Put of one slot: repeated until the slot is in the store or its key belongs to another process
-(rule R2).
+"""Put of one slot: repeated until the slot is in the store or its key belongs to another process (rule R2).
 
 After timeouts, overload and conflicts the put is repeated with the same key and bytes, first by the
 store's retries and then here, because the records exist nowhere else. If the key exists, the slot
@@ -105,10 +104,9 @@ class SlotPut:
         """Return whether the slot under the key is this process's. False also if it could not be
         read; the put is then repeated.
 
-        A key that existed and is absent now counts as unreadable. Copies of one put race each
-        other, and some stores refuse the loser before they show the winner. If a recoverer read the
-        slot and deleted it, the records are committed, and the fence behind the slot ends this log
-        (rules R2 and R3).
+        A key that existed and is absent now counts as unreadable. Copies of one put race each other, and some
+        stores refuse the loser before they show the winner. If a recoverer read the slot and deleted it, the
+        records are committed, and the fence behind the slot ends this log (rules R2 and R3).
         """
         try:
             tail, _ = await self._store.get_tail(key, LABEL_BYTES)

@@ -1,13 +1,11 @@
-"""Reads an abandoned log from the trim point to its end, and makes that end final (rules R2 and
-R3).
+"""Reads an abandoned log from the trim point to its end, and makes that end final (rules R2 and R3).
 
 Slots contain data up to the first hole. The walk puts a fence into the hole if it is still empty.
 From then on nothing at or above the fence can be acknowledged to the old owner, because slots are
 acknowledged in order. The fence marks the end regardless of which process put it, so every
 recoverer finds the same end. A fence is never deleted.
 
-If a slot above a hole proves that the hole was acknowledged, then an object was lost, and recovery
-stops.
+If a slot above a hole proves that the hole was acknowledged, then an object was lost, and recovery stops.
 """
 
 from __future__ import annotations

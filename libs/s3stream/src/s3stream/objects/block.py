@@ -70,8 +70,7 @@ def decode_block(key: str, entry: BlockEntry, data: bytes) -> DataBlock:
 
 
 def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
-    """Verify a block against its index entry: length, CRC32C, and each record's stream, epoch and
-    offsets.
+    """Verify a block against its index entry: length, CRC32C, and each record's stream, epoch and offsets.
 
     Raises:
         ObjectCorruptError: names the object, the position and the rule.

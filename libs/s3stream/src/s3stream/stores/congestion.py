@@ -1,5 +1,4 @@
-"""Limits on concurrent calls to a store: halved when the store asks to slow down, raised slowly
-afterwards.
+"""Limits on concurrent calls to a store: halved when the store asks to slow down, raised slowly afterwards.
 
 Callers wait here instead of in sockets and threads. The rule is additive increase, multiplicative
 decrease, as in TCP: every full window of answers adds one call, a "slow down" halves the limit.
@@ -95,8 +94,7 @@ class CongestionWindow:
 
 
 class ConcurrencyLimit(StorePolicy):
-    """Limits concurrent reads and concurrent writes. Listings are long and rare, so they are not
-    limited.
+    """Limits concurrent reads and concurrent writes. Listings are long and rare, so they are not limited.
 
     This policy belongs inside the retries: a caller that pauses before a retry then holds no place.
     """

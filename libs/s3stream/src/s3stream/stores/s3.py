@@ -111,8 +111,7 @@ class S3ObjectStore:
             return 0
         if not self._reads_in_place:
             return put_in_place(await self.get(key, start, total_bytes(places)), places)
-        # Imported here, because an HTTP client with TLS is needed only by processes that move much
-        # data.
+        # Imported here, because an HTTP client with TLS is needed only by processes that move much data.
         from s3stream.stores.s3_in_place import InPlaceReader, InPlaceUnusableError
 
         if self._in_place is None:

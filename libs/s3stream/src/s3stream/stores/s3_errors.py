@@ -1,7 +1,6 @@
 """Translates failures of S3 requests into errors of the object-store port.
 
-obstore distinguishes most failures only by its message, which quotes the HTTP status and S3's error
-document.
+obstore distinguishes most failures only by its message, which quotes the HTTP status and S3's error document.
 """
 
 from __future__ import annotations

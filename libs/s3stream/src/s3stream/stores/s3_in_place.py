@@ -1,9 +1,8 @@
 """Reads from an S3 bucket directly into the caller's memory: the kernel makes the only copy.
 
-obstore collects a response in fresh memory and returns another copy, which the caller copies again.
-Here obstore only signs a URL, which needs no request. The standard library's HTTP client reads the
-response into place, in a few threads, without the interpreter's lock. Measurements:
-docs/design/compaction.md#plans.
+obstore collects a response in fresh memory and returns another copy, which the caller copies again. Here
+obstore only signs a URL, which needs no request. The standard library's HTTP client reads the response into
+place, in a few threads, without the interpreter's lock. Measurements: docs/design/compaction.md#plans.
 
 Intended for few, large reads. `InPlaceUnusableError` makes the caller use `get` for cases that this
 module does not support: proxies, certificates that the system does not trust, stores or policies

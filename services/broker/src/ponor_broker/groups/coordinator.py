@@ -268,8 +268,7 @@ class GroupCoordinator:
         return partition_for(group_id, count)
 
     async def find(self, group_ids: Sequence[str]) -> list[BrokerAddress | None]:
-        """Return the broker that coordinates each group; None if there is none yet (the client
-        retries).
+        """Return the broker that coordinates each group; None if there is none yet (the client retries).
 
         The first call creates the topic and waits for it with a bound.
         """

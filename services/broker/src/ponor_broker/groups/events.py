@@ -22,8 +22,7 @@ class JoinRequest:
         member_id: empty for a member without an id.
         new_member_id: the id for a new member (`<client or instance id>-<uuid>`).
         rebalance_timeout_ms: the session timeout for version 0, which has no such field.
-        requires_known_member_id: from version 4 on, a member must get an id before it joins
-            (KIP-394).
+        requires_known_member_id: from version 4 on, a member must get an id before it joins (KIP-394).
         supports_skipping_assignment: from version 9 on (KIP-814).
     """
 

@@ -117,9 +117,8 @@ class GroupActions:
         client's limit.
 
         Returns:
-            The outcome, or COORDINATOR_NOT_AVAILABLE after the timeout, as in Kafka: clients look
-                up the coordinator and retry. The entries may still become durable, and be applied,
-                later.
+            The outcome, or COORDINATOR_NOT_AVAILABLE after the timeout, as in Kafka: clients look up the
+                coordinator and retry. The entries may still become durable, and be applied, later.
         """
         answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 

@@ -40,8 +40,7 @@ _TOPIC_BYTES_MIN: Final = 2
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """Return every topic in the subscriptions; None if one of them is not a consumer's
-    subscription.
+    """Return every topic in the subscriptions; None if one of them is not a consumer's subscription.
 
     To the group protocol a subscription is opaque. Only for members of protocol type `consumer`
     does Kafka decode it, to decide whether offsets of a topic may expire or be deleted while the
@@ -131,8 +130,8 @@ class Membership:
         return 0 if member is None else member.size_bytes
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the members' subscribed topics; None if unknown: not consumers, or no protocol
-        chosen yet.
+        """Return the members' subscribed topics; None if unknown: not consumers, or no protocol chosen
+        yet.
         """
         if not self.is_of_consumers or (self._roster and self.protocol_name is None):
             return None
@@ -278,8 +277,7 @@ class Membership:
     def commit(self, claim: MemberClaim) -> tuple[ErrorCode, list[Instruction]]:
         """Check whether the client may commit offsets; counts as a heartbeat.
 
-        A consumer without a group (generation -1, no ids) may commit only while the group has no
-        members.
+        A consumer without a group (generation -1, no ids) may commit only while the group has no members.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []

@@ -139,8 +139,8 @@ class OffsetsLog:
         return frozenset(entry.key for write in self._in_flight for entry in write.entries)
 
     async def flushed(self) -> None:
-        """Return when every write that is in flight now has completed or failed, and its callback
-        was called.
+        """Return when every write that is in flight now has completed or failed, and its callback was
+        called.
         """
         if self._in_flight:
             barrier: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -183,9 +183,7 @@ class Rebalance:
             self._assignment_write = self._out.write(self.record(self._assignments))
 
     def note_synced(self, member: Member) -> None:
-        """The member has synced or was removed. When no member is left to sync, the sync timer is
-        cancelled.
-        """
+        """The member has synced or was removed. When no member is left to sync, the sync timer is cancelled."""
         if member.member_id in self._unsynced:
             del self._unsynced[member.member_id]
             if not self._unsynced:

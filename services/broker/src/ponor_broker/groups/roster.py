@@ -128,8 +128,8 @@ class Roster:
         member.awaiting_join = request
 
     def release_join(self, member: Member) -> RequestId | None:
-        """Return the JoinGroup in which the member waits, which the caller answers; None if it does
-        not wait.
+        """Return the JoinGroup in which the member waits, which the caller answers; None if it does not
+        wait.
         """
         request, member.awaiting_join = member.awaiting_join, None
         if request is not None and self._members.get(member.member_id) is member:

@@ -92,9 +92,8 @@ class StaticMembers:
     def _tell(self, back: _Return) -> None:
         """Answer with the current generation.
 
-        A returning leader would compute new assignments, which nothing requires. From version 9 on
-        its answer tells it to skip that; an older client gets the old leader's id, so that it acts
-        as a follower.
+        A returning leader would compute new assignments, which nothing requires. From version 9 on its answer
+        tells it to skip that; an older client gets the old leader's id, so that it acts as a follower.
         """
         member, leads = back.member, back.new_member_id == self._roster.leader_id
         self._roster.hold_join(member, back.request)

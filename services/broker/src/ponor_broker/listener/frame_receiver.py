@@ -1,5 +1,4 @@
-"""Assembly of received bytes into request frames, with bounded memory and one copy per complete
-frame.
+"""Assembly of received bytes into request frames, with bounded memory and one copy per complete frame.
 
 State of one connection's incoming bytes, without sockets. Frames that are complete in the event
 loop's shared buffer are copied out of it (the log cache keeps them). An incomplete frame gets its
@@ -36,8 +35,7 @@ receiver until `resume`."""
 
 
 class FrameReceiver:
-    """Cuts a connection's bytes into frames, each without its length field, in its own writable
-    buffer.
+    """Cuts a connection's bytes into frames, each without its length field, in its own writable buffer.
 
     A frame of length 0 or less, above `frame_bytes_max`, or above `control_bytes_max` without being
     a Produce sets `failure`: the rest of the connection cannot be parsed. Frames before it are

@@ -1,5 +1,4 @@
-"""Validation of a producer's record batch
-(docs/design/kafka-protocol-and-produce-path.md#record-validation).
+"""Validation of a producer's record batch (docs/design/kafka-protocol-and-produce-path.md#record-validation).
 
 Implements the rules of `LogValidator` (Apache Kafka 4.3) in Kafka's order and with Kafka's error
 codes, and Kafka's changes to the batch: codec and timestamps. No I/O.
@@ -65,8 +64,7 @@ class BatchValidator:
     def validate(
         self, records: memoryview | None, version: int, config: TopicConfig, now_ms: int
     ) -> ValidBatch:
-        """Return the batch to append: the original, changed in place, or a new one under the
-        topic's codec.
+        """Return the batch to append: the original, changed in place, or a new one under the topic's codec.
 
         Raises:
             PartitionError: with Kafka's code, and the records concerned.

@@ -1,9 +1,8 @@
 """A partition that this broker leads.
 
-A batch is checked against the producer's state and appended in one synchronous step. It becomes
-readable, and is acknowledged, when it is durable. The replication factor is 1 by design (the
-write-ahead log and the object store provide durability), so the high watermark is the confirmed end
-and there are no followers.
+A batch is checked against the producer's state and appended in one synchronous step. It becomes readable, and
+is acknowledged, when it is durable. The replication factor is 1 by design (the write-ahead log and the object
+store provide durability), so the high watermark is the confirmed end and there are no followers.
 """
 
 from __future__ import annotations
@@ -108,8 +107,7 @@ class Partition:
     def high_watermark(self) -> int:
         """End of reads: the durable end. Without transactions also the last stable offset.
 
-        It is read from the log itself, so that an answer never contains records beyond its high
-        watermark.
+        It is read from the log itself, so that an answer never contains records beyond its high watermark.
         """
         return self.log.confirmed_offset
 
@@ -379,8 +377,7 @@ class Partition:
         start when it is durable.
 
         Raises:
-            PartitionError: OFFSET_OUT_OF_RANGE; POLICY_VIOLATION for a topic that is only
-                compacted.
+            PartitionError: OFFSET_OUT_OF_RANGE; POLICY_VIOLATION for a topic that is only compacted.
             S3StreamError: the storage refused the change.
         """
         if not self.config.deletes_old:
@@ -452,8 +449,7 @@ class Partition:
         one place, so that it reads few entries.
 
         Raises:
-            S3StreamError: the storage refused the write; the next open reads more, and loses
-                nothing.
+            S3StreamError: the storage refused the write; the next open reads more, and loses nothing.
         """
         assert not self._in_flight, f"{self.identity}: appends are in flight"
         self.state.write_clean(self._settled_offset, whole=whole)

@@ -120,8 +120,7 @@ class PartitionManager:
         return list(self._open.values())
 
     async def find_settled(self, topic: str | bytes, index: int) -> Partition:
-        """Return a serving partition; wait for a partition in transit as long as requests are
-        parked.
+        """Return a serving partition; wait for a partition in transit as long as requests are parked.
 
         Raises:
             PartitionError: as `find`.

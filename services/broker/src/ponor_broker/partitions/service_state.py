@@ -93,8 +93,7 @@ class ServiceState:
         """Check whether the partition may be read.
 
         Raises:
-            StreamClosedError: the partition is closed here, has failed, or its streams are being
-                closed.
+            StreamClosedError: the partition is closed here, has failed, or its streams are being closed.
         """
         if self.failure is not None:
             raise StreamClosedError(f"{self._identity} failed: {self.failure}") from self.failure

@@ -4,11 +4,10 @@ and the turns in which answers are sent and queued requests start.
 Answers are batched: one group commit of the write-ahead log completes many requests in one
 event-loop turn, and each connection then writes all its answers at once.
 
-Queued requests start in turns. A client that sends one request at a time is served immediately.
-Requests that a client sent ahead wait in its queue, and all queues together start a bounded number
-of requests per event-loop turn, in round-robin order. Measured with 750 clients that each had sent
-500 requests without reading: without turns, every request of a new client waited for one request of
-each of them.
+Queued requests start in turns. A client that sends one request at a time is served immediately. Requests that
+a client sent ahead wait in its queue, and all queues together start a bounded number of requests per
+event-loop turn, in round-robin order. Measured with 750 clients that each had sent 500 requests without
+reading: without turns, every request of a new client waited for one request of each of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Requests whose answers are produced later, and their refusal when permission to answer is
-withdrawn.
+"""Requests whose answers are produced later, and their refusal when permission to answer is withdrawn.
 
 An answer may be sent only if this broker had permission (`Serving`) from the request's start until
 the answer was ready. Permission is checked again when the answer is ready, because the process may

@@ -153,8 +153,8 @@ class Recoverer:
             del self._running[assignment]
 
     async def _recover(self, assignment: Assignment, *, alarms: bool) -> None:
-        """Retry until the log is closed or assigned to another process. With `alarms` a damaged log
-        is retried forever, else its error is raised.
+        """Retry until the log is closed or reassigned. Without `alarms` the error of a damaged log is
+        raised.
         """
         pause_s = RETRY_S
         while (log := self._log_of(assignment)) is not None:

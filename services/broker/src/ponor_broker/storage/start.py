@@ -68,8 +68,7 @@ async def start_on_file(
     directory: PurePath,
     tasks: BackgroundTasks,
 ) -> StreamClient:
-    """Recover the log that an earlier process of this node left in the directory, and start the
-    client.
+    """Recover the log that an earlier process of this node left in the directory, and start the client.
 
     Raises:
         WalCorruptError, JournalIdentityError: the log cannot be used; the message gives the remedy.

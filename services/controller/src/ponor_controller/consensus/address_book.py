@@ -1,8 +1,7 @@
 """Addresses of controllers, from three sources in this order.
 
-The configuration of this start comes first, by node number: if the log came first, renamed hosts
-could lock out a quorum (KIP-1347). Then the log, then the address that a replica reported when it
-connected.
+The configuration of this start comes first, by node number: if the log came first, renamed hosts could lock
+out a quorum (KIP-1347). Then the log, then the address that a replica reported when it connected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Bound the committed entries that are delivered in one step, by number and by bytes.
 
-64 entries may have one record each or a megabyte each, and 64 of the latter took as many
-milliseconds.
+64 entries may have one record each or a megabyte each, and 64 of the latter took as many milliseconds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Translate Raft messages into frames between controllers, and back.
 
-Sender and receiver of a message are those of its stream, so frames do not repeat them. A leader
-encodes an append for every follower and every batch. Appends are joined from bytes, because
-protobuf objects would copy the bytes of an entry four times
-(docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
+Sender and receiver of a message are those of its stream, so frames do not repeat them. A leader encodes an
+append for every follower and every batch. Appends are joined from bytes, because protobuf objects would copy
+the bytes of an entry four times (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
 """
 
 from __future__ import annotations

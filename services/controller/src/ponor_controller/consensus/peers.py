@@ -230,8 +230,7 @@ class Peers:
         elif to != self._own:
             problem = (
                 f"this is node {self._own.node_id} with directory {self._own.directory_id.hex()}, not node"
-                f" {to.node_id} "
-                f"with directory {to.directory_id.hex()}; remove the lost member and add the new one"
+                f" {to.node_id} with directory {to.directory_id.hex()}; remove the lost member, add this one"
             )
         elif hello.incarnation < self._incarnation() and not self._is_member(sender):
             problem = (

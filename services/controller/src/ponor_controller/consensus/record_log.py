@@ -175,10 +175,7 @@ class RecordLog:
         return stored
 
     def persist(self, hard_state: HardState | None, entries: Sequence[Entry], on_durable: OnDurable) -> None:
-        """Write hard state and entries, in this order, and call `on_durable`. Callbacks follow the order of
-        calls.
-
-        At least one of the two must be given.
+        """Write hard state, entries or both, in this order. Calls of `on_durable` follow the order of writes.
 
         Raises:
             JournalFailedError: the disk failed before; the process must stop.

@@ -1,8 +1,7 @@
 """Decide when to write a snapshot of the image, and write it in the background.
 
-The image is encoded as of one index while later batches are applied. If the disk is full, the
-snapshot is retried. Until one succeeds the log grows on disk and in memory, and a leader without
-room refuses proposals.
+The image is encoded as of one index while later batches are applied. If the disk is full, the snapshot is
+retried. Until one succeeds the log grows on disk and in memory, and a leader without room refuses proposals.
 """
 
 from __future__ import annotations

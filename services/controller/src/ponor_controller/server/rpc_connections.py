@@ -1,7 +1,6 @@
 """Serve connections on which tools send one request after another.
 
-Requests of a connection are answered one by one. The number of connections and their idle time are
-bounded.
+Requests of a connection are answered one by one. The number of connections and their idle time are bounded.
 """
 
 from __future__ import annotations

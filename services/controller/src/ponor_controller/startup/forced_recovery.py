@@ -1,11 +1,10 @@
 """Forced recovery after the permanent loss of a majority: one controller continues alone.
 
-The recovery runs on the directory of a stopped controller
-(docs/design/consensus.md#quorum-operations). It appends one entry: the incarnation rises, and this
-directory is the only voter. A membership is in force as soon as it is in the log, so the next start
-elects this controller, which then commits its whole log, uncommitted entries included. Entries that
-only other controllers had are lost. Nothing else changes, so an interrupted attempt can be
-repeated.
+The recovery runs on the directory of a stopped controller (docs/design/consensus.md#quorum-operations). It
+appends one entry: the incarnation rises, and this directory is the only voter. A membership is in force as
+soon as it is in the log, so the next start elects this controller, which then commits its whole log,
+uncommitted entries included. Entries that only other controllers had are lost. Nothing else changes, so an
+interrupted attempt can be repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Restore the image and the retained tail at a start.
 
-They come from the newest snapshot, and from the batches between the older snapshot and it, whose
-running digest is verified. Entries after the newest snapshot may be uncommitted: the consensus
-delivers them.
+They come from the newest snapshot, and from the batches between the older snapshot and it, whose running
+digest is verified. Entries after the newest snapshot may be uncommitted: the consensus delivers them.
 """
 
 from __future__ import annotations

@@ -233,8 +233,8 @@ def test_equal_loads_give_equal_plans(cluster: Cluster) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 5), st.integers(6, 60))
 def test_noise_causes_no_moves(seed: int, brokers: int, partitions: int) -> None:
-    """Rates vary by a tenth in both directions at every step, without cool-downs: balanced
-    partitions stay.
+    """Rates vary by a tenth in both directions at every step, without cool-downs: balanced partitions
+    stay.
     """
     chance = random.Random(seed)
     cluster = Cluster(list(range(brokers)))

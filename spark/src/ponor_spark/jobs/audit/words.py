@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ponor_spark.jobs.audit.job import Audited
 from ponor_spark.jobs.profile.words import human_bytes
@@ -60,6 +60,12 @@ def print_audit(audited: Sequence[Audited], console: Console) -> None:
         console.print("no records in this range", style="bold")
 
 
+_FINDINGS: Final = (
+    "batches", "control_batches", "aborted_batches", "holes", "rows", "size_bytes", "problem_count",
+    "problems",
+)  # fmt: skip
+
+
 def as_json(audited: Sequence[Audited]) -> dict[str, Any]:
     """Return the audit for JSON output."""
     partitions = [
@@ -68,19 +74,7 @@ def as_json(audited: Sequence[Audited]) -> dict[str, Any]:
             "partition": each.range.partition,
             "start_offset": each.range.start_offset,
             "end_offset": each.range.end_offset,
-            **{
-                name: getattr(each.findings, name)
-                for name in (
-                    "batches",
-                    "control_batches",
-                    "aborted_batches",
-                    "holes",
-                    "rows",
-                    "size_bytes",
-                    "problem_count",
-                    "problems",
-                )
-            },
+            **{name: getattr(each.findings, name) for name in _FINDINGS},
             "consumer_rows": each.consumer_rows,
         }
         for each in audited

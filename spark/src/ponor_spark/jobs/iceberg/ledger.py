@@ -26,8 +26,7 @@ RANGES: Final = "ponor.ranges"
 ENDS: Final = "ponor.ends"
 ROWS: Final = "ponor.rows"
 MIRROR: Final = "ponor.offsets"
-"""The table property: {"snapshot-id": n, "sequence-number": n, "ends": {topic id: {partition: end
-offset}}}.
+"""The table property: {"snapshot-id": n, "sequence-number": n, "ends": {topic id: {partition: end offset}}}.
 """
 
 Ends: TypeAlias = dict[str, dict[int, int]]

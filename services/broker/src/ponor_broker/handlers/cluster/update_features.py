@@ -36,9 +36,7 @@ _CODES: Final[Mapping[int, ErrorCode]] = {
 async def update_features(
     quorum: QuorumClient, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Send the updates to the leading controller, or refuse for the first reason found. All updates of a
-    request are applied, or none, as in Kafka since version 2. An empty request succeeds, as in Kafka.
-    """
+    """Apply all updates of a request or none, as Kafka does since version 2. An empty request succeeds."""
     if not request.feature_updates:
         return _answer(request, context, ErrorCode.NONE, None)
     for update in request.feature_updates:

@@ -1,5 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: changes of topic and broker configs (KIP-133, KIP-226,
-KIP-339).
+"""AlterConfigs and IncrementalAlterConfigs: changes of topic and broker configs (KIP-133, KIP-226, KIP-339).
 
 The controller applies the changes, one operation per resource, so a refused resource does not delay
 the others.

@@ -1,5 +1,4 @@
-"""Fetch: long poll over partitions, from memory or objects, as a full request or within a fetch
-session.
+"""Fetch: long poll over partitions, from memory or objects, as a full request or within a fetch session.
 
 A pass over the partitions (`fetch_reading`) returns what memory has. The request is answered
 immediately if that is enough, if there is an error, or if it must not wait. Otherwise it is parked

@@ -1,8 +1,6 @@
-"""One synchronous pass of a Fetch over partitions: data from memory, partitions that need objects,
-errors.
+"""One synchronous pass of a Fetch over partitions: data from memory, partitions that need objects, errors.
 
-Implements the size rules (KIP-74), errors per partition, and the check for diverging logs
-(KIP-595).
+Implements the size rules (KIP-74), errors per partition, and the check for diverging logs (KIP-595).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Cache of fetch sessions: slots, bytes and eviction (KIP-227).
 
-Implements Kafka's rules. A session unused for two minutes can be evicted by any new one. A session
-older than two minutes can be evicted by one with more partitions, the smallest first. Otherwise the
-new request gets no session, and its client sends full requests. In addition to Kafka's slots there
-is a bound on bytes, because a client chooses the number of partitions and the length of their
-names. Sessions belong to the broker, not to connections. There are no followers, so no session is
-privileged.
+Implements Kafka's rules. A session unused for two minutes can be evicted by any new one. A session older than
+two minutes can be evicted by one with more partitions, the smallest first. Otherwise the new request gets no
+session, and its client sends full requests. In addition to Kafka's slots there is a bound on bytes, because a
+client chooses the number of partitions and the length of their names. Sessions belong to the broker, not to
+connections. There are no followers, so no session is privileged.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""One partition as one reader fetches it: request fields, result of the last pass, and last
-reported values.
+"""One partition as one reader fetches it: request fields, result of the last pass, and last reported values.
 
 A pass (`fetch_reading`) fills it in, and a fetch session (`fetch_session`) keeps it between
 requests. It is also the partition's part of the answer, so that nothing is copied.
@@ -57,8 +56,7 @@ class PartitionFetch(FetchedPartition):
     def begin(self, partition: Partition, isolation_level: int) -> None:
         """Reset the result of an earlier pass and set the partition's offsets.
 
-        Without transactions the last stable offset is the high watermark, and no transaction is
-        aborted.
+        Without transactions the last stable offset is the high watermark, and no transaction is aborted.
         """
         self.partition = partition
         self.error_code = ErrorCode.NONE

@@ -31,8 +31,8 @@ more members than the setting allows, after it was lowered.
 
 
 class GroupMembershipHandlers:
-    """JoinGroup and SyncGroup are answered when the rebalance completes; their connection waits, as
-    in Kafka.
+    """JoinGroup and SyncGroup are answered when the rebalance completes; their connection waits, as in
+    Kafka.
     """
 
     def __init__(self, coordinator: GroupCoordinator) -> None:

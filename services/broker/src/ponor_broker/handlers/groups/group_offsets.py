@@ -237,9 +237,7 @@ class GroupOffsetsHandlers:
     # --- OffsetDelete
 
     async def delete(self, request: OffsetDeleteRequest, _: RequestContext) -> OffsetDeleteResponse:
-        """OffsetDelete (KIP-496): one result per partition when the removal is durable, or one error for
-        the group. The coordinator refuses to remove offsets of a topic that a live member reads.
-        """
+        """OffsetDelete (KIP-496). The coordinator refuses for a topic that a live member reads."""
         known = [
             (topic.name, partition.partition_index)
             for topic in request.topics

@@ -113,8 +113,7 @@ class MetadataHandler:
     def start(
         self, frame: bytearray, header: RequestHeader, reply: Reply
     ) -> Response | asyncio.Future[Response]:
-        """Answer from the cache, or build the answer; a short one immediately, a long one in a
-        task.
+        """Answer from the cache, or build the answer; a short one immediately, a long one in a task.
 
         Raises:
             KafkaWireError: malformed.

@@ -1,5 +1,4 @@
-"""ListOffsets: the offsets at the ends of a partition, by timestamp, and for Kafka's special
-timestamps.
+"""ListOffsets: the offsets at the ends of a partition, by timestamp, and for Kafka's special timestamps.
 
 Special timestamps behave as measured on Apache Kafka 4.3.1 without tiered storage. -4 ("earliest
 local") is the log start: all data counts as local.

@@ -85,9 +85,8 @@ async def _largest_batch(partition: Partition) -> tuple[int, int]:
     """Return the largest timestamp of the readable log and the base offset of the first batch that
     has it; −1 if there is none.
 
-    A segment's stored maximum is used if it is readable. Otherwise the segment's headers are
-    scanned: the first segment may be deleted in part, and the maximum of the active one may not be
-    durable yet.
+    A segment's stored maximum is used if it is readable. Otherwise the segment's headers are scanned: the
+    first segment may be deleted in part, and the maximum of the active one may not be durable yet.
     """
     log, start, end = partition.log, partition.log_start_offset, partition.high_watermark
     best = (-1, -1)

@@ -1,9 +1,8 @@
 """InitProducerId for idempotent producers (KIP-98, KIP-360), and the blocks of producer ids from
 the controller.
 
-A transactional id gets UNSUPPORTED_VERSION: the transaction APIs are not advertised, and this code
-ends a client's attempt immediately. A retriable code would keep it waiting for a transaction
-coordinator.
+A transactional id gets UNSUPPORTED_VERSION: the transaction APIs are not advertised, and this code ends a
+client's attempt immediately. A retriable code would keep it waiting for a transaction coordinator.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""General path of Produce: from a request's bytes to appends, and from their durability to the
-answer.
+"""General path of Produce: from a request's bytes to appends, and from their durability to the answer.
 
-The request is parsed without creating an object per record. Each partition's batch is validated and
-appended in one step, so that a connection's pipelined requests are appended in order. The answer is
-sent when all batches are durable, or contains REQUEST_TIMED_OUT for those that are not durable in
-time. A batch for a partition in transit waits for a bounded time; the request's other partitions do
-not. acks=1 and acks=-1 are equivalent: a partition has one log, and nothing is acknowledged before
-it is durable there.
+The request is parsed without creating an object per record. Each partition's batch is validated and appended
+in one step, so that a connection's pipelined requests are appended in order. The answer is sent when all
+batches are durable, or contains REQUEST_TIMED_OUT for those that are not durable in time. A batch for a
+partition in transit waits for a bounded time; the request's other partitions do not. acks=1 and acks=-1 are
+equivalent: a partition has one log, and nothing is acknowledged before it is durable there.
 
-A request creates no future and no task
-(docs/design/kafka-protocol-and-produce-path.md#produce-path).
+A request creates no future and no task (docs/design/kafka-protocol-and-produce-path.md#produce-path).
 """
 
 from __future__ import annotations
@@ -119,8 +116,8 @@ class ProducePending(PendingAnswer):
 
 
 class SilentPending(ProducePending):
-    """A request with acks=0. It has a place among the answers only while it waits for a partition
-    in transit.
+    """A request with acks=0. It has a place among the answers only while it waits for a partition in
+    transit.
     """
 
     __slots__ = ("waits",)
@@ -185,8 +182,7 @@ class ProduceHandler:
 
         Raises:
             KafkaWireError: malformed; nothing was appended.
-            CloseConnectionError: acks=0 and a batch was refused: closing is the only signal to the
-                client.
+            CloseConnectionError: acks=0 and a batch was refused: closing is the only signal to the client.
         """
         version = header.api_version
         one = walk_one_partition(version, frame, header.body_position)

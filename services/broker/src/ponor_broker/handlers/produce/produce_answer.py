@@ -72,8 +72,8 @@ class ProduceAnswers:
         )
 
     def template(self, version: int, topic: str | bytes) -> Template:
-        """Return the template of response frames for one successful partition of this topic, in
-        this version.
+        """Return the template of response frames for one successful partition of this topic, in this
+        version.
         """
         key = (version, topic)
         template = self._templates.get(key)

@@ -1,8 +1,7 @@
 """The log cleaner of a broker: cleans the partitions that the broker leads, one at a time, the
 dirtiest first.
 
-Internal topics are excluded, because their owners rewrite them
-(docs/design/log-cleaner.md#consumer-offsets).
+Internal topics are excluded, because their owners rewrite them (docs/design/log-cleaner.md#consumer-offsets).
 """
 
 from __future__ import annotations

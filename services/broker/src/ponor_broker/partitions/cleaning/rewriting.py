@@ -1,5 +1,4 @@
-"""Construction of batches by the cleaner: a batch with fewer records, without records, or for a
-hole.
+"""Construction of batches by the cleaner: a batch with fewer records, without records, or for a hole.
 
 A batch keeps its base offset, last offset and sequence, so that offsets and producers' sequences
 stay valid. Kept records are copied, except if a delete horizon replaces the base timestamp

@@ -129,8 +129,7 @@ class HandoffSource:
         """The image shows another leader or epoch, or the topic deleted; return whether the
         partition has ended here.
 
-        It has not if its streams are still open: then this broker did not hand it off, and must
-        close it.
+        It has not if its streams are still open: then this broker did not hand it off, and must close it.
         """
         handoff = self._handoffs.get(key)
         if handoff is None:

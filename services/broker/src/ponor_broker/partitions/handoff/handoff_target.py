@@ -200,8 +200,8 @@ class HandoffTarget:
         )
 
     def _must_leave(self, opening: Opening) -> bool:
-        """Return whether the partition moves away before it serves, or was refused permanently at
-        this epoch.
+        """Return whether the partition moves away before it serves, or was refused permanently at this
+        epoch.
         """
         is_refused = isinstance(opening.error, StreamFencedError) and opening.failures >= FENCED_TRIES_MAX
         return is_refused or opening.key in self._topics.image[MOVES]

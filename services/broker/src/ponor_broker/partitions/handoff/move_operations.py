@@ -132,10 +132,9 @@ class MoveOperations:
         """Trim, close and elect, in this order (at most 1,000 partitions); return the results of
         the elections.
 
-        The trims only save the next leader unneeded reads, so their results are ignored. An
-        operation closes all of its streams or none. A partition whose streams stay open is not
-        elected: NO_MOVE if its move was cancelled, and then this broker's image shows which streams
-        were closed.
+        The trims only save the next leader unneeded reads, so their results are ignored. An operation closes
+        all of its streams or none. A partition whose streams stay open is not elected: NO_MOVE if its move
+        was cancelled, and then this broker's image shows which streams were closed.
 
         Raises:
             MetadataLagError: the image did not show that in time.

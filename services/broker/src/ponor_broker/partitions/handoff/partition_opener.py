@@ -153,9 +153,8 @@ class PartitionOpener:
     async def _open_first_streams(
         self, openings: Sequence[Opening], first: Sequence[_FirstStreams]
     ) -> list[MetaStream]:
-        """Open Meta streams, new Data streams, and all streams that the image shows of partitions
-        that were open before, in one operation; the log metas will name the latter. Return the Meta
-        streams.
+        """Open Meta streams, new Data streams, and all streams that the image shows of partitions that were
+        open before, in one operation; the log metas will name the latter. Return the Meta streams.
         """
         wanted = [(opening, one.meta_id) for opening, one in zip(openings, first, strict=True)]
         for opening, one in zip(openings, first, strict=True):

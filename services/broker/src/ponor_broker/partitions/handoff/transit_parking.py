@@ -1,8 +1,7 @@
 """Requests that wait for a partition in transit instead of being refused.
 
-A refused client returns after its back-off and a search for the leader; a parked request is
-answered by the right broker as soon as there is one (measured elsewhere: a pause of 20 to 110 ms
-instead of 0.3 to 2 s).
+A refused client returns after its back-off and a search for the leader; a parked request is answered by the
+right broker as soon as there is one (measured elsewhere: a pause of 20 to 110 ms instead of 0.3 to 2 s).
 
 Every request is retried when the partition serves again, here or elsewhere, or when its time has
 passed, in order of arrival. The first request whose time has passed takes all others of the

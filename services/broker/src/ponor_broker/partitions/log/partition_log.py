@@ -110,8 +110,7 @@ class PartitionLog:
 
         Raises:
             s3stream.errors.S3StreamError: the append was refused.
-            PartitionError: MESSAGE_TOO_LARGE: the batch exceeds the log cache; a retry will fail
-                too.
+            PartitionError: MESSAGE_TOO_LARGE: the batch exceeds the log cache; a retry will fail too.
         """
         try:
             self._data.append_nowait(
@@ -129,8 +128,7 @@ class PartitionLog:
             self.active_max_timestamp_offset = base_offset
 
     def roll_if_due(self, batch_bytes: int, now_ms: int) -> None:
-        """Start a new segment if the next batch would overfill the active one, or if that is too
-        old.
+        """Start a new segment if the next batch would overfill the active one, or if that is too old.
 
         The change is written to the same write-ahead log before the data, so no wait is needed.
 

@@ -1,5 +1,4 @@
-"""The time index of a partition's log: from a timestamp to the start of the search in batch
-headers.
+"""The time index of a partition's log: from a timestamp to the start of the search in batch headers.
 
 `partition_log` appends entries as data is uploaded, `cleaning` for the segments it writes. Both
 guarantee that no record of the segment before the entry's offset has a larger timestamp.

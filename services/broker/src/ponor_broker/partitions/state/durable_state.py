@@ -203,8 +203,7 @@ class DurableState:
         """Write what changed since the last checkpoint.
 
         Raises:
-            S3StreamError: the storage refused part of it; the state on the stream is valid but
-                older.
+            S3StreamError: the storage refused part of it; the state on the stream is valid but older.
         """
         checkpoint = self.checkpoint
         if self.producers.changes != self._snapshot_changes:
@@ -227,8 +226,7 @@ class DurableState:
             self.checkpoint = written
 
     def _write_producers(self, confirmed_offset: int) -> None:
-        """Write the changed producers, or all of them if a replay would otherwise apply too many
-        changes.
+        """Write the changed producers, or all of them if a replay would otherwise apply too many changes.
 
         Raises:
             S3StreamError: the storage refused it; the next write is whole.

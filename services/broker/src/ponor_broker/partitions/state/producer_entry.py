@@ -103,8 +103,7 @@ def join_rows(offset: int, rows: list[bytes]) -> bytes:
 
 
 def split_rows(value: bytes) -> tuple[int, Iterator[tuple[int, bytes]]]:
-    """Return the offset of a snapshot, or of a change of one, and an iterator over its producers:
-    id and row.
+    """Return the offset of a snapshot, or of a change of one, and an iterator over its producers: id and row.
 
     Raises:
         PartitionCorruptError: the bytes violate the format; the iterator raises it too.

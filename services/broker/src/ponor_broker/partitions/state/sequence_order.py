@@ -1,5 +1,4 @@
-"""Order of an idempotent producer's batches: later batches wait until a temporarily refused one is
-retried.
+"""Order of an idempotent producer's batches: later batches wait until a temporarily refused one is retried.
 
 A producer keeps up to five requests in flight. If the first batch is refused because of load and
 the second is accepted a moment later, the second would be the first batch of a new producer, which
@@ -137,8 +136,7 @@ class SequenceOrder:
         """Check whether a batch that is no retained duplicate may be appended now.
 
         Raises:
-            PartitionError: the producer's epoch or sequence is refused, or an earlier batch must
-                come first.
+            PartitionError: the producer's epoch or sequence is refused, or an earlier batch must come first.
         """
         is_known = self._producers.entry(batch.producer_id) is not None
         if self._refused.holds_back(self._identity.key, batch, is_known=is_known):

@@ -1,9 +1,8 @@
 """When clients learn the leader of a partition.
 
-A new partition: once its leader has put the partition's Meta stream under its key. By then the
-leader's image shows the partition, so that it serves requests, or parks them until it serves. A
-client that connects earlier may reach the leader before its image shows the topic, and requests
-without acknowledgement would be lost.
+A new partition: once its leader has put the partition's Meta stream under its key. By then the leader's image
+shows the partition, so that it serves requests, or parks them until it serves. A client that connects earlier
+may reach the leader before its image shows the topic, and requests without acknowledgement would be lost.
 
 After a failover: once the Meta stream is no longer open at a former leader. Until then that
 leader's log is being recovered, which may take longer than requests can be parked at the new

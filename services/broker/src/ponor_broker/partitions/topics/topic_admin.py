@@ -127,9 +127,7 @@ class TopicAdmin:
         validate_only: bool = False,
         deadline_ms: int | None = None,
     ) -> CreatedTopic:
-        """Create a topic; return when its leaders are announced, or ANNOUNCED_WAIT_MS later: then
-        clients retry.
-        """
+        """Create a topic; return when its leaders are announced, at the latest after ANNOUNCED_WAIT_MS."""
         body = CreateTopic(
             tenant_id=self._topics.tenant_id,
             name=name,

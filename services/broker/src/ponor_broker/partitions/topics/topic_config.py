@@ -54,8 +54,8 @@ class TopicConfig:
 
     @property
     def plain_bytes_max(self) -> int:
-        """Size up to which batches are stored unchanged, if their records fulfil the other configs;
-        -1: none.
+        """Size up to which batches are stored unchanged, if their records fulfil the other configs; -1:
+        none.
         """
         if self.is_log_append_time or self.compression != "producer":
             return -1

@@ -180,8 +180,7 @@ class Topics:
         return None if row is None else len(self.partitions(row.topic_id))
 
     def leader(self, topic: str, index: int) -> Broker | None:
-        """Return the address of a group coordinator's broker; None before the partition's first
-        open.
+        """Return the address of a group coordinator's broker; None before the partition's first open.
 
         Unlike Metadata this names the new leader while the log of a failed one is recovered: a
         coordinator parks requests, and answers heartbeats with success.

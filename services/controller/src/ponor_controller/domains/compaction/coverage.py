@@ -1,8 +1,7 @@
 """Check that the outputs of a compaction contain exactly the live data of its sources.
 
-The check compares two sorted sets of ranges in linear time. Data at or above the start of an
-existing stream is live. Data below it may be in the outputs if the sources held it: a worker copies
-whole blocks.
+The check compares two sorted sets of ranges in linear time. Data at or above the start of an existing stream
+is live. Data below it may be in the outputs if the sources held it: a worker copies whole blocks.
 """
 
 from __future__ import annotations

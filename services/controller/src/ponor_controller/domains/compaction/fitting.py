@@ -1,7 +1,6 @@
 """Select set objects that fit into one task, limited by their streams and ranges.
 
-The number of streams bounds the commit of a task; the number of ranges bounds the check of its
-outputs.
+The number of streams bounds the commit of a task; the number of ranges bounds the check of its outputs.
 """
 
 from __future__ import annotations

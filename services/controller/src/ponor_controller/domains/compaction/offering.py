@@ -1,9 +1,8 @@
 """Find the next compaction task to offer, with a bounded search for each request.
 
-The search covers stream set objects node by node, in windows, and streams that the survey found in
-many pieces. A request reads a few thousand rows at most; the next one continues where it stopped.
-The state is local to this leader: a new leader starts from the beginning. Validators check every
-offer against the view.
+The search covers stream set objects node by node, in windows, and streams that the survey found in many
+pieces. A request reads a few thousand rows at most; the next one continues where it stopped. The state is
+local to this leader: a new leader starts from the beginning. Validators check every offer against the view.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The session service: Hello, registration, and one session per node while this controller leads.
 
-A process that registers ends the session of its node's former process. The same process on a new
-connection replaces its own session. The end of leadership ends all sessions and names the new
-leader.
+A process that registers ends the session of its node's former process. The same process on a new connection
+replaces its own session. The end of leadership ends all sessions and names the new leader.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from ponor_metadata.image.storage_native import untrack
 FRAME_TARGET_BYTES = 1024 * 1024
 """Target size of a frame; a larger single batch gets its own frame."""
 DIGEST_INTERVAL = 1_024
-"""A frame ends at multiples of this index at the latest, because every subscriber compares the digest
-there.
+"""A frame ends at multiples of this index at the latest, because every subscriber compares the digest there.
 """
 ENCODED_FRAMES_MAX = 8
 """Subscribers are near the end of the log, so few distinct positions are in use."""
