@@ -14,7 +14,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from crc32c import crc32c
-from ponor_broker.groups.record_codec import OffsetsRecordError
+from ponor_broker.coordination.record_format import RecordFormatError
 from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entry
 from ponor_broker.listener.frame_receiver import FrameReceiver
 from ponor_kafka.api import APIS, ApiKey
@@ -100,7 +100,7 @@ def all_decoders() -> list[Decoder]:
             "offsets records",
             (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\2\0\1g"),
             _decode_offsets,
-            OffsetsRecordError,
+            RecordFormatError,
         ),
     ]
 

@@ -114,7 +114,7 @@ async def begin(world: MovingWorld) -> tuple[Member, str, int]:
         await asyncio.sleep(0.1)
     assert await member.sync(name) == ErrorCode.NONE
     assert await member.commit(name, 17) == ErrorCode.NONE
-    return member, name, world.services[name].coordinator.partition_of(GROUP)
+    return member, name, world.services[name].coordinator.shards.partition_of(GROUP)
 
 
 def row_of(world: MovingWorld, index: int) -> PartitionRow:
@@ -257,7 +257,7 @@ def test_a_coordinator_with_a_late_image_refuses_nothing(seed: int) -> None:
             delays.clear()
             target = world.other(name)
             await hear_late_of_the_election(
-                world, target, world.services[name].coordinator.partition_of(GROUP)
+                world, target, world.services[name].coordinator.shards.partition_of(GROUP)
             )
             while await member.coordinator(name) != target:
                 await asyncio.sleep(0.001)

@@ -82,7 +82,7 @@ async def group_expiry(recorder: TurnRecorder) -> None:
     world, coordinator = await _world()
     await _commit_all(coordinator)
     world.clock.wall_ahead_ms += 2 * RETENTION_MS
-    (shard,) = coordinator._loaded()
+    (shard,) = coordinator.shards.loaded()
     recorder.start_recording()
     assert await shard.removal.expire() == OFFSETS
     await _until_offsets(coordinator, 0)

@@ -9,7 +9,7 @@ from typing import Final
 
 from crc32c import crc32c
 from ponor_broker import node
-from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.coordination.shards import Shards
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
@@ -355,7 +355,7 @@ BROKER_MUTANTS: Final = (
     Mutant(
         "permission_not_asked_by_groups",
         "The group coordinator answers from memory without a serving lease.",
-        (Patch(GroupCoordinator, "refusal", None),),
+        (Patch(Shards, "refusal", None),),
     ),
     Mutant(
         "permission_not_asked_by_sessions",

@@ -377,7 +377,7 @@ class BrokerServices:
         self._announcements.image_changed(batch)
         if self.partitions.image_changed(batch):
             self._metadata.invalidate()
-            self.coordinator.image_changed()
+            self.coordinator.shards.image_changed()
         if batch is None or any(record.HasField("topic_deleted") for record in batch.records):
             self.coordinator.topics_deleted()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pytest
+from ponor_broker.coordination.ports import PartitionCallback
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import (
@@ -29,7 +30,6 @@ from ponor_broker.groups.instructions import (
 )
 from ponor_broker.groups.member import JoinProtocol, RequestId
 from ponor_broker.groups.membership import Membership
-from ponor_broker.groups.ports import PartitionCallback
 from ponor_broker.groups.records import GroupRecord
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
@@ -423,7 +423,7 @@ class BrokerWorld:
         for partition in self.open.values():
             partition._under_way.clear()
         self.open.clear()
-        await self.coordinator._tasks.close()
+        await self.coordinator.shards.tasks.close()
 
     def open_partition(self, index: int) -> MemoryPartition:
         partition = self.open[index] = MemoryPartition(index, self.logs[index])

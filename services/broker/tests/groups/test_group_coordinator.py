@@ -57,7 +57,7 @@ async def form_group(world: Any, group_id: str = "g", members: int = 1) -> list[
 
 
 def partition_of(world: Any, group_id: str) -> Any:
-    return world.open[world.coordinator.partition_of(group_id)]
+    return world.open[world.coordinator.shards.partition_of(group_id)]
 
 
 async def test_a_commit_in_flight_survives_a_cancelled_move(world: Any) -> None:
@@ -199,7 +199,7 @@ async def test_commits_that_were_not_durable_are_lost_after_a_kill(world: Any) -
 
 async def test_a_group_answers_load_in_progress_while_its_partition_is_read(world: Any) -> None:
     await form_group(world)
-    index = world.coordinator.partition_of("g")
+    index = world.coordinator.shards.partition_of("g")
     world.close_partition(index)
     coordinator = world.coordinator
     assert (await coordinator.join_group("g", joining())).error is ErrorCode.NOT_COORDINATOR
@@ -222,7 +222,7 @@ async def test_a_group_answers_load_in_progress_while_its_partition_is_read(worl
 
 
 async def test_a_partition_that_is_led_here_but_not_open_answers_load_in_progress(world: Any) -> None:
-    coordinator, index = world.coordinator, world.coordinator.partition_of("g")
+    coordinator, index = world.coordinator, world.coordinator.shards.partition_of("g")
     world.close_partition(index)
     assert await coordinator.commit_offsets("g", NO_MEMBER, {}) is ErrorCode.NOT_COORDINATOR
     world.led.add(index)
@@ -235,7 +235,7 @@ async def test_a_partition_that_is_led_here_but_not_open_answers_load_in_progres
 
 async def test_damage_in_one_partition_does_not_affect_the_others(world: Any) -> None:
     await world.kill()
-    bad = next(index for index in range(4) if index != world.coordinator.partition_of("g"))
+    bad = next(index for index in range(4) if index != world.coordinator.shards.partition_of("g"))
     world.logs[bad].append(build_batch([(1, b"\x00\x01\x00", b"x")]))
     coordinator = await world.start()
     await world.clock.pass_ms(3_000)
@@ -249,7 +249,7 @@ async def test_damage_in_one_partition_does_not_affect_the_others(world: Any) ->
 async def test_a_waiting_member_is_answered_when_its_partition_moves(world: Any) -> None:
     join = asyncio.ensure_future(world.coordinator.join_group("g", joining()))
     await world.clock.settle()
-    world.close_partition(world.coordinator.partition_of("g"))
+    world.close_partition(world.coordinator.shards.partition_of("g"))
     assert (await join).error is ErrorCode.NOT_COORDINATOR
 
 
@@ -266,10 +266,10 @@ async def test_a_member_without_client_is_removed_after_its_session_timeout(worl
 async def test_the_first_find_coordinator_creates_the_topic(world_type: Any) -> None:
     world = world_type(GroupSettings(offsets_topic_partitions=4))
     coordinator = await world.start()
-    assert await coordinator.find(["g"]) == [None]
-    assert await coordinator.find(["h"]) == [None]
+    assert await coordinator.shards.find(["g"]) == [None]
+    assert await coordinator.shards.find(["h"]) == [None]
     await world.clock.pass_ms(100)
-    (address,) = await coordinator.find(["g"])
+    (address,) = await coordinator.shards.find(["g"])
     assert (address.node_id, address.port) == (65_537, 9092)
     await coordinator.close()
     assert world.failures == []
@@ -277,7 +277,7 @@ async def test_the_first_find_coordinator_creates_the_topic(world_type: Any) -> 
 
 async def test_a_partition_that_opens_during_the_stop_gets_no_shard(world: Any) -> None:
     """The coordinator stops before the partitions; an open in between must not fail the process."""
-    index = world.coordinator.partition_of("g")
+    index = world.coordinator.shards.partition_of("g")
     world.close_partition(index)
     await world.coordinator.close()
     world.open_partition(index)
@@ -408,12 +408,12 @@ async def test_offsets_of_an_empty_group_expire_a_week_after_it_became_empty(wor
 async def test_a_snapshot_equals_the_restored_state(world: Any) -> None:
     claims = await form_group(world, members=2)
     await world.coordinator.commit_offsets("g", claims[0], {("t", n): CommittedOffset(n) for n in range(4)})
-    shard = world.coordinator._shards[world.coordinator.partition_of("g")]
+    shard = world.coordinator.shards.by_index[world.coordinator.shards.partition_of("g")]
     before = list(shard.snapshot())
     assert [type(entry) for entry in before] == [GroupEntry] + [OffsetEntry] * 4
     await world.kill()
     await world.start()
-    shard = world.coordinator._shards[world.coordinator.partition_of("g")]
+    shard = world.coordinator.shards.by_index[world.coordinator.shards.partition_of("g")]
     assert list(shard.snapshot()) == before
 
 

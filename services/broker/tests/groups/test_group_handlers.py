@@ -277,7 +277,7 @@ async def test_offsets_of_a_deleted_topic_are_hidden_from_a_new_topic_of_its_nam
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
 async def test_not_coordinator_is_reported_where_each_version_expects_it(wire: Wire, version: int) -> None:
-    wire.world.close_partition(wire.world.coordinator.partition_of("g"))
+    wire.world.close_partition(wire.world.coordinator.shards.partition_of("g"))
     answer = await wire.send(ApiKey.OFFSET_FETCH, version, fetching(version, [1]))
     if version >= 8:
         assert answer.groups[0].error_code == ErrorCode.NOT_COORDINATOR

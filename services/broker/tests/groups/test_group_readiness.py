@@ -45,11 +45,11 @@ async def end(world: Any) -> None:
 
 async def test_the_first_find_coordinator_waits_until_the_topic_serves(world_type: Any) -> None:
     world = await new_cluster(world_type)
-    finds = [asyncio.ensure_future(world.coordinator.find([name])) for name in ("g", "h")]
+    finds = [asyncio.ensure_future(world.coordinator.shards.find([name])) for name in ("g", "h")]
     await world.clock.pass_ms(100)
     addresses = [address for find in finds for address in await find]
     assert [address.node_id for address in addresses] == [65_537, 65_537]
-    assert len(world.coordinator._readiness) == 0
+    assert len(world.coordinator.shards._readiness) == 0
     assert (
         await world.coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)})
         is ErrorCode.NONE
@@ -86,13 +86,13 @@ async def test_find_coordinator_waits_until_the_first_leader_is_named(world_type
     await world.start()
     world.topics["__consumer_offsets"] = (UUID(int=99), 1)
     world.new.add(0)
-    find = asyncio.ensure_future(world.coordinator.find(["g"]))
+    find = asyncio.ensure_future(world.coordinator.shards.find(["g"]))
     await world.clock.pass_ms(500)
     assert not find.done()
     world.new.discard(0)
     world.led.add(0)
     world.open_partition(0)
-    world.coordinator.image_changed()
+    world.coordinator.shards.image_changed()
     await world.clock.pass_ms(1)
     assert [address.node_id for address in await find] == [65_537]
     await end(world)
@@ -117,7 +117,7 @@ async def test_a_request_waits_at_the_broker_to_which_its_partition_moves(
     if is_elected:
         world.led.add(0)
         world.open_partition(0)
-    world.coordinator.image_changed()
+    world.coordinator.shards.image_changed()
     await world.clock.pass_ms(1)
     assert await commit is (ErrorCode.NONE if is_elected else ErrorCode.NOT_COORDINATOR)
     await end(world)
@@ -146,7 +146,7 @@ async def test_the_wait_of_a_request_is_bounded(world_type: Any, end_of_wait: st
         case _:
             commit.cancel()
             await asyncio.wait([commit])
-    assert len(world.coordinator._readiness) == 0
+    assert len(world.coordinator.shards._readiness) == 0
     await end(world)
 
 

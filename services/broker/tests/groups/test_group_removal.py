@@ -91,7 +91,7 @@ async def test_offsets_of_groups_with_other_protocols_are_not_deleted(
 
 async def test_a_commit_in_flight_is_deleted_with_the_others(world: Any) -> None:
     coordinator = world.coordinator
-    partition = world.open[coordinator.partition_of("g")]
+    partition = world.open[coordinator.shards.partition_of("g")]
     partition.is_slow = True
     late = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): CommittedOffset(1)}))
     await world.clock.settle()
@@ -131,7 +131,7 @@ async def test_offsets_of_a_deleted_topic_are_removed_after_a_refused_write(worl
     assert (
         await coordinator.commit_offsets("g", NO_MEMBER, {("old", 0): CommittedOffset(1)}) is ErrorCode.NONE
     )
-    partition = world.open[coordinator.partition_of("g")]
+    partition = world.open[coordinator.shards.partition_of("g")]
     if trouble == "refused":
         partition.refusal = ReadTimeoutError("the log takes nothing now")
     else:
@@ -161,21 +161,21 @@ async def test_groups_are_loaded_checked_and_removed_in_bounded_turns(world_type
     await world.kill()
     await world.start()
     turns = 0
-    while not world.coordinator._shards[0].is_loaded:
+    while not world.coordinator.shards.by_index[0].is_loaded:
         turns += 1
         await asyncio.sleep(0)
-    assert len(world.coordinator._shards[0]) == 6_000
+    assert len(world.coordinator.shards.by_index[0]) == 6_000
     assert turns > 6_000 // 1_000
     await world.clock.pass_ms(2_000)
     held, most_in_a_turn = 6_000, 0
-    expiry = asyncio.ensure_future(world.coordinator._shards[0].removal.expire())
+    expiry = asyncio.ensure_future(world.coordinator.shards.by_index[0].removal.expire())
     while not expiry.done():
         await asyncio.sleep(0)
-        now = len(world.coordinator._shards[0])
+        now = len(world.coordinator.shards.by_index[0])
         most_in_a_turn, held = max(most_in_a_turn, held - now), now
     assert await expiry == 6_000
     await world.clock.settle()
-    assert len(world.coordinator._shards[0]) == 0
+    assert len(world.coordinator.shards.by_index[0]) == 0
     assert most_in_a_turn <= 256
 
 
@@ -195,7 +195,7 @@ async def test_offsets_of_a_topic_deleted_during_downtime_are_removed_after_the_
 async def test_a_commit_in_flight_at_the_deletion_of_its_topic_is_removed(world: Any) -> None:
     coordinator = world.coordinator
     world.topics["old"] = (UUID(int=7), 1)
-    partition = world.open[coordinator.partition_of("g")]
+    partition = world.open[coordinator.shards.partition_of("g")]
     partition.is_slow = True
     late = asyncio.ensure_future(coordinator.commit_offsets("g", NO_MEMBER, {("old", 0): CommittedOffset(1)}))
     await world.clock.settle()
@@ -213,7 +213,7 @@ async def test_a_commit_in_flight_at_the_deletion_of_its_topic_is_removed(world:
 async def test_a_commit_to_a_new_topic_of_the_same_name_is_kept(world: Any, is_kept: bool) -> None:
     """The commit is in flight during the check, and a tombstone after it would remove it."""
     coordinator = world.coordinator
-    partition = world.open[coordinator.partition_of("g")]
+    partition = world.open[coordinator.shards.partition_of("g")]
     world.topics["t"] = (UUID(int=7), 1)
     old, new = (CommittedOffset(offset, topic_id=UUID(int=offset).bytes) for offset in (7, 8))
     assert await coordinator.commit_offsets("g", NO_MEMBER, {("t", 0): old}) is ErrorCode.NONE

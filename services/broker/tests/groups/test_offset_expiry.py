@@ -166,7 +166,7 @@ async def test_old_offsets_are_kept_for_the_retention_after_the_last_member_left
     member = await join_reading(world, "t")
     await coordinator.commit_offsets("g", member, {("t", 0): now(world, 1)})
     await stay_alive(world, member, 2 * WEEK_MS)
-    partition = world.open[coordinator.partition_of("g")]
+    partition = world.open[coordinator.shards.partition_of("g")]
     partition.is_slow = True  # that the group is empty cannot be written yet, and counts all the same
     await coordinator.leave_group("g", (member,))
     await world.clock.pass_ms(2 * HOUR_MS)

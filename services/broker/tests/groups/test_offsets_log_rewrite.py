@@ -77,7 +77,7 @@ async def test_no_rewrite_is_due_while_the_log_is_short(
     world = small_world
     for number in range(600):
         await commit(world, number, group=f"g{number}", note="x" * 100)
-    assert await world.coordinator._shards[0].rewrite.write()
+    assert await world.coordinator.shards.by_index[0].rewrite.write()
     start = world.open[0].log_start_offset
     for number in range(600):
         await commit(world, number, group=f"g{number}", note="y" * 100)
@@ -100,7 +100,7 @@ async def test_a_log_written_under_a_larger_bound_is_loaded_and_rewritten(world_
         await world.start()
         await world.clock.pass_ms(100)
         assert held(world) == before
-        assert await world.coordinator._shards[0].rewrite.write()
+        assert await world.coordinator.shards.by_index[0].rewrite.write()
     assert world.open[0].log_start_offset > 0
     await world.coordinator.close()
     assert world.failures == []
@@ -113,7 +113,7 @@ async def test_commits_during_a_rewrite_win(small_world: Any) -> None:
     partition.is_slow = True
     late = [asyncio.ensure_future(commit(world, 1_000 + n, group=f"g{n % 2}")) for n in range(10)]
     await world.clock.settle()
-    rewrite = asyncio.ensure_future(world.coordinator._shards[0].rewrite.write())
+    rewrite = asyncio.ensure_future(world.coordinator.shards.by_index[0].rewrite.write())
     for _ in range(20):
         late.append(asyncio.ensure_future(commit(world, 2_000 + len(late), group=f"g{len(late) % 3}")))
         await world.clock.settle()
@@ -138,7 +138,7 @@ async def test_a_rewrite_does_not_overwrite_a_commit_in_flight(
         await commit(world, number, group=f"g{number}")
     last = f"g{BATCH_ENTRIES_MAX + 4}"
     partition.is_slow = True
-    rewrite = asyncio.ensure_future(world.coordinator._shards[0].rewrite.write())
+    rewrite = asyncio.ensure_future(world.coordinator.shards.by_index[0].rewrite.write())
     await world.clock.settle()  # its first batch is on its way
     parts = len(partition._under_way)
     assert parts
@@ -160,7 +160,7 @@ async def test_deletions_during_a_rewrite_win(small_world: Any) -> None:
     world, partition = small_world, small_world.open[0]
     for group in ("kept", "doomed", "emptied"):
         await commit(world, 7, group=group)
-    shard = world.coordinator._shards[0]
+    shard = world.coordinator.shards.by_index[0]
     partition.is_slow = True
     rewrite = asyncio.ensure_future(shard.rewrite.write())
     doomed = asyncio.ensure_future(world.coordinator.delete_group("doomed"))
@@ -183,7 +183,7 @@ async def test_a_shard_that_closes_during_a_rewrite_loses_nothing(small_world: A
         await commit(world, number, group=f"g{number}", note="x" * 20)
     before, start = held(world), partition.log_start_offset
     partition.is_slow = True
-    rewrite = asyncio.ensure_future(world.coordinator._shards[0].rewrite.write())
+    rewrite = asyncio.ensure_future(world.coordinator.shards.by_index[0].rewrite.write())
     await world.clock.settle()
     world.close_partition(0)  # memory is emptied here
     partition.is_slow = False
@@ -202,9 +202,9 @@ async def test_a_refused_rewrite_is_retried(small_world: Any, error: Exception) 
     for number in range(100):
         await commit(world, number)
     partition.refusal = error
-    assert not await world.coordinator._shards[0].rewrite.write()
+    assert not await world.coordinator.shards.by_index[0].rewrite.write()
     partition.refusal = None
-    assert await world.coordinator._shards[0].rewrite.write()
+    assert await world.coordinator.shards.by_index[0].rewrite.write()
     await world.kill()
     await world.start()
     assert held(world) == {"g": {("t", 0): 99}}
@@ -268,8 +268,8 @@ class Script:
         for step, number in steps:
             if step == "commit":
                 self.start(self.commit(f"g{number % 5}", number % 3))
-            elif step == "rewrite" and not self.world.coordinator._shards[0].rewrite._is_writing:
-                self.start(self.world.coordinator._shards[0].rewrite.write())
+            elif step == "rewrite" and not self.world.coordinator.shards.by_index[0].rewrite._is_writing:
+                self.start(self.world.coordinator.shards.by_index[0].rewrite.write())
             elif step == "sync":
                 partition.sync()
             await asyncio.sleep(0)

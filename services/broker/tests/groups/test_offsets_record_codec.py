@@ -7,7 +7,8 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, encode_entry, fits_record
+from ponor_broker.coordination.record_format import RecordFormatError, fits_record
+from ponor_broker.groups.record_codec import decode_entry, encode_entry
 from ponor_broker.groups.records import (
     CommittedOffset,
     Entry,
@@ -132,7 +133,7 @@ def test_records_of_other_group_protocols_are_skipped() -> None:
     ],
 )
 def test_damage_is_reported_with_its_key(key: bytes | None, value: bytes | None) -> None:
-    with pytest.raises(OffsetsRecordError, match="__consumer_offsets"):
+    with pytest.raises(RecordFormatError, match="__consumer_offsets"):
         decode_entry(key, value)
 
 
@@ -189,7 +190,7 @@ def test_truncated_values_are_refused(entry: Entry, data: st.DataObject) -> None
     key, value = encode_entry(entry)
     if value is not None:
         cut = value[: data.draw(st.integers(0, len(value) - 1))]
-        with pytest.raises(OffsetsRecordError):
+        with pytest.raises(RecordFormatError):
             decode_entry(key, cut)
 
 

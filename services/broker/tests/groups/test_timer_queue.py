@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_broker.groups.timers import TimerQueue
+from ponor_broker.coordination.timers import TimerQueue
 from ponor_runtime.tasks import BackgroundTasks
 
 

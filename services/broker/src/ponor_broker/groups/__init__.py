@@ -2,6 +2,7 @@
 
 From the wire inwards: `handlers/groups/` translate requests; `coordinator.py` finds the shard of a group;
 `shard.py` owns the groups of one partition of `__consumer_offsets` and runs timers and writes;
-`membership.py` (with `rebalance.py` and `roster.py`) is the state machine, without any I/O; `offsets_log.py`
-and `record_codec.py` are what is durable. Nothing here knows the wire's messages.
+`membership.py` (with `rebalance.py` and `roster.py`) is the state machine, without any I/O; `record_codec.py`
+is the format of what is durable. Log, timers and the lives of shards are in `coordination/`. Nothing here
+imports the wire's messages.
 """

@@ -14,6 +14,8 @@ from functools import partial
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
 
+from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.instructions import (
@@ -26,10 +28,8 @@ from ponor_broker.groups.instructions import (
     WriteGroup,
 )
 from ponor_broker.groups.member import RequestId
-from ponor_broker.groups.offsets_log import OffsetsLog
 from ponor_broker.groups.records import Entry, GroupEntry, GroupKey, GroupRecord
 from ponor_broker.groups.settings import GroupSettings
-from ponor_broker.groups.timers import TimerQueue
 
 
 class GroupActions:
@@ -37,7 +37,7 @@ class GroupActions:
 
     def __init__(
         self,
-        log: OffsetsLog,
+        log: RecordLog[Entry],
         table: GroupTable,
         *,
         settings: GroupSettings,

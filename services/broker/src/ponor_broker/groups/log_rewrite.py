@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 from ponor_kafka.errors import ErrorCode
 from s3stream.errors import S3StreamError
 
+from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.groups.group_table import GroupTable
-from ponor_broker.groups.offsets_log import OffsetsLog
 from ponor_broker.groups.record_codec import encode_entry
 from ponor_broker.groups.records import Entry, GroupEntry, GroupKey, OffsetEntry, OffsetKey
 from ponor_broker.groups.settings import GroupSettings
@@ -46,7 +46,7 @@ class _Trim(NamedTuple):
 class LogRewrite:
     """The rewrites of one shard. `load` and `write` never run at the same time."""
 
-    def __init__(self, log: OffsetsLog, table: GroupTable, settings: GroupSettings) -> None:
+    def __init__(self, log: RecordLog[Entry], table: GroupTable, settings: GroupSettings) -> None:
         self._log = log
         self._table = table
         self._settings = settings

@@ -8,6 +8,8 @@ the log and are skipped.
 
 from __future__ import annotations
 
+from typing import Final
+
 from ponor_kafka.codec import decode_as, encode_versioned
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.message import ZERO_UUID
@@ -20,6 +22,7 @@ from ponor_kafka.messages.group_coordinator_records import (
 )
 from ponor_kafka.primitives import Buffer
 
+from ponor_broker.coordination.record_format import EntryCodec, RecordFormatError, version_of
 from ponor_broker.groups.records import (
     NO_TIMESTAMP,
     CommittedOffset,
@@ -40,11 +43,6 @@ _OFFSET_VALUE_VERSION = 4
 """The version with a topic id."""
 _EXPIRING_OFFSET_VALUE_VERSION = 1
 """The only version with an expiry, which has neither leader epoch nor topic id; as Kafka writes."""
-_STRING_BYTES_MAX = 32_767
-
-
-class OffsetsRecordError(ValueError):
-    """A record violates the format; the message names the key and the reason."""
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
@@ -59,21 +57,16 @@ def decode_entry(key: Buffer | None, value: Buffer | None) -> Entry | None:
     """Return the entry of a record; None for skipped kinds.
 
     Raises:
-        OffsetsRecordError: the bytes are malformed, or of an unknown version.
+        RecordFormatError: the bytes are malformed, or of an unknown version.
     """
     if key is None:
-        raise OffsetsRecordError("a record of __consumer_offsets has no key")
+        raise RecordFormatError("a record of __consumer_offsets has no key")
     try:
         return _decode(bytes(key), value)
     except KafkaWireError as error:
-        raise OffsetsRecordError(
+        raise RecordFormatError(
             f"record with key {bytes(key).hex()} of __consumer_offsets: {error}"
         ) from error
-
-
-def fits_record(text: str) -> bool:
-    """Return whether the text fits a string of a record (Kafka's bound: 32767 bytes)."""
-    return len(text) * 4 <= _STRING_BYTES_MAX or len(text.encode()) <= _STRING_BYTES_MAX
 
 
 def _decode(key: bytes, value: Buffer | None) -> Entry | None:
@@ -88,12 +81,6 @@ def _decode(key: bytes, value: Buffer | None) -> Entry | None:
         group_key, _ = decode_as(GroupMetadataKey, kind, key, 2)
         return GroupEntry(GroupKey(group_key.group), None if value is None else _decode_group(value))
     return None
-
-
-def _version_of(value: Buffer) -> int:
-    if len(value) < 2:
-        raise KafkaWireError("the value has no version")
-    return int.from_bytes(value[:2], "big", signed=True)
 
 
 def _encode_offset_key(key: OffsetKey) -> bytes:
@@ -114,7 +101,7 @@ def _encode_offset(committed: CommittedOffset) -> bytes:
 
 
 def _decode_offset(value: Buffer) -> CommittedOffset:
-    message, _ = decode_as(OffsetCommitValue, _version_of(value), value, 2)
+    message, _ = decode_as(OffsetCommitValue, version_of(value), value, 2)
     return CommittedOffset(
         offset=message.offset,
         leader_epoch=message.leader_epoch,
@@ -151,7 +138,7 @@ def _encode_group(record: GroupRecord) -> bytes:
 
 
 def _decode_group(value: Buffer) -> GroupRecord:
-    version = _version_of(value)
+    version = version_of(value)
     message, _ = decode_as(GroupMetadataValue, version, value, 2)
     return GroupRecord(
         protocol_type=message.protocol_type,
@@ -173,3 +160,7 @@ def _decode_group(value: Buffer) -> GroupRecord:
             for member in message.members
         ),
     )
+
+
+CODEC: Final[EntryCodec[Entry]] = EntryCodec(encode_entry, decode_entry)
+"""For `coordination.record_log`."""

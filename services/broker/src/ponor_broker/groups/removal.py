@@ -15,12 +15,12 @@ from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import turn
 
+from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.offsets import TopicPartition
-from ponor_broker.groups.offsets_log import OffsetsLog
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import (
     NO_TIMESTAMP,
@@ -100,7 +100,7 @@ class GroupRemoval:
 
     def __init__(
         self,
-        log: OffsetsLog,
+        log: RecordLog[Entry],
         table: GroupTable,
         actions: GroupActions,
         *,

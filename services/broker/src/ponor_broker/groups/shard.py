@@ -16,6 +16,8 @@ from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps
 
+from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
@@ -24,7 +26,6 @@ from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.log_rewrite import LogRewrite
 from ponor_broker.groups.member import MEMBER_BYTES, protocols_bytes
 from ponor_broker.groups.offsets import TopicPartition
-from ponor_broker.groups.offsets_log import OffsetsLog
 from ponor_broker.groups.record_codec import encode_entry
 from ponor_broker.groups.records import (
     CommittedOffset,
@@ -36,7 +37,6 @@ from ponor_broker.groups.records import (
 )
 from ponor_broker.groups.removal import GroupRemoval
 from ponor_broker.groups.settings import GroupSettings
-from ponor_broker.groups.timers import TimerQueue
 
 _ENTRIES_PER_STEP: Final = 200
 """Records of the log that are restored per event-loop turn: about 8 ms."""
@@ -53,7 +53,7 @@ class GroupShard:
 
     def __init__(
         self,
-        log: OffsetsLog,
+        log: RecordLog[Entry],
         *,
         settings: GroupSettings,
         clock: Clock,
@@ -96,7 +96,7 @@ class GroupShard:
 
         Raises:
             S3StreamError: the log cannot be read now.
-            OffsetsLogCorruptError: it is damaged.
+            RecordLogCorruptError: it is damaged.
         """
         entries: dict[OffsetKey | GroupKey, Entry] = {}
         read = 0

@@ -14,8 +14,9 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ponor_runtime.turns import Steps, Turns
 
-from ponor_broker.groups.coordinator import ROWS_PER_STEP, GroupCoordinator
-from ponor_broker.groups.ports import BrokerAddress
+from ponor_broker.coordination.ports import BrokerAddress
+from ponor_broker.coordination.shards import ROWS_PER_STEP
+from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.requests.api_handler import RequestContext
 
 BATCHED_FROM: Final = 4
@@ -59,7 +60,7 @@ class FindCoordinatorHandler:
         )
 
     async def _find(self, keys: Sequence[str], key_type: int) -> list[Coordinator]:
-        found = await self._coordinator.find(keys) if key_type == GROUP else [None] * len(keys)
+        found = await self._coordinator.shards.find(keys) if key_type == GROUP else [None] * len(keys)
         return await self._turns.run_short(_answers(keys, key_type, found))
 
 

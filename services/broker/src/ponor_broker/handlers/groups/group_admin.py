@@ -19,7 +19,8 @@ from ponor_kafka.messages.describe_groups import (
 from ponor_kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ponor_runtime.turns import Steps, Turns
 
-from ponor_broker.groups.coordinator import ROWS_PER_STEP, GroupCoordinator
+from ponor_broker.coordination.shards import ROWS_PER_STEP
+from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.group import GroupDescription
 from ponor_broker.groups.member import Member
 from ponor_broker.groups.rebalance import GroupState
@@ -53,7 +54,7 @@ class GroupAdminHandlers:
     ) -> DescribeGroupsResponse:
         """DescribeGroups."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_UNKNOWN
-        await self._coordinator.decided(request.groups)
+        await self._coordinator.shards.decided(request.groups)
 
         def described() -> Steps[list[DescribedGroup]]:
             groups: list[DescribedGroup] = []

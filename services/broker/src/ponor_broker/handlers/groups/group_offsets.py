@@ -38,10 +38,10 @@ from ponor_kafka.messages.offset_fetch import (
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps, Turns
 
+from ponor_broker.coordination.ports import TopicDirectory
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.offsets import TopicPartition
-from ponor_broker.groups.ports import TopicDirectory
 from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
 from ponor_broker.requests.api_handler import RequestContext
 
@@ -119,8 +119,8 @@ class GroupOffsetsHandlers:
         return error
 
     def _refusal_of(self, name: str | None, partition: OffsetCommitRequestPartition) -> ErrorCode:
-        if self._coordinator.refusal is not None:
-            return self._coordinator.refusal
+        if self._coordinator.shards.refusal is not None:
+            return self._coordinator.shards.refusal
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         count = self._topics.partition_count(name)
@@ -155,7 +155,9 @@ class GroupOffsetsHandlers:
         commit.
         """
         version = context.api_version
-        await self._coordinator.decided([group.group_id for group in request.groups] or [request.group_id])
+        await self._coordinator.shards.decided(
+            [group.group_id for group in request.groups] or [request.group_id]
+        )
         if version >= GROUPS_FROM:
             # All offsets of a group once: it may have thousands, and a request may name it a million times.
             wanted_groups = {

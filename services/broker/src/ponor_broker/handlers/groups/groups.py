@@ -7,8 +7,8 @@ from __future__ import annotations
 from ponor_kafka.api import ApiKey
 from ponor_runtime.clock import Clock
 
+from ponor_broker.coordination.ports import TopicDirectory
 from ponor_broker.groups.coordinator import GroupCoordinator
-from ponor_broker.groups.ports import TopicDirectory
 from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_membership import GroupMembershipHandlers

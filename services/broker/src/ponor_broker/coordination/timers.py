@@ -1,5 +1,5 @@
-"""A queue of many timers with one sleeping task: deadlines of sessions and rebalances, in observed
-time, which excludes pauses of this process.
+"""A queue of many timers with one sleeping task: for instance deadlines of sessions and transactions,
+in observed time, which excludes pauses of this process.
 
 A heartbeat moves its session's timer, so moving must be cheap: a later deadline only overwrites a
 number, and the heap entry that becomes due too early is then pushed again. Bound: one timer per
@@ -88,7 +88,7 @@ class TimerQueue:
                 return
             self._sleeper.cancel()
         self._sleeps_until_ns = deadline_ns
-        self._sleeper = self._tasks.spawn(self._sleep(deadline_ns), "group timers")
+        self._sleeper = self._tasks.spawn(self._sleep(deadline_ns), "coordinator timers")
 
     async def _sleep(self, deadline_ns: int) -> None:
         while (left_ns := deadline_ns - self._now_ns()) > 0:

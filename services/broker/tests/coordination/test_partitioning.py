@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_broker.groups.coordinator import java_string_hash, partition_for
+from ponor_broker.coordination.partitioning import java_string_hash, partition_for
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Requests that wait until this broker serves the partition of `__consumer_offsets` with their
-group.
+"""Requests that wait until this broker serves the partition of an internal topic with their key.
 
-On a new cluster the first group request creates the topic, its partitions open shortly after, and
+On a new cluster the first request creates the topic, its partitions open shortly after, and
 their empty logs are loaded. A refused client would return after its back-off; a waiting request is
 answered as soon as possible.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ponor_broker.groups.timers import TimerQueue
+from ponor_broker.coordination.timers import TimerQueue
 
 
 class Readiness:

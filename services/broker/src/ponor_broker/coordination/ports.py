@@ -1,9 +1,9 @@
-"""Interfaces that the group coordinator needs from the rest of the broker.
+"""Interfaces that the coordinators need from the rest of the broker.
 
-The coordinator stores its state in the partitions of `__consumer_offsets`.
-`ponor_broker.partitions` implements `OffsetsPartition` and `OffsetsPartitions`, the metadata image
-implements `TopicDirectory`. Nothing in `ponor_broker.groups` imports those
-packages, so the state machines can be tested without them.
+A coordinator stores its state in the partitions of an internal topic: `__consumer_offsets` or
+`__transaction_state`. `ponor_broker.partitions` implements `InternalPartition` and `InternalPartitions`, the
+metadata image implements `TopicDirectory`. No coordinator imports those packages, so the state machines can
+be tested without them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 
-class OffsetsPartition(Protocol):
-    """One open partition of `__consumer_offsets`, led by this broker."""
+class InternalPartition(Protocol):
+    """One open partition of an internal topic, led by this broker."""
 
     @property
     def index(self) -> int:
@@ -55,11 +55,11 @@ class OffsetsPartition(Protocol):
         ...
 
 
-PartitionCallback: TypeAlias = Callable[[OffsetsPartition], None]
+PartitionCallback: TypeAlias = Callable[[InternalPartition], None]
 
 
 class TopicCreator(Protocol):
-    """The part of `TopicAdmin` that the coordinator uses."""
+    """The part of `TopicAdmin` that the coordinators use."""
 
     async def ensure(self, name: str, *, partitions: int) -> None:
         """Return when the topic exists in the image; create it if necessary. Idempotent.
@@ -70,8 +70,8 @@ class TopicCreator(Protocol):
         ...
 
 
-class OffsetsPartitions(Protocol):
-    """The part of `OpenPartitions` that the coordinator uses."""
+class InternalPartitions(Protocol):
+    """The part of `OpenPartitions` that the coordinators use."""
 
     def follow(self, topic: str, on_opened: PartitionCallback, on_closed: PartitionCallback) -> None:
         """Call `on_opened` for every partition of `topic` that opens here from now on, and immediately for

@@ -1,44 +1,40 @@
-"""The log of one partition of `__consumer_offsets`: appends entries as record batches, and replays
-them on load.
+"""The log of one partition of an internal topic: appends entries as record batches, and replays them on load.
 
-Also maps the outcomes of writes to Kafka's error codes, and tracks writes in flight. `shard.py` and
-`removal.py` produce the entries, `record_codec.py` encodes them. A later entry of a key replaces
-the earlier one; `log_rewrite.py` rewrites a long log, and `trim` drops the replaced part.
+Also maps the outcomes of writes to Kafka's error codes, and tracks writes in flight. A later entry of a key
+replaces the earlier one; `trim` drops the replaced part after a rewrite.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Generic
 
 from ponor_kafka.errors import ErrorCode, KafkaWireError
-from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 from ponor_runtime.turns import turn
 from s3stream.errors import S3StreamError, StreamClosedError, StreamFencedError, StreamNotFoundError
 
-from ponor_broker.groups.ports import OffsetsPartition
-from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, encode_entry
-from ponor_broker.groups.records import Entry, GroupKey, OffsetKey
+from ponor_broker.coordination.ports import InternalPartition
+from ponor_broker.coordination.record_format import E, EntryCodec, RecordFormatError
 
 _RECORD_BYTES: Final = 40
 """Upper bound of a record's framing within a batch, without key and value."""
 
 
-class OffsetsLogCorruptError(Exception):
+class RecordLogCorruptError(Exception):
     """A batch or record violates its format; the message names partition, offset and rule."""
 
 
 @dataclass(slots=True)
-class _Write:
+class _Write(Generic[E]):
     """A batch in flight, and its callback."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[E]
     then: Callable[[ErrorCode], None]
     outcome: ErrorCode | None = None
     barriers: list[asyncio.Future[None]] = field(default_factory=list)
@@ -50,24 +46,29 @@ PART_BYTES_MAX: Final = 64 << 10
 """Size of a batch at which a write may be split: each batch is encoded in one step."""
 
 
-class OffsetsLog:
+class RecordLog(Generic[E]):
     """The log of one open partition."""
 
     def __init__(
         self,
-        partition: OffsetsPartition,
+        topic: str,
+        partition: InternalPartition,
+        codec: EntryCodec[E],
         *,
         now_ms: Callable[[], int],
         batch_bytes_max: int,
         in_flight_max: int,
         load_bytes_max: int,
     ) -> None:
+        self.name = f"{topic}-{partition.index}"
+        """Topic and partition, for messages."""
         self._partition = partition
+        self._codec = codec
         self._now_ms = now_ms
         self._batch_bytes_max = batch_bytes_max
         self._in_flight_max = in_flight_max
         self._load_bytes_max = load_bytes_max
-        self._in_flight: deque[_Write] = deque()
+        self._in_flight: deque[_Write[E]] = deque()
         self._is_closed = False
         self.size_bytes = 0
         """Bytes of batches between the log's start and its end, including those in flight: what the
@@ -75,26 +76,21 @@ class OffsetsLog:
         self.failures = 0
         """Writes that were accepted and did not become durable."""
         self.holds_unknown_kinds = False
-        """Whether replay skipped records of other kinds of groups, which a rewrite would lose."""
-
-    @property
-    def name(self) -> str:
-        """Name for messages."""
-        return f"{OFFSETS_TOPIC}-{self._partition.index}"
+        """Whether replay skipped records of other kinds, which a rewrite would lose."""
 
     def close(self) -> None:
         """Refuse further entries with NOT_COORDINATOR. Writes under way end as usual.
 
-        When a move is cancelled, the same partition is opened again with another `OffsetsLog`, which does not
+        When a move is cancelled, the same partition is opened again with another `RecordLog`, which does not
         read what this one would append later.
         """
         self._is_closed = True
 
-    def append(self, entries: Sequence[Entry], then: Callable[[ErrorCode], None]) -> None:
+    def append(self, entries: Sequence[E], then: Callable[[ErrorCode], None]) -> None:
         """Write entries as one batch: all of them become durable, or none.
 
         `then` is called once, never within this call: with NONE when the entries are durable,
-        strictly in log order; with MESSAGE_TOO_LARGE, or a retriable code of the group APIs, if
+        strictly in log order; with MESSAGE_TOO_LARGE, or a retriable code of the coordinator APIs, if
         they were refused.
         """
         assert entries
@@ -102,24 +98,24 @@ class OffsetsLog:
         if error is not ErrorCode.NONE:
             asyncio.get_running_loop().call_soon(then, error)
 
-    def try_append(self, entries: Sequence[Entry], then: Callable[[ErrorCode], None]) -> ErrorCode:
+    def try_append(self, entries: Sequence[E], then: Callable[[ErrorCode], None]) -> ErrorCode:
         """As `append`, but a refusal is returned immediately and `then` is not called for it."""
         now_ms = self._now_ms()
-        batch = build_batch([(now_ms, *encode_entry(entry)) for entry in entries])
+        batch = build_batch([(now_ms, *self._codec.encode(entry)) for entry in entries])
         if len(batch) > self._batch_bytes_max:
             return ErrorCode.MESSAGE_TOO_LARGE
         if len(self._in_flight) >= self._in_flight_max:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return self._submit(batch, _Write(entries, then))
 
-    def in_parts(self, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    def in_parts(self, entries: Iterable[E]) -> Iterator[list[E]]:
         """Yield the entries in order, split so that each part fits into one batch, for writes that
         need not be atomic.
         """
-        part: list[Entry] = []
+        part: list[E] = []
         part_bytes = 0
         for entry in entries:
-            key, value = encode_entry(entry)
+            key, value = self._codec.encode(entry)
             entry_bytes = _RECORD_BYTES + len(key) + len(value or b"")
             if part and part_bytes + entry_bytes > min(self._batch_bytes_max // 2, PART_BYTES_MAX):
                 yield part
@@ -134,7 +130,7 @@ class OffsetsLog:
         """Kafka offset of the next entry."""
         return self._partition.log_end_offset
 
-    def keys_in_flight(self) -> frozenset[OffsetKey | GroupKey]:
+    def keys_in_flight(self) -> frozenset[Hashable]:
         """Return the keys of all entries in flight: memory does not have their newest value."""
         return frozenset(entry.key for write in self._in_flight for entry in write.entries)
 
@@ -156,7 +152,7 @@ class OffsetsLog:
         await self._partition.advance_log_start(before_offset)
         self.size_bytes -= dropped_bytes
 
-    def _submit(self, batch: bytearray, write: _Write) -> ErrorCode:
+    def _submit(self, batch: bytearray, write: _Write[E]) -> ErrorCode:
         if self._is_closed:
             return ErrorCode.NOT_COORDINATOR
         try:
@@ -168,7 +164,7 @@ class OffsetsLog:
         appended.add_done_callback(partial(self._ended, write))
         return ErrorCode.NONE
 
-    def _ended(self, write: _Write, appended: asyncio.Future[None]) -> None:
+    def _ended(self, write: _Write[E], appended: asyncio.Future[None]) -> None:
         error = StreamClosedError("cancelled") if appended.cancelled() else appended.exception()
         write.outcome = ErrorCode.NONE if error is None else _code_of(error)
         self.failures += error is not None
@@ -180,16 +176,16 @@ class OffsetsLog:
                 if not barrier.done():
                     barrier.set_result(None)
 
-    async def replay(self, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[Entry]:
+    async def replay(self, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[E]:
         """Yield every entry from the start of the log to its end, in order, including tombstones.
 
         The end includes appends that are not durable yet: after a cancelled move another
-        `OffsetsLog` may have writes in flight, and their callers will be answered. `pause` is
+        `RecordLog` may have writes in flight, and their callers will be answered. `pause` is
         awaited between two checks for them.
 
         Raises:
             S3StreamError: unreadable now; replay again later.
-            OffsetsLogCorruptError: damaged.
+            RecordLogCorruptError: damaged.
         """
         offset, end = self._partition.log_start_offset, self._partition.log_end_offset
         self.size_bytes = 0
@@ -212,8 +208,8 @@ class OffsetsLog:
                 self.size_bytes += len(batch)
                 offset = BatchView(batch).next_offset
 
-    def _decode(self, batch: memoryview, offset: int) -> Iterator[Entry | None]:
-        """Yield the entries of a batch; None for records of other kinds of groups."""
+    def _decode(self, batch: memoryview, offset: int) -> Iterator[E | None]:
+        """Yield the entries of a batch; None for records of other kinds."""
         try:
             view = BatchView(batch)
             view.check_crc()
@@ -222,11 +218,11 @@ class OffsetsLog:
             if view.is_control:
                 return
             for record in view.records(self._batch_bytes_max):
-                entry = decode_entry(record.key, record.value)
+                entry = self._codec.decode(record.key, record.value)
                 self.holds_unknown_kinds |= entry is None
                 yield entry
-        except (KafkaWireError, OffsetsRecordError) as error:
-            raise OffsetsLogCorruptError(f"{self.name} from offset {offset} on: {error}") from error
+        except (KafkaWireError, RecordFormatError) as error:
+            raise RecordLogCorruptError(f"{self.name} from offset {offset} on: {error}") from error
 
 
 def _code_of(error: BaseException) -> ErrorCode:

@@ -1,0 +1,25 @@
+"""Kafka's rule for the partition of an internal topic that stores a group or a transactional id."""
+
+from __future__ import annotations
+
+import struct
+
+
+def java_string_hash(text: str) -> int:
+    """Return Java's `String.hashCode()`: over UTF-16 code units, a signed 32-bit number."""
+    encoded = text.encode("utf-16-le", "surrogatepass")
+    value = 0
+    for unit in struct.unpack(f"<{len(encoded) // 2}H", encoded):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """Return the partition that stores a key: Kafka's `abs(hashCode) % partitions`, where the abs of the
+    smallest int is 0.
+
+    Kafka's tools compute the same, so the rule is part of the format.
+    """
+    assert partitions > 0
+    hashed = java_string_hash(key)
+    return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
