@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+from ponor_broker.peers.tcp_connection import connect_tcp
 from ponor_broker.requests.dispatch import AdvertisedApi
 from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.services import BrokerServices
@@ -66,6 +67,7 @@ def unstarted_services() -> BrokerServices:
         quorum=cast("QuorumClient", None),
         streams=cast("StreamClient", None),
         backlog=AnswerBacklog(1),
+        connect_peer=connect_tcp,
         tasks=BackgroundTasks(report_to_loop),
     )
 

@@ -14,9 +14,8 @@ from contextlib import closing, suppress
 from typing import Final, TypeVar
 
 from ponor_kafka.api import ApiKey
-from ponor_kafka.codec import decode_as, encode
+from ponor_kafka.client_requests import ClientRequests
 from ponor_kafka.errors import ErrorCode, KafkaWireError
-from ponor_kafka.headers import decode_response_header, encode_request_header
 from ponor_kafka.message import Message
 from ponor_kafka.messages.fetch import (
     FetchPartition,
@@ -79,7 +78,7 @@ class BrokerConnection:
         """
         self._socket: Final = socket.create_connection((host, port), timeout=CALL_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._correlation_id = 0
+        self._requests: ClientRequests[None] = ClientRequests(CLIENT_ID)
 
     def call(self, request: Message, version: int, response: type[_R]) -> _R:
         """Send a request and wait for its answer.
@@ -88,18 +87,14 @@ class BrokerConnection:
             OSError: the connection broke or took longer than `CALL_TIMEOUT_S`.
             KafkaWireError: the answer violates the protocol.
         """
-        self._correlation_id += 1
-        header = encode_request_header(request.API_KEY, version, self._correlation_id, CLIENT_ID)
-        body = encode(request, version)
-        self._socket.sendall((len(header) + len(body)).to_bytes(4, "big") + header + body)
+        request_frame = self._requests.ask(request, version, None)
+        self._socket.sendall(len(request_frame).to_bytes(4, "big") + request_frame)
         size_bytes = int.from_bytes(self._receive(4), "big")
         if size_bytes > ANSWER_BYTES_MAX:
             raise KafkaWireError(f"an answer of {size_bytes} bytes is more than {ANSWER_BYTES_MAX}")
-        frame = self._receive(size_bytes)
-        correlation_id, position = decode_response_header(request.API_KEY, version, frame)
-        if correlation_id != self._correlation_id:
-            raise KafkaWireError(f"the answer to request {correlation_id} came for {self._correlation_id}")
-        return decode_as(response, version, frame, position)[0]
+        _, answer = self._requests.answer(self._receive(size_bytes))
+        assert isinstance(answer, response)
+        return answer
 
     def close(self) -> None:
         """Close the connection."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Self, TypeVar
 
-from ponor_kafka.codec import decode_as, encode
+from ponor_kafka.client_requests import ClientRequests
 from ponor_kafka.errors import ErrorCode, KafkaWireError
-from ponor_kafka.headers import decode_response_header, encode_request_header
 from ponor_kafka.message import Message
 from ponor_kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ponor_kafka.messages.describe_configs import (
@@ -35,7 +34,7 @@ class KafkaClient:
 
     def __init__(self, bootstrap: str) -> None:
         self._address, self._socket = _connect_to_any(bootstrap)
-        self._correlation = 0
+        self._requests: ClientRequests[None] = ClientRequests(CLIENT_ID)
         self._versions = self._negotiate()
 
     def __enter__(self) -> Self:
@@ -84,10 +83,7 @@ class KafkaClient:
         return {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
 
     def _exchange(self, request: Message, response_class: type[R], version: int) -> R:
-        self._correlation += 1
-        body = encode_request_header(request.API_KEY, version, self._correlation, CLIENT_ID) + encode(
-            request, version
-        )
+        body = self._requests.ask(request, version, None)
         try:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)
             length = int.from_bytes(self._read(4), "big")
@@ -96,15 +92,13 @@ class KafkaClient:
                     f"the broker at {self._address} announces a response of {length} bytes; is it a"
                     " Kafka port?"
                 )
-            answer = self._read(length)
-            correlation, position = decode_response_header(request.API_KEY, version, answer)
-            if correlation != self._correlation:
-                raise CommandError(f"the broker at {self._address} answers out of order; is it a Kafka port?")
-            return decode_as(response_class, version, answer, position)[0]
+            _, answer = self._requests.answer(self._read(length))
         except (OSError, KafkaWireError) as error:
             raise CommandError(
                 f"the broker at {self._address} does not answer as a Kafka broker: {error}"
             ) from error
+        assert isinstance(answer, response_class)
+        return answer
 
     def _read(self, length: int) -> bytes:
         parts = []

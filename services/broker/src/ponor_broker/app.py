@@ -34,6 +34,7 @@ from ponor_broker.drain import Drain
 from ponor_broker.listener.kafka_listener import BindFrontend, Frontend, bind_listener
 from ponor_broker.node import Node, first_of
 from ponor_broker.options import BrokerOptions
+from ponor_broker.peers.tcp_connection import ConnectPeer, connect_tcp
 from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
@@ -61,6 +62,7 @@ async def run(
     stop: asyncio.Event,
     ready: Callable[[ServiceAddresses], None],
     bind: BindFrontend = bind_listener,
+    connect_peer: ConnectPeer = connect_tcp,
     condition: Condition = Condition.UNPROVEN,
 ) -> None:
     """Serve until `stop` is set. The caller closes the store.
@@ -73,6 +75,7 @@ async def run(
         stop: requests the stop.
         ready: called with the addresses when clients are accepted.
         bind: creates the frontend.
+        connect_peer: opens connections to the Kafka listeners of other brokers.
         condition: what is known of the store's create-only put; while unproven, a log in the store
             asks the controllers before every acknowledgement.
 
@@ -99,7 +102,7 @@ async def run(
             )
             if joined is not None:
                 options = replace(options, node_id=joined.node_id)
-                broker = _Broker(runtime, settings, options, joined, store, frontend, condition)
+                broker = _Broker(runtime, settings, options, joined, store, frontend, connect_peer, condition)
                 await broker.run(backlog, stop, ready)
         finally:
             await frontend.close()
@@ -129,6 +132,7 @@ class _Broker:
         joined: Joined,
         store: ObjectStore,
         frontend: Frontend,
+        connect_peer: ConnectPeer,
         condition: Condition,
     ) -> None:
         self._runtime = runtime
@@ -137,6 +141,7 @@ class _Broker:
         self._store = store
         self._joined = joined
         self._frontend = frontend
+        self._connect_peer = connect_peer
         self._condition = condition
         self._tasks = BackgroundTasks(runtime.fail_stop)
         self._node = Node(
@@ -254,6 +259,7 @@ class _Broker:
             quorum=QuorumClient(self._runtime.network, self._runtime.clock, node.controllers),
             streams=streams,
             backlog=backlog,
+            connect_peer=self._connect_peer,
             tasks=self._tasks,
         )
 

@@ -76,6 +76,8 @@ from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topic_config import TopicConfigs
 from ponor_broker.partitions.topics.topics import Topics
+from ponor_broker.peers.connection_pool import PeerConnections
+from ponor_broker.peers.tcp_connection import ConnectPeer
 from ponor_broker.requests.api_handler import ApiHandler, WhenFenced
 from ponor_broker.requests.dispatch import Dispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog
@@ -102,6 +104,7 @@ class BrokerServices:
         quorum: QuorumClient,
         streams: StreamClient,
         backlog: AnswerBacklog,
+        connect_peer: ConnectPeer,
         tasks: BackgroundTasks,
     ) -> None:
         self._runtime = runtime
@@ -139,6 +142,7 @@ class BrokerServices:
             runtime=runtime,
             settings=settings.groups,
         )
+        self.peers = PeerConnections(connect_peer, self.topics, runtime, client_id=f"broker-{node_id}")
         self._metadata = self._metadata_handler()
         self.dispatcher = self._dispatcher(backlog)
         runtime.telemetry.gauge("ponor_partitions_open", lambda: len(self.partitions))
@@ -371,12 +375,14 @@ class BrokerServices:
     async def close(self) -> None:
         """Answer waiting requests, persist every partition."""
         await self.coordinator.close()
+        await self.peers.close()
         await self.partitions.close()
 
     def _image_changed(self, batch: RecordBatch | None) -> None:
         self._announcements.image_changed(batch)
         if self.partitions.image_changed(batch):
             self._metadata.invalidate()
+            self.peers.image_changed()
             self.coordinator.shards.image_changed()
         if batch is None or any(record.HasField("topic_deleted") for record in batch.records):
             self.coordinator.topics_deleted()

@@ -39,7 +39,7 @@ from s3stream.stores.probe.start_check import Condition
 from s3stream.stores.retrying import RetrySettings
 
 from ponor_cluster_simulation.cluster.cluster_watch import ClusterWatch
-from ponor_cluster_simulation.cluster.kafka_frontend import bind_simulated
+from ponor_cluster_simulation.cluster.kafka_frontend import KAFKA, bind_simulated
 from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.invariants.registry import Checks
 
@@ -268,6 +268,7 @@ class SimCluster:
                 ready=ready,
                 condition=Condition.PROVEN,
                 bind=bind_simulated,
+                connect_peer=lambda address: runtime.network.connect(address, KAFKA),
             )
         finally:
             await store.close()

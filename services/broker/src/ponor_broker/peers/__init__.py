@@ -1,0 +1,1 @@
+"""Requests from broker to broker in Kafka's protocol."""
