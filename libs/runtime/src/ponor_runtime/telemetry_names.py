@@ -249,6 +249,8 @@ METRICS: Final[dict[str, Metric]] = {
                                                                         " retention time"),
     "ponor_group_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __consumer_offsets"
                                                                       " rewritten and trimmed"),
+    "ponor_transaction_markers": Metric(GAUGE, "markers", (), "Markers of ended transactions that are not known"
+                                                              " to be durable in their partition"),
     # The controller.
     "ponor_controller_commits_total": Metric(COUNTER, "batches", (), "Record batches committed"),
     "ponor_controller_records_total": Metric(COUNTER, "records", ("kind",), "Records committed"),

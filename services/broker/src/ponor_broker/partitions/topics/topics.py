@@ -162,7 +162,7 @@ class Topics:
         """Return streams of a partition that are open at a broker, by id."""
         return [row for row in self.streams(key) if row.open and row.node_id == node_id]
 
-    # For the group coordinator
+    # For the coordinators
 
     def topic_id(self, name: str) -> UUID | None:
         """Id of a topic."""
@@ -189,6 +189,13 @@ class Topics:
         if row is None or self.meta_stream_id(row.topic_id, index) is None:
             return None
         return self.broker(row.leader_id)
+
+    def leader_id(self, topic: str, index: int) -> int | None:
+        """Return the node id of a partition's leader; −1 if it has none now; None if there is no such
+        partition.
+        """
+        row = self._named(topic, index)
+        return None if row is None else row.leader_id
 
     def is_new(self, topic: str, index: int) -> bool:
         """Return whether the partition exists and its first leader has not opened it yet."""

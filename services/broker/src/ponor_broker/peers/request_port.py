@@ -1,0 +1,64 @@
+"""Requests of one kind to any broker of the cluster; those to this broker skip the network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.message import Message
+from ponor_runtime.network import ConnectionClosedError
+
+from ponor_broker.peers.connection_pool import PeerConnections
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+REQUEST_S_MAX: Final = 10.0
+"""Longest wait for an answer. A broker that is removed or fenced meanwhile ends the wait earlier."""
+
+
+class UnansweredError(Exception):
+    """The request may have been processed or not."""
+
+
+class RequestPort(Generic[Q, A]):
+    """Sends requests in one version: all brokers of a cluster that have the API have this version.
+
+    A broker that does not have it closes the connection, which is `UnansweredError`.
+    """
+
+    def __init__(
+        self,
+        peers: PeerConnections,
+        local: Callable[[Q], Awaitable[A]],
+        *,
+        node_id: int,
+        version: int,
+        answer: type[A],
+    ) -> None:
+        self._peers = peers
+        self._local = local
+        self._node_id = node_id
+        self._version = version
+        self._answer = answer
+
+    async def ask(self, node_id: int, build: Callable[[], Q | None]) -> A | None:
+        """Send a request and wait for its answer. `build` makes the request when the connection is open, in
+        the event-loop turn that sends it; None: nothing is sent.
+
+        Raises:
+            PeerUnavailableError: there is no connection; `build` was not called.
+            UnansweredError: the request was sent, and no answer arrived.
+        """
+        connection = None if node_id == self._node_id else await self._peers.connection(node_id)
+        request = build()
+        if request is None:
+            return None
+        try:
+            if connection is None:
+                async with asyncio.timeout(REQUEST_S_MAX):
+                    return await self._local(request)
+            return await connection.ask(request, self._version, self._answer, timeout_s=REQUEST_S_MAX)
+        except (ConnectionClosedError, KafkaWireError, TimeoutError) as error:
+            raise UnansweredError(f"broker {node_id}: {error}") from error

@@ -1,0 +1,321 @@
+"""Sends the markers of ended transactions to the leaders of their partitions until each is durable.
+
+Every marker waits in the queue of one leader (`_Lane`), or in `Retries` after a refusal or while its
+partition has no leader. Each attempt looks the leader up again. Markers of one producer for one partition are
+sent one after the other: a later one waits until the earlier one has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.turns import turn
+
+from ponor_broker.peers.connection_pool import PeerConnections, PeerUnavailableError
+from ponor_broker.peers.request_port import RequestPort, UnansweredError
+from ponor_broker.transactions.retries import Retries
+
+_LOG: Final = logging.getLogger(__name__)
+VERSION: Final = 2
+MARKERS_PER_REQUEST_MAX: Final = 1_000
+ROUTED_PER_TURN_MAX: Final = 500
+"""Markers whose leader is looked up in one turn of the event loop: about 2 ms."""
+LOGGED_ATTEMPT: Final = 20
+"""The attempt that is logged as a warning: about 15 seconds after the first."""
+NO_LEADER: Final = -1
+
+TopicPartition: TypeAlias = tuple[str, int]
+Refusals: TypeAlias = Mapping[TopicPartition, ErrorCode]
+WriteMarkers: TypeAlias = Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
+
+_REFUSED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+
+
+class Markers(Protocol):
+    """The end of a transaction, to write into each of its partitions."""
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+    @property
+    def is_commit(self) -> bool: ...
+
+    @property
+    def is_generation_2(self) -> bool: ...
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]: ...
+
+
+class PartitionLeaders(Protocol):
+    """Leaders of partitions, from the image."""
+
+    def leader_id(self, topic: str, index: int) -> int | None:
+        """Return the node id of a partition's leader; −1 if it has none now; None if there is no such
+        partition.
+        """
+        ...
+
+
+class MarkerSender:
+    """Sends the markers of all shards of this broker's coordinator. The coordinator bounds their number."""
+
+    def __init__(
+        self,
+        peers: PeerConnections,
+        leaders: PartitionLeaders,
+        local: WriteMarkers,
+        runtime: Runtime,
+        *,
+        node_id: int,
+    ) -> None:
+        """Create a sender.
+
+        Args:
+            peers: connections to other brokers.
+            leaders: the current image. It must not go back: a partition that is missing was deleted.
+            local: appends markers to partitions that this broker leads.
+            runtime: clock and randomness of the back-off.
+            node_id: id of this broker.
+        """
+        self._leaders = leaders
+        self._port = RequestPort(
+            peers, local, node_id=node_id, version=VERSION, answer=WriteTxnMarkersResponse
+        )
+        self._tasks = BackgroundTasks(runtime.fail_stop)
+        self._retries: Retries[_Marker] = Retries(runtime)
+        self._lanes: dict[int, _Lane] = {}
+        self._jobs: dict[int, dict[_Job, None]] = {}
+        self._newest: dict[tuple[int, TopicPartition], _Marker] = {}
+        """The last marker of each producer and partition that has not ended."""
+        runtime.telemetry.gauge("ponor_transaction_markers", lambda: len(self._newest))
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._tasks.spawn(self._route_due(), "markers to route")
+
+    async def close(self) -> None:
+        """Stop sending; nothing is called back any more."""
+        for shard in list(self._jobs):
+            self.cancel(shard)
+        await self._tasks.close()
+
+    def send(
+        self, shard: int, coordinator_epoch: int, markers: Markers, done: Callable[[Refusals], None]
+    ) -> None:
+        """Send the markers of a transaction, at least one.
+
+        Args:
+            shard: partition of `__transaction_state`, for `cancel`.
+            coordinator_epoch: leader epoch of that partition.
+            markers: what to write, and where.
+            done: called once, never before this method returns, when every marker has ended: it is durable,
+                its partition was deleted, or it was refused as outdated. Gets the refused ones:
+                TRANSACTION_COORDINATOR_FENCED, or INVALID_PRODUCER_EPOCH, which a repeated marker of
+                generation 2 gets as well. In both cases the partition has no open transaction of this epoch.
+        """
+        assert markers.partitions, "a transaction without partitions needs no markers"
+        job = _Job(shard, coordinator_epoch, markers, done)
+        self._jobs.setdefault(shard, {})[job] = None
+        for where in sorted(markers.partitions):
+            marker = _Marker(job, where)
+            earlier = self._newest.get(marker.key)
+            self._newest[marker.key] = marker
+            if earlier is None:
+                self._retries.add(marker, 0.0)
+            else:
+                earlier.successor = marker
+
+    def cancel(self, shard: int) -> None:
+        """Send no marker of a shard any more, and call none of its `done`: its coordinator is elsewhere.
+
+        Requests that were sent before may still be processed.
+        """
+        for job in self._jobs.pop(shard, {}):
+            job.is_cancelled = True
+
+    async def _route_due(self) -> None:
+        while True:
+            await self._retries.wait()
+            for marker in self._retries.take(ROUTED_PER_TURN_MAX):
+                self._route(marker)
+            await turn()
+
+    def _route(self, marker: _Marker) -> None:
+        """Put a marker into the queue of its leader."""
+        leader_id = self._leader(marker)
+        if leader_id is None:
+            return
+        if leader_id == NO_LEADER:
+            self._retry(marker, "it has no leader")
+            return
+        lane = self._lanes.get(leader_id)
+        if lane is None:
+            lane = self._lanes[leader_id] = _Lane(leader_id)
+            self._tasks.spawn(self._serve(lane), f"markers to broker {leader_id}")
+        lane.queue.append(marker)
+
+    def _leader(self, marker: _Marker) -> int | None:
+        """Return the leader of a marker's partition; None if the marker ended here."""
+        if marker.job.is_cancelled:
+            self._end(marker)
+            return None
+        leader_id = self._leaders.leader_id(*marker.where)
+        if (
+            leader_id is None
+        ):  # deleted: it existed when the transaction got it, and the image never goes back
+            self._end(marker)
+        return leader_id
+
+    async def _serve(self, lane: _Lane) -> None:
+        """Send one request after the other until the queue is empty."""
+        while lane.queue:
+            sent: list[_Marker] = []
+            try:
+                answer = await self._port.ask(lane.node_id, partial(self._build, lane, sent))
+            except PeerUnavailableError as error:
+                await self._give_back(lane, str(error))
+            except UnansweredError as error:
+                for marker in sent:
+                    self._retry(marker, str(error))
+            else:
+                if answer is not None:
+                    self._note(sent, answer)
+                else:
+                    await turn()
+        del self._lanes[lane.node_id]
+
+    async def _give_back(self, lane: _Lane, reason: str) -> None:
+        """Let every marker of a broker that cannot be reached look up its leader again."""
+        for number in range(len(lane.queue)):
+            self._retry(lane.queue.popleft(), reason)
+            if number % ROUTED_PER_TURN_MAX == 0:
+                await turn()
+
+    def _build(self, lane: _Lane, sent: list[_Marker]) -> WriteTxnMarkersRequest | None:
+        """Return the next request of a lane, and append its markers to `sent`."""
+        topics: dict[_Job, dict[str, list[int]]] = {}
+        for _ in range(min(len(lane.queue), MARKERS_PER_REQUEST_MAX)):
+            marker = lane.queue.popleft()
+            leader_id = self._leader(marker)
+            if leader_id == lane.node_id:
+                sent.append(marker)
+                topic, index = marker.where
+                topics.setdefault(marker.job, {}).setdefault(topic, []).append(index)
+            elif leader_id is not None:
+                self._retries.add(marker, 0.0)
+        if not sent:
+            return None
+        return WriteTxnMarkersRequest([job.row(of_job) for job, of_job in topics.items()])
+
+    def _note(self, sent: list[_Marker], answer: WriteTxnMarkersResponse) -> None:
+        """End the markers that need no repetition."""
+        codes = {
+            (row.producer_id, (topic.name, partition.partition_index)): partition.error_code
+            for row in answer.markers
+            for topic in row.topics
+            for partition in topic.partitions
+        }
+        for marker in sent:
+            code = codes.get(marker.key, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if code == ErrorCode.NONE:
+                self._end(marker)
+            elif code in _REFUSED:
+                marker.job.refusals[marker.where] = ErrorCode(code)
+                self._end(marker)
+            else:
+                self._retry(marker, f"error code {code}")
+
+    def _retry(self, marker: _Marker, reason: str) -> None:
+        marker.attempts += 1
+        if marker.attempts == LOGGED_ATTEMPT:
+            _LOG.warning(
+                "a transaction of producer %d cannot end in %s-%d, retrying: %s",
+                marker.job.markers.producer_id,
+                *marker.where,
+                reason,
+            )
+        self._retries.again(marker, marker.attempts)
+
+    def _end(self, marker: _Marker) -> None:
+        """Remove a marker; its successor may be sent now, and its transaction may be complete."""
+        if marker.successor is not None:
+            self._retries.add(marker.successor, 0.0)
+        else:
+            del self._newest[marker.key]
+        job = marker.job
+        job.missing -= 1
+        if job.missing == 0 and not job.is_cancelled:
+            of_shard = self._jobs[job.shard]
+            del of_shard[job]
+            if not of_shard:
+                del self._jobs[job.shard]
+            job.done(job.refusals)
+
+
+class _Job:
+    """The markers of one transaction."""
+
+    __slots__ = ("coordinator_epoch", "done", "is_cancelled", "markers", "missing", "refusals", "shard")
+
+    def __init__(
+        self, shard: int, coordinator_epoch: int, markers: Markers, done: Callable[[Refusals], None]
+    ) -> None:
+        self.shard = shard
+        self.coordinator_epoch = coordinator_epoch
+        self.markers = markers
+        self.done = done
+        self.missing = len(markers.partitions)
+        self.refusals: dict[TopicPartition, ErrorCode] = {}
+        self.is_cancelled = False
+
+    def row(self, topics: Mapping[str, list[int]]) -> WritableTxnMarker:
+        """Return the row of a request for some of the partitions."""
+        markers = self.markers
+        return WritableTxnMarker(
+            markers.producer_id,
+            markers.producer_epoch,
+            markers.is_commit,
+            [WritableTxnMarkerTopic(topic, indexes) for topic, indexes in topics.items()],
+            self.coordinator_epoch,
+            2 if markers.is_generation_2 else 0,
+        )
+
+
+class _Marker:
+    """One partition's marker."""
+
+    __slots__ = ("attempts", "job", "key", "successor", "where")
+
+    def __init__(self, job: _Job, where: TopicPartition) -> None:
+        self.job = job
+        self.where = where
+        self.key = (job.markers.producer_id, where)
+        self.attempts = 0
+        self.successor: _Marker | None = None
+
+
+class _Lane:
+    """Markers for one leader; at most one request is in flight."""
+
+    __slots__ = ("node_id", "queue")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.queue: deque[_Marker] = deque()

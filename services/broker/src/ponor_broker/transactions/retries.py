@@ -1,0 +1,56 @@
+"""A queue of items with the time of their next attempt."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final, Generic, TypeVar
+
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import Wake
+
+T = TypeVar("T")
+RETRY_S_MIN: Final = 0.05
+"""Delay before the second attempt; doubles up to `RETRY_S_MAX`."""
+RETRY_S_MAX: Final = 1.0
+_DOUBLINGS_MAX: Final = 10
+
+
+class Retries(Generic[T]):
+    """One task waits and takes; any code adds. Items of equal time keep their order."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._clock = runtime.clock
+        self._randomness = runtime.randomness
+        self._wake = Wake(runtime.clock)
+        self._items: list[tuple[int, int, T]] = []
+        self._ties = 0
+
+    def add(self, item: T, delay_s: float) -> None:
+        """Add an item that is due after a delay."""
+        due_ns = self._clock.monotonic_ns() + int(delay_s * 1e9)
+        if not self._items or due_ns < self._items[0][0]:
+            self._wake.set()
+        self._ties += 1
+        heapq.heappush(self._items, (due_ns, self._ties, item))
+
+    def again(self, item: T, attempts: int) -> None:
+        """Add an item after the back-off that follows its `attempts` failed attempts."""
+        delay_s = min(RETRY_S_MIN * 2 ** min(attempts - 1, _DOUBLINGS_MAX), RETRY_S_MAX)
+        self.add(item, self._randomness.uniform(delay_s / 2, delay_s))
+
+    async def wait(self) -> None:
+        """Return when an item may be due."""
+        if not self._items:
+            await self._wake.wait(None)
+            return
+        left_ns = self._items[0][0] - self._clock.monotonic_ns()
+        if left_ns > 0:
+            await self._wake.wait(left_ns / 1e9)
+
+    def take(self, items_max: int) -> list[T]:
+        """Remove and return due items, in the order of their times."""
+        now_ns = self._clock.monotonic_ns()
+        due: list[T] = []
+        while self._items and self._items[0][0] <= now_ns and len(due) < items_max:
+            due.append(heapq.heappop(self._items)[2])
+        return due

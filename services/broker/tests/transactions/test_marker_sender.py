@@ -1,0 +1,433 @@
+"""The sender of markers: grouping, repetition, order, cancellation, and a swarm under faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from ponor_broker.peers import request_port
+from ponor_broker.transactions import marker_sender
+from ponor_kafka.errors import ErrorCode
+from ponor_simulation.links import Links
+
+from services.broker.tests.transactions.marker_world import (
+    HERE,
+    NO_LEADER,
+    Ended,
+    MarkerWorld,
+    Sent,
+    Where,
+)
+
+A, B, C = ("a", 0), ("a", 1), ("b", 0)
+
+
+def all_of(ended: Ended) -> list[Sent]:
+    return [(ended.producer_id, ended.producer_epoch, where) for where in sorted(ended.partitions)]
+
+
+def test_the_markers_of_a_transaction_reach_all_leaders_with_one_request_each() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        for where, leader in ((A, HERE), (B, 1), (C, 1)):
+            world.put(where, leader)
+        ended = Ended(7, 3, frozenset({A, B, C}), is_commit=False)
+        assert await world.send(ended) == {}
+        assert sorted(world.accepted) == all_of(ended)
+        assert sorted(len(request.markers[0].topics) for request in world.rows_sent) == [1, 2]
+        for request in world.rows_sent:
+            (row,) = request.markers
+            assert (row.producer_id, row.producer_epoch, row.coordinator_epoch) == (7, 3, 5)
+            assert (row.transaction_result, row.transaction_version) == (False, 2)
+
+    world.run(story)
+
+
+def test_transactions_that_end_together_share_requests() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+        await asyncio.gather(*(world.send(Ended(number, 0, frozenset({A}))) for number in range(100)))
+        assert len(world.accepted) == 100
+        assert len(world.rows_sent) <= 3
+
+    world.run(story)
+
+
+def test_a_request_has_a_bounded_number_of_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marker_sender, "MARKERS_PER_REQUEST_MAX", 10)
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        partitions = frozenset(("a", index) for index in range(95))
+        for where in partitions:
+            world.put(where, 1)
+        ended = Ended(7, 3, partitions)
+        await world.send(ended)
+        assert sorted(world.accepted) == all_of(ended)
+        assert len(world.rows_sent) == 10
+
+    world.run(story)
+
+
+def test_a_partition_without_a_leader_waits_for_one() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, NO_LEADER)
+        sending = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A}))))
+        await asyncio.sleep(5)
+        assert world.sent == []
+        world.put(A, 2)
+        await sending
+        assert world.accepted == [(7, 3, A)]
+
+    world.run(story)
+
+
+def test_a_stale_image_costs_repetitions_until_it_shows_the_leader() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+        world.leaders[A] = 2
+        sending = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A}))))
+        await asyncio.sleep(5)
+        assert not sending.done()
+        # With the back-off at its maximum there is an attempt in every second.
+        assert 3 < len(world.sent) < 30
+        world.image[A] = 2
+        await sending
+        assert world.accepted == [(7, 3, A)]
+
+    world.run(story)
+
+
+def test_an_unknown_topic_ends_a_partition_only_when_the_image_does_not_have_it() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+        del world.leaders[A]
+        sending = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A}))))
+        await asyncio.sleep(5)
+        assert not sending.done()
+        del world.image[A]
+        assert await sending == {}
+        assert world.accepted == []
+
+    world.run(story)
+
+
+def test_a_leader_with_an_older_image_gets_the_marker_when_it_knows_the_topic() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        world.image[A] = 1
+        sending = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A}))))
+        await asyncio.sleep(5)
+        world.leaders[A] = 1
+        await sending
+        assert world.accepted == [(7, 3, A)]
+
+    world.run(story)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED], ids=lambda c: c.name
+)
+def test_an_outdated_marker_ends_and_is_reported(code: ErrorCode) -> None:
+    world = MarkerWorld(code=lambda marker: code if marker[2] == B else ErrorCode.NONE)
+
+    async def story(world: MarkerWorld) -> None:
+        for where in (A, B, C):
+            world.put(where, 1)
+        assert await world.send(Ended(7, 3, frozenset({A, B, C}))) == {B: code}
+        assert sorted(world.accepted) == [(7, 3, A), (7, 3, C)]
+        assert len(world.sent) == 3
+
+    world.run(story)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ],
+    ids=lambda c: c.name,
+)
+def test_every_other_error_is_repeated(code: ErrorCode) -> None:
+    refused: Counter[Sent] = Counter()
+
+    def answer(marker: Sent) -> ErrorCode:
+        refused[marker] += 1
+        return code if refused[marker] < 5 else ErrorCode.NONE
+
+    world = MarkerWorld(code=answer)
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, HERE)
+        world.put(B, 1)
+        assert await world.send(Ended(7, 3, frozenset({A, B}))) == {}
+        assert sorted(world.accepted) == [(7, 3, A), (7, 3, B)]
+
+    world.run(story)
+
+
+def test_a_broker_that_does_not_answer_delays_only_its_own_partitions() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+        world.put(B, 2)
+        world.network.cut("b0", "b1")
+        stuck = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A, B}))))
+        await world.send(Ended(8, 3, frozenset({B})))
+        assert not stuck.done()
+        # The failed broker is fenced: its partitions move, and what waits for it goes to the new leader.
+        del world.directory.hosts[1]
+        world.pool.image_changed()
+        world.put(A, 2)
+        await stuck
+        assert (7, 3, A) in world.accepted
+
+    world.run(story)
+
+
+def test_a_local_append_that_does_not_end_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_port, "REQUEST_S_MAX", 1.0)
+    delays = iter([100.0])
+    world = MarkerWorld(latency_s=lambda: next(delays, 0.0))
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, HERE)
+        await world.send(Ended(7, 3, frozenset({A})))
+        assert world.accepted == [(7, 3, A)] * 2
+
+    world.run(story)
+
+
+def test_a_later_marker_waits_for_the_earlier_one() -> None:
+    world = MarkerWorld(code=lambda _: ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+        world.put(B, 1)
+        first = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A}))))
+        await asyncio.sleep(0.1)
+        second = asyncio.ensure_future(world.send(Ended(7, 4, frozenset({A, B})), shard=1))
+        await asyncio.sleep(3)
+        assert (7, 3, A) in world.sent
+        assert (7, 4, A) not in world.sent
+        world.code = lambda _: ErrorCode.NONE
+        await asyncio.gather(first, second)
+        assert [marker for marker in world.accepted if marker[2] == A] == [(7, 3, A), (7, 4, A)]
+
+    world.run(story)
+
+
+def test_nothing_is_sent_or_called_back_after_a_cancellation() -> None:
+    world = MarkerWorld(code=lambda _: ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+        world.put(B, HERE)
+        cancelled = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A, B}))))
+        other = asyncio.ensure_future(world.send(Ended(8, 3, frozenset({A, B})), shard=1))
+        await asyncio.sleep(3)
+        world.sender.cancel(0)
+        world.code = lambda _: ErrorCode.NONE
+        world.sent.clear()
+        await other
+        await asyncio.sleep(10)
+        assert {producer_id for producer_id, _, _ in world.sent} == {8}
+        assert not cancelled.done()
+        # The next coordinator of the shard may be this broker again.
+        assert await world.send(Ended(7, 3, frozenset({A, B}))) == {}
+        cancelled.cancel()
+
+    world.run(story)
+
+
+def test_markers_that_wait_for_a_connection_are_not_sent_after_a_cancellation() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+        sending = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A}))))
+        while len(world.pool._peers) == 0:
+            await asyncio.sleep(0)
+        world.sender.cancel(0)
+        await asyncio.sleep(10)
+        assert world.sent == []
+        assert not sending.done()
+        sending.cancel()
+
+    world.run(story)
+
+
+def test_an_answer_without_a_row_is_repeated() -> None:
+    world = MarkerWorld()
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, HERE)
+        append, calls = world._append, 0
+
+        async def forgetful(node_id: int, request: object) -> object:
+            nonlocal calls
+            calls += 1
+            answer = await append(node_id, request)  # type: ignore[arg-type]
+            if calls == 1:
+                answer.markers = []
+            return answer
+
+        world._append = forgetful  # type: ignore[method-assign,assignment]
+        await world.send(Ended(7, 3, frozenset({A})))
+        assert calls == 2
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_under_faults_every_marker_is_delivered_in_order_until_its_shard_is_cancelled(seed: int) -> None:
+    world = MarkerWorld(seed)
+    swarm = _Swarm(world)
+    world.run(lambda _: swarm.run())
+    swarm.check()
+
+
+class _Swarm:
+    """Producers that end one transaction after the other while leaders move, links fail, brokers crash,
+    topics are deleted and one shard is cancelled.
+    """
+
+    PARTITIONS = tuple((topic, index) for topic in "abc" for index in range(4))
+    PRODUCERS = 6
+    TRANSACTIONS = 8
+    CANCELLED = 2
+    """The shard that is cancelled."""
+
+    def __init__(self, world: MarkerWorld) -> None:
+        self.world = world
+        self.chance = world.simulation.chance
+        self.reported: Counter[tuple[int, int]] = Counter()
+        self.missing: list[Sent] = []
+        self.deleted: set[Where] = set()
+        self.sent_after_cancel: list[Sent] = []
+
+    async def run(self) -> None:
+        world, chance = self.world, self.chance
+        for where in self.PARTITIONS:
+            world.put(where, chance.randrange(3))
+        world.code = self._code
+        world.latency_s = lambda: chance.expovariate(1 / 0.02)
+        faults = asyncio.ensure_future(self._faults())
+        producers = [asyncio.ensure_future(self._produce(number)) for number in range(self.PRODUCERS)]
+        await asyncio.sleep(chance.uniform(1, 20))
+        for producer in producers[self.CANCELLED :: 3]:
+            producer.cancel()
+        world.sender.cancel(self.CANCELLED)
+        mark = len(world.sent)
+        ours = [producer for number, producer in enumerate(producers) if number % 3 != self.CANCELLED]
+        await asyncio.wait(ours, timeout=60)
+        faults.cancel()
+        self._heal()
+        await asyncio.wait_for(asyncio.gather(*ours), 600)
+        self.sent_after_cancel = [sent for sent in world.sent[mark:] if sent[0] % 3 == self.CANCELLED]
+
+    def check(self) -> None:
+        assert self.sent_after_cancel == []
+        assert self.missing == []
+        ours = [number for number in range(self.PRODUCERS) if number % 3 != self.CANCELLED]
+        assert {key for key in self.reported if key[0] in ours} == {
+            (number, epoch) for number in ours for epoch in range(self.TRANSACTIONS)
+        }
+        assert set(self.reported.values()) == {1}
+        firsts: dict[tuple[int, Where], int] = {}
+        for producer_id, epoch, where in self.world.sent:
+            newest = firsts.setdefault((producer_id, where), epoch)
+            assert epoch >= newest, "a marker was sent after a later one of its producer and partition"
+            firsts[(producer_id, where)] = epoch
+
+    async def _produce(self, number: int) -> None:
+        """End transactions. Some begin before the earlier one has ended, as after a reload of the shard."""
+        waiting = []
+        for epoch in range(self.TRANSACTIONS):
+            living = [where for where in self.PARTITIONS if where not in self.deleted]
+            partitions = frozenset(self.chance.sample(living, self.chance.randint(1, min(5, len(living)))))
+            ended = Ended(number, epoch, partitions)
+            waiting.append(asyncio.ensure_future(self._end(ended)))
+            await asyncio.sleep(self.chance.expovariate(1 / 0.3))
+            if self.chance.random() < 0.7:
+                await asyncio.gather(*waiting)
+        await asyncio.gather(*waiting)
+
+    async def _end(self, ended: Ended) -> None:
+        await self.world.send(ended, shard=ended.producer_id % 3, within_s=10_000)
+        self.reported[ended.producer_id, ended.producer_epoch] += 1
+        accepted = set(self.world.accepted)
+        self.missing += [
+            marker for marker in all_of(ended) if marker not in accepted and marker[2] not in self.deleted
+        ]
+
+    def _code(self, _: Sent) -> ErrorCode:
+        if self.chance.random() < 0.1:
+            return self.chance.choice([ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+        return ErrorCode.NONE
+
+    async def _faults(self) -> None:
+        world, chance = self.world, self.chance
+        while True:
+            await asyncio.sleep(chance.expovariate(1 / 0.2))
+            name = f"b{chance.choice((1, 2))}"
+            match chance.randrange(8):
+                case 0 | 1 | 2:
+                    asyncio.ensure_future(self._move(chance.choice(self.PARTITIONS)))  # noqa: RUF006
+                case 3:
+                    losses = {("b0", name): 0.2, (name, "b0"): 0.2}
+                    world.network.change_links(Links(losses=losses))
+                case 4:
+                    world.network.cut(*chance.sample(["b0", name], 2))
+                case 5:
+                    world.network.heal()
+                    world.network.abandon_connections("b0", name)
+                case 6:
+                    broker = world.brokers[int(name[1])]
+                    if broker.running:
+                        broker.crash()
+                    else:
+                        broker.start()
+                case 7:
+                    if len(self.deleted) < 4:
+                        asyncio.ensure_future(self._delete(chance.choice(self.PARTITIONS)))  # noqa: RUF006
+
+    async def _move(self, where: Where) -> None:
+        if where in self.deleted:
+            return
+        self.world.leaders[where] = leader = self.chance.randrange(3)
+        await asyncio.sleep(self.chance.expovariate(1 / 0.3))
+        if where not in self.deleted:
+            # A later move may be visible already: then this one is skipped, because images never go back.
+            self.world.image[where] = self.world.leaders[where] if self.chance.random() < 0.8 else leader
+
+    async def _delete(self, where: Where) -> None:
+        self.deleted.add(where)
+        self.world.leaders.pop(where, None)
+        await asyncio.sleep(self.chance.expovariate(1 / 0.3))
+        self.world.image.pop(where, None)
+
+    def _heal(self) -> None:
+        world = self.world
+        world.network.heal()
+        for broker in world.brokers.values():
+            if not broker.running:
+                broker.start()
+        world.image.clear()
+        world.image.update(world.leaders)
