@@ -6,7 +6,7 @@ import socket
 from typing import Self, TypeVar
 
 from ponor_kafka.client_requests import ClientRequests
-from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.errors import KafkaWireError, error_of
 from ponor_kafka.message import Message
 from ponor_kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ponor_kafka.messages.describe_configs import (
@@ -130,16 +130,6 @@ def _connect_to_any(bootstrap: str) -> tuple[str, socket.socket]:
     raise CommandError(
         f"no broker answers at {bootstrap} ({reason.strerror or reason}); is the cluster running?"
     ) from reason
-
-
-def error_of(code: int) -> ErrorCode:
-    """Return the error code. A code of a newer broker becomes UNKNOWN_SERVER_ERROR, which is not
-    retriable.
-    """
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def error_name(code: int) -> str:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from aiokafka import client
 from aiokafka.errors import BrokerResponseError, KafkaTimeoutError, kafka_errors
-from ponor_kafka.errors import ErrorCode
+from ponor_kafka.errors import ErrorCode, error_of
 
-from ponor_cli.clients.kafka_client import KafkaClient, error_of
+from ponor_cli.clients.kafka_client import KafkaClient
 from ponor_cli.errors import CommandError, absent_topic
 
 CLIENT_ID: Final = "ponor-cli"

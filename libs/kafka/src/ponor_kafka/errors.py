@@ -175,3 +175,13 @@ class ErrorCode(IntEnum):
     GROUP_DELETION_FAILED = 134, _STOP, "the group could not be deleted"
     STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135, _STOP, "the streams topology description was not stored"
     CONTROLLER_ID_NOT_REGISTERED = 136, _STOP, "no controller of this id is registered"
+
+
+def error_of(code: int) -> ErrorCode:
+    """Return the error code. A code of a newer broker becomes UNKNOWN_SERVER_ERROR, which is not
+    retriable.
+    """
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,347 @@
+"""Questions of partition leaders to transaction coordinators: is the partition in the producer's transaction,
+or can it be added (KIP-890)?
+
+Batches of one producer for one partition wait in order for one answer (`_Question`). Questions to one
+coordinator share requests; one request per broker is in flight. The partition gives a proof before each
+request. An answer counts only if the proof is not void when it arrives: otherwise it may concern a
+transaction that has ended in between, and the question is asked again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from ponor_kafka.errors import ErrorCode, error_of
+from ponor_kafka.internal_topics import TRANSACTIONS_TOPIC
+from ponor_kafka.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.turns import turn
+
+from ponor_broker.coordination.partitioning import partition_for
+from ponor_broker.peers.connection_pool import PeerConnections, PeerUnavailableError
+from ponor_broker.peers.request_port import RequestPort, UnansweredError
+from ponor_broker.transactions.retries import Retries
+from ponor_broker.transactions.verification_errors import TransactionalWrite, error_for
+
+VERSION: Final = 5
+QUESTIONS_PER_REQUEST_MAX: Final = 1_000
+BATCH_BYTES: Final = 512
+"""Charged for a waiting batch in addition to its bytes."""
+NO_LEADER: Final = -1
+_SWEEP_S: Final = 1.0
+
+TopicPartition: TypeAlias = tuple[str, int]
+AskLocal: TypeAlias = Callable[[AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse]]
+
+
+class Proof(Protocol):
+    """Taken from a partition before the coordinator is asked; the first append of the transaction uses it."""
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the partition has appended a marker of the producer since the proof was taken."""
+        ...
+
+
+P = TypeVar("P", bound=Proof)
+
+
+class Coordinators(Protocol):
+    """Partitions of `__transaction_state`, from the image."""
+
+    def partition_count(self, name: str) -> int | None:
+        """Return the number of partitions; None if the topic does not exist."""
+        ...
+
+    def leader_id(self, topic: str, index: int) -> int | None:
+        """Return the node id of a partition's leader; −1 if it has none now; None if there is no such
+        partition.
+        """
+        ...
+
+
+class Claim(NamedTuple):
+    """The transaction that a batch claims to belong to."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class WaitingBatch(NamedTuple, Generic[P]):
+    """A batch whose partition has no open transaction of its producer.
+
+    Attributes:
+        write: kind of the client's request.
+        size_bytes: memory that waits.
+        take_proof: called before each request to the coordinator. None: the transaction is open here now, and
+            no answer is needed.
+        settled: called once, on the event-loop thread, in the order of the batches of one producer for one
+            partition. NONE: append the batch now, with the proof. Other errors: see `verification_errors`.
+            Must not raise.
+    """
+
+    write: TransactionalWrite
+    size_bytes: int
+    take_proof: Callable[[], P | None]
+    settled: Callable[[ErrorCode, P | None], None]
+
+
+class TransactionVerifier(Generic[P]):
+    """The questions of all partitions of this broker."""
+
+    def __init__(
+        self,
+        peers: PeerConnections,
+        coordinators: Coordinators,
+        local: AskLocal,
+        runtime: Runtime,
+        *,
+        node_id: int,
+        bytes_max: int,
+        wait_ms_max: int,
+        retry_backoff_ms: int,
+        retry_ms_max: int,
+    ) -> None:
+        """Create a verifier.
+
+        Args:
+            peers: connections to other brokers.
+            coordinators: the current image.
+            local: the coordinator of this broker.
+            runtime: clock.
+            node_id: id of this broker.
+            bytes_max: memory of the batches that wait; further ones are refused.
+            wait_ms_max: longest wait of a batch, which is refused then.
+            retry_backoff_ms: Kafka's add.partitions.to.txn.retry.backoff.ms.
+            retry_ms_max: Kafka's add.partitions.to.txn.retry.backoff.max.ms: how long the question is
+                repeated while the previous transaction still ends.
+        """
+        self._coordinators = coordinators
+        self._clock = runtime.clock
+        self._bytes_max = bytes_max
+        self._wait_ns_max = wait_ms_max * 1_000_000
+        self._retry_backoff_s = retry_backoff_ms / 1_000
+        self._retry_ns_max = retry_ms_max * 1_000_000
+        self._port = RequestPort(
+            peers, local, node_id=node_id, version=VERSION, answer=AddPartitionsToTxnResponse
+        )
+        self._tasks = BackgroundTasks(runtime.fail_stop)
+        self._retries: Retries[_Question[P]] = Retries(runtime)
+        self._lanes: dict[int, deque[_Question[P]]] = {}
+        self._open: dict[TopicPartition, dict[int, _Question[P]]] = {}
+        self._by_age: dict[_Question[P], None] = {}
+        self._held_bytes = 0
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._tasks.spawn(self._route_due(), "transactions to verify")
+        self._tasks.spawn(self._sweep(), "overdue verifications")
+
+    async def close(self) -> None:
+        """Refuse every waiting batch."""
+        self._settle_all(list(self._by_age), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        await self._tasks.close()
+
+    def is_waiting(self, where: TopicPartition, producer_id: int) -> bool:
+        """Return whether batches of a producer wait: later ones must wait behind them."""
+        return producer_id in self._open.get(where, {})
+
+    def submit(self, where: TopicPartition, claim: Claim, batch: WaitingBatch[P]) -> None:
+        """Let a batch wait for the coordinator. It may be settled before this method returns."""
+        size_bytes = batch.size_bytes + BATCH_BYTES
+        if self._tasks.is_closed or (self._held_bytes and self._held_bytes + size_bytes > self._bytes_max):
+            batch.settled(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+            return
+        question = self._open.get(where, {}).get(claim.producer_id)
+        if question is not None and claim.producer_epoch > question.claim.producer_epoch:
+            self._settle(question, ErrorCode.INVALID_PRODUCER_EPOCH)
+            question = None
+        if question is None:
+            question = self._ask(where, claim, batch.write)
+        elif claim.producer_epoch < question.claim.producer_epoch:
+            batch.settled(ErrorCode.INVALID_PRODUCER_EPOCH, None)
+            return
+        elif (claim, batch.write) != (question.claim, question.write):
+            # A producer that changes its id or its version repeats the batch after the answer.
+            batch.settled(ErrorCode.NETWORK_EXCEPTION, None)
+            return
+        self._held_bytes += size_bytes
+        question.batches.append(batch)
+
+    def refuse(self, where: TopicPartition, error: ErrorCode) -> None:
+        """Refuse the waiting batches of a partition that closes."""
+        self._settle_all(list(self._open.get(where, {}).values()), error)
+
+    def _ask(self, where: TopicPartition, claim: Claim, write: TransactionalWrite) -> _Question[P]:
+        question: _Question[P] = _Question(where, claim, write, self._clock.monotonic_ns())
+        self._open.setdefault(where, {})[claim.producer_id] = question
+        self._by_age[question] = None
+        self._retries.add(question, 0.0)
+        return question
+
+    async def _route_due(self) -> None:
+        while True:
+            await self._retries.wait()
+            for question in self._retries.take(QUESTIONS_PER_REQUEST_MAX):
+                self._route(question)
+            await turn()
+
+    def _route(self, question: _Question[P]) -> None:
+        """Put a question into the queue of its coordinator."""
+        if question.is_settled:
+            return
+        node_id = self._coordinator(question.claim.transactional_id)
+        if node_id is None:
+            self._settle(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif node_id in self._lanes:
+            self._lanes[node_id].append(question)
+        else:
+            self._lanes[node_id] = deque((question,))
+            self._tasks.spawn(self._serve(node_id), f"verifications at broker {node_id}")
+
+    def _coordinator(self, transactional_id: str) -> int | None:
+        count = self._coordinators.partition_count(TRANSACTIONS_TOPIC)
+        if not count:
+            return None
+        leader_id = self._coordinators.leader_id(TRANSACTIONS_TOPIC, partition_for(transactional_id, count))
+        return None if leader_id == NO_LEADER else leader_id
+
+    async def _serve(self, node_id: int) -> None:
+        """Send one request after the other until the queue is empty."""
+        queue = self._lanes[node_id]
+        while queue:
+            asked: dict[_Question[P], P] = {}
+            try:
+                answer = await self._port.ask(node_id, partial(self._build, queue, asked))
+            except PeerUnavailableError:
+                unasked = list(queue)
+                queue.clear()
+                self._settle_all(unasked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            except UnansweredError:
+                self._settle_all(asked, ErrorCode.NETWORK_EXCEPTION)
+            else:
+                if answer is not None:
+                    self._note(asked, answer)
+            await turn()
+        del self._lanes[node_id]
+
+    def _build(
+        self, queue: deque[_Question[P]], asked: dict[_Question[P], P]
+    ) -> AddPartitionsToTxnRequest | None:
+        """Return the next request, and put its questions with their proofs into `asked`."""
+        rows: dict[str, tuple[_Question[P], dict[str, list[int]]]] = {}
+        later: list[_Question[P]] = []
+        for _ in range(min(len(queue), QUESTIONS_PER_REQUEST_MAX)):
+            question = queue.popleft()
+            if question.is_settled:
+                continue
+            first, topics = rows.get(question.claim.transactional_id, (question, {}))
+            if (first.claim, first.is_adding) != (question.claim, question.is_adding):
+                later.append(question)  # a request has one row per transactional id
+                continue
+            proof = question.batches[0].take_proof()
+            if proof is None:
+                self._settle(question, ErrorCode.NONE)
+                continue
+            asked[question] = proof
+            rows[question.claim.transactional_id] = first, topics
+            topic, index = question.where
+            topics.setdefault(topic, []).append(index)
+        queue.extendleft(reversed(later))
+        return (
+            AddPartitionsToTxnRequest([first.row(topics) for first, topics in rows.values()])
+            if rows
+            else None
+        )
+
+    def _note(self, asked: dict[_Question[P], P], answer: AddPartitionsToTxnResponse) -> None:
+        codes = {
+            (row.transactional_id, (topic.name, partition.partition_index)): partition.partition_error_code
+            for row in answer.results_by_transaction
+            for topic in row.topic_results
+            for partition in topic.results_by_partition
+        }
+        for question, proof in asked.items():
+            missing = ErrorCode.NETWORK_EXCEPTION
+            code = answer.error_code or codes.get((question.claim.transactional_id, question.where), missing)
+            self._answered(question, error_of(code), proof)
+
+    def _answered(self, question: _Question[P], error: ErrorCode, proof: P) -> None:
+        if question.is_settled:
+            return
+        waited_ns = self._clock.monotonic_ns() - question.since_ns
+        if error is ErrorCode.NONE and proof.is_void:
+            self._retries.add(question, 0.0)
+        elif (
+            error is ErrorCode.CONCURRENT_TRANSACTIONS
+            and question.is_adding
+            and waited_ns < self._retry_ns_max
+        ):
+            # The end of the previous transaction takes less time than a repetition by the client.
+            self._retries.add(question, self._retry_backoff_s)
+        else:
+            self._settle(question, error, proof)
+
+    async def _sweep(self) -> None:
+        """Refuse batches that have waited too long."""
+        while True:
+            await self._clock.sleep(_SWEEP_S)
+            late_ns = self._clock.monotonic_ns() - self._wait_ns_max
+            while self._by_age and (oldest := next(iter(self._by_age))).since_ns < late_ns:
+                self._settle(oldest, ErrorCode.NETWORK_EXCEPTION)
+                await turn()
+
+    def _settle_all(self, questions: Iterable[_Question[P]], error: ErrorCode) -> None:
+        for question in questions:
+            if not question.is_settled:
+                self._settle(question, error)
+
+    def _settle(self, question: _Question[P], error: ErrorCode, proof: P | None = None) -> None:
+        """Answer the batches of a question in order; later batches of the producer are a new question."""
+        question.is_settled = True
+        del self._by_age[question]
+        of_partition = self._open[question.where]
+        del of_partition[question.claim.producer_id]
+        if not of_partition:
+            del self._open[question.where]
+        error = error_for(question.write, error)
+        for batch in question.batches:
+            self._held_bytes -= batch.size_bytes + BATCH_BYTES
+            batch.settled(error, proof)
+
+
+class _Question(Generic[P]):
+    """The waiting batches of one producer for one partition."""
+
+    __slots__ = ("batches", "claim", "is_settled", "since_ns", "where", "write")
+
+    def __init__(self, where: TopicPartition, claim: Claim, write: TransactionalWrite, since_ns: int) -> None:
+        self.where = where
+        self.claim = claim
+        self.write = write
+        self.since_ns = since_ns
+        self.batches: list[WaitingBatch[P]] = []
+        self.is_settled = False
+
+    @property
+    def is_adding(self) -> bool:
+        """Whether the partition may be added to the transaction."""
+        return self.write is TransactionalWrite.ADDING
+
+    def row(self, topics: dict[str, list[int]]) -> AddPartitionsToTxnTransaction:
+        """Return the row of a request for partitions with this claim."""
+        return AddPartitionsToTxnTransaction(
+            *self.claim,
+            not self.is_adding,
+            [AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
+        )

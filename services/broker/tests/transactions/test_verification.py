@@ -1,0 +1,452 @@
+"""Questions to coordinators: sharing, order, errors, proofs, bounds, and a swarm of ending transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+import pytest
+from ponor_broker.transactions.verification import Claim, WaitingBatch
+from ponor_broker.transactions.verification_errors import (
+    TransactionalWrite,
+    error_of_offset_commit,
+    error_of_produce,
+    write_of_offset_commit,
+    write_of_produce,
+)
+from ponor_kafka.errors import ErrorCode
+
+from services.broker.tests.transactions.verification_world import (
+    BYTES_MAX,
+    RETRY_MS_MAX,
+    WAIT_MS_MAX,
+    Partition,
+    Proof,
+    VerificationWorld,
+    Where,
+)
+
+A, B = ("a", 0), ("b", 1)
+OLD, VERIFIED, ADDING = (
+    TransactionalWrite.VERIFIED_OLD,
+    TransactionalWrite.VERIFIED,
+    TransactionalWrite.ADDING,
+)
+NONE = ErrorCode.NONE
+Story = Callable[[VerificationWorld], Awaitable[None]]
+
+
+@pytest.mark.parametrize("node_id", range(3))
+@pytest.mark.parametrize("write", TransactionalWrite)
+def test_a_question_reaches_the_coordinator_of_the_id(node_id: int, write: TransactionalWrite) -> None:
+    async def story(world: VerificationWorld) -> None:
+        claim = Claim(world.id_at(node_id), 7, 3)
+        assert await world.verify(claim, A, write) is NONE
+        ((asked, request),) = world.requests
+        (row,) = request.transactions
+        assert asked == node_id
+        assert (row.transactional_id, row.producer_id, row.producer_epoch) == claim
+        assert row.verify_only == (write is not ADDING)
+        assert [(topic.name, topic.partitions) for topic in row.topics] == [("a", [0])]
+
+    VerificationWorld().run(story)
+
+
+def test_questions_to_one_coordinator_share_requests() -> None:
+    async def story(world: VerificationWorld) -> None:
+        claims = [Claim(world.id_at(1, number), number, 0) for number in range(50)]
+        outcomes = await asyncio.gather(*(world.verify(c, w) for c in claims for w in (A, B)))
+        assert outcomes == [NONE] * 100
+        assert len(world.requests) <= 2
+
+    VerificationWorld().run(story)
+
+
+def test_ids_with_two_epochs_or_purposes_get_separate_requests() -> None:
+    async def story(world: VerificationWorld) -> None:
+        name = world.id_at(1)
+        outcomes = await asyncio.gather(
+            world.verify(Claim(name, 7, 3), ("a", 0)),
+            world.verify(Claim(name, 7, 4), ("a", 1)),
+            world.verify(Claim(name, 7, 4), ("a", 2), ADDING),
+        )
+        assert set(outcomes) == {NONE}
+        assert sum(len(request.transactions) for _, request in world.requests) == 3
+
+    VerificationWorld().run(story)
+
+
+def test_batches_of_a_producer_are_settled_in_order_with_one_answer() -> None:
+    async def story(world: VerificationWorld) -> None:
+        settled: list[int] = []
+        claim, over = Claim(world.id_at(1), 7, 3), asyncio.Event()
+
+        def submit(number: int) -> None:
+            def note(error: ErrorCode, _: Proof | None) -> None:
+                assert error is NONE
+                settled.append(number)
+                if number == 9:
+                    over.set()
+
+            world.verifier.submit(A, claim, WaitingBatch(VERIFIED, 10, Proof, note))
+
+        for number in range(5):
+            submit(number)
+        await asyncio.sleep(0.001)  # the question is on its way
+        for number in range(5, 10):
+            submit(number)
+        assert world.verifier.is_waiting(A, 7)
+        await over.wait()
+        assert settled == list(range(10))
+        assert not world.verifier.is_waiting(A, 7)
+        assert len(world.requests) == 1
+
+    VerificationWorld().run(story)
+
+
+@pytest.mark.parametrize(
+    ("code", "write", "expected", "produced", "committed"),
+    [
+        (ErrorCode.PRODUCER_FENCED, VERIFIED, ErrorCode.INVALID_PRODUCER_EPOCH, None, None),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ADDING, ErrorCode.INVALID_PRODUCER_EPOCH, None, None),
+        (ErrorCode.INVALID_TXN_STATE, VERIFIED, ErrorCode.INVALID_TXN_STATE, None, None),
+        (ErrorCode.TRANSACTION_ABORTABLE, OLD, ErrorCode.INVALID_TXN_STATE, None, None),
+        (ErrorCode.TRANSACTION_ABORTABLE, VERIFIED, ErrorCode.TRANSACTION_ABORTABLE, None, None),
+        (ErrorCode.TRANSACTION_ABORTABLE, ADDING, ErrorCode.TRANSACTION_ABORTABLE, None, None),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, OLD, ErrorCode.INVALID_PRODUCER_ID_MAPPING, None, None),
+        (ErrorCode.NOT_COORDINATOR, OLD, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS, None),
+        (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ADDING,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            None,
+        ),
+        (
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            VERIFIED,
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            None,
+        ),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ADDING, ErrorCode.CONCURRENT_TRANSACTIONS, None, None),
+        (
+            ErrorCode.NETWORK_EXCEPTION,
+            ADDING,
+            ErrorCode.NETWORK_EXCEPTION,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_errors_are_those_of_kafka(
+    code: ErrorCode,
+    write: TransactionalWrite,
+    expected: ErrorCode,
+    produced: ErrorCode | None,
+    committed: ErrorCode | None,
+) -> None:
+    async def story(world: VerificationWorld) -> None:
+        error = await world.verify(Claim(world.id_at(1), 7, 3), A, write)
+        assert error is expected
+        assert error_of_produce(write, error) is (produced or expected)
+        assert error_of_offset_commit(error) is (committed or expected)
+
+    VerificationWorld(judge=lambda *_: code).run(story)
+
+
+def test_the_kind_of_a_write_follows_its_version() -> None:
+    assert [write_of_produce(version) for version in range(10, 14)] == [OLD, VERIFIED, ADDING, ADDING]
+    assert [write_of_offset_commit(version) for version in range(3, 7)] == [OLD, VERIFIED, ADDING, ADDING]
+
+
+def test_an_error_of_the_whole_request_concerns_every_question() -> None:
+    async def story(world: VerificationWorld) -> None:
+        name = world.id_at(1)
+        outcomes = await asyncio.gather(*(world.verify(Claim(name, 7, 3), where) for where in (A, B)))
+        assert outcomes == [ErrorCode.INVALID_TXN_STATE] * 2
+
+    VerificationWorld(top_error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED).run(story)
+
+
+def test_an_unknown_error_code_of_a_newer_broker_is_an_error() -> None:
+    async def story(world: VerificationWorld) -> None:
+        assert await world.verify(Claim(world.id_at(1), 7, 3), A) is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    VerificationWorld(judge=lambda *_: 32_000).run(story)  # type: ignore[arg-type]
+
+
+def test_adding_is_repeated_while_the_previous_transaction_ends() -> None:
+    codes = iter([ErrorCode.CONCURRENT_TRANSACTIONS] * 3)
+
+    async def story(world: VerificationWorld) -> None:
+        proofs: list[Proof] = []
+
+        def take_proof() -> Proof:
+            proofs.append(Proof())
+            return proofs[-1]
+
+        claim = Claim(world.id_at(1), 7, 3)
+        assert await world.verify(claim, A, ADDING, take_proof=take_proof) is NONE
+        # The marker of the previous transaction arrives between the attempts: each needs its own proof.
+        assert len(proofs) == len(world.requests) == 4
+
+    VerificationWorld(judge=lambda *_: next(codes, NONE)).run(story)
+
+
+def test_adding_is_not_repeated_for_longer_than_the_bound() -> None:
+    async def story(world: VerificationWorld) -> None:
+        error = await world.verify(Claim(world.id_at(1), 7, 3), A, ADDING)
+        assert error is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert 2 <= len(world.requests) <= 1 + RETRY_MS_MAX // 20
+
+    VerificationWorld(judge=lambda *_: ErrorCode.CONCURRENT_TRANSACTIONS).run(story)
+
+
+def test_a_marker_that_is_appended_before_the_answer_repeats_the_question() -> None:
+    async def story(world: VerificationWorld) -> None:
+        partition, claim = Partition(), Claim(world.id_at(1), 7, 3)
+        world.latency_s = lambda: 1.0
+        verifying = asyncio.ensure_future(
+            world.verify(claim, A, take_proof=lambda: partition.take_proof(claim))
+        )
+        await asyncio.sleep(1.5)  # the coordinator has judged, its answer is on its way
+        partition.mark(7)
+        world.judge = lambda *_: ErrorCode.INVALID_TXN_STATE
+        assert await verifying is ErrorCode.INVALID_TXN_STATE
+        assert len(world.requests) == 2
+
+    VerificationWorld().run(story)
+
+
+def test_a_transaction_that_is_open_when_the_request_is_sent_needs_no_answer() -> None:
+    async def story(world: VerificationWorld) -> None:
+        assert await world.verify(Claim(world.id_at(1), 7, 3), A, take_proof=lambda: None) is NONE
+        assert world.requests == []
+
+    VerificationWorld().run(story)
+
+
+def test_a_newer_epoch_fences_waiting_batches_and_an_older_one_is_refused() -> None:
+    async def story(world: VerificationWorld) -> None:
+        name = world.id_at(1)
+        old = asyncio.ensure_future(world.verify(Claim(name, 7, 3), A))
+        await asyncio.sleep(0.0001)
+        new = asyncio.ensure_future(world.verify(Claim(name, 7, 4), A))
+        await asyncio.sleep(0.0001)
+        assert await world.verify(Claim(name, 7, 2), A) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await old is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await new is NONE
+
+    VerificationWorld().run(story)
+
+
+def test_a_coordinator_that_is_not_there_is_a_retriable_error() -> None:
+    async def story(world: VerificationWorld) -> None:
+        claim = Claim(world.id_at(1), 7, 3)
+        leaders = world.leaders[:]
+        world.leaders[:] = [-1] * len(leaders)
+        assert await world.verify(claim, A) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        world.leaders[:] = []
+        assert await world.verify(claim, A) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        world.leaders[:] = leaders
+        del world.directory.hosts[1]
+        assert await world.verify(claim, A) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert world.requests == []
+
+    VerificationWorld().run(story)
+
+
+def test_a_crashed_coordinator_is_a_retriable_error_and_the_next_question_is_answered() -> None:
+    async def story(world: VerificationWorld) -> None:
+        claim = Claim(world.id_at(1), 7, 3)
+        world.latency_s = lambda: 1.0
+        verifying = asyncio.ensure_future(world.verify(claim, A))
+        await asyncio.sleep(0.5)
+        world.brokers[1].crash()
+        assert await verifying is ErrorCode.NETWORK_EXCEPTION
+        world.brokers[1].start()
+        while (error := await world.verify(claim, A)) is not NONE:
+            assert error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    VerificationWorld().run(story)
+
+
+def test_a_coordinator_that_does_not_answer_is_given_up() -> None:
+    async def story(world: VerificationWorld) -> None:
+        assert await world.verify(Claim(world.id_at(1, 1), 8, 3), A) is NONE
+        world.network.cut("b1", "b0")
+        claims = [Claim(world.id_at(1, number), number, 3) for number in range(5)]
+        outcomes = []
+        for claim in claims:
+            outcomes.append(asyncio.ensure_future(world.verify(claim, B)))
+            await asyncio.sleep(1)
+        errors = await asyncio.wait_for(asyncio.gather(*outcomes), 2 * WAIT_MS_MAX / 1_000)
+        assert set(errors) <= {ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+    VerificationWorld().run(story)
+
+
+def test_a_partition_that_closes_refuses_its_batches_alone() -> None:
+    async def story(world: VerificationWorld) -> None:
+        name = world.id_at(1)
+        closing = [asyncio.ensure_future(world.verify(Claim(name, n, 3), A)) for n in range(3)]
+        other = asyncio.ensure_future(world.verify(Claim(name, 0, 3), B))
+        await asyncio.sleep(0.0001)
+        world.verifier.refuse(A, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert await asyncio.gather(*closing) == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
+        assert await other is NONE
+        assert not world.verifier._open
+        assert not world.verifier._by_age
+
+    VerificationWorld().run(story)
+
+
+def test_the_memory_of_waiting_batches_is_bounded() -> None:
+    async def story(world: VerificationWorld) -> None:
+        claim = Claim(world.id_at(1), 7, 3)
+        first = asyncio.ensure_future(world.verify(claim, A, size_bytes=BYTES_MAX))
+        await asyncio.sleep(0.0001)
+        assert await world.verify(claim, A) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await first is NONE
+        assert await world.verify(claim, A) is NONE
+        assert world.verifier._held_bytes == 0
+
+    VerificationWorld().run(story)
+
+
+def test_closing_refuses_every_batch() -> None:
+    async def story(world: VerificationWorld) -> None:
+        verifying = asyncio.ensure_future(world.verify(Claim(world.id_at(1), 7, 3), A))
+        await asyncio.sleep(0.0001)
+        await world.verifier.close()
+        assert await verifying is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await world.verify(Claim(world.id_at(1), 7, 3), A) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    VerificationWorld().run(story)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_batch_enters_a_partition_that_is_not_in_its_transaction(seed: int) -> None:
+    swarm = _Swarm(VerificationWorld(seed))
+    swarm.world.run(lambda _: swarm.run())
+    swarm.check()
+
+
+class _Swarm:
+    """Producers write while their transactions end at any moment, and markers arrive at any moment."""
+
+    PRODUCERS = 5
+    PARTITIONS = tuple((topic, index) for topic in "ab" for index in range(2))
+
+    def __init__(self, world: VerificationWorld) -> None:
+        self.world = world
+        self.chance = world.simulation.chance
+        self.partitions = {where: Partition() for where in self.PARTITIONS}
+        self.members: dict[int, set[Where]] = {number: set() for number in range(self.PRODUCERS)}
+        """Partitions of each transaction that have no marker yet."""
+        self.is_ending = dict.fromkeys(range(self.PRODUCERS), False)
+        self.epochs = dict.fromkeys(range(self.PRODUCERS), 0)
+        self.unlawful: list[object] = []
+        self.settled: dict[tuple[int, Where], list[int]] = {}
+        self.submitted = 0
+        self.appended = 0
+
+    async def run(self) -> None:
+        world, chance = self.world, self.chance
+        world.judge = self._judge
+        world.latency_s = lambda: chance.expovariate(1 / 0.01)
+        faults = asyncio.ensure_future(self._faults())
+        await asyncio.gather(*(self._produce(number) for number in range(self.PRODUCERS)))
+        faults.cancel()
+        world.network.heal()
+        await asyncio.sleep(3 * WAIT_MS_MAX / 1_000)
+
+    def check(self) -> None:
+        assert self.unlawful == []
+        assert sum(map(len, self.settled.values())) == self.submitted
+        assert self.appended > 10
+        for numbers in self.settled.values():
+            assert all(one < other for one, other in pairwise(numbers)), "in the order of the batches"
+
+    def _write(self, number: int) -> TransactionalWrite:
+        return ADDING if number % 2 else VERIFIED
+
+    def _claim(self, number: int) -> Claim:
+        return Claim(f"txn-{number}", number, self.epochs[number])
+
+    def _judge(self, claim: Claim, where: Where, verify_only: bool) -> ErrorCode:
+        number = claim.producer_id
+        if claim.producer_epoch != self.epochs[number]:
+            return ErrorCode.PRODUCER_FENCED
+        if self.is_ending[number]:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if verify_only:
+            return NONE if where in self.members[number] else ErrorCode.INVALID_TXN_STATE
+        self.members[number].add(where)
+        return NONE
+
+    async def _produce(self, number: int) -> None:
+        chance = self.chance
+        for _ in range(15):
+            if self._write(number) is VERIFIED and not self.is_ending[number]:
+                self.members[number] |= set(chance.sample(self.PARTITIONS, 2))
+            for _ in range(chance.randint(1, 6)):
+                self._submit(number, chance.choice(self.PARTITIONS))
+                await asyncio.sleep(chance.expovariate(1 / 0.01))
+            if not self.is_ending[number]:
+                asyncio.ensure_future(self._end(number))  # noqa: RUF006
+            await asyncio.sleep(chance.expovariate(1 / 0.05))
+
+    def _submit(self, number: int, where: Where) -> None:
+        claim, partition = self._claim(number), self.partitions[where]
+        self.submitted += 1
+        batch = self.submitted
+
+        def settled(error: ErrorCode, proof: Proof | None) -> None:
+            self.settled.setdefault((number, where), []).append(batch)
+            if error is NONE and partition.open.get(number) != claim.producer_epoch:
+                if proof is None or proof.is_void or where not in self.members[number]:
+                    self.unlawful.append((claim, where, proof))
+                elif claim.producer_epoch != self.epochs[number]:
+                    # The epoch rose at the end of the transaction, and the marker is not here yet: the
+                    # batch still belongs to the transaction that ended, and the marker will end it.
+                    assert self.is_ending[number]
+            if error is NONE:
+                partition.append(claim, batch)
+                self.appended += 1
+
+        if partition.open.get(number) == claim.producer_epoch and not self.world.verifier.is_waiting(
+            where, number
+        ):
+            settled(NONE, None)
+            return
+        waiting = WaitingBatch(self._write(number), 100, lambda: partition.take_proof(claim), settled)
+        self.world.verifier.submit(where, claim, waiting)
+
+    async def _end(self, number: int) -> None:
+        """Decide a transaction, then append its markers one by one."""
+        self.is_ending[number] = True
+        if self._write(number) is ADDING:
+            self.epochs[number] += 1
+        for where in sorted(self.members[number]):
+            await asyncio.sleep(self.chance.expovariate(1 / 0.02))
+            self.partitions[where].mark(number)
+            self.members[number].discard(where)
+        self.is_ending[number] = False
+
+    async def _faults(self) -> None:
+        world, chance = self.world, self.chance
+        while True:
+            await asyncio.sleep(chance.expovariate(1 / 0.3))
+            name = f"b{chance.choice((1, 2))}"
+            match chance.randrange(3):
+                case 0:
+                    world.network.cut(*chance.sample(["b0", name], 2))
+                case 1:
+                    world.network.heal()
+                    world.network.abandon_connections("b0", name)
+                case 2:
+                    world.leaders[chance.randrange(len(world.leaders))] = chance.randrange(3)
