@@ -17,6 +17,7 @@ from crc32c import crc32c
 from ponor_broker.coordination.record_format import RecordFormatError
 from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entry
 from ponor_broker.listener.frame_receiver import FrameReceiver
+from ponor_broker.transactions.record_codec import decode_entry as decode_transaction_entry
 from ponor_kafka.api import APIS, ApiKey
 from ponor_kafka.codec import decode, encode, request_class
 from ponor_kafka.compression import Codec, compress, decompress
@@ -52,6 +53,10 @@ BOMB_BYTES: Final = 64 << 20
 OBJECT_ID: Final = ObjectId(7)
 SCRATCH_BYTES: Final = 512
 INSTANCES: Final = 2
+TRANSACTION_VALUE: Final = (
+    "00010000000000000fa000030000ea60010202610200000007000000018bcfe568000000018bcfe56418"
+    "0200080000000000000fa002020002"
+)
 """Random valid encodings per message and version."""
 
 
@@ -100,6 +105,13 @@ def all_decoders() -> list[Decoder]:
             "offsets records",
             (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\2\0\1g"),
             _decode_offsets,
+            RecordFormatError,
+        ),
+        Decoder(
+            "partition state",
+            "transaction records",
+            (b"\0\0\0\1x" * 2, bytes.fromhex(TRANSACTION_VALUE)),
+            _decode_transaction,
             RecordFormatError,
         ),
     ]
@@ -321,6 +333,11 @@ def _meta_entries() -> tuple[bytes, ...]:
 
 def _decode_meta(data: bytes) -> None:
     decode_meta_entry(data, "fuzz")
+
+
+def _decode_transaction(data: bytes) -> None:
+    decode_transaction_entry(data, None)
+    decode_transaction_entry(b"\0\0\0\1x", data)
 
 
 def _decode_offsets(data: bytes) -> None:

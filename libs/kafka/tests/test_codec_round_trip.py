@@ -45,6 +45,8 @@ RECORD_SIDE = [
     ("group_coordinator_records", "GroupMetadataValue"),
     ("request_header", "RequestHeader"),
     ("response_header", "ResponseHeader"),
+    ("transaction_coordinator_records", "TransactionLogKey"),
+    ("transaction_coordinator_records", "TransactionLogValue"),
 ]
 
 
