@@ -6,13 +6,14 @@ are kept. `partition_layout` interprets the values.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final
 
+from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaValues, decode_entry, fold_entry
+from ponor_partition.txn_entry import decode_txn_entry
 from ponor_runtime.identity import StreamId
 from s3stream.objects.format import BlockEntry
 from s3stream.records import StreamRecord
@@ -23,8 +24,6 @@ from ponor_spark.object_indexes import ObjectIndexes, ObjectPlace, place_of
 from ponor_spark.partition_layout import CommittedRange
 from ponor_spark.snapshot import pieces_within
 
-TXN_ENTRY: Final = struct.Struct(">qqq")
-"""docs/formats/partition-meta.md."""
 FOLDS_MAX: Final = 10_000
 """Maximum Meta streams whose fold is kept."""
 
@@ -93,12 +92,13 @@ def read_aborted(
     """Return the aborted transactions of a partition, in marker order."""
     found: list[AbortedRange] = []
     for record in read_records([stream], pieces, namespaces, indexes):
-        if len(record.payload) != TXN_ENTRY.size:
-            raise StoredDataError(
-                f"txn stream {stream.stream_id}, offset {record.base_offset}: {len(record.payload)} bytes"
-                " are no entry; update ponor-spark"
+        try:
+            entry = decode_txn_entry(
+                record.payload, f"txn stream {stream.stream_id}, offset {record.base_offset}"
             )
-        found.append(AbortedRange(*TXN_ENTRY.unpack(record.payload)))
+        except PartitionCorruptError as error:
+            raise StoredDataError(f"{error}; update ponor-spark") from error
+        found.append(AbortedRange(entry.producer_id, entry.first_offset, entry.last_offset))
     return found
 
 

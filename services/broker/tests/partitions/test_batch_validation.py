@@ -76,7 +76,7 @@ def test_exactly_one_batch_is_expected() -> None:
         (patched(57, ">i", 4), ErrorCode.INVALID_RECORD),
         (patched(23, ">i", 7), ErrorCode.INVALID_RECORD),
         (patched(21, ">h", 0x20), ErrorCode.INVALID_RECORD),
-        (patched(21, ">h", 0x10), ErrorCode.INVALID_TXN_STATE),
+        (patched(21, ">h", 0x10), ErrorCode.INVALID_RECORD),
         (patched(21, ">h", 0x07), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (patched(43, ">q", 5), ErrorCode.INVALID_RECORD),
         (build_batch(RECORDS)[:30], ErrorCode.CORRUPT_MESSAGE),

@@ -160,7 +160,8 @@ def _check_header(batch: BatchView) -> None:
     if batch.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
         if batch.is_control:
             raise _invalid("a client may not write control batches")
-        raise PartitionError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker yet")
+        if batch.producer_id == NO_PRODUCER_ID:
+            raise _invalid("a transactional batch needs a producer id")
     count = batch.record_count
     if count <= 0 or count != batch.last_offset_delta + 1:
         raise _invalid(f"{count} records do not take {batch.last_offset_delta + 1} offsets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
@@ -58,3 +59,18 @@ class InFlightAppends(deque[InFlightAppend]):
         """Call the callbacks of requests that repeated the batch that ends here."""
         for on_settled in self.repeats.pop(end_offset, ()):
             on_settled(error)
+
+
+def settled_future() -> tuple[asyncio.Future[None], OnSettled]:
+    """Return a future, and the callback of an append that completes it."""
+    result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settled(error: BaseException | None) -> None:
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(None)
+
+    return result, settled

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from ponor_kafka.control_records import build_end_marker
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import INTERNAL_TOPICS
 from ponor_kafka.plain_produce import stamped_copy
-from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView, stamp
+from ponor_kafka.record_batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchView, stamp
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
 from s3stream.errors import S3StreamError
@@ -22,15 +23,18 @@ from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.in_flight import InFlightAppends, OnSettled, PlainAppend
+from ponor_broker.partitions.in_flight import InFlightAppends, OnSettled, PlainAppend, settled_future
 from ponor_broker.partitions.log.meta_stream import MetaStream
 from ponor_broker.partitions.log.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.log.stream_port import PartitionStream
+from ponor_broker.partitions.partition_transactions import PartitionTransactions, TransactionMarker
 from ponor_broker.partitions.service_state import ServiceState
 from ponor_broker.partitions.state.durable_state import DurableState, LogStart, producer_batch
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.partitions.state.sequence_order import RefusedSequences, SequenceOrder
 from ponor_broker.partitions.topics.topic_config import TopicConfig
+from ponor_broker.partitions.transactions.verification import Verification
+from ponor_broker.partitions.watchers import Watchers
 
 ANY_EPOCH: Final = -1
 HIGH_WATERMARK: Final = -1  # as an offset of `delete_records`
@@ -88,7 +92,8 @@ class Partition:
         """Bytes produced since the open; incremented by `_take`, read by `load_report`."""
         self.bytes_out = 0
         """Bytes fetched since the open; incremented by Fetch."""
-        self._watchers: dict[Watcher, None] = {}
+        self.transactions = PartitionTransactions(identity, state)
+        self._watchers: Watchers[Partition] = Watchers()
         self._attend = attend
         self.service = ServiceState(identity)
         """Changed by `partition_closing`, and by a failed append."""
@@ -105,11 +110,15 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """End of reads: the durable end. Without transactions also the last stable offset.
-
-        It is read from the log itself, so that an answer never contains records beyond its high watermark.
+        """End of reads: the durable end. It is read from the log itself, so that an answer never contains
+        records beyond its high watermark.
         """
         return self.log.confirmed_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of `read_committed`: all transactions with offsets below have ended durably."""
+        return self.state.stable_offset(self.high_watermark)
 
     @property
     def max_timestamp(self) -> tuple[int, int]:
@@ -139,7 +148,7 @@ class Partition:
         self.plain_bytes_max = self.config.plain_bytes_max if has_plain else -1
         self._attend(self)
         if wake:
-            self._wake(0)
+            self._watchers.wake(self)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare a client's leader epoch with this partition's (−1: not checked).
@@ -160,34 +169,46 @@ class Partition:
     # Appends
 
     def append(
-        self, batch: BatchView, now_ms: int, on_settled: OnSettled, *, min_timestamp: int = TIMESTAMP_MIN
+        self,
+        batch: BatchView,
+        now_ms: int,
+        on_settled: OnSettled,
+        *,
+        min_timestamp: int = TIMESTAMP_MIN,
+        verification: Verification | None = None,
     ) -> int:
         """Append one validated batch and return its base offset; base offset and leader epoch are
-        written into the batch in place.
+        written into the batch in place. No record has a timestamp below `min_timestamp`.
 
         A repeated batch of an idempotent producer is not appended: offset and outcome are those of
-        its first append, and if that is durable already, `on_settled` is called within this call.
-        No record has a timestamp below `min_timestamp`.
+        its first append, and if that is durable already, `on_settled` is called within this call. A
+        transaction's first batch needs a proof (`PartitionTransactions.begin_verification`).
 
         Raises:
             PartitionInTransitError: the partition moves; the batch may be retried soon.
-            PartitionError: the producer's epoch or sequence is refused.
+            PartitionError: the producer's epoch, sequence or transaction is refused.
             S3StreamError: the storage refused the append; nothing changed.
         """
         if self.service.refuses_appends:
             self.service.check_appends()
-        producer: ProducerBatch | None = None
+        producer, is_transactional = None, bool(batch.attributes & TRANSACTIONAL_BIT)
         if batch.producer_id != NO_PRODUCER_ID:
             producer = producer_batch(batch)
-            if not self.producers.is_next(producer):
+            if is_transactional or not self.producers.is_next(producer):
                 taken = self.producers.find_duplicate(producer)
                 if taken is not None:
                     self._tell_of_first(taken.end_offset, on_settled)
                     return taken.base_offset
-                self._order.check(producer, has_in_flight=self.has_in_flight)
+                if is_transactional:
+                    self.transactions.check(producer, verification)
+                self._order.check(
+                    producer, has_in_flight=self.has_in_flight, is_transactional=is_transactional
+                )
         payload = batch.view
         size_bytes = len(payload)
         try:
+            if is_transactional and producer is not None:
+                self.transactions.make_room(producer, self._settled_offset)
             self.log.roll_if_due(size_bytes, now_ms)
             base_offset = self.log.end_offset
             batch.stamp(base_offset, self.leader_epoch)
@@ -197,13 +218,15 @@ class Partition:
                 batch.last_offset_delta + 1,
                 batch.max_timestamp,
                 min_timestamp,
-                producer,
+                None if is_transactional else producer,
                 now_ms,
                 on_settled,
             )
         except S3StreamError:
             self._order.refuse(producer)
             raise
+        if is_transactional and producer is not None:
+            self._order.append_transactional(producer, base_offset, batch.next_offset, now_ms)
         return base_offset
 
     def append_plain(self, frame: bytearray, plain: PlainAppend, now_ms: int) -> int | None:
@@ -266,25 +289,40 @@ class Partition:
         self.bytes_in += size_bytes
         self._in_flight.append((base_offset, end_offset, max_timestamp, size_bytes, on_settled))
 
-    def append_batch(self, batch: bytearray) -> asyncio.Future[None]:
+    def append_batch(self, batch: bytearray, proof: Verification | None = None) -> asyncio.Future[None]:
         """`append` for the broker's own, well-formed batches. The future resolves when the batch is
         durable, in call order.
 
         Raises:
+            PartitionError: as `append`.
             S3StreamError: the storage refused the append; nothing changed.
         """
         self.service.check_changes()
-        result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        result, settled = settled_future()
+        self.append(BatchView(memoryview(batch)), self._clock.wall_ms(), settled, verification=proof)
+        return result
 
-        def settled(error: BaseException | None) -> None:
-            if result.done():
-                return
-            if error is not None:
-                result.set_exception(error)
-            else:
-                result.set_result(None)
+    def append_marker(self, marker: TransactionMarker) -> asyncio.Future[None]:
+        """Append the marker that ends a transaction, as in Kafka even without an open one. The future
+        resolves when it is durable. `PartitionTransactions.needs_stream` must be false.
 
-        self.append(BatchView(memoryview(batch)), self._clock.wall_ms(), settled)
+        Raises:
+            PartitionError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or the partition moves.
+            S3StreamError: the storage refused the append; nothing changed.
+        """
+        self.service.check_appends()
+        self.transactions.check_marker(marker)
+        now_ms = self._clock.wall_ms()
+        content = build_end_marker(marker.producer_id, marker.producer_epoch, marker.end, now_ms)
+        batch = BatchView(memoryview(content))
+        if self.config.is_log_append_time:
+            batch.set_log_append_time(now_ms)
+        result, settled = settled_future()
+        self.log.roll_if_due(len(content), now_ms)
+        offset = self.log.end_offset
+        batch.stamp(offset, self.leader_epoch)
+        self._take(bytes(content), offset, 1, now_ms, now_ms, None, now_ms, settled)
+        self.transactions.ended(marker, offset, now_ms)
         return result
 
     def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:
@@ -307,8 +345,10 @@ class Partition:
                 state.producers.confirm(end_offset)
             if max_timestamp > state.checkpoint.max_timestamp:
                 state.note_timestamp(max_timestamp, base_offset)
-            if self._watchers:
-                self._wake(size_bytes)
+            watchers = self._watchers
+            if watchers.of_all or watchers.of_stable:
+                first_unstable = state.producers.transactions.first_unstable
+                watchers.appended(self, base_offset, end_offset, size_bytes, first_unstable)
         else:
             failure = failure or self.service.failure
             assert failure is not None
@@ -358,17 +398,13 @@ class Partition:
                 f" {self.log_start_offset}..{self.log.end_offset}",
             )
 
-    def watch(self, watcher: Watcher) -> None:
-        """Call back when the readable end advances; see `Watcher`."""
-        self._watchers[watcher] = None
+    def watch(self, watcher: Watcher, *, committed: bool = False) -> None:
+        """Call back when the high watermark, or with `committed` the last stable offset, advances."""
+        self._watchers.add(watcher, self.last_stable_offset if committed else None)
 
     def unwatch(self, watcher: Watcher) -> None:
         """Stop calling back."""
-        self._watchers.pop(watcher, None)
-
-    def _wake(self, size_bytes: int) -> None:
-        for watcher in list(self._watchers):
-            watcher(self, size_bytes)
+        self._watchers.remove(watcher)
 
     # The start of the log
 

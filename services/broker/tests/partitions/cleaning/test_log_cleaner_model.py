@@ -15,10 +15,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor_broker.partitions.cleaning.offset_map import ENTRY_BYTES, OffsetMap
+from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_kafka.compression import Codec
-from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
-from s3stream.records import TIMESTAMP_MIN
 
 from services.broker.tests.partitions.cleaning.cleaning_kit import COMPACTED, CleaningRig
 
@@ -80,30 +79,36 @@ action = st.one_of(
 )
 
 
-def put(one: CleaningRig, batch: bytearray) -> int:
-    """Append as a coordinator of transactions would: the broker refuses such batches from clients."""
+def put(
+    one: CleaningRig, producer_id: int, records: list[tuple[int, bytes, bytes | None]], number: int = 0
+) -> int:
+    """Append a transactional batch, the `number`th record of its producer on."""
     partition = one.partition
     assert partition is not None
-    view = BatchView(memoryview(batch))
-    offset = partition.log.end_offset
-    view.stamp(offset, partition.leader_epoch)
-    times = (view.max_timestamp, TIMESTAMP_MIN)
-    partition._take(bytes(batch), offset, view.last_offset_delta + 1, *times, None, 1, lambda _: None)
+    content = build_batch(
+        records, producer_id=producer_id, producer_epoch=0, base_sequence=number, transactional=True
+    )
+    offset = partition.log_end_offset
+    proof = partition.transactions.begin_verification(producer_id, 0, generation=1)
+    partition.append_batch(content, proof)
     return offset
 
 
-def marker(producer_id: int, *, is_commit: bool) -> bytearray:
-    return build_batch(
-        [(7, MARKER_KEY.pack(0, int(is_commit)), bytes(6))],
-        producer_id=producer_id,
-        producer_epoch=0,
-        transactional=True,
-        control=True,
-    )
+async def end(one: CleaningRig, producer_id: int, *, commits: bool) -> int:
+    """Append a marker; return its offset."""
+    partition = one.partition
+    assert partition is not None
+    marker = TransactionMarker(producer_id, 0, 0, commits)
+    if partition.transactions.needs_stream(marker):
+        await one.rig.owned.add_txn_stream(partition)
+    offset = partition.log_end_offset
+    await partition.append_marker(marker)
+    return offset
 
 
 async def live(one: CleaningRig, model: ModelLog, actions: list[tuple[str, Any, Any]]) -> None:
     partition = await one.open()
+    spans: list[tuple[int, int]] = []
     for number, (kind, what, how) in enumerate(actions):
         partition = one.partition or partition
         match kind:
@@ -111,27 +116,22 @@ async def live(one: CleaningRig, model: ModelLog, actions: list[tuple[str, Any, 
                 offset = await one.append([(5, *record) for record in what], codec=how)
                 model.batches.append(ModelBatch({offset + at: record for at, record in enumerate(what)}))
             case "transaction":
+                first, sequence = partition.log_end_offset, 0
                 for records in what:
-                    offset = put(
-                        one,
-                        build_batch(
-                            [(6, *record) for record in records],
-                            producer_id=number,
-                            producer_epoch=0,
-                            base_sequence=0,
-                            transactional=True,
-                        ),
-                    )
+                    offset = put(one, number, [(6, *record) for record in records], sequence)
+                    sequence += len(records)
                     batch = {offset + at: record for at, record in enumerate(records)}
                     model.batches.append(ModelBatch(batch, is_void=not how))
-                put(one, marker(number, is_commit=bool(how)))
-                await asyncio.sleep(0)
+                spans.append((first, await end(one, number, commits=bool(how))))
             case "roll" if partition.log.end_offset > one.log_meta.active.base_offset:
                 one.roll()
             case "wait":
                 one.rig.clock.now_ms += what
             case "clean":
                 model_end = one.log_meta.active.base_offset
+                # The outcome of a transaction whose marker is not in a closed segment is not read yet.
+                open_from = [first for first, marker in spans if first < model_end <= marker]
+                model_end = min([model_end, *open_from])
                 if await one.clean():
                     model.clean(model_end, one.rig.clock.now_ms)
             case "reopen":
@@ -156,8 +156,8 @@ async def test_markers_outlive_their_transaction_by_the_delete_horizon() -> None
     one = CleaningRig()
     await one.open()
     for producer_id, is_commit in ((1, True), (2, False)):
-        put(one, build_batch([(6, b"k", b"%d" % producer_id)], producer_id=producer_id, transactional=True))
-        put(one, marker(producer_id, is_commit=is_commit))
+        put(one, producer_id, [(6, b"k", b"%d" % producer_id)])
+        await end(one, producer_id, commits=is_commit)
     found: list[list[int]] = []
     for number in range(4):
         await one.append([(7, b"other" if number else b"k", b"%d" % number)])
@@ -166,23 +166,32 @@ async def test_markers_outlive_their_transaction_by_the_delete_horizon() -> None
         await one.clean()
         found.append([f.offset for f in await one.read() if f.offset < 4])
         one.rig.clock.now_ms += RETENTION_MS
-    # Round by round: the data goes, then the markers have nothing left and get a horizon, then they go.
-    assert found[0] == [1, 3]
-    assert found[1] == [1, 3]
-    assert found[2:] == [[], []]
+    # Round by round: the data goes, then the abort marker has nothing left and gets a horizon, then it goes.
+    # The commit marker stays as long as the header of its producer's last batch, as in Kafka.
+    assert found == [[1, 3], [1, 3], [1], [1]]
+    assert one.partition is not None
+    one.partition.producers.expire(1 << 60)
+    for number in range(4, 8):
+        await one.append([(7, b"other", b"%d" % number)])
+        one.roll()
+        await one.append([(8, b"end%d" % number, b"")])
+        await one.clean()
+        one.rig.clock.now_ms += RETENTION_MS
+    assert [f.offset for f in await one.read() if f.offset < 4] == []
 
 
 async def test_an_open_transaction_is_not_passed() -> None:
     one = CleaningRig()
     await one.open()
     await one.append([(1, b"a", b"1"), (1, b"a", b"2")])
-    put(one, build_batch([(2, b"a", b"3")], producer_id=5, transactional=True))
+    one.roll()
+    put(one, 5, [(2, b"a", b"3")])
     await one.append([(3, b"b", b"1"), (3, b"b", b"2")])
     one.roll()
     await one.append([(9, b"end", b"")])
     await one.clean()
     assert [f.offset for f in await one.read()] == [1, 2, 3, 4, 5]
-    put(one, marker(5, is_commit=False))
+    await end(one, 5, commits=False)
     one.roll()
     await one.append([(9, b"end", b"")])
     one.rig.clock.now_ms += 60_000

@@ -287,7 +287,7 @@ def test_a_write_encodes_only_what_changed_since_the_last(monkeypatch: pytest.Mo
         assert offer(states, ProducerBatch(producer_id, 0, 1, 1), 2_000 + producer_id) == 2_000 + producer_id
     states.confirm(9_999)
     change = states.change_at(9_999)
-    assert (encoded, len(change)) == (2, 13 + 2 * (23 + 2 * 24))
+    assert (encoded, len(change)) == (2, 13 + 2 * (35 + 2 * 24))
     assert states.snapshot_at(9_999) != whole
     assert encoded == 2
     assert states.entry(5) is not None

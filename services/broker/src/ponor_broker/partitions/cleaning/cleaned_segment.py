@@ -12,7 +12,7 @@ import asyncio
 from typing import Final
 
 from ponor_kafka.record_batch import BatchView
-from ponor_partition.segment import CLEANED, DATA, TIME, Content, Segment, Slice
+from ponor_partition.segment import CLEANED, DATA, TIME, TXN, Content, Segment, Slice
 from ponor_runtime.clock import Clock
 from s3stream.errors import AppendBackpressureError, S3StreamError
 from s3stream.records import RECORD_COUNT_MAX
@@ -46,11 +46,14 @@ class CleanedSegment:
         base_offset: int,
         *,
         created_ms: int,
+        txn: Slice | None = None,
         count_max: int = RECORD_COUNT_MAX,
     ) -> None:
+        """`txn`: the Txn slices of the segments that it replaces."""
         self._clock = clock
         self._base_offset = base_offset
         self._created_ms = created_ms
+        self._txn = txn
         self._count_max = count_max
         self._data: PartitionStream = log.streams[DATA + CLEANED]
         self._time: PartitionStream = log.streams[TIME + CLEANED]
@@ -92,6 +95,7 @@ class CleanedSegment:
             (
                 (DATA, Slice(self._data_start, self._data.next_offset)),
                 (TIME, Slice(self._time_start, self._time.next_offset)),
+                *(() if self._txn is None else ((TXN, self._txn),)),
             ),
             self._created_ms,
             self.content,

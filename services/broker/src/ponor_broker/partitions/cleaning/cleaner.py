@@ -176,4 +176,6 @@ class LogCleaner:
 
 def _survey(partition: Partition, now_ms: int) -> Cleanable | None:
     log_meta = partition.log.log_meta
-    return survey(log_meta, partition.log_start_offset, partition.high_watermark, partition.config, now_ms)
+    # A segment with an open transaction is not cleaned, nor any behind it.
+    stable = partition.last_stable_offset
+    return survey(log_meta, partition.log_start_offset, stable, partition.config, now_ms)

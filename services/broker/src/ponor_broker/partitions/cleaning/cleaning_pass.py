@@ -20,7 +20,7 @@ from typing import Final
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import BatchView
 from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.segment import Segment
+from ponor_partition.segment import TXN, Segment, Slice
 from ponor_runtime.clock import Clock
 from s3stream.errors import AppendBackpressureError
 from s3stream.records import RECORD_COUNT_MAX
@@ -108,7 +108,7 @@ class CleaningPass:
         """Index the dirty part, as far as the map has room and transactions have ended."""
         begin, end = self._cleanable.dirty_from, self._cleanable.end
         self._offsets = OffsetMap(self._limits.map_bytes_max, end - begin)
-        index = KeyIndex(self._offsets, begin - 1)
+        index = KeyIndex(self._offsets, begin, begin - 1)
         trail: TransactionTrail | None = None
         async with aclosing(self._batches(begin, end)) as batches:
             async for batch in batches:
@@ -168,7 +168,9 @@ class CleaningPass:
 
     async def _rewrite(self, group: list[Segment], keeper: Keeper) -> None:
         base_offset, end_offset = group[0].base_offset, group[-1].end_offset
-        out = CleanedSegment(self._log, self._clock, base_offset, created_ms=group[0].created_ms)
+        out = CleanedSegment(
+            self._log, self._clock, base_offset, created_ms=group[0].created_ms, txn=_txn_slice(group)
+        )
         begin = max(base_offset, self._partition.log_start_offset)
         async with aclosing(self._batches(begin, end_offset)) as batches:
             async for batch in batches:
@@ -246,10 +248,16 @@ class CleaningPass:
 
     def _is_last_of_producer(self, batch: BatchView) -> bool:
         entry = self._partition.producers.entry(batch.producer_id)
-        return entry is not None and entry.batches[-1].end_offset == batch.next_offset
+        return any(taken.end_offset == batch.next_offset for taken in entry.batches[-1:]) if entry else False
 
     def _check(self) -> None:
         if not self._partition.is_writable:
             raise CleaningStoppedError("the partition closes, or moves")
         if not self._partition.config.is_compacted:
             raise CleaningStoppedError("the topic's cleanup.policy changed")
+
+
+def _txn_slice(group: list[Segment]) -> Slice | None:
+    """Return the Txn slices of neighbouring segments as one; None if they are older than the stream."""
+    slices = [part for segment in group if (part := segment.slice(TXN)) is not None]
+    return Slice(slices[0].start, slices[-1].end) if slices else None

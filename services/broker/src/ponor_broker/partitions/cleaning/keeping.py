@@ -20,9 +20,10 @@ from ponor_broker.partitions.cleaning.transactions import AbortedTransaction, Tr
 
 @dataclass(slots=True)
 class KeyIndex:
-    """Index of the dirty part: the newest offset of every key up to `last_offset`, inclusive."""
+    """Index of the dirty part, `first_offset` to `last_offset` inclusive: the newest offset of every key."""
 
     offsets: OffsetMap
+    first_offset: int
     last_offset: int
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
@@ -64,7 +65,9 @@ class Keeper:
         """Decide on a batch; call it for every batch, in log order."""
         may_discard = self._trail.may_discard(batch)
         is_idle_marker = may_discard and batch.is_control
-        drops = may_discard and (not batch.is_control or self._is_over(batch))
+        # Answers list the aborted transactions of the dirty part. A reader that finds no marker there would
+        # skip the producer's next transaction too.
+        drops = may_discard and (not batch.is_control or (self._is_over(batch) and self._is_clean(batch)))
         keeps_header = batch.has_producer_id and self._is_last_of_producer(batch)
         return Verdict(drops, keeps_header, is_idle_marker)
 
@@ -88,6 +91,9 @@ class Keeper:
         return (
             self._now_ms + self._delete_retention_ms if batch.last_offset <= self._index.last_offset else None
         )
+
+    def _is_clean(self, batch: BatchView) -> bool:
+        return batch.last_offset < self._index.first_offset
 
     def _is_over(self, batch: BatchView) -> bool:
         horizon_ms = batch.delete_horizon_ms

@@ -2,27 +2,16 @@
 
 State machines over batches in log order, without I/O; the rules are those of Apache Kafka's
 `CleanedTransactionMetadata`. Kafka looks aborted transactions up in an index; here `OutcomeScan`
-reads them from their markers before the records are processed.
+reads them from their markers, which the pass reads anyway, before the records are processed.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from enum import IntEnum
-from struct import Struct
 from typing import Final, NamedTuple
 
+from ponor_kafka.control_records import ControlType, control_type
 from ponor_kafka.record_batch import BatchView
-
-CONTROL_RECORD_BYTES_MAX: Final = 1 << 16
-_CONTROL_KEY: Final = Struct(">hh")
-
-
-class ControlType(IntEnum):
-    """The type in a control record's key. Other values exist and do not concern transactions."""
-
-    ABORT = 0
-    COMMIT = 1
 
 
 class AbortedTransaction(NamedTuple):
@@ -31,18 +20,6 @@ class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-
-
-def control_type(batch: BatchView) -> int | None:
-    """Return the type of a control batch; None if its record was removed already.
-
-    Raises:
-        KafkaWireError: it contains no control record.
-    """
-    if batch.record_count == 0:
-        return None
-    key = next(iter(batch.records(CONTROL_RECORD_BYTES_MAX))).key or b""
-    return int(_CONTROL_KEY.unpack_from(key)[1]) if len(key) >= _CONTROL_KEY.size else -1
 
 
 class OutcomeScan:

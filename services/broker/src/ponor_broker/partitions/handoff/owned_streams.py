@@ -1,4 +1,4 @@
-"""Streams that an open partition gains or loses: Time streams and `.cleaned` twins are added,
+"""Streams that an open partition gains or loses: Time and Txn streams and `.cleaned` twins are added,
 unknown streams are deleted.
 
 An unknown stream has the tags of a partition, but neither its key nor its log meta names it. An
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from ponor_partition.segment import CLEANED, DATA, TIME, StreamName
+from ponor_partition.segment import CLEANED, DATA, TIME, TXN, StreamName
 from ponor_runtime.identity import NodeId, StreamEpoch, StreamId
 from s3stream.errors import S3StreamError
 
@@ -54,6 +54,14 @@ class OwnedStreams:
             s3stream.errors.S3StreamError: retry later; `delete_unknown` removes orphaned streams.
         """
         await self._add([(partition, TIME) for partition in partitions])
+
+    async def add_txn_stream(self, partition: Partition) -> None:
+        """Create and open a partition's Txn stream; one call at a time per partition.
+
+        Raises:
+            s3stream.errors.S3StreamError: as `add_time_streams`.
+        """
+        await self._add([(partition, TXN)])
 
     async def add_cleaned_streams(self, partition: Partition) -> None:
         """Create and open the missing `.cleaned` twins of a partition's streams, before its first

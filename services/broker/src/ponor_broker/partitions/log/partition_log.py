@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from ponor_partition.log_meta import LogMeta
-from ponor_partition.segment import DATA, OPEN_END, ROW_BYTES, TIME, Content, Segment, StreamName
+from ponor_partition.segment import OPEN_END, ROW_BYTES, SLICED, TIME, Content, Segment, StreamName
 from ponor_runtime.identity import StreamId
 from s3stream.errors import OffsetOutOfRangeError, S3StreamError
 from s3stream.records import StreamRecord
@@ -152,7 +152,7 @@ class PartitionLog:
             s3stream.errors.S3StreamError: as `roll_if_due`.
         """
         assert self.end_offset > self.log_meta.active.base_offset, "an empty segment is not rolled"
-        ends = {name: stream.next_offset for name, stream in self.streams.items() if name in {DATA, TIME}}
+        ends = {name: stream.next_offset for name, stream in self.streams.items() if name in SLICED}
         observe(self._change(LogMeta.roll_change(self.end_offset, ends, now_ms, self.active_content)))
         self._shift = self.log_meta.active.kafka_offset(0)
         self.set_active_content(Content())

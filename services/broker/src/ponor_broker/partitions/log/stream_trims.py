@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from ponor_partition.log_meta import LogMeta
-from ponor_partition.segment import CLEANED, DATA, TIME, StreamName
+from ponor_partition.segment import CLEANED, DATA, SLICED, TXN, StreamName
 
 from ponor_broker.partitions.log.stream_port import PartitionStream
 
@@ -56,11 +56,11 @@ class StreamTrims:
         ]
 
     def _needed_from(self, name: StreamName, stream: PartitionStream, start_offset: int) -> int:
-        kind = TIME if name.startswith(TIME) else DATA
+        kind = next((kind for kind in SLICED if name.startswith(kind)), DATA)
         first = self._lowest(name, kind, start_offset)
         if first is not None:
-            # Data below the log start must be trimmed. Replaced slices, and entries of a Time
-            # stream, can wait until they are uploaded.
+            # Data below the log start must be trimmed. Replaced slices, and entries of a Time or
+            # Txn stream, can wait until they are uploaded.
             is_start = kind == DATA and not self._log_meta.segments[0].suffix and not name.endswith(CLEANED)
             return first if is_start else min(first, stream.committed_offset)
         if self.is_cleaning or not name.endswith(CLEANED):
@@ -71,8 +71,9 @@ class StreamTrims:
         """Return the start of a stream's lowest slice; None without slices.
 
         Segments of a plain stream are stored in order. A later cleaning appends, so all slices of a
-        `.cleaned` stream must be checked. A roll changes neither, so the result is valid until
-        closed segments are replaced or the log start moves.
+        `.cleaned` stream must be checked. Cleaned segments keep their
+        slices of the Txn stream. A roll changes neither, so the result is valid until closed segments
+        are replaced or the log start moves.
         """
         known = self._lowest_known.get(name)
         if known is not None and known[:2] == (self._log_meta.replacements, start_offset):
@@ -86,7 +87,7 @@ class StreamTrims:
     def _starts(self, name: StreamName, kind: StreamName, start_offset: int) -> Iterator[int]:
         for at, segment in enumerate(self._log_meta.segments):
             part = segment.slice(kind)
-            if part is None or kind + segment.suffix != name:
+            if part is None or (kind != TXN and kind + segment.suffix != name):
                 continue
             is_cut = at == 0 and kind == DATA
             yield max(part.start, segment.stream_offset(start_offset)) if is_cut else part.start

@@ -17,6 +17,7 @@ from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaKey
 
 NO_TIMESTAMP: Final = -1
+NO_TRANSACTIONS: Final = -1
 
 
 @dataclass(slots=True)
@@ -24,7 +25,9 @@ class PartitionCheckpoint:
     """Offsets are Kafka offsets. `max_timestamp` is the largest of all records below
     `recover_offset`, in the batch at `max_timestamp_offset`. The `active_*` fields contain the same
     for the active segment, and its bytes, for all batches below `active_end_offset`: including
-    batches in flight, which precede the checkpoint in the write-ahead log.
+    batches in flight, which precede the checkpoint in the write-ahead log. `stable_offset`: every
+    transaction below has ended, and the entries of the aborted ones are below `stable_txn_offset` of the Txn
+    stream; `NO_TRANSACTIONS` before the first one.
     """
 
     key: ClassVar[MetaKey] = meta_entry.PARTITION
@@ -38,6 +41,8 @@ class PartitionCheckpoint:
     active_max_timestamp: int = NO_TIMESTAMP
     active_max_timestamp_offset: int = -1
     active_end_offset: int = 0
+    stable_offset: int = NO_TRANSACTIONS
+    stable_txn_offset: int = 0
 
     def snapshot(self) -> bytes:
         """Return the whole state; `restore` of it on a new instance gives an equal one."""
@@ -52,6 +57,8 @@ class PartitionCheckpoint:
             "active_max_timestamp_offset": self.active_max_timestamp_offset,
             "active_end": self.active_end_offset,
         }
+        if self.stable_offset != NO_TRANSACTIONS:
+            content |= {"stable": self.stable_offset, "stable_txn": self.stable_txn_offset}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def restore(self, value: bytes) -> None:
@@ -71,6 +78,8 @@ class PartitionCheckpoint:
             self.active_max_timestamp = int(content.get("active_max_timestamp", NO_TIMESTAMP))
             self.active_max_timestamp_offset = int(content.get("active_max_timestamp_offset", -1))
             self.active_end_offset = int(content.get("active_end", self.recover_offset))
+            self.stable_offset = int(content.get("stable", NO_TRANSACTIONS))
+            self.stable_txn_offset = int(content.get("stable_txn", 0))
         except (ValueError, KeyError, TypeError) as error:
             raise PartitionCorruptError(
                 f"PARTITION value {value[:80]!r} is not a checkpoint: {error}"

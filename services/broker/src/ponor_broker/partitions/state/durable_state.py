@@ -12,12 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from ponor_kafka.control_records import ControlType, read_end_marker
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
 from ponor_partition import meta_entry
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaKey, MetaValues
 from ponor_partition.segment import TIME, Content
+from ponor_partition.txn_entry import TxnEntry
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps
 from s3stream.errors import S3StreamError
@@ -26,10 +28,12 @@ from s3stream.records import StreamRecord
 from ponor_broker.partitions.log.meta_stream import MetaStream
 from ponor_broker.partitions.log.partition_log import PartitionLog
 from ponor_broker.partitions.log.stream_port import observe
-from ponor_broker.partitions.state.checkpoint import PartitionCheckpoint
+from ponor_broker.partitions.state.checkpoint import NO_TRANSACTIONS, PartitionCheckpoint
 from ponor_broker.partitions.state.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.state.producer_entry import ROW_BYTES_MAX, ProducerBatch
 from ponor_broker.partitions.state.producer_state import ProducerStates
+from ponor_broker.partitions.transactions.aborted_index import AbortedIndex
+from ponor_broker.partitions.transactions.open_transactions import NO_OFFSET
 
 
 class LogStart:
@@ -83,6 +87,7 @@ class DurableState:
         producers_max = min(producers_max, meta.rows_bytes_max // ROW_BYTES_MAX)
         self.producers = ProducerStates(producers_max=producers_max)
         self.epochs = LeaderEpochs()
+        self.aborted = AbortedIndex(log)
         self._meta = meta
         self._log = log
         self.epochs_are_dirty = False
@@ -157,25 +162,55 @@ class DurableState:
                     checkpoint.active_max_timestamp_offset,
                 )
             )
+        # Of markers below, the Meta stream describes the outcome, and the Txn stream has the entries.
+        replay_from = max(offset, self.producers.restored_offset)
+        aborted: list[TxnEntry] = []
         now_ms = clock.wall_ms()
         self._log.fold_meta()  # for logs of an older release
         batches = 0
         while offset < end_offset:
             for record in await self._log.read(offset, RECOVER_BYTES):
                 base_offset = self._log.kafka_offset(offset, record)
-                self._replay(_stored_batch(record), base_offset, record, now_ms)
+                entry = self._replay(_stored_batch(record), base_offset, record, now_ms)
+                if entry is not None:
+                    aborted.append(entry)
                 offset = base_offset + record.count
                 batches += 1
                 if batches % BATCHES_PER_TURN == 0:
                     await clock.sleep(0)
+        await self.aborted.recover(replay_from, aborted)
         return batches
 
-    def _replay(self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int) -> None:
+    def _replay(
+        self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int
+    ) -> TxnEntry | None:
+        """Process a stored batch; return the entry of a transaction that it aborts."""
         if base_offset >= max(self._log.log_meta.active.base_offset, self.checkpoint.active_end_offset):
             self._log.note_content(len(record.payload), batch.max_timestamp, base_offset)
-        if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence >= 0:
-            self.producers.replay(producer_batch(batch), base_offset, base_offset + record.count, now_ms)
         self.note_timestamp(batch.max_timestamp, base_offset)
+        if batch.is_control:
+            return self._replay_marker(batch, base_offset, now_ms)
+        is_transactional = batch.is_transactional
+        if batch.producer_id != NO_PRODUCER_ID and (batch.base_sequence >= 0 or is_transactional):
+            end_offset = base_offset + record.count
+            producer = producer_batch(batch)
+            self.producers.replay(
+                producer, base_offset, end_offset, now_ms, is_transactional=is_transactional
+            )
+        return None
+
+    def _replay_marker(self, batch: BatchView, offset: int, now_ms: int) -> TxnEntry | None:
+        try:
+            marker = read_end_marker(batch)
+        except KafkaWireError as error:
+            raise PartitionCorruptError(f"control batch at offset {offset}: {error}") from error
+        if marker is None:
+            return None
+        producer_id = batch.producer_id
+        first_offset = self.producers.replay_marker(producer_id, batch.producer_epoch, marker, offset, now_ms)
+        if first_offset == NO_OFFSET or marker.kind is ControlType.COMMIT:
+            return None
+        return TxnEntry(producer_id, first_offset, offset, self.producers.transactions.stable_after(offset))
 
     # Writes
 
@@ -199,20 +234,33 @@ class DurableState:
             pass
         return False
 
-    def write_checkpoint(self, confirmed_offset: int, *, clean: bool) -> None:
-        """Write what changed since the last checkpoint.
+    def begin_transactions(self, confirmed_offset: int) -> None:
+        """Write the first checkpoint with a stable offset, before the first transactional batch: readers of
+        objects, who take all records without it, never find that batch without it.
+
+        Raises:
+            S3StreamError: the storage refused it; the batch must not be appended.
+        """
+        if self.checkpoint.stable_offset == NO_TRANSACTIONS:
+            self.write_checkpoint(confirmed_offset, clean=False, has_transactions=True)
+
+    def write_checkpoint(self, confirmed_offset: int, *, clean: bool, has_transactions: bool = False) -> None:
+        """Write what changed since the last checkpoint; with `has_transactions` also a stable offset from now
+        on.
 
         Raises:
             S3StreamError: the storage refused part of it; the state on the stream is valid but older.
         """
         checkpoint = self.checkpoint
+        self.aborted.write_all()  # first: the producers' rows do not show ended transactions
         if self.producers.changes != self._snapshot_changes:
             self._write_producers(confirmed_offset)
         if checkpoint.max_timestamp > self._noted_timestamp and self._log.note_time(
             checkpoint.max_timestamp, checkpoint.max_timestamp_offset
         ):
             self._noted_timestamp = checkpoint.max_timestamp
-        if confirmed_offset > checkpoint.recover_offset or clean != checkpoint.clean_shutdown:
+        begins = has_transactions and checkpoint.stable_offset == NO_TRANSACTIONS
+        if begins or confirmed_offset > checkpoint.recover_offset or clean != checkpoint.clean_shutdown:
             written = replace(
                 checkpoint,
                 recover_offset=confirmed_offset,
@@ -222,8 +270,18 @@ class DurableState:
                 active_max_timestamp_offset=self._log.active_max_timestamp_offset,
                 active_end_offset=self._log.end_offset,
             )
+            if begins or checkpoint.stable_offset != NO_TRANSACTIONS:
+                written.stable_offset = self.stable_offset(confirmed_offset)
+                written.stable_txn_offset = self.aborted.end_offset
             observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
             self.checkpoint = written
+
+    def stable_offset(self, confirmed_offset: int) -> int:
+        """Return the last stable offset: every transaction with an offset below has ended durably. As in
+        Kafka it is not below the log start, even if that moved into an open transaction.
+        """
+        first_unstable = self.producers.transactions.first_unstable
+        return min(confirmed_offset, max(first_unstable, self.checkpoint.start_offset))
 
     def _write_producers(self, confirmed_offset: int) -> None:
         """Write the changed producers, or all of them if a replay would otherwise apply too many changes.

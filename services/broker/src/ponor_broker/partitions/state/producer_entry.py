@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 from ponor_partition.errors import PartitionCorruptError
 
+from ponor_broker.partitions.transactions.open_transactions import NO_OFFSET
+
 BATCHES_RETAINED: Final = 5
 """Kafka's window: clients keep at most five requests of a connection in flight."""
 SEQUENCE_MODULUS: Final = 1 << 31
@@ -17,7 +19,7 @@ PAST_MAX: Final = 1 << 30
 """The order of two sequences is known if they are less than this apart."""
 
 _HEADER: Final = struct.Struct(">BqI")
-_PRODUCER: Final = ">qhiqB"
+_PRODUCER: Final = ">qhiqqiB"
 _BATCH: Final = "iiqq"
 _ROWS: Final = tuple(struct.Struct(_PRODUCER + _BATCH * batches) for batches in range(BATCHES_RETAINED + 1))
 """Row layouts by number of batches."""
@@ -25,8 +27,12 @@ ROW_BYTES_MAX: Final = _ROWS[-1].size
 _ID: Final = struct.Struct(">q")
 _UPDATED: Final = struct.Struct(">q")
 _UPDATED_AT: Final = 14
-_BATCHES_AT: Final = 22
+_FIRST_OFFSET: Final = struct.Struct(">q")
+_FIRST_OFFSET_AT: Final = 22
+_BATCHES_AT: Final = 34
 _VERSION: Final = 1
+NO_COORDINATOR: Final = -1
+NO_EPOCH: Final = -1
 
 
 class TakenBatch(NamedTuple):
@@ -55,21 +61,27 @@ class ProducerBatch(NamedTuple):
 class ProducerEntry(NamedTuple):
     """One producer. Immutable, so that undoing an append restores the previous object.
 
-    `run_first_sequence` is the first sequence of the unbroken run that ends at the newest batch.
+    `run_first_sequence` is the first sequence of the unbroken run that ends at the newest batch. `batches` is
+    empty after a marker that began the epoch: the next sequence is then 0. `first_offset` is that of the
+    producer's open transaction, `coordinator_epoch` that of its last marker.
     """
 
     epoch: int
     run_first_sequence: int
     updated_ms: int
     batches: tuple[TakenBatch, ...]
+    first_offset: int = NO_OFFSET
+    coordinator_epoch: int = NO_COORDINATOR
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the newest record."""
-        return self.batches[-1].last_sequence
+        """Sequence of the newest record; −1 without batches."""
+        return self.batches[-1].last_sequence if self.batches else -1
 
     def is_in_the_past(self, batch: ProducerBatch) -> bool:
         """Return whether every record of the batch was certainly appended before the retained window."""
+        if not self.batches:
+            return False
         run_length = (self.last_sequence - self.run_first_sequence) % SEQUENCE_MODULUS
         behind = (self.last_sequence - batch.first_sequence) % SEQUENCE_MODULUS
         before_window = (self.batches[0].first_sequence - 1 - batch.last_sequence) % SEQUENCE_MODULUS
@@ -78,23 +90,38 @@ class ProducerEntry(NamedTuple):
 
 def encode_entry(producer_id: int, entry: ProducerEntry) -> bytes:
     """Encode a producer's row."""
-    epoch, run_first_sequence, updated_ms, batches = entry
+    epoch, run_first_sequence, updated_ms, batches, first_offset, coordinator_epoch = entry
     return _ROWS[len(batches)].pack(
-        producer_id, epoch, run_first_sequence, updated_ms, len(batches), *chain.from_iterable(batches)
+        producer_id,
+        epoch,
+        run_first_sequence,
+        updated_ms,
+        first_offset,
+        coordinator_epoch,
+        len(batches),
+        *chain.from_iterable(batches),
     )
 
 
 def decode_entry(row: bytes) -> ProducerEntry:
     """Decode a row of `split_rows` or `encode_entry`."""
-    _, epoch, run_first_sequence, updated_ms, count, *numbers = _ROWS[row[_BATCHES_AT]].unpack(row)
+    _, epoch, run_first_sequence, updated_ms, first_offset, coordinator_epoch, count, *numbers = _ROWS[
+        row[_BATCHES_AT]
+    ].unpack(row)
     batches = tuple(TakenBatch(*numbers[at : at + 4]) for at in range(0, 4 * count, 4))
-    return ProducerEntry(epoch, run_first_sequence, updated_ms, batches)
+    return ProducerEntry(epoch, run_first_sequence, updated_ms, batches, first_offset, coordinator_epoch)
 
 
 def updated_ms_of(row: bytes) -> int:
     """Return when the producer of a row appended last."""
     updated_ms: int = _UPDATED.unpack_from(row, _UPDATED_AT)[0]
     return updated_ms
+
+
+def first_offset_of(row: bytes) -> int:
+    """Return the first offset of the open transaction of a row's producer."""
+    first_offset: int = _FIRST_OFFSET.unpack_from(row, _FIRST_OFFSET_AT)[0]
+    return first_offset
 
 
 def join_rows(offset: int, rows: list[bytes]) -> bytes:
@@ -120,8 +147,8 @@ def split_rows(value: bytes) -> tuple[int, Iterator[tuple[int, bytes]]]:
 def _rows_of(value: bytes, count: int) -> Iterator[tuple[int, bytes]]:
     at = _HEADER.size
     for _ in range(count):
-        batches = value[at + _BATCHES_AT] if at + _BATCHES_AT < len(value) else 0
-        end = at + _ROWS[batches].size if 0 < batches <= BATCHES_RETAINED else len(value) + 1
+        batches = value[at + _BATCHES_AT] if at + _BATCHES_AT < len(value) else BATCHES_RETAINED + 1
+        end = at + _ROWS[batches].size if batches <= BATCHES_RETAINED else len(value) + 1
         if end > len(value):
             raise PartitionCorruptError(
                 f"PRODUCER_SNAPSHOT: {len(value)} bytes, the row at {at} has {batches} batches and exceeds"

@@ -132,21 +132,24 @@ class SequenceOrder:
         self._producers = producers
         self._refused = refused
 
-    def check(self, batch: ProducerBatch, *, has_in_flight: bool) -> None:
-        """Check whether a batch that is no retained duplicate may be appended now.
+    def check(self, batch: ProducerBatch, *, has_in_flight: bool, is_transactional: bool = False) -> None:
+        """Check whether a batch that is no retained duplicate may be appended now. A coordinator's batch
+        without a sequence waits for no other.
 
         Raises:
             PartitionError: the producer's epoch or sequence is refused, or an earlier batch must come first.
         """
         is_known = self._producers.entry(batch.producer_id) is not None
-        if self._refused.holds_back(self._identity.key, batch, is_known=is_known):
+        if batch.first_sequence >= 0 and self._refused.holds_back(
+            self._identity.key, batch, is_known=is_known
+        ):
             raise PartitionError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{self._identity}: an earlier batch of producer {batch.producer_id} was refused and must be"
                 " retried first",
             )
         try:
-            self._producers.check(batch)
+            self._producers.check(batch, is_transactional=is_transactional)
         except PartitionError as error:
             if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and has_in_flight:
                 # Clients treat this code as an acknowledgement, and the batch may not be durable yet.
@@ -157,11 +160,19 @@ class SequenceOrder:
 
     def refuse(self, batch: ProducerBatch | None) -> None:
         """Note that the storage refused the batch; its producer will retry it."""
-        if batch is not None:
+        if batch is not None and batch.first_sequence >= 0:
             self._refused.note(self._identity.key, batch)
 
     def append(self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int) -> None:
         """Note an accepted batch."""
         self._producers.append(batch, base_offset, end_offset, now_ms)
         if self._refused.waiting_for:
+            self._refused.taken(self._identity.key, batch)
+
+    def append_transactional(
+        self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int
+    ) -> None:
+        """Note an accepted transactional batch."""
+        self._producers.append_transactional(batch, base_offset, end_offset, now_ms)
+        if self._refused.waiting_for and batch.first_sequence >= 0:
             self._refused.taken(self._identity.key, batch)

@@ -1,0 +1,71 @@
+"""Control batches that end transactions: construction and reading (KIP-98).
+
+A control record's key is `>hh`: version, type. The value of a transaction's marker is `>hi`: version,
+coordinator epoch. Newer versions may append fields.
+"""
+
+from enum import IntEnum
+from struct import Struct as PackedRun
+from typing import Final, NamedTuple
+
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.record_batch import BatchView
+from ponor_kafka.record_builder import build_batch
+
+CONTROL_RECORD_BYTES_MAX: Final = 1 << 16
+_KEY: Final = PackedRun(">hh")
+_VALUE: Final = PackedRun(">hi")
+_VERSION: Final = 0
+
+
+class ControlType(IntEnum):
+    """The type in a control record's key. Other values exist and do not concern transactions."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class EndMarker(NamedTuple):
+    """What the control batch of a transaction's end says, besides its producer."""
+
+    kind: ControlType
+    coordinator_epoch: int
+
+
+def control_type(batch: BatchView) -> int | None:
+    """Return the type of a control batch; None if its record was removed already, -1 without a valid key.
+
+    Raises KafkaWireError if it contains no control record.
+    """
+    if batch.record_count == 0:
+        return None
+    key = next(iter(batch.records(CONTROL_RECORD_BYTES_MAX))).key or b""
+    return int(_KEY.unpack_from(key)[1]) if len(key) >= _KEY.size else -1
+
+
+def read_end_marker(batch: BatchView) -> EndMarker | None:
+    """Return the transaction's end that a control batch marks; None for any other control batch.
+
+    Raises KafkaWireError if it contains no well-formed control record.
+    """
+    kind = control_type(batch)
+    if kind not in {ControlType.ABORT, ControlType.COMMIT}:
+        return None
+    value = next(iter(batch.records(CONTROL_RECORD_BYTES_MAX))).value or b""
+    if len(value) < _VALUE.size:
+        raise KafkaWireError(f"the marker at offset {batch.base_offset} has a value of {len(value)} bytes")
+    return EndMarker(ControlType(kind), _VALUE.unpack_from(value)[1])
+
+
+def build_end_marker(
+    producer_id: int, producer_epoch: int, marker: EndMarker, timestamp_ms: int
+) -> bytearray:
+    """Build the control batch that ends a producer's transaction; it takes one offset."""
+    key, value = _KEY.pack(_VERSION, marker.kind), _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    return build_batch(
+        [(timestamp_ms, key, value)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )

@@ -1,0 +1,41 @@
+"""Entries of the Txn stream: the aborted-transaction index (docs/formats/partition-meta.md)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from ponor_runtime.disk import Buffer
+
+from ponor_partition.errors import PartitionCorruptError
+
+_ENTRY: Final = struct.Struct(">qqqq")
+TXN_ENTRY_BYTES: Final = _ENTRY.size
+
+
+class TxnEntry(NamedTuple):
+    """One aborted transaction, in Kafka offsets.
+
+    `first_offset` is its first batch's, `last_offset` its marker's. `last_stable_offset`: no transaction that
+    was aborted later begins below.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        """Encode the entry."""
+        return _ENTRY.pack(*self)
+
+
+def decode_txn_entry(payload: Buffer, where: str) -> TxnEntry:
+    """Decode one entry.
+
+    Raises:
+        PartitionCorruptError: names `where`.
+    """
+    if len(payload) != _ENTRY.size:
+        raise PartitionCorruptError(f"{where}: {len(payload)} bytes are no entry of {_ENTRY.size} bytes")
+    return TxnEntry(*_ENTRY.unpack(payload))

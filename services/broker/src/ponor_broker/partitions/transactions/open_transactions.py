@@ -1,0 +1,90 @@
+"""The transactions of one partition that hold back the last stable offset. No I/O.
+
+A transaction is open from its first batch to its marker, and ending until the marker is durable.
+`roll_back` undoes the change of a failed append.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+NO_OFFSET: Final = -1
+ALL_STABLE: Final = (1 << 63) - 1
+"""First unstable offset of a partition without transactions."""
+
+
+class Ending(NamedTuple):
+    """A transaction whose marker is in flight."""
+
+    marker_offset: int
+    first_offset: int
+
+
+class OpenTransactions:
+    """First offsets of open and ending transactions.
+
+    Attributes:
+        ending: ended transactions whose markers are not durable, by marker.
+        first_unstable: the smallest first offset; `ALL_STABLE` without any.
+    """
+
+    __slots__ = ("_open", "ending", "first_unstable")
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[int, int] = OrderedDict()
+        """First offset by producer id, in the order of the offsets. An ordered dictionary finds its first key
+        in constant time after any number of removals; a plain one does not."""
+        self.ending: deque[Ending] = deque()
+        self.first_unstable = ALL_STABLE
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._open
+
+    def reset(self, first_offsets: Mapping[int, int]) -> None:
+        """Replace everything by these open transactions: first offset by producer id."""
+        self._open = OrderedDict(sorted(first_offsets.items(), key=lambda one: one[1]))
+        self.ending.clear()
+        self._update()
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """A transaction begins at the end of the log."""
+        self._open[producer_id] = first_offset
+        self._update()
+
+    def end(self, producer_id: int, marker_offset: int) -> None:
+        """A marker was appended."""
+        first_offset = self._open.pop(producer_id, NO_OFFSET)
+        if first_offset != NO_OFFSET:
+            self.ending.append(Ending(marker_offset, first_offset))
+
+    def stable_after(self, marker_offset: int) -> int:
+        """Return the smallest first offset of the open transactions; without any, the one after a marker."""
+        return next(iter(self._open.values()), marker_offset + 1)
+
+    def confirm(self, end_offset: int) -> None:
+        """Everything below `end_offset` is durable."""
+        while self.ending and self.ending[0].marker_offset < end_offset:
+            self.ending.popleft()
+        self._update()
+
+    def roll_back(self, base_offset: int, producer_id: int, first_offset: int) -> None:
+        """Undo the newest append, at `base_offset`: its producer's open transaction began at `first_offset`
+        before (`NO_OFFSET`: it had none).
+        """
+        if self.ending and self.ending[-1].marker_offset >= base_offset:
+            self.ending.pop()
+        if self._open.get(producer_id, NO_OFFSET) != first_offset:
+            self._open.pop(producer_id, None)
+            if first_offset != NO_OFFSET:
+                self._open[producer_id] = first_offset
+                self._open = OrderedDict(sorted(self._open.items(), key=lambda one: one[1]))
+        self._update()
+
+    def _update(self) -> None:
+        first = next(iter(self._open.values()), ALL_STABLE)
+        self.first_unstable = min([first, *(one.first_offset for one in self.ending)])

@@ -1,0 +1,54 @@
+"""Proofs that the coordinator has a partition in a producer's transaction (KIP-890).
+
+A proof is taken before the coordinator is asked, and is used by the first append of the transaction. A
+marker of the producer that is appended in between makes it void: the coordinator's answer may then concern
+the transaction that the marker ended.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+
+class Verification:
+    """The proof for one producer, for as long as its owner keeps it.
+
+    `begins_at_zero`: the epoch belongs to this transaction alone (generation 2), so an unknown producer must
+    begin with sequence 0.
+    """
+
+    __slots__ = ("__weakref__", "begins_at_zero", "is_void", "producer_epoch", "producer_id")
+
+    def __init__(self, producer_id: int, producer_epoch: int, *, begins_at_zero: bool) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.begins_at_zero = begins_at_zero
+        self.is_void = False
+
+    def covers(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether it is valid for a batch of this producer."""
+        return not self.is_void and (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch)
+
+
+class Verifications:
+    """The pending proofs of one partition, one per producer."""
+
+    def __init__(self) -> None:
+        self._pending: WeakValueDictionary[int, Verification] = WeakValueDictionary()
+
+    def begin(self, producer_id: int, producer_epoch: int, *, begins_at_zero: bool) -> Verification:
+        """Return the proof for the coordinator's answer; the pending one of the same epoch, if any."""
+        pending = self._pending.get(producer_id)
+        if pending is not None and pending.producer_epoch == producer_epoch:
+            return pending
+        self.void(producer_id)
+        begun = self._pending[producer_id] = Verification(
+            producer_id, producer_epoch, begins_at_zero=begins_at_zero
+        )
+        return begun
+
+    def void(self, producer_id: int) -> None:
+        """A marker of the producer was appended."""
+        pending = self._pending.pop(producer_id, None)
+        if pending is not None:
+            pending.is_void = True
