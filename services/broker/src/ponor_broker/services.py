@@ -76,6 +76,7 @@ from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topic_config import TopicConfigs
 from ponor_broker.partitions.topics.topics import Topics
+from ponor_broker.peers.connection_order import peer_client_id
 from ponor_broker.peers.connection_pool import PeerConnections
 from ponor_broker.peers.tcp_connection import ConnectPeer
 from ponor_broker.requests.api_handler import ApiHandler, WhenFenced
@@ -142,11 +143,19 @@ class BrokerServices:
             runtime=runtime,
             settings=settings.groups,
         )
-        self.peers = PeerConnections(connect_peer, self.topics, runtime, client_id=f"broker-{node_id}")
+        self.peers = self._peer_connections(connect_peer)
         self._metadata = self._metadata_handler()
         self.dispatcher = self._dispatcher(backlog)
         runtime.telemetry.gauge("ponor_partitions_open", lambda: len(self.partitions))
         export_limits(runtime.telemetry, settings)
+
+    def _peer_connections(self, connect_peer: ConnectPeer) -> PeerConnections:
+        return PeerConnections(
+            connect_peer,
+            self.topics,
+            self._runtime,
+            client_id=lambda number: peer_client_id(self._node_id, self._session.node_epoch, number),
+        )
 
     def _metadata_handler(self) -> MetadataHandler:
         return MetadataHandler(

@@ -15,8 +15,8 @@ from ponor_runtime.runtime import Runtime
 
 KAFKA = "kafka"
 PORT = 9092
-Answer = Callable[[Message], Awaitable[Message | None]]
-"""Answers a request; None: with the answer to another request."""
+Answer = Callable[[Message, str | None], Awaitable[Message | None]]
+"""Answers a request of a client id; None: with the answer to another request."""
 
 
 class Address(NamedTuple):
@@ -53,7 +53,7 @@ async def respond(frame: bytes | bytearray, answer: Answer) -> bytes:
     """Return the response frame to a request frame, both without length."""
     header = decode_request_header(frame)
     request, _ = decode(header.api_key, header.api_version, bytes(frame), header.body_position)
-    message = await answer(request)
+    message = await answer(request, header.client_id)
     if message is None:
         return encode_response_header(header.api_key, header.api_version, header.correlation_id + 1)
     body = encode(message, header.api_version)

@@ -29,7 +29,7 @@ class World:
         self.pool: PeerConnections
 
     def _broker(self, node_id: int) -> SimProcess:
-        async def answer(_: Message) -> Message:
+        async def answer(*_: object) -> Message:
             return ApiVersionsResponse(node_id)
 
         return self.simulation.process(f"b{node_id}", listening(f"b{node_id}", answer))
@@ -49,7 +49,7 @@ def run(story: Callable[[World], Awaitable[None]], seed: int = 1, *, start: tupl
             world.connects += 1
             return await runtime.network.connect(address, KAFKA)
 
-        world.pool = PeerConnections(connect, world.directory, runtime, client_id="here")  # type: ignore[arg-type]
+        world.pool = PeerConnections(connect, world.directory, runtime, client_id=str)  # type: ignore[arg-type]
         try:
             await story(world)
         finally:

@@ -27,7 +27,7 @@ class Peer:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def answer(self, _: Message) -> Message:
+    async def answer(self, *_: object) -> Message:
         self.requests += 1
         number = self.requests
         await self.gate.wait()
@@ -131,7 +131,7 @@ def test_a_cancelled_request_does_not_shift_later_answers() -> None:
 
 
 def test_a_wrong_answer_fails_the_requests_and_closes_the_connection() -> None:
-    async def nonsense(_: Message) -> None:
+    async def nonsense(*_: object) -> None:
         return None
 
     async def story(connection: KafkaConnection, peer: Peer) -> None:

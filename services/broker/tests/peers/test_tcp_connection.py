@@ -110,7 +110,7 @@ async def brokers() -> AsyncIterator[tuple[Brokers, PeerConnections]]:
     for broker in running.values():
         await broker.start()
     runtime = Runtime(SystemClock(), SystemRandomness(), None, None, Telemetry())  # type: ignore[arg-type]
-    pool = PeerConnections(connect_tcp, running, runtime, client_id="broker-3")
+    pool = PeerConnections(connect_tcp, running, runtime, client_id=str)
     try:
         yield running, pool
     finally:

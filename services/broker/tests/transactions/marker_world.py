@@ -6,7 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
+from ponor_broker.peers.connection_order import ConnectionOrder, peer_client_id
 from ponor_broker.peers.connection_pool import PeerConnections
 from ponor_broker.transactions.marker_sender import (
     MARKERS_PER_REQUEST_MAX,
@@ -76,7 +78,7 @@ class MarkerWorld:
         self.network = self.simulation.network
         self.directory = Directory({1: "b1", 2: "b2"})
         self.brokers = {
-            node_id: self.simulation.process(f"b{node_id}", listening(f"b{node_id}", self._leader(node_id)))
+            node_id: self.simulation.process(f"b{node_id}", partial(self._leader, node_id))
             for node_id in (1, 2)
         }
         self.sender: MarkerSender
@@ -95,7 +97,10 @@ class MarkerWorld:
 
         async def main(runtime: Runtime) -> None:
             self.pool = PeerConnections(
-                lambda address: self._connect(runtime, address), self.directory, runtime, client_id="b0"
+                lambda address: self._connect(runtime, address),
+                self.directory,
+                runtime,
+                client_id=lambda number: peer_client_id(HERE, 1, number),
             )
             self.sender = MarkerSender(self.pool, self, self._local, runtime, node_id=HERE)
             self.sender.start()
@@ -134,16 +139,19 @@ class MarkerWorld:
     async def _local(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         self.note_sent(HERE, request)
         try:
-            return await self._append(HERE, request)
+            return await self._append(HERE, request, lambda: True)
         finally:
             self.in_flight[HERE] -= 1
 
-    def _leader(self, node_id: int) -> Callable[[Message], Awaitable[Message]]:
-        async def answer(request: Message) -> Message:
-            assert isinstance(request, WriteTxnMarkersRequest)
-            return await self._append(node_id, request)
+    async def _leader(self, node_id: int, runtime: Runtime) -> None:
+        """The program of another broker."""
+        order = ConnectionOrder()
 
-        return answer
+        async def answer(request: Message, client_id: str | None) -> Message:
+            assert isinstance(request, WriteTxnMarkersRequest)
+            return await self._append(node_id, request, lambda: order.admits(client_id))
+
+        await listening(f"b{node_id}", answer)(runtime)
 
     def note_sent(self, node_id: int, request: WriteTxnMarkersRequest) -> None:
         self.in_flight[node_id] += 1
@@ -153,15 +161,19 @@ class MarkerWorld:
         assert len(sent) <= MARKERS_PER_REQUEST_MAX
         self.sent += sent
 
-    async def _append(self, node_id: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    async def _append(
+        self, node_id: int, request: WriteTxnMarkersRequest, is_admitted: Callable[[], bool]
+    ) -> WriteTxnMarkersResponse:
+        is_admitted()
         results = []
         for row in request.markers:
             topics = []
             for topic in row.topics:
                 partitions = []
                 for index in topic.partition_indexes:
+                    await asyncio.sleep(self.latency_s())
                     marker = (row.producer_id, row.producer_epoch, (topic.name, index))
-                    code = self._judge(node_id, marker)
+                    code = self._judge(node_id, marker) if is_admitted() else ErrorCode.REQUEST_TIMED_OUT
                     partitions.append(WritableTxnMarkerPartitionResult(index, code))
                 topics.append(WritableTxnMarkerTopicResult(topic.name, partitions))
             results.append(WritableTxnMarkerResult(row.producer_id, topics))

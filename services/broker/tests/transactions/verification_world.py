@@ -24,7 +24,7 @@ from ponor_kafka.messages.add_partitions_to_txn import (
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.simulation import Simulation
 
-from services.broker.tests.peers.peer_kit import KAFKA, Directory, listening
+from services.broker.tests.peers.peer_kit import KAFKA, Answer, Directory, listening
 
 HERE = 0
 COORDINATOR_PARTITIONS = 6
@@ -121,7 +121,7 @@ class VerificationWorld:
                 lambda address: runtime.network.connect(address, KAFKA),
                 self.directory,
                 runtime,
-                client_id="b0",
+                client_id=str,
             )
             self.verifier = TransactionVerifier(
                 pool,
@@ -173,8 +173,8 @@ class VerificationWorld:
         self.verifier.submit(where, claim, WaitingBatch(write, size_bytes, take_proof, settled))
         return await outcome
 
-    def _remote(self, node_id: int) -> Callable[[Message], Awaitable[Message]]:
-        async def answer(request: Message) -> Message:
+    def _remote(self, node_id: int) -> Answer:
+        async def answer(request: Message, _: str | None) -> Message:
             assert isinstance(request, AddPartitionsToTxnRequest)
             return await self._answer(node_id, request)
 

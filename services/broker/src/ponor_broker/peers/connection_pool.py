@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from itertools import count
 from typing import Final, Protocol
 
 from ponor_runtime.host_port import join_host_port
@@ -24,6 +26,10 @@ IN_FLIGHT_MAX: Final = 5
 
 class PeerUnavailableError(Exception):
     """There is no connection to the broker now. Retriable, after another look-up of the target."""
+
+
+class PeerGoneError(PeerUnavailableError):
+    """The broker is not registered or is fenced: its process can no longer write."""
 
 
 class BrokerAddress(Protocol):
@@ -51,13 +57,27 @@ class PeerConnections:
     """
 
     def __init__(
-        self, connect: ConnectPeer, brokers: BrokerDirectory, runtime: Runtime, *, client_id: str
+        self,
+        connect: ConnectPeer,
+        brokers: BrokerDirectory,
+        runtime: Runtime,
+        *,
+        client_id: Callable[[int], str],
     ) -> None:
+        """Create a pool without connections.
+
+        Args:
+            connect: opens a connection.
+            brokers: the current image.
+            runtime: clock and randomness of the back-off.
+            client_id: client id of a connection, by its number within this process.
+        """
         self._connect = connect
         self._brokers = brokers
         self._clock = runtime.clock
         self._randomness = runtime.randomness
         self._client_id = client_id
+        self._numbers = count(1)
         self._tasks = BackgroundTasks(runtime.fail_stop)
         self._peers: dict[int, _Peer] = {}
 
@@ -65,12 +85,14 @@ class PeerConnections:
         """Return the open connection to a broker; wait for it while it is being opened.
 
         Raises:
-            PeerUnavailableError: the broker is not registered, is fenced or cannot be reached, or
-                `WAITING_MAX` callers already wait.
+            PeerGoneError: the broker is not registered, or is fenced.
+            PeerUnavailableError: it cannot be reached, or `WAITING_MAX` callers already wait.
         """
+        if self._tasks.is_closed:
+            raise PeerUnavailableError("this broker stops")
         address = self._address(node_id)
-        if address is None or self._tasks.is_closed:
-            raise PeerUnavailableError(f"broker {node_id} is not available")
+        if address is None:
+            raise PeerGoneError(f"broker {node_id} is not registered, or is fenced")
         peer = self._peers.get(node_id)
         if peer is None or peer.address != address:
             peer = self._begin(node_id, address)
@@ -122,7 +144,8 @@ class PeerConnections:
                 delay_s = min(2 * delay_s, RECONNECT_S_MAX)
             else:
                 delay_s = RECONNECT_S_MIN
-                connection = KafkaConnection(wire, self._client_id, in_flight_max=IN_FLIGHT_MAX)
+                client_id = self._client_id(next(self._numbers))
+                connection = KafkaConnection(wire, client_id, in_flight_max=IN_FLIGHT_MAX)
                 try:
                     peer.opened(connection)
                     await connection.wait_closed()

@@ -48,7 +48,7 @@ class RequestPort(Generic[Q, A]):
         the event-loop turn that sends it; None: nothing is sent.
 
         Raises:
-            PeerUnavailableError: there is no connection; `build` was not called.
+            PeerUnavailableError, PeerGoneError: there is no connection; `build` was not called.
             UnansweredError: the request was sent, and no answer arrived.
         """
         connection = None if node_id == self._node_id else await self._peers.connection(node_id)

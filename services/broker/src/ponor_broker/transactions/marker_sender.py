@@ -3,6 +3,11 @@
 Every marker waits in the queue of one leader (`_Lane`), or in `Retries` after a refusal or while its
 partition has no leader. Each attempt looks the leader up again. Markers of one producer for one partition are
 sent one after the other: a later one waits until the earlier one has ended.
+
+A marker of generation 1 that arrives late could end the producer's next transaction, which has the same
+epochs. A broker refuses requests of a connection that was given up (`peers/connection_order.py`), but only
+from the first request of a later connection on. A marker therefore ends only when every broker that did not
+answer one of its attempts has answered a later request, or is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.turns import turn
 
-from ponor_broker.peers.connection_pool import PeerConnections, PeerUnavailableError
+from ponor_broker.peers.connection_pool import PeerConnections, PeerGoneError, PeerUnavailableError
 from ponor_broker.peers.request_port import RequestPort, UnansweredError
 from ponor_broker.transactions.retries import Retries
 
@@ -42,6 +47,7 @@ Refusals: TypeAlias = Mapping[TopicPartition, ErrorCode]
 WriteMarkers: TypeAlias = Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
 
 _REFUSED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+_FINAL: Final = _REFUSED | {ErrorCode.NONE}
 
 
 class Markers(Protocol):
@@ -95,6 +101,7 @@ class MarkerSender:
             node_id: id of this broker.
         """
         self._leaders = leaders
+        self._node_id = node_id
         self._port = RequestPort(
             peers, local, node_id=node_id, version=VERSION, answer=WriteTxnMarkersResponse
         )
@@ -158,30 +165,34 @@ class MarkerSender:
             await turn()
 
     def _route(self, marker: _Marker) -> None:
-        """Put a marker into the queue of its leader."""
-        leader_id = self._leader(marker)
-        if leader_id is None:
+        """Put a marker into the queue of the broker that gets its next request."""
+        node_id = self._target(marker)
+        if node_id is None:
             return
-        if leader_id == NO_LEADER:
+        if node_id == NO_LEADER:
             self._retry(marker, "it has no leader")
             return
-        lane = self._lanes.get(leader_id)
+        lane = self._lanes.get(node_id)
         if lane is None:
-            lane = self._lanes[leader_id] = _Lane(leader_id)
-            self._tasks.spawn(self._serve(lane), f"markers to broker {leader_id}")
+            lane = self._lanes[node_id] = _Lane(node_id)
+            self._tasks.spawn(self._serve(lane), f"markers to broker {node_id}")
         lane.queue.append(marker)
 
-    def _leader(self, marker: _Marker) -> int | None:
-        """Return the leader of a marker's partition; None if the marker ended here."""
+    def _target(self, marker: _Marker) -> int | None:
+        """Return the leader of a marker's partition, or a broker in doubt; None if the marker ended here."""
         if marker.job.is_cancelled:
             self._end(marker)
             return None
-        leader_id = self._leaders.leader_id(*marker.where)
-        if (
-            leader_id is None
-        ):  # deleted: it existed when the transaction got it, and the image never goes back
-            self._end(marker)
-        return leader_id
+        if not marker.is_written:
+            leader_id = self._leaders.leader_id(*marker.where)
+            if leader_id is not None:
+                return leader_id
+            # The image had the partition when the transaction got it, and never goes back: it was deleted.
+            marker.is_written = True
+        if marker.in_doubt:
+            return next(iter(marker.in_doubt))
+        self._end(marker)
+        return None
 
     async def _serve(self, lane: _Lane) -> None:
         """Send one request after the other until the queue is empty."""
@@ -190,42 +201,55 @@ class MarkerSender:
             try:
                 answer = await self._port.ask(lane.node_id, partial(self._build, lane, sent))
             except PeerUnavailableError as error:
-                await self._give_back(lane, str(error))
+                await self._give_back(lane, error)
             except UnansweredError as error:
                 for marker in sent:
-                    self._retry(marker, str(error))
+                    self._unanswered(marker, lane.node_id, str(error))
             else:
                 if answer is not None:
-                    self._note(sent, answer)
+                    self._note(lane.node_id, sent, answer)
                 else:
                     await turn()
         del self._lanes[lane.node_id]
 
-    async def _give_back(self, lane: _Lane, reason: str) -> None:
-        """Let every marker of a broker that cannot be reached look up its leader again."""
+    async def _give_back(self, lane: _Lane, error: PeerUnavailableError) -> None:
+        """Let every marker of a broker that cannot be reached look up its target again."""
         for number in range(len(lane.queue)):
-            self._retry(lane.queue.popleft(), reason)
+            marker = lane.queue.popleft()
+            if isinstance(error, PeerGoneError):
+                marker.in_doubt.pop(lane.node_id, None)
+            self._retry(marker, str(error))
             if number % ROUTED_PER_TURN_MAX == 0:
                 await turn()
 
+    def _unanswered(self, marker: _Marker, node_id: int, reason: str) -> None:
+        # A local call that timed out was cancelled, and generation 2 has its own epoch for each transaction.
+        if node_id != self._node_id and not marker.job.markers.is_generation_2:
+            marker.in_doubt[node_id] = None
+        self._retry(marker, reason)
+
     def _build(self, lane: _Lane, sent: list[_Marker]) -> WriteTxnMarkersRequest | None:
-        """Return the next request of a lane, and append its markers to `sent`."""
+        """Return the next request of a lane, and append its markers to `sent`.
+
+        Written markers are not in the request: they only need its answer.
+        """
         topics: dict[_Job, dict[str, list[int]]] = {}
         for _ in range(min(len(lane.queue), MARKERS_PER_REQUEST_MAX)):
             marker = lane.queue.popleft()
-            leader_id = self._leader(marker)
-            if leader_id == lane.node_id:
+            node_id = self._target(marker)
+            if node_id == lane.node_id:
                 sent.append(marker)
-                topic, index = marker.where
-                topics.setdefault(marker.job, {}).setdefault(topic, []).append(index)
-            elif leader_id is not None:
+                if not marker.is_written:
+                    topic, index = marker.where
+                    topics.setdefault(marker.job, {}).setdefault(topic, []).append(index)
+            elif node_id is not None:
                 self._retries.add(marker, 0.0)
         if not sent:
             return None
         return WriteTxnMarkersRequest([job.row(of_job) for job, of_job in topics.items()])
 
-    def _note(self, sent: list[_Marker], answer: WriteTxnMarkersResponse) -> None:
-        """End the markers that need no repetition."""
+    def _note(self, node_id: int, sent: list[_Marker], answer: WriteTxnMarkersResponse) -> None:
+        """End the markers that need no further request."""
         codes = {
             (row.producer_id, (topic.name, partition.partition_index)): partition.error_code
             for row in answer.markers
@@ -233,12 +257,13 @@ class MarkerSender:
             for partition in topic.partitions
         }
         for marker in sent:
+            marker.in_doubt.pop(node_id, None)
             code = codes.get(marker.key, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if code == ErrorCode.NONE:
-                self._end(marker)
-            elif code in _REFUSED:
+            if not marker.is_written and code in _REFUSED:
                 marker.job.refusals[marker.where] = ErrorCode(code)
-                self._end(marker)
+            if marker.is_written or code in _FINAL:
+                marker.is_written = True
+                self._route(marker)
             else:
                 self._retry(marker, f"error code {code}")
 
@@ -299,20 +324,28 @@ class _Job:
 
 
 class _Marker:
-    """One partition's marker."""
+    """One partition's marker.
 
-    __slots__ = ("attempts", "job", "key", "successor", "where")
+    Attributes:
+        in_doubt: brokers that did not answer an attempt, and may still process it.
+        is_written: durable, refused as outdated, or without a partition; only brokers in doubt are left.
+        successor: the next marker of the same producer and partition.
+    """
+
+    __slots__ = ("attempts", "in_doubt", "is_written", "job", "key", "successor", "where")
 
     def __init__(self, job: _Job, where: TopicPartition) -> None:
         self.job = job
         self.where = where
         self.key = (job.markers.producer_id, where)
         self.attempts = 0
+        self.in_doubt: dict[int, None] = {}
+        self.is_written = False
         self.successor: _Marker | None = None
 
 
 class _Lane:
-    """Markers for one leader; at most one request is in flight."""
+    """Markers for one broker; at most one request is in flight."""
 
     __slots__ = ("node_id", "queue")
 
