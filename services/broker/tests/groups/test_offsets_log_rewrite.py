@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ponor_broker.coordination.log_rewrite import BATCH_ENTRIES_MAX
 from ponor_broker.groups.events import MemberClaim
-from ponor_broker.groups.log_rewrite import BATCH_ENTRIES_MAX
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode

@@ -108,6 +108,11 @@ class RecordLog(Generic[E]):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return self._submit(batch, _Write(entries, then))
 
+    def size_of(self, entry: E) -> int:
+        """Return the bytes of an entry's key and value."""
+        key, value = self._codec.encode(entry)
+        return len(key) + len(value or b"")
+
     def in_parts(self, entries: Iterable[E]) -> Iterator[list[E]]:
         """Yield the entries in order, split so that each part fits into one batch, for writes that
         need not be atomic.
@@ -115,8 +120,7 @@ class RecordLog(Generic[E]):
         part: list[E] = []
         part_bytes = 0
         for entry in entries:
-            key, value = self._codec.encode(entry)
-            entry_bytes = _RECORD_BYTES + len(key) + len(value or b"")
+            entry_bytes = _RECORD_BYTES + self.size_of(entry)
             if part and part_bytes + entry_bytes > min(self._batch_bytes_max // 2, PART_BYTES_MAX):
                 yield part
                 part, part_bytes = [], 0

@@ -3,7 +3,7 @@
 Handles the requests of members and committing clients, and loads and unloads the partition. A
 commit becomes readable, and assignments are sent, only after their record is durable.
 `group_actions.py` executes the state machines, `removal.py` removes groups and offsets, and
-`log_rewrite.py` keeps the log short.
+`coordination/log_rewrite.py` keeps the log short.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps
 
+from ponor_broker.coordination.log_rewrite import LogRewrite
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
@@ -23,10 +24,8 @@ from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
-from ponor_broker.groups.log_rewrite import LogRewrite
 from ponor_broker.groups.member import MEMBER_BYTES, protocols_bytes
 from ponor_broker.groups.offsets import TopicPartition
-from ponor_broker.groups.record_codec import encode_entry
 from ponor_broker.groups.records import (
     CommittedOffset,
     Entry,
@@ -68,7 +67,12 @@ class GroupShard:
         self._table = GroupTable(settings, budget)
         self._actions = GroupActions(log, self._table, settings=settings, clock=clock, timers=timers)
         self.removal = GroupRemoval(log, self._table, self._actions, settings=settings, clock=clock)
-        self.rewrite = LogRewrite(log, self._table, settings)
+        self.rewrite: LogRewrite[Entry] = LogRewrite(
+            log,
+            self._current,
+            log_bytes_min=settings.offsets_rewrite_log_bytes_min,
+            ratio=settings.offsets_rewrite_ratio,
+        )
         self.is_loaded = False
         self.has_to_forget_topics = True
         """Topics may have been deleted since the last check: always True after a load."""
@@ -124,8 +128,7 @@ class GroupShard:
                 group.offsets.restore((entry.key.topic, entry.key.partition), entry.value)
             else:
                 group.durable = entry.value
-            key, value = encode_entry(entry)
-            state_bytes += len(key) + len(value or b"")
+            state_bytes += self._log.size_of(entry)
         self.rewrite.loaded(state_bytes)
         async for group in self._table.walk(self._clock):
             if group.durable is not None:
@@ -143,6 +146,16 @@ class GroupShard:
                 yield GroupEntry(GroupKey(group.group_id), group.durable)
             for (topic, partition), committed in group.offsets.items():
                 yield OffsetEntry(OffsetKey(group.group_id, topic, partition), committed)
+
+    def _current(self) -> Iterator[Entry]:
+        """As `snapshot`, but each row with its value when the iteration reaches it, if it still exists."""
+        for group in self._table:
+            if group in self._table and group.durable is not None:
+                yield GroupEntry(GroupKey(group.group_id), group.durable)
+            for topic, index in group.offsets.partitions():
+                committed = group.offsets.get((topic, index))
+                if group in self._table and committed is not None:
+                    yield OffsetEntry(OffsetKey(group.group_id, topic, index), committed)
 
     def close(self, error: ErrorCode) -> Steps[None]:
         """Answer all waiting requests and free memory, because another broker leads the partition,

@@ -1,7 +1,7 @@
 """Rewrite of a shard's state into its own log, and the trim of the log before it
 (docs/design/log-cleaner.md#consumer-offsets).
 
-Shortens the log of a partition of `__consumer_offsets` while commits continue. A rewrite consists
+Shortens the log of a partition of an internal topic while writes continue. A rewrite consists
 of ordinary records in log order, so replay needs no special case. The order of steps makes it safe:
 
     1. the boundary is the log's end; wait until every write below it has completed, so that memory
@@ -17,17 +17,14 @@ A crash before the third step leaves a longer log with the same content.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
 from s3stream.errors import S3StreamError
 
+from ponor_broker.coordination.record_format import E
 from ponor_broker.coordination.record_log import RecordLog
-from ponor_broker.groups.group_table import GroupTable
-from ponor_broker.groups.record_codec import encode_entry
-from ponor_broker.groups.records import Entry, GroupEntry, GroupKey, OffsetEntry, OffsetKey
-from ponor_broker.groups.settings import GroupSettings
 
 _LOG = logging.getLogger(__name__)
 BATCH_BYTES: Final = 64 << 10
@@ -43,13 +40,25 @@ class _Trim(NamedTuple):
     state_bytes: int
 
 
-class LogRewrite:
+class LogRewrite(Generic[E]):
     """The rewrites of one shard. `load` and `write` never run at the same time."""
 
-    def __init__(self, log: RecordLog[Entry], table: GroupTable, settings: GroupSettings) -> None:
+    def __init__(
+        self, log: RecordLog[E], rows: Callable[[], Iterator[E]], *, log_bytes_min: int, ratio: int
+    ) -> None:
+        """Create the rewrites of a log.
+
+        Args:
+            log: the log.
+            rows: iterates over the state in memory, one entry for each key that exists when the iteration
+                reaches it; newer keys are above the boundary.
+            log_bytes_min: a shorter log is not rewritten.
+            ratio: a log is rewritten when it is this many times as long as its state.
+        """
         self._log = log
-        self._table = table
-        self._settings = settings
+        self._rows = rows
+        self._log_bytes_min = log_bytes_min
+        self._ratio = ratio
         self._state_bytes = 0
         self._is_writing = False
         self._is_stopped = False
@@ -65,11 +74,7 @@ class LogRewrite:
         """Whether the log is too long relative to its state."""
         if self._is_writing or self._is_stopped or self._log.holds_unknown_kinds:
             return False
-        bound = max(
-            self._settings.offsets_rewrite_log_bytes_min,
-            self._settings.offsets_rewrite_ratio * self._state_bytes,
-        )
-        return self._log.size_bytes > bound
+        return self._log.size_bytes > max(self._log_bytes_min, self._ratio * self._state_bytes)
 
     def stop(self) -> None:
         """Abort a running rewrite, because memory is about to be cleared and the rewrite would be
@@ -116,38 +121,25 @@ class LogRewrite:
         self._state_bytes = trim.state_bytes
         return True
 
-    def _next_batch(self, rows: Iterator[Entry]) -> tuple[int, list[Entry]] | None:
+    def _next_batch(self, rows: Iterator[E]) -> tuple[int, list[E]] | None:
         """Return the next rows with their current values, and their size; None at the end.
 
         The caller appends them without an await, so that no newer write of one of their keys can
         precede them.
         """
         in_flight = self._log.keys_in_flight()
-        entries: list[Entry] = []
+        entries: list[E] = []
         seen, size_bytes = 0, 0
         for entry in rows:
             seen += 1
-            key, value = encode_entry(entry)
-            size_bytes += len(key) + len(value or b"")
+            size_bytes += self._log.size_of(entry)
             if entry.key not in in_flight:
                 entries.append(entry)
             if size_bytes >= BATCH_BYTES or seen >= BATCH_ENTRIES_MAX:
                 break
         return (size_bytes, entries) if seen else None
 
-    def _rows(self) -> Iterator[Entry]:
-        """Yield a row for each key that exists when the iteration reaches it; newer keys are above
-        the boundary.
-        """
-        for group in self._table:
-            if group in self._table and group.durable is not None:
-                yield GroupEntry(GroupKey(group.group_id), group.durable)
-            for topic, index in group.offsets.partitions():
-                committed = group.offsets.get((topic, index))
-                if group in self._table and committed is not None:
-                    yield OffsetEntry(OffsetKey(group.group_id, topic, index), committed)
-
-    async def _append(self, entries: list[Entry]) -> ErrorCode:
+    async def _append(self, entries: list[E]) -> ErrorCode:
         """Append the entries without an await, then wait until they are durable; the log's failure
         count shows failed writes.
         """
