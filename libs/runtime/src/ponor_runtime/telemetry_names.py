@@ -249,6 +249,20 @@ METRICS: Final[dict[str, Metric]] = {
                                                                         " retention time"),
     "ponor_group_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __consumer_offsets"
                                                                       " rewritten and trimmed"),
+    "ponor_transactional_ids": Metric(GAUGE, "ids", ("state",), "Transactional ids this broker coordinates"),
+    "ponor_transactions_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for transactional ids and the"
+                                                                  " partitions of their transactions, limited"
+                                                                  " by transactions_memory_bytes_max"),
+    "ponor_transaction_refusals_total": Metric(COUNTER, "requests", (), "New transactional ids and partitions"
+                                                                        " refused because"
+                                                                        " transactions_memory_bytes_max is"
+                                                                        " reached"),
+    "ponor_transaction_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of"
+                                                              " __transaction_state, which a restart reads"),
+    "ponor_transactional_ids_expired_total": Metric(COUNTER, "ids", (), "Transactional ids deleted after their"
+                                                                        " expiration time"),
+    "ponor_transaction_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __transaction_state"
+                                                                            " rewritten and trimmed"),
     "ponor_transaction_markers": Metric(GAUGE, "markers", (), "Markers of ended transactions that are not known"
                                                               " to be durable in their partition"),
     # The controller.

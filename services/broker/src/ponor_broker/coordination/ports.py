@@ -23,6 +23,11 @@ class InternalPartition(Protocol):
         ...
 
     @property
+    def leader_epoch(self) -> int:
+        """Epoch of this leader; the one after has a higher epoch."""
+        ...
+
+    @property
     def log_start_offset(self) -> int:
         """First readable Kafka offset."""
         ...

@@ -69,7 +69,8 @@ class RecordLog(Generic[E]):
         self._in_flight_max = in_flight_max
         self._load_bytes_max = load_bytes_max
         self._in_flight: deque[_Write[E]] = deque()
-        self._is_closed = False
+        self.is_closed = False
+        """Whether entries are refused because another broker leads the partition, or this one stops."""
         self.size_bytes = 0
         """Bytes of batches between the log's start and its end, including those in flight: what the
         next load reads."""
@@ -84,7 +85,7 @@ class RecordLog(Generic[E]):
         When a move is cancelled, the same partition is opened again with another `RecordLog`, which does not
         read what this one would append later.
         """
-        self._is_closed = True
+        self.is_closed = True
 
     def append(self, entries: Sequence[E], then: Callable[[ErrorCode], None]) -> None:
         """Write entries as one batch: all of them become durable, or none.
@@ -157,7 +158,7 @@ class RecordLog(Generic[E]):
         self.size_bytes -= dropped_bytes
 
     def _submit(self, batch: bytearray, write: _Write[E]) -> ErrorCode:
-        if self._is_closed:
+        if self.is_closed:
             return ErrorCode.NOT_COORDINATOR
         try:
             appended = self._partition.append_batch(batch)
