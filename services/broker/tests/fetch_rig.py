@@ -16,6 +16,7 @@ from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache
 from ponor_broker.partitions.handoff.handoff_source import HandoffSource
 from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.move_operations import LeavingPartition, LedPartition, MoveOutcome
+from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
 from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
 from ponor_broker.partitions.handoff.target_release import TargetRelease
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
@@ -135,6 +136,7 @@ class FetchRig:
             self.image[NODES].put(
                 NodeRow(node_id, NodeEpoch(1), NodeRole.BROKER, b"", f"host{node_id}", 9092, 0, False, 0)
             )
+        self.owned = OwnedStreams(self.streams, topics, NODE, attend=lambda _: None)
         self._failed: list[BaseException] = []
         self.tasks = BackgroundTasks(lambda _, error: self._failed.append(error), tasks_max=self.tasks_max)
         self.partitions = self._partitions(topics, opener)
@@ -298,6 +300,7 @@ class FetchRig:
         partition_max_bytes: int = 1 << 20,
         leader_epoch: int = -1,
         last_fetched_epoch: int = -1,
+        isolation_level: int = 0,
         version: int | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> asyncio.Future[FetchResponse]:
@@ -308,6 +311,7 @@ class FetchRig:
             max_wait_ms=max_wait_ms,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
+            isolation_level=isolation_level,
             session_id=session_id if version >= 7 else 0,
             session_epoch=epoch if version >= 7 else -1,
         )

@@ -54,6 +54,7 @@ from ponor_broker.handlers.topics.create_topics import CreateTopicsHandler
 from ponor_broker.handlers.topics.delete_topics import DeleteTopicsHandler
 from ponor_broker.handlers.topics.elect_leaders import elect_leaders
 from ponor_broker.handlers.topics.partition_reassignments import PartitionReassignmentsHandler
+from ponor_broker.handlers.transactions.write_txn_markers import WriteTxnMarkersHandler
 from ponor_broker.load_report import LoadReporter
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.cleaning.cleaner import LogCleaner
@@ -69,6 +70,7 @@ from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.marker_writer import MarkerWriter
 from ponor_broker.partitions.open_partitions import OpenPartitions
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
@@ -130,7 +132,8 @@ class BrokerServices:
         topic_configs = TopicConfigs(lambda: subscription.image, node_id, kafka_configs)
         sources = ConfigSources(lambda: subscription.image, node_id, kafka_configs)
         self._descriptions = ConfigDescriptions(sources, own_configs)
-        self.partitions, self._maintenance, self._cleaner = self._partitions(streams, topic_configs)
+        self.partitions, self._maintenance, self._cleaner, markers = self._partitions(streams, topic_configs)
+        self.markers = WriteTxnMarkersHandler(markers)
         self._producer_ids = ProducerIds(
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
@@ -170,7 +173,7 @@ class BrokerServices:
 
     def _partitions(
         self, streams: StreamClient, topic_configs: TopicConfigs
-    ) -> tuple[PartitionManager, PartitionMaintenance, LogCleaner]:
+    ) -> tuple[PartitionManager, PartitionMaintenance, LogCleaner, MarkerWriter]:
         settings, clock = self._settings, self._runtime.clock
         schedule = MaintenanceSchedule(clock)
         refused = RefusedSequences(clock)
@@ -209,7 +212,8 @@ class BrokerServices:
             interval_ms=settings.maintenance_interval_ms,
             producer_expiration_ms=settings.producer_expiration_ms,
         )
-        return partitions, maintenance, self._log_cleaner(partitions, owned, schedule)
+        cleaner = self._log_cleaner(partitions, owned, schedule)
+        return partitions, maintenance, cleaner, MarkerWriter(partitions, owned)
 
     def _handoff(
         self, streams: StreamClient, opener: PartitionOpener, registry: OpenPartitions
@@ -323,6 +327,7 @@ class BrokerServices:
             ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, partial(delete_records, partitions), refuses),
             ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, partial(init_producer_id, self._producer_ids)),
             ApiHandler(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, epochs, refuses),
+            ApiHandler(ApiKey.WRITE_TXN_MARKERS, 1, 2, self.markers.handle, refuses),
             ApiHandler(ApiKey.DESCRIBE_ACLS, 1, 3, describe_acls),
             ApiHandler(ApiKey.CREATE_ACLS, 1, 3, create_acls),
             ApiHandler(ApiKey.DELETE_ACLS, 1, 3, delete_acls),

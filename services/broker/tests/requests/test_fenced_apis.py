@@ -43,6 +43,11 @@ from ponor_kafka.messages.offset_for_leader_epoch import (
 )
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ponor_kafka.messages.sync_group import SyncGroupRequest
+from ponor_kafka.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 
 from tools.advertised_apis import unstarted_services
 
@@ -82,6 +87,9 @@ def _refused_request(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
             return DeleteRecordsRequest(
                 [DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 0)])], 100
             ), LEADER
+        case ApiKey.WRITE_TXN_MARKERS:
+            marker = WritableTxnMarker(1, 0, True, [WritableTxnMarkerTopic("t", [0])])
+            return WriteTxnMarkersRequest([marker]), LEADER
         case ApiKey.DESCRIBE_PRODUCERS:
             return DescribeProducersRequest([TopicRequest("t", [0])]), LEADER
         case ApiKey.FIND_COORDINATOR:
@@ -120,6 +128,7 @@ REFUSED = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.DELETE_RECORDS,
     ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.WRITE_TXN_MARKERS,
     ApiKey.FIND_COORDINATOR,
     ApiKey.JOIN_GROUP,
     ApiKey.SYNC_GROUP,

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_broker.handlers.fetch.cold_reads import ColdReads, FairSlots
+from ponor_broker.handlers.fetch.committed_reads import ReadRecords
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.settings import BrokerSettings
@@ -144,20 +145,17 @@ async def test_waiting_reads_are_bounded() -> None:
         assert refused.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert dict(telemetry.counters("ponor_cold_reads_refused_total"))[()] == 1
         slow.gate.set()
-        assert [len(records) for records in await asyncio.gather(*waiting) if isinstance(records, list)] == [
-            3,
-            3,
-            3,
-        ]
+        answers = await asyncio.gather(*waiting)
+        assert [len(one.records) for one in answers if isinstance(one, ReadRecords)] == [3, 3, 3]
 
 
 async def test_the_size_of_a_read_is_bounded() -> None:
     partition, slow = await cold_partition()
     slow.gate.set()
     with reads(cold_read_bytes_max=1) as (cold, _):
-        records = await cold.read(0, partition, 0, 1 << 30, ms_max=None)
-        assert isinstance(records, list)
-        assert len(records) == 1
+        read = await cold.read(0, partition, 0, 1 << 30, ms_max=None)
+        assert isinstance(read, ReadRecords)
+        assert len(read.records) == 1
 
 
 async def test_a_slow_read_returns_an_error_or_no_records() -> None:
@@ -166,6 +164,9 @@ async def test_a_slow_read_returns_an_error_or_no_records() -> None:
         alone = await cold.read(0, partition, 0, 1000, ms_max=None)
         assert isinstance(alone, PartitionError)
         assert alone.code.retriable
-        assert await cold.read(0, partition, 0, 1000, ms_max=1) == [], "there was something else to answer"
+        nothing = await cold.read(0, partition, 0, 1000, ms_max=1)
+        assert nothing == ReadRecords(()), "there was something else to answer"
         slow.gate.set()
-        assert len(await cold.read(0, partition, 0, 1000, ms_max=1000) or []) == 3  # type: ignore[arg-type]
+        read = await cold.read(0, partition, 0, 1000, ms_max=1000)
+        assert isinstance(read, ReadRecords)
+        assert len(read.records) == 3

@@ -29,6 +29,7 @@ from s3stream.records import StreamRecord
 
 from services.broker.tests.memory_streams import MemoryStream
 from services.broker.tests.partition_rig import PartitionRig
+from services.broker.tests.partitions.transactions.transaction_kit import transactional
 
 NONE, UNSUPPORTED = ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION
 
@@ -173,6 +174,34 @@ async def test_producers_are_described() -> None:
     request = DescribeProducersRequest([TopicRequest("t", [0, 0, 1]), TopicRequest("t", [1, 0])])
     (topic,) = (await handler.handle(request, context(0))).topics
     assert list(topic.partitions) == [known, unknown], "each partition once"
+
+
+async def test_readers_of_committed_records_find_offsets_below_the_last_stable_offset() -> None:
+    partitions = await manager()
+    partition = partitions.find("t", 0)
+    proof = partition.transactions.begin_verification(9, 0, generation=1)
+    partition.append(transactional(9, 0, 0), 5, lambda _: None, verification=proof)
+    late = build_batch([(99, b"k", b"v")])
+    await partition.append_batch(late)
+    handler = ListOffsetsHandler(partitions)
+
+    async def found(timestamp: int, isolation_level: int) -> int:
+        request = ListOffsetsRequest(
+            -1, isolation_level, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, timestamp)])]
+        )
+        (topic,) = (await handler.handle(request, context(7))).topics
+        return topic.partitions[0].offset
+
+    assert [await found(-1, level) for level in (0, 1)] == [7, 5]
+    assert [await found(99, level) for level in (0, 1)] == [6, -1]
+    assert [await found(-3, level) for level in (0, 1)] == [6, -1]
+    assert [await found(-2, level) for level in (0, 1)] == [1, 1]
+    assert [await found(40, level) for level in (0, 1)] == [1, 1]
+    request = DescribeProducersRequest([TopicRequest("t", [0])])
+    (topic,) = (await DescribeProducersHandler(partitions).handle(request, context(0))).topics
+    (described,) = topic.partitions
+    open_at = {one.producer_id: one.current_txn_start_offset for one in described.active_producers}
+    assert open_at == {7: -1, 9: 5}
 
 
 async def test_a_long_name_is_not_repeated_for_every_partition_without_producers() -> None:

@@ -14,15 +14,19 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ponor_broker.handlers.fetch.committed_reads import from_objects
 from ponor_broker.partitions.cleaning.offset_map import ENTRY_BYTES, OffsetMap
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_kafka.compression import Codec
+from ponor_kafka.control_records import ControlType, control_type
+from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 
 from services.broker.tests.partitions.cleaning.cleaning_kit import COMPACTED, CleaningRig
 
 KEYS = [b"a", b"b", b"c", b"", b"a longer key than the others"]
 RETENTION_MS = 1_000
+PRODUCER = 7
 MARKER_KEY = Struct(">hh")
 
 
@@ -109,20 +113,22 @@ async def end(one: CleaningRig, producer_id: int, *, commits: bool) -> int:
 async def live(one: CleaningRig, model: ModelLog, actions: list[tuple[str, Any, Any]]) -> None:
     partition = await one.open()
     spans: list[tuple[int, int]] = []
-    for number, (kind, what, how) in enumerate(actions):
+    for kind, what, how in actions:
         partition = one.partition or partition
         match kind:
             case "append":
                 offset = await one.append([(5, *record) for record in what], codec=how)
                 model.batches.append(ModelBatch({offset + at: record for at, record in enumerate(what)}))
             case "transaction":
-                first, sequence = partition.log_end_offset, 0
+                first = partition.log_end_offset
+                known = partition.producers.entry(PRODUCER)
+                sequence = 0 if known is None else known.last_sequence + 1
                 for records in what:
-                    offset = put(one, number, [(6, *record) for record in records], sequence)
+                    offset = put(one, PRODUCER, [(6, *record) for record in records], sequence)
                     sequence += len(records)
                     batch = {offset + at: record for at, record in enumerate(records)}
                     model.batches.append(ModelBatch(batch, is_void=not how))
-                spans.append((first, await end(one, number, commits=bool(how))))
+                spans.append((first, await end(one, PRODUCER, commits=bool(how))))
             case "roll" if partition.log.end_offset > one.log_meta.active.base_offset:
                 one.roll()
             case "wait":
@@ -141,6 +147,28 @@ async def live(one: CleaningRig, model: ModelLog, actions: list[tuple[str, Any, 
         (f.offset, f.key, f.value) for f in await one.read() if f.key is None or len(f.key) != MARKER_KEY.size
     ]
     assert found == model.records()
+    assert await committed(one) == [
+        offset for batch in model.batches if not batch.is_void for offset in batch.records
+    ]
+
+
+async def committed(one: CleaningRig) -> list[int]:
+    """Return the offsets that a consumer with `read_committed` returns of one answer with the whole log."""
+    partition = one.partition
+    assert partition is not None
+    read = await from_objects(partition, partition.log_start_offset, 1 << 30)
+    aborted = sorted(read.aborted or (), key=lambda transaction: transaction[1])
+    skips, found = False, list[int]()
+    for record in read.records:
+        batch = BatchView(memoryview(record.payload))
+        while aborted and aborted[0][1] <= batch.last_offset:
+            skips = True
+            aborted.pop(0)
+        if batch.is_control:
+            skips = skips and control_type(batch) != ControlType.ABORT
+        elif not (batch.is_transactional and skips):
+            found += [record.offset for record in batch.records(1 << 20)]
+    return found
 
 
 @settings(max_examples=150, deadline=None)
@@ -178,6 +206,23 @@ async def test_markers_outlive_their_transaction_by_the_delete_horizon() -> None
         await one.clean()
         one.rig.clock.now_ms += RETENTION_MS
     assert [f.offset for f in await one.read() if f.offset < 4] == []
+
+
+async def test_a_removed_abort_marker_does_not_hide_the_next_transaction() -> None:
+    one = CleaningRig()
+    await one.open()
+    put(one, PRODUCER, [(6, b"k", b"aborted")])
+    await end(one, PRODUCER, commits=False)
+    offset = put(one, PRODUCER, [(6, b"k", b"committed")], 1)
+    await end(one, PRODUCER, commits=True)
+    assert await committed(one) == [offset]
+    for number in range(4):
+        one.roll()
+        await one.append([(8, b"end", b"%d" % number)])
+        await one.clean()
+        one.rig.clock.now_ms += RETENTION_MS
+        assert offset in await committed(one)
+    assert [f.offset for f in await one.read()][:2] == [offset, 3], "the abort marker is gone"
 
 
 async def test_an_open_transaction_is_not_passed() -> None:

@@ -19,8 +19,8 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.rate_limit import NS, RateLimit
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import ObjectCorruptError, S3StreamError
-from s3stream.records import StreamRecord
 
+from ponor_broker.handlers.fetch.committed_reads import ReadRecords, from_objects
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.log.stream_port import StreamUnreadableError
 from ponor_broker.partitions.partition import Partition
@@ -104,8 +104,15 @@ class ColdReads:
         telemetry.gauge("ponor_cold_reads", lambda: self._slots.waiting, state="waiting")
 
     async def read(
-        self, owner: object, partition: Partition, offset: int, bytes_max: int, *, ms_max: int | None
-    ) -> list[StreamRecord] | PartitionError:
+        self,
+        owner: object,
+        partition: Partition,
+        offset: int,
+        bytes_max: int,
+        *,
+        ms_max: int | None,
+        committed: bool = False,
+    ) -> ReadRecords | PartitionError:
         """Return whole batches from the one that contains `offset`, or the error.
 
         Args:
@@ -116,6 +123,7 @@ class ColdReads:
             ms_max: if given, the fetch has other data to answer with: a timeout then returns an
                 empty list. The blocks of an abandoned read still arrive in the block cache, so the
                 next read makes progress.
+            committed: read with `read_committed`.
         """
         if self._slots.waiting >= self._settings.cold_reads_waiting_max:
             self._refused.add()
@@ -129,16 +137,19 @@ class ColdReads:
             limit_ms = min(ms_max, limit_ms)
         try:
             async with asyncio.timeout(limit_ms / 1000), self._slots.slot(owner):
-                return await self._read(partition, offset, min(bytes_max, self._settings.cold_read_bytes_max))
+                size_max = min(bytes_max, self._settings.cold_read_bytes_max)
+                return await self._read(partition, offset, size_max, committed=committed)
         except TimeoutError as error:
-            return storage_error(error) if ms_max is None else []
+            return storage_error(error) if ms_max is None else ReadRecords(())
         except (PartitionError, S3StreamError) as error:
             self._report(error)
             return storage_error(error)
         finally:
             self._begun -= 1
 
-    async def _read(self, partition: Partition, offset: int, bytes_max: int) -> list[StreamRecord]:
+    async def _read(
+        self, partition: Partition, offset: int, bytes_max: int, *, committed: bool
+    ) -> ReadRecords:
         now_ns = self._clock.monotonic_ns()
         wait_ns = self._speed.wait_ns(now_ns)
         self._speed.charge(bytes_max, now_ns)
@@ -146,12 +157,15 @@ class ColdReads:
             await self._clock.sleep(wait_ns / NS)
         read_bytes = 0
         try:
-            records = await partition.read(offset, bytes_max)
-            read_bytes = sum(len(record.payload) for record in records)
+            if committed:
+                read = await from_objects(partition, offset, bytes_max)
+            else:
+                read = ReadRecords(await partition.read(offset, bytes_max))
+            read_bytes = sum(len(record.payload) for record in read.records)
         finally:
             self._speed.give_back(max(bytes_max - read_bytes, 0))
         self._bytes.add(read_bytes)
-        return records
+        return read
 
     def _report(self, error: Exception) -> None:
         """Log damage and missing objects, which need an operator: once per message, not per retry

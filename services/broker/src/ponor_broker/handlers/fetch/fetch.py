@@ -305,7 +305,9 @@ class FetchHandler:
         ms_max = max(walk.max_wait_ms, COLD_BESIDE_HOT_MS) if found.bytes_found else None
         outcomes = await asyncio.gather(
             *(
-                self._cold_reads.read(job, partition, one.fetch_offset, room, ms_max=ms_max)
+                self._cold_reads.read(
+                    job, partition, one.fetch_offset, room, ms_max=ms_max, committed=one.is_committed
+                )
                 for one, partition, room in chosen
             )
         )
@@ -321,7 +323,7 @@ class FetchHandler:
                 self._reader.refuse(found, one, absent, version=job.version)
                 continue
             one.begin(partition, walk.isolation_level)
-            found.add_records(one, outcome)
+            found.add_records(one, *outcome)
         return self._answer(job, found)
 
 

@@ -138,8 +138,9 @@ def listen_to(parts: list[PartitionFetch], news: News) -> Callable[[], None]:
         news(size_bytes, not partition.is_serving)
 
     watched = [one.partition for one in parts if one.partition is not None]
-    for partition in watched:
-        partition.watch(advanced)
+    for one in parts:
+        if one.partition is not None:
+            one.partition.watch(advanced, committed=one.is_committed)
 
     def leave() -> None:
         for partition in watched:

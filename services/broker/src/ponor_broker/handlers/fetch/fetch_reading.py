@@ -14,12 +14,14 @@ from ponor_runtime.disk import Buffer
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
 
+from ponor_broker.handlers.fetch.committed_reads import ReadRecords, from_memory
 from ponor_broker.handlers.fetch.partition_fetch import UNKNOWN_PARTITION, PartitionFetch
 from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError, storage_error
 from ponor_broker.partitions.partition import ANY_EPOCH, Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.state.leader_epochs import UNKNOWN
 from ponor_broker.partitions.topics.announcements import leader_hint
+from ponor_broker.partitions.transactions.aborted_index import Aborted
 
 EPOCH_UNKNOWN: Final = -1
 BATCHES_MAX: Final = 16_384
@@ -61,8 +63,10 @@ class FetchPass:
         """Partitions that do not exist. As in Kafka, the request still waits for the others, so
         that a client that fetches a deleted topic does not poll in a tight loop."""
 
-    def add_records(self, one: PartitionFetch, records: Sequence[StreamRecord]) -> None:
-        """Add records to the answer.
+    def add_records(
+        self, one: PartitionFetch, records: Sequence[StreamRecord], aborted: Aborted | None = None
+    ) -> None:
+        """Add records to the answer, with `read_committed` also their aborted transactions.
 
         The first batch of the whole answer is added regardless of its size; every other batch only
         if answer and partition have room.
@@ -73,6 +77,8 @@ class FetchPass:
         if self.bytes_found and len(payloads[0]) > min(self.bytes_left, one.bytes_max):
             return
         one.take(payloads)
+        if aborted is not None:
+            one.aborted_transactions = aborted
         size_bytes = one.records_bytes
         if size_bytes < SMALL_BATCH_BYTES * len(payloads):
             one.records = (b"".join(payloads),)
@@ -156,7 +162,7 @@ class FetchReader:
             found.is_urgent = True
             return
         room = min(one.bytes_max, found.bytes_left)
-        if not one.log_start_offset <= offset < one.high_watermark or (room <= 0 and found.bytes_found):
+        if not one.log_start_offset <= offset < one.readable_end or (room <= 0 and found.bytes_found):
             partition.check_offset(offset)
             return
         if room < 0:
@@ -165,11 +171,14 @@ class FetchReader:
                 f"{partition.identity}: {room} bytes cannot be fetched; ask for 0 or more",
             )
         records = partition.log.read_cached(offset, room)
-        if records is None:
+        read: ReadRecords | None = None
+        if records is not None:
+            read = from_memory(partition, offset, records) if one.is_committed else ReadRecords(records)
+        if read is None:
             one.is_cold = True
             found.cold.append(one)
         else:
-            found.add_records(one, records)
+            found.add_records(one, *read)
 
     @staticmethod
     def _diverges(one: PartitionFetch, partition: Partition) -> bool:

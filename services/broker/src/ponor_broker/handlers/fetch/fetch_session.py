@@ -49,7 +49,7 @@ class SessionPartition(PartitionFetch):
             self.unwatch()
             if self.partition is not None:
                 self._watched = self.partition
-                self.partition.watch(self._changed)
+                self.partition.watch(self._changed, committed=self.is_committed)
 
     def unwatch(self) -> None:
         """Stop calling back."""
@@ -70,6 +70,7 @@ class FetchSession:
         self.session_id = NO_SESSION
         self.epoch = FIRST_INCREMENTAL_EPOCH
         self.uses_topic_ids = uses_topic_ids
+        self._isolation_level = walk.isolation_level
         self.serving_epoch = serving_epoch
         self.created_ms = 0
         self.used_ms = 0
@@ -97,6 +98,12 @@ class FetchSession:
         """Apply an incremental request; a fetch that waits with the previous epoch is answered now."""
         self.epoch = next_epoch(self.epoch)
         self._tell(0, must_answer=True)
+        if walk.isolation_level != self._isolation_level:
+            # Its partitions have other readable ends now.
+            self._isolation_level = walk.isolation_level
+            for one in self._partitions.values():
+                one.unwatch()
+                self._due.setdefault(one)
         self._want(walk)
         for topic, indexes in walk.forgotten:
             for index in indexes:

@@ -30,10 +30,12 @@ class PartitionFetch(FetchedPartition):
         "bytes_max",
         "fetch_offset",
         "is_cold",
+        "is_committed",
         "is_held",
         "last_fetched_epoch",
         "leader_epoch",
         "partition",
+        "readable_end",
         "told_high_watermark",
         "told_log_start_offset",
     )
@@ -46,6 +48,10 @@ class PartitionFetch(FetchedPartition):
         """Its data is in objects only."""
         self.is_held = False
         """It is in transit: the answer contains neither data nor offsets of it."""
+        self.is_committed = False
+        """It is read with `read_committed`."""
+        self.readable_end = -1
+        """The end of the reader's isolation level."""
         self.told_high_watermark = NOT_TOLD
         self.told_log_start_offset = NOT_TOLD
 
@@ -54,15 +60,18 @@ class PartitionFetch(FetchedPartition):
         _, self.leader_epoch, self.fetch_offset, self.last_fetched_epoch, self.bytes_max = wanted
 
     def begin(self, partition: Partition, isolation_level: int) -> None:
-        """Reset the result of an earlier pass and set the partition's offsets.
-
-        Without transactions the last stable offset is the high watermark, and no transaction is aborted.
-        """
+        """Reset the result of an earlier pass and set the partition's offsets."""
         self.partition = partition
         self.error_code = ErrorCode.NONE
         self.high_watermark = self.last_stable_offset = partition.high_watermark
+        if partition.producers.transactions.first_unstable < self.high_watermark:
+            self.last_stable_offset = partition.last_stable_offset
         self.log_start_offset = partition.log_start_offset
-        self.aborted_transactions = () if isolation_level == READ_COMMITTED else None
+        self.is_committed = isolation_level == READ_COMMITTED
+        if self.is_committed:
+            self.readable_end, self.aborted_transactions = self.last_stable_offset, ()
+        else:
+            self.readable_end, self.aborted_transactions = self.high_watermark, None
         self.diverging_epoch = self.current_leader = None
         self.records = ()
         self.records_bytes = 0
@@ -110,7 +119,7 @@ class PartitionFetch(FetchedPartition):
     @property
     def is_settled(self) -> bool:
         """Whether there is nothing to report and nothing to read until the partition changes."""
-        return not (self.is_news or self.is_cold or self.is_held or self.fetch_offset < self.high_watermark)
+        return not (self.is_news or self.is_cold or self.is_held or self.fetch_offset < self.readable_end)
 
     def told(self) -> None:
         """The current result was sent. After an error, the next result without one is always reported."""

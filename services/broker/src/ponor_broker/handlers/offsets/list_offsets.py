@@ -30,6 +30,7 @@ from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 
 LATEST: Final = -1
+READ_COMMITTED: Final = 1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
@@ -57,27 +58,33 @@ class ListOffsetsHandler:
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         """Return one result per partition."""
         topics = [
-            ListOffsetsTopicResponse(topic.name, await self._answers(topic, context.api_version))
+            ListOffsetsTopicResponse(
+                topic.name, await self._answers(topic, context.api_version, request.isolation_level)
+            )
             for topic in request.topics
         ]
         return ListOffsetsResponse(topics=topics)
 
-    async def _answers(self, topic: ListOffsetsTopic, version: int) -> list[ListOffsetsPartitionResponse]:
+    async def _answers(
+        self, topic: ListOffsetsTopic, version: int, isolation_level: int
+    ) -> list[ListOffsetsPartitionResponse]:
         """Answer for one topic. A partition that is named twice is refused once, as in Kafka."""
         asked = Counter(wanted.partition_index for wanted in topic.partitions)
         once = [wanted for wanted in topic.partitions if asked[wanted.partition_index] == 1]
-        answers = await bounded_gather(self._answer(topic.name, wanted, version) for wanted in once)
+        answers = await bounded_gather(
+            self._answer(topic.name, wanted, version, isolation_level) for wanted in once
+        )
         twice = [index for index, count in asked.items() if count > 1]
         refused = [ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST) for index in twice]
         return [*answers, *refused]
 
     async def _answer(
-        self, topic: str, wanted: ListOffsetsPartition, version: int
+        self, topic: str, wanted: ListOffsetsPartition, version: int, isolation_level: int
     ) -> ListOffsetsPartitionResponse:
         try:
             partition = await self._partitions.find_settled(topic, wanted.partition_index)
             partition.check_epoch(wanted.current_leader_epoch)
-            found, epoch = await self._find(partition, wanted.timestamp, version)
+            found, epoch = await self._find(partition, wanted.timestamp, version, isolation_level)
             # a search takes time: another broker may have appended by now
             partition.service.check_reads()
         except PartitionError as error:
@@ -93,14 +100,18 @@ class ListOffsetsHandler:
             leader_epoch=epoch if version >= EPOCH_VERSION_MIN else UNKNOWN_EPOCH,
         )
 
-    async def _find(self, partition: Partition, timestamp: int, version: int) -> tuple[TimestampOffset, int]:
+    async def _find(
+        self, partition: Partition, timestamp: int, version: int, isolation_level: int
+    ) -> tuple[TimestampOffset, int]:
         if timestamp < EARLIEST_PENDING_UPLOAD or version < VERSION_MIN_OF.get(timestamp, 0):
             raise PartitionError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"timestamp {timestamp} is not defined in ListOffsets version {version}",
             )
+        is_committed = isolation_level == READ_COMMITTED
+        end = partition.last_stable_offset if is_committed else partition.high_watermark
         if timestamp == LATEST:
-            return TimestampOffset(partition.high_watermark, -1), partition.leader_epoch
+            return TimestampOffset(end, -1), partition.leader_epoch
         if timestamp in {EARLIEST, EARLIEST_LOCAL}:
             start = partition.log_start_offset
             return TimestampOffset(start, -1), self._epoch_at(partition, start)
@@ -108,7 +119,7 @@ class ListOffsetsHandler:
             return NOWHERE, UNKNOWN_EPOCH
         async with self._searches:
             found = await self._search(partition, timestamp)
-        if found is None:
+        if found is None or (is_committed and found.offset >= end):
             return NOWHERE, UNKNOWN_EPOCH
         return found, self._epoch_at(partition, found.offset)
 

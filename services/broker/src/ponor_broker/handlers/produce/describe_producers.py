@@ -1,7 +1,4 @@
-"""DescribeProducers: the idempotent producers whose state a partition keeps (KIP-664).
-
-Transactions are not supported yet, so no producer has a coordinator.
-"""
+"""DescribeProducers: the producers whose state a partition keeps, and their open transactions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.request_rows import check_rows
 
-NO_COORDINATOR: Final = -1
 ROWS_PER_STEP: Final = 1_000
 """Producers that one step describes."""
 
@@ -65,7 +61,8 @@ class DescribeProducersHandler:
                     entry.epoch,
                     last_sequence=entry.last_sequence,
                     last_timestamp=entry.updated_ms,
-                    coordinator_epoch=NO_COORDINATOR,
+                    coordinator_epoch=entry.coordinator_epoch,
+                    current_txn_start_offset=entry.first_offset,
                 )
             )
             if number % ROWS_PER_STEP == 0:

@@ -1,0 +1,74 @@
+"""WriteTxnMarkers: a transaction coordinator ends transactions in the partitions led here.
+
+The coordinator of this broker calls `write_txn_markers` without a connection. The answer is sent when all
+markers are durable or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ponor_kafka.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+from ponor_broker.partitions.marker_writer import MarkerWriter
+from ponor_broker.partitions.partition_transactions import TransactionMarker
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.bounded_gather import bounded_gather
+from ponor_broker.requests.request_rows import check_rows
+
+
+class WriteTxnMarkersHandler:
+    """Appends markers to partitions."""
+
+    def __init__(self, markers: MarkerWriter) -> None:
+        self._markers = markers
+
+    async def handle(self, request: WriteTxnMarkersRequest, _: RequestContext) -> WriteTxnMarkersResponse:
+        """Return one result per marker and partition."""
+        check_rows(sum(1 for row in request.markers for _ in _places(row)))
+        return await self.write_txn_markers(request)
+
+    async def write_txn_markers(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Append the markers; return when each is durable or refused."""
+        wanted = [(_marker(row), place) for row in request.markers for place in _places(row)]
+        codes = iter(await bounded_gather(self._markers.write(marker, *place) for marker, place in wanted))
+        # Results are in the order of the request.
+        return WriteTxnMarkersResponse(
+            [
+                WritableTxnMarkerResult(
+                    row.producer_id,
+                    [
+                        WritableTxnMarkerTopicResult(
+                            topic.name,
+                            [
+                                WritableTxnMarkerPartitionResult(index, next(codes))
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in row.topics
+                    ],
+                )
+                for row in request.markers
+            ]
+        )
+
+
+def _places(row: WritableTxnMarker) -> Iterator[tuple[str, int]]:
+    return ((topic.name, index) for topic in row.topics for index in topic.partition_indexes)
+
+
+def _marker(row: WritableTxnMarker) -> TransactionMarker:
+    return TransactionMarker(
+        row.producer_id,
+        row.producer_epoch,
+        row.coordinator_epoch,
+        row.transaction_result,
+        row.transaction_version,
+    )

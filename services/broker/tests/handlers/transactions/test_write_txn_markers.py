@@ -1,0 +1,143 @@
+"""WriteTxnMarkers over real partitions: results per partition, the Txn stream, moves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from ponor_broker.handlers.transactions.write_txn_markers import WriteTxnMarkersHandler
+from ponor_broker.partitions.marker_writer import MarkerWriter
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.partition_transactions import TransactionMarker
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from s3stream.errors import StreamNotFoundError
+
+from services.broker.tests.fetch_rig import OTHER_NODE, FetchRig
+from services.broker.tests.handlers.fetch.test_read_committed import Transactions
+
+ABORT = TransactionMarker(1, 0, 0, commits=False)
+
+
+def row(
+    producer_id: int, topics: dict[str, list[int]], *, commits: bool, epoch: int = 0, version: int = 0
+) -> WritableTxnMarker:
+    places = [WritableTxnMarkerTopic(name, indexes) for name, indexes in topics.items()]
+    return WritableTxnMarker(producer_id, epoch, commits, places, 0, version)
+
+
+async def codes(rig: FetchRig, *rows: WritableTxnMarker) -> dict[int, dict[tuple[str, int], int]]:
+    handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, rig.owned))
+    answer = await handler.handle(WriteTxnMarkersRequest(list(rows)), cast("RequestContext", None))
+    return {
+        marker.producer_id: {
+            (topic.name, one.partition_index): one.error_code
+            for topic in marker.topics
+            for one in topic.partitions
+        }
+        for marker in answer.markers
+    }
+
+
+async def test_each_partition_has_its_own_result() -> None:
+    async with FetchRig() as rig:
+        await rig.create("a", 2)
+        await rig.create("b", leader=OTHER_NODE)
+        some = Transactions(rig)
+        some.append(1)
+        some.append(2)
+        wanted = {"a": [0, 1, 5], "b": [0], "none": [0]}
+        found = await codes(rig, row(1, wanted, commits=False), row(2, {"a": [0]}, commits=True))
+        assert found == {
+            1: {
+                ("a", 0): ErrorCode.NONE,
+                ("a", 1): ErrorCode.NONE,
+                ("a", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ("b", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                ("none", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            },
+            2: {("a", 0): ErrorCode.NONE},
+        }
+        partition = rig.partition("a")
+        assert partition.last_stable_offset == partition.high_watermark == 4
+        assert partition.state.aborted.find(0, 4) == [(1, 0)]
+        assert (await codes(rig, row(1, {"a": [0]}, commits=True, version=2)))[1] == {
+            ("a", 0): ErrorCode.INVALID_PRODUCER_EPOCH
+        }
+
+
+class SlowStreams:
+    """Creates Txn streams when the test says so."""
+
+    def __init__(self, rig: FetchRig) -> None:
+        self._rig = rig
+        self.gate = asyncio.Event()
+        self.calls = 0
+        self.fails = False
+
+    async def add_txn_stream(self, partition: Partition) -> None:
+        self.calls += 1
+        await self.gate.wait()
+        if self.fails:
+            raise StreamNotFoundError("no controller")
+        await self._rig.owned.add_txn_stream(partition)
+
+
+async def test_concurrent_aborts_create_one_stream() -> None:
+    async with FetchRig() as rig:
+        await rig.create("a")
+        some = Transactions(rig)
+        for producer_id in (1, 2, 3):
+            some.append(producer_id)
+        streams = SlowStreams(rig)
+        writer = MarkerWriter(rig.partitions, streams)
+        aborts = [ABORT._replace(producer_id=producer_id) for producer_id in (1, 2, 3)]
+        writing: list[Any] = [asyncio.ensure_future(writer.write(one, "a", 0)) for one in aborts]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert rig.partition("a").log_end_offset == 3, "no marker precedes the stream"
+        writing[0].cancel()
+        streams.gate.set()
+        outcomes = await asyncio.gather(*writing, return_exceptions=True)
+        assert isinstance(outcomes[0], asyncio.CancelledError)
+        assert (outcomes[1:], streams.calls) == ([ErrorCode.NONE, ErrorCode.NONE], 1)
+        assert await writer.write(aborts[0], "a", 0) is ErrorCode.NONE
+        assert rig.partition("a").state.aborted.end_offset == 3
+
+
+async def test_a_stream_that_is_not_created_is_a_retriable_error() -> None:
+    async with FetchRig() as rig:
+        await rig.create("a")
+        Transactions(rig).append(1)
+        streams = SlowStreams(rig)
+        streams.fails = True
+        streams.gate.set()
+        writer = MarkerWriter(rig.partitions, streams)
+        assert (await writer.write(ABORT, "a", 0)).retriable
+        streams.fails = False
+        assert await writer.write(ABORT, "a", 0) is ErrorCode.NONE
+
+
+async def test_markers_are_refused_while_a_partition_moves_and_accepted_by_its_next_leader() -> None:
+    async with FetchRig() as rig:
+        await rig.create("a")
+        some = Transactions(rig)
+        some.append(1)
+        some.append(2)
+        await some.end(2, commits=False)
+        streams = SlowStreams(rig)
+        writer = MarkerWriter(rig.partitions, streams)
+        await rig.begin_move("a")
+        assert await writer.write(ABORT, "a", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await rig.end_move("a", leader=OTHER_NODE)
+        await rig.move("a", 0, rig.partitions._node_id, 2)
+        partition = rig.partition("a")
+        assert (partition.leader_epoch, partition.last_stable_offset) == (2, 0)
+        assert await writer.write(ABORT, "a", 0) is ErrorCode.NONE
+        found = await partition.state.aborted.read(0, partition.last_stable_offset)
+        assert sorted(found) == [(1, 0), (2, 1)]
