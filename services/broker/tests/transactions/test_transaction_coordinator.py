@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from ponor_broker.transactions.coordinator import TransactionFilter, states_of
+from ponor_broker.coordination.linear_pattern import LinearPattern
+from ponor_broker.transactions.coordinator import BatchedAdd, TransactionFilter, states_of
 from ponor_broker.transactions.events import AddRequest, ProducerClaim
 from ponor_broker.transactions.id_table import ID_BYTES, PARTITION_BYTES
 from ponor_broker.transactions.records import EPOCH_MAX, TransactionRecord, TransactionState
@@ -382,3 +383,29 @@ async def test_list_with_filters(world: TransactionWorld) -> None:
     assert listed(TransactionFilter(producer_ids=frozenset({1001}))) == ["empty"]
     assert listed(TransactionFilter(states=states, longer_than_ms=4_000)) == ["open"]
     assert listed(TransactionFilter(states=states, longer_than_ms=6_000)) == []
+    assert listed(TransactionFilter(pattern=LinearPattern("(?i)O.*N"))) == ["open"]
+    assert listed(TransactionFilter(pattern=LinearPattern("pe"))) == []
+
+
+async def test_batched_transactions_have_their_own_results(world: TransactionWorld) -> None:
+    await open_transaction(world)
+    await open_transaction(world, "y")
+    first, second = (ProducerClaim(ProducerId(one), 0) for one in (1000, 1001))
+
+    results = await world.coordinator.add_batched(
+        [
+            BatchedAdd("x", AddRequest(first, {("t", 5)}, True), False),
+            BatchedAdd("x", AddRequest(first, {("t", 6)}, True), False),
+            BatchedAdd("y", AddRequest(second, {("t", 1), ("t", 5)}, False), True),
+            BatchedAdd("y", AddRequest(first, {("t", 1)}, False), True),
+            BatchedAdd("", AddRequest(first, {("t", 1)}, True), False),
+        ]
+    )
+
+    assert results == [
+        ErrorCode.NONE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        {("t", 1): ErrorCode.NONE, ("t", 5): ErrorCode.TRANSACTION_ABORTABLE},
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_REQUEST,
+    ]

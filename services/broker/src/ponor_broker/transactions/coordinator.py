@@ -11,16 +11,18 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ponor_runtime.turns import Steps
 
+from ponor_broker.coordination.linear_pattern import LinearPattern
 from ponor_broker.coordination.ports import InternalPartition
 from ponor_broker.coordination.record_format import fits_record
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.shards import RETRY_S, ROWS_PER_STEP, BrokerPorts, CoordinatedTopic, Shards
+from ponor_broker.requests.bounded_gather import bounded_gather
 from ponor_broker.transactions.events import AddRequest, EndRequest, InitRequest, ProducerClaim
 from ponor_broker.transactions.id_table import TransactionBudget
 from ponor_broker.transactions.instructions import TransactionAnswer
@@ -41,20 +43,30 @@ class TransactionFilter:
 
     Attributes:
         longer_than_ms: since the transaction began; −1: any.
+        pattern: of the whole transactional id.
     """
 
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     longer_than_ms: int = ANY_DURATION
+    pattern: LinearPattern | None = None
 
     def matches(self, record: TransactionRecord, now_ms: int) -> bool:
-        """Return whether an id is listed."""
+        """Return whether an id with this state is listed, if its name matches the pattern."""
         if self.producer_ids and record.producer_id not in self.producer_ids:
             return False
         if self.states and record.state not in self.states:
             return False
         # As in Kafka, an id without a transaction began one at −1, and is always older.
         return self.longer_than_ms < 0 or now_ms - record.start_ms > self.longer_than_ms
+
+
+class BatchedAdd(NamedTuple):
+    """A transaction of an AddPartitionsToTxn that a broker sends."""
+
+    transactional_id: str
+    request: AddRequest
+    is_verify_only: bool
 
 
 class TransactionCoordinator:
@@ -185,6 +197,17 @@ class TransactionCoordinator:
             return shard
         return shard.verify_partitions(transactional_id, request)
 
+    async def add_batched(self, batch: Sequence[BatchedAdd]) -> list[Verified]:
+        """AddPartitionsToTxn of another broker: for each transaction one error for all its partitions, or the
+        results of a verification.
+        """
+        return await bounded_gather(map(self._added, batch))
+
+    async def _added(self, one: BatchedAdd) -> Verified:
+        if one.is_verify_only:
+            return await self.verify_partitions(one.transactional_id, one.request)
+        return await self.add_partitions(one.transactional_id, one.request)
+
     async def add_offsets(
         self, transactional_id: str, claim: ProducerClaim, group_id: str, *, is_generation_2: bool = False
     ) -> ErrorCode:
@@ -220,7 +243,10 @@ class TransactionCoordinator:
         held = [row for shard in self.shards.loaded() for row in shard.records()]
         found: list[tuple[str, TransactionRecord]] = []
         for number, (transactional_id, record) in enumerate(held, 1):
-            if wanted.matches(record, now_ms):
+            is_wanted = wanted.matches(record, now_ms)
+            if is_wanted and wanted.pattern is not None:
+                is_wanted = yield from wanted.pattern.matches(transactional_id)
+            if is_wanted:
                 found.append((transactional_id, record))
             if number % ROWS_PER_STEP == 0:
                 yield
