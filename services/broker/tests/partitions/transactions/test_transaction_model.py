@@ -162,6 +162,67 @@ def test_a_partition_agrees_with_the_model(entries_max: int, actions: list[tuple
         asyncio.run(live(TransactionRig(), actions))
 
 
+async def live_in_flight(rig: TransactionRig, actions: list[tuple[str, int, Any]]) -> None:
+    """The Data stream confirms appends when an action says so; the other streams at once."""
+    await rig.open()
+    pending: list[asyncio.Future[Any]] = []
+    for kind, producer_id, how in actions:
+        partition, data = rig.partition, rig.rig.stream("log")
+        data.hold = True
+        match kind:
+            case "append":
+                rig.append(producer_id, count=how)
+            case "plain":
+                partition.append(batch(how), 5, lambda _: None)
+            case "end":
+                pending.append(asyncio.ensure_future(rig.end(producer_id, commits=how[0])))
+            case "checkpoint":
+                partition.before_upload()
+            case "confirm" if data.waiting:
+                data.confirm(1 + how % len(data.waiting))
+            case "fail":
+                rows = [record for at, record in rig.streams.log if at == data.stream_id]
+                durable = sum(record.end_offset <= data.confirmed_offset for record in rows)
+                kept = len(rig.streams.log)
+                if durable < len(rows):
+                    kept = next(at for at, one in enumerate(rig.streams.log) if one[1] is rows[durable])
+                data.fail()
+                await asyncio.gather(*pending, return_exceptions=True)
+                rig.streams.crash(kept)
+                await rig.open()
+                rig.sequences.clear()
+                for known, (epoch, _, sequence) in (await agree(rig)).epochs.items():
+                    rig.sequences[known, epoch] = sequence + 1
+        for _ in range(5):
+            await asyncio.sleep(0)
+        model = model_of(rig)
+        assert rig.partition.high_watermark == model.end
+        assert rig.partition.last_stable_offset == model.stable
+        assert await rig.committed() == sorted(one for one in model.committed if one < model.stable)
+        assert rig.partition.state.checkpoint.stable_offset <= model.stable
+    for one in pending:
+        one.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+
+
+in_flight_action = st.one_of(
+    st.tuples(st.just("append"), producer, st.integers(1, 3)),
+    st.tuples(st.just("append"), producer, st.integers(1, 3)),
+    st.tuples(st.just("plain"), producer, st.integers(1, 3)),
+    st.tuples(st.just("end"), producer, st.tuples(st.booleans())),
+    st.tuples(st.just("end"), producer, st.tuples(st.booleans())),
+    st.tuples(st.just("confirm"), producer, st.integers(0, 5)),
+    st.tuples(st.just("confirm"), producer, st.integers(0, 5)),
+    *(st.tuples(st.just(name), producer, st.none()) for name in ("checkpoint", "fail")),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(in_flight_action, max_size=40))
+def test_the_last_stable_offset_follows_durable_batches(actions: list[tuple[str, int, Any]]) -> None:
+    asyncio.run(live_in_flight(TransactionRig(), actions))
+
+
 @pytest.mark.parametrize("with_checkpoints", [False, True])
 async def test_a_crash_at_every_append_leaves_a_partition_that_agrees_with_its_log(
     with_checkpoints: bool,

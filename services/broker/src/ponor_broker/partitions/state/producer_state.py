@@ -29,7 +29,6 @@ from ponor_runtime.turns import Steps, at_once
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.state.producer_entry import (
     BATCHES_RETAINED,
-    NO_COORDINATOR,
     NO_EPOCH,
     PAST_MAX,
     SEQUENCE_MODULUS,
@@ -72,6 +71,7 @@ class ProducerStates:
         self._in_flight: deque[_Undo] | None = None  # created by the first append
         self.transactions = OpenTransactions()
         """Of these producers, including appends in flight."""
+        self._ending = self.transactions.ending  # every append looks at it
         self.restored_offset = 0
         """Replay of batches below this offset has no effect: the snapshot contains them."""
         self.changes = 0
@@ -124,13 +124,12 @@ class ProducerStates:
         entry = self._entries.get(batch.producer_id)
         if entry is None:
             entry = self._known(batch.producer_id)
-        return (
-            entry is not None
-            and entry.epoch == batch.producer_epoch
-            and entry.first_offset == NO_OFFSET
-            and bool(entry.batches)
-            and batch.first_sequence == (entry.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
-        )
+        if entry is None or entry.epoch != batch.producer_epoch or entry.first_offset != NO_OFFSET:
+            return False
+        batches = entry.batches
+        if not batches:
+            return False
+        return batch.first_sequence == (batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
 
     def find_duplicate(self, batch: ProducerBatch) -> TakenBatch | None:
         """Return the retained batch that this one repeats, if any."""
@@ -221,7 +220,7 @@ class ProducerStates:
         while self._in_flight and self._in_flight[0].end_offset <= end_offset:
             self._in_flight.popleft()
             self.changes += 1  # a snapshot in between excluded it
-        if self.transactions.ending:
+        if self._ending:
             self.transactions.confirm(end_offset)
 
     def roll_back(self, base_offset: int) -> None:
@@ -288,21 +287,22 @@ class ProducerStates:
     ) -> ProducerEntry | None:
         taken = TakenBatch(batch.first_sequence, batch.last_sequence, base_offset, end_offset)
         previous = self._known(batch.producer_id)
-        if (
-            previous is not None
-            and previous.epoch == batch.producer_epoch
-            and batch.first_sequence == (previous.last_sequence + 1) % SEQUENCE_MODULUS
-        ):
-            batches = (*previous.batches[1 - BATCHES_RETAINED :], taken)
-            run_first, first_offset = _run_start(previous, taken), previous.first_offset
-            coordinator_epoch = previous.coordinator_epoch
+        if previous is None:
+            entry = ProducerEntry(batch.producer_epoch, batch.first_sequence, now_ms, (taken,))
         else:
-            batches, run_first = (taken,), batch.first_sequence
-            first_offset = NO_OFFSET if previous is None else previous.first_offset
-            coordinator_epoch = NO_COORDINATOR if previous is None else previous.coordinator_epoch
-        entry = ProducerEntry(
-            batch.producer_epoch, run_first, now_ms, batches, first_offset, coordinator_epoch
-        )
+            epoch, run_first, _, batches, first_offset, coordinator_epoch = previous
+            if (
+                batches
+                and epoch == batch.producer_epoch
+                and batch.first_sequence == (batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
+            ):
+                batches = (*batches[1 - BATCHES_RETAINED :], taken)
+                run_first = _run_start(run_first, taken)
+            else:
+                batches, run_first = (taken,), batch.first_sequence
+            entry = ProducerEntry(
+                batch.producer_epoch, run_first, now_ms, batches, first_offset, coordinator_epoch
+            )
         self._put(batch.producer_id, entry)
         self._keep_bound()
         return previous
@@ -449,15 +449,11 @@ def _first_idle(rows: dict[int, _Row], busy: OpenTransactions) -> int | None:
     return None
 
 
-def _run_start(previous: ProducerEntry, taken: TakenBatch) -> int:
+def _run_start(run_first: int, taken: TakenBatch) -> int:
     # After 2^30 sequences the start of the run is not needed any more and would become ambiguous at
     # the wrap: move it along.
-    length = (taken.last_sequence - previous.run_first_sequence) % SEQUENCE_MODULUS
-    return (
-        previous.run_first_sequence
-        if length < PAST_MAX
-        else (taken.last_sequence - PAST_MAX) % SEQUENCE_MODULUS
-    )
+    length = (taken.last_sequence - run_first) % SEQUENCE_MODULUS
+    return run_first if length < PAST_MAX else (taken.last_sequence - PAST_MAX) % SEQUENCE_MODULUS
 
 
 def _check_epoch(producer_id: int, epoch: int, epoch_min: int) -> None:
