@@ -189,6 +189,35 @@ def test_an_answer_that_claims_too_many_bytes_ends_the_connection(claim: int) ->
     story()
 
 
+@on_uvloop
+async def test_what_a_peer_did_not_read_is_dropped_when_the_connection_is_given_up() -> None:
+    may_read, total, is_over = asyncio.Event(), 0, asyncio.Event()
+
+    async def reads_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal total
+        await may_read.wait()
+        try:
+            while part := await reader.read(1 << 20):
+                total += len(part)
+        except ConnectionResetError:
+            pass
+        finally:
+            writer.close()
+            is_over.set()
+
+    server = await asyncio.start_server(reads_late, "127.0.0.1", 0)
+    wire = await connect_tcp(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    connection = KafkaConnection(wire, "here")
+    request = markers(range(10_000))
+    with pytest.raises(ConnectionClosedError, match="no answer"):
+        await connection.ask(request, 1, WriteTxnMarkersResponse, timeout_s=0.5)
+    may_read.set()
+    await is_over.wait()
+    await connection.close()
+    server.close()
+    assert total < len(encode(request, 1))
+
+
 def test_the_largest_marker_request_fits_every_limit() -> None:
     """1,000 partitions with the longest names, each of another producer."""
     request = WriteTxnMarkersRequest(

@@ -201,6 +201,23 @@ def test_a_broker_that_does_not_answer_delays_only_its_own_partitions() -> None:
     world.run(story)
 
 
+def test_queued_markers_of_a_partition_that_moved_are_not_sent_to_its_old_leader() -> None:
+    world = MarkerWorld(latency_s=lambda: 1.0)
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+        world.put(B, 1)
+        first = asyncio.ensure_future(world.send(Ended(7, 3, frozenset({A}))))
+        await asyncio.sleep(0.5)
+        second = asyncio.ensure_future(world.send(Ended(8, 3, frozenset({B}))))
+        await asyncio.sleep(0.1)
+        world.put(B, 2)
+        await asyncio.gather(first, second)
+        assert world.sent == [(7, 3, A), (8, 3, B)]
+
+    world.run(story)
+
+
 def test_a_local_append_that_does_not_end_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_port, "REQUEST_S_MAX", 1.0)
     delays = iter([100.0])
