@@ -66,9 +66,11 @@ async def test_each_partition_has_its_own_result() -> None:
         partition = rig.partition("a")
         assert partition.last_stable_offset == partition.high_watermark == 4
         assert partition.state.aborted.find(0, 4) == [(1, 0)]
-        assert (await codes(rig, row(1, {"a": [0]}, commits=True, version=2)))[1] == {
-            ("a", 0): ErrorCode.INVALID_PRODUCER_EPOCH
-        }
+        late = row(1, {"a": [0]}, commits=True, version=2)
+        assert (await codes(rig, late))[1] == {("a", 0): ErrorCode.NONE}, "a repeat"
+        some.append(1)
+        assert (await codes(rig, late))[1] == {("a", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
+        assert await codes(rig, row(1, {"a": []}, commits=True)) == {}
 
 
 class SlowStreams:

@@ -56,6 +56,7 @@ class WriteTxnMarkersHandler:
                     ],
                 )
                 for row in request.markers
+                if any(topic.partition_indexes for topic in row.topics)  # as Kafka
             ]
         )
 

@@ -46,6 +46,7 @@ from ponor_broker.partitions.transactions.open_transactions import NO_OFFSET, Op
 
 _Row = TypeVar("_Row")
 
+EPOCH_MAX: Final = (1 << 15) - 1
 ROWS_PER_STEP: Final = 500
 """Producers that one step encodes, or restores from a snapshot: one to two milliseconds."""
 
@@ -167,8 +168,10 @@ class ProducerStates:
     def check_marker(
         self, producer_id: int, producer_epoch: int, marker: EndMarker, *, raises_epoch: bool
     ) -> None:
-        """Check whether a marker may be appended; `raises_epoch`: its epoch must be newer than the producer's
-        (KIP-1228).
+        """Check whether a marker may be appended.
+
+        `raises_epoch`: its epoch must be newer than that of an open transaction (KIP-1228), except at the
+        largest epoch, which cannot be raised. Without an open transaction the marker is a repeat.
 
         Raises:
             PartitionError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED.
@@ -176,7 +179,8 @@ class ProducerStates:
         entry = self.entry(producer_id)
         if entry is None:
             return
-        _check_epoch(producer_id, producer_epoch, entry.epoch + raises_epoch)
+        must_be_newer = raises_epoch and entry.first_offset != NO_OFFSET and producer_epoch != EPOCH_MAX
+        _check_epoch(producer_id, producer_epoch, entry.epoch + must_be_newer)
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise PartitionError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
 
+from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.segment import TXN
 from ponor_partition.txn_entry import TXN_ENTRY_BYTES, TxnEntry, decode_txn_entry
 from s3stream.errors import AppendBackpressureError, OffsetOutOfRangeError, S3StreamError
@@ -104,9 +105,14 @@ class AbortedIndex:
 
         Raises:
             S3StreamError: the stream cannot be read.
-            PartitionCorruptError: it contains a record that is not an entry.
+            PartitionCorruptError: it contains a record that is not an entry, or does not exist.
         """
         self._newest = deque(replayed)
+        if self._newest and not self.has_stream:
+            raise PartitionCorruptError(
+                f"the marker at offset {self._newest[0].last_offset} aborts a transaction, and"
+                " there is no Txn stream"
+            )
         self._complete_from = from_offset if self.end_offset else 0
         stored_to = -1
         if self._newest and self._stored_end > self._log.streams[TXN].start_offset:
