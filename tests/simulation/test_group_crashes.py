@@ -11,10 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -25,46 +22,19 @@ from ponor_broker.groups.member import JoinProtocol
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
-from ponor_broker.partitions.handoff.opening import Opening, OpenRequest
-from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
-from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.state.sequence_order import RefusedSequences
-from ponor_broker.partitions.topics.topic_config import TopicConfig
-from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.serving import Serving
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
-from ponor_metadata.image.image import MetadataImage
-from ponor_metadata.nouns.keys import KEYS, KeyRow
 from ponor_runtime.runtime import Runtime
-from ponor_runtime.tasks import BackgroundTasks
-from ponor_simulation.process import SimProcess, wait_until
-from ponor_simulation.simulation import Simulation
-from s3stream.client import StreamClient
-from s3stream.file_wal import FileWal
-from s3stream.settings import KIB, MIB, StorageSettings
-from s3stream.stores.open_store import wrap_object_store
-from s3stream.stores.retrying import RetrySettings
+from s3stream.settings import KIB
 
-from libs.s3stream.tests.cluster_model import ClusterModel
+from tests.simulation.crashing_broker import NODE_ID, TOPIC_PARTITIONS, CrashingBroker, immediately
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "40"))
 BATCH = 20
 OFFSETS_PARTITIONS = 3
-TOPIC_PARTITIONS = 4
 GROUPS = ("g", "h")
 SESSION_MS = 6_000
-STORAGE = StorageSettings(
-    log_cache_bytes_max=1 * MIB,
-    append_waiting_bytes_max=64 * KIB,
-    block_cache_bytes_max=1 * MIB,
-    upload_size_bytes_max=24 * KIB,
-    upload_interval_ms=3_000,
-    split_size_bytes=16 * KIB,
-    object_block_bytes_max=4 * KIB,
-    wal_bytes_max=4 * MIB,
-)
 SETTINGS = GroupSettings(
     offsets_topic_partitions=OFFSETS_PARTITIONS,
     group_initial_rebalance_delay_ms=200,
@@ -72,36 +42,6 @@ SETTINGS = GroupSettings(
     offsets_rewrite_log_bytes_min=4 * KIB,
     offsets_rewrite_ratio=2,
 )
-
-
-class OpenOffsets:
-    """The partitions of `__consumer_offsets` of one process, as its partition manager returns them."""
-
-    def __init__(self, partitions: list[Partition]) -> None:
-        self._partitions = {partition.index: partition for partition in partitions}
-
-    async def ensure(self, name: str, *, partitions: int) -> None:
-        raise AssertionError("it exists")
-
-    def get(self, _name: str, index: int) -> Any:
-        return self._partitions.get(index)
-
-    def follow(self, _topic: str, on_opened: Callable[[Any], None], on_closed: Callable[[Any], None]) -> None:
-        del on_closed
-        for partition in self._partitions.values():
-            on_opened(partition)
-
-    def leader(self, _topic: str, index: int) -> None:
-        del index
-
-    def topic_id(self, _name: str) -> None:
-        return None
-
-    def topic_name(self, _topic_id: object) -> None:
-        return None
-
-    def partition_count(self, name: str) -> int:
-        return OFFSETS_PARTITIONS if name == OFFSETS_TOPIC else TOPIC_PARTITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,100 +56,22 @@ class Commit:
     told_at: float
 
 
-class GroupWorld:
-    """What exists longer than the broker: cluster, bucket, clients and their history."""
+class GroupWorld(CrashingBroker[GroupCoordinator]):
+    """The clients of groups and their history."""
 
     def __init__(self, seed: int) -> None:
-        # First in, first out, as asyncio guarantees: `Partition._appended` asserts that confirmations come in
-        # the order of the appends. services/broker/tests/groups shows that the groups' own log works in any
-        # order.
-        self.simulation = Simulation(seed, shuffle=False)
-        self.chance: random.Random = self.simulation.chance
-        self.process: SimProcess = self.simulation.process("broker", self.live)
-        self.cluster = ClusterModel(self.process.clock)
-        self.store = self.simulation.object_store()
-        self.image = MetadataImage()
-        self.lives = 0
-        self.requests: (
-            asyncio.Queue[tuple[Callable[[GroupCoordinator], Awaitable[Any]], asyncio.Future[Any]]] | None
-        ) = None
-        self.coordinator: GroupCoordinator | None = None
+        super().__init__(seed, OFFSETS_TOPIC, OFFSETS_PARTITIONS)
         self.commits: list[Commit] = []
         self.plans: dict[tuple[str, int], dict[str, bytes]] = {}
         self.next_offset: dict[tuple[str, int], int] = {}
-        self.partitions: list[Partition] = []
-        self.quiet = False
         self.told = asyncio.Event()
 
-    # --- the broker
-
-    async def live(self, runtime: Runtime) -> None:
-        """One process: recover, open, serve until it crashes."""
-        self.lives += 1
-        wal = await FileWal.open(
-            runtime.disk,
-            PurePosixPath("/wal"),
-            identity=bytes(16),
-            settings=STORAGE,
-            telemetry=runtime.telemetry,
-        )
-        ports = self.cluster.register()
-        streams = await StreamClient.start(
-            runtime=runtime,
-            store=wrap_object_store(self.store, runtime=runtime, retry=RetrySettings()),
-            wal=wal,
-            streams=ports,
-            objects=ports,
-            settings=STORAGE,
-            tasks=BackgroundTasks(runtime.fail_stop),
-        )
-        opener = PartitionOpener(
-            streams,
-            Topics(lambda: self.image),
-            self._put_keys,
-            runtime.clock,
-            config=TopicConfig(),
-            producers_max=10,
-            refused=RefusedSequences(runtime.clock),
-            attend=lambda _: None,
-        )
-        wanted = [
-            Opening(OpenRequest(PartitionId(bytes(16), OFFSETS_TOPIC, index), self.lives, {}))
-            for index in range(OFFSETS_PARTITIONS)
-        ]
-        opened: dict[Opening, Partition] = {}
-        for refusal in await opener.open(wanted, opened.update):
-            raise refusal.error
-        self.partitions = [opened[each] for each in wanted]
-        broker: Any = OpenOffsets(self.partitions)
-        serving = Serving(runtime.clock, staleness_ms=lambda: 0, silence_ms=lambda: 0)
+    def begin(self, runtime: Runtime, broker: Any, serving: Serving) -> GroupCoordinator:
         coordinator = GroupCoordinator(
-            broker, broker, broker, serving, node_id=1, runtime=runtime, settings=SETTINGS
+            broker, broker, broker, serving, node_id=NODE_ID, runtime=runtime, settings=SETTINGS
         )
         coordinator.start()
-        requests = self.requests = asyncio.Queue()
-        self.coordinator = coordinator
-        handlers = BackgroundTasks(runtime.fail_stop)
-        while True:
-            method, answer = await requests.get()
-            handlers.spawn(_serve(method, coordinator, answer), "request")
-
-    async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        for key, value in puts:
-            self.image[KEYS].put(KeyRow(key, value))
-        return [value for _, value in puts]
-
-    # --- requests
-
-    async def ask(self, method: Callable[[GroupCoordinator], Awaitable[Any]], timeout_s: float) -> Any:
-        """Send a request; None if no answer arrives in time."""
-        if self.requests is None:
-            await asyncio.sleep(0.1)
-            return None
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.requests.put_nowait((method, answer))
-        done, _ = await asyncio.wait([answer], timeout=timeout_s)
-        return answer.result() if done else None
+        return coordinator
 
     # --- the clients
 
@@ -285,7 +147,7 @@ class GroupWorld:
                     ErrorCode.REBALANCE_IN_PROGRESS,
                 }:
                     return error is ErrorCode.UNKNOWN_MEMBER_ID
-            error = await self.ask(_immediately(lambda c: c.heartbeat(group, claim)), 2.0)
+            error = await self.ask(immediately(lambda c: c.heartbeat(group, claim)), 2.0)
             if error in {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS}:
                 return False
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
@@ -320,7 +182,7 @@ class GroupWorld:
     async def _offsets(self, group: str) -> list[tuple[tuple[str, int], CommittedOffset | None]]:
         wanted = [("t", partition) for partition in range(TOPIC_PARTITIONS)]
         while True:
-            found = await self.ask(_immediately(lambda c: c.fetch_offsets(group, wanted)), 2.0)
+            found = await self.ask(immediately(lambda c: c.fetch_offsets(group, wanted)), 2.0)
             if isinstance(found, list):
                 return found
             await asyncio.sleep(0.1)  # still loading
@@ -340,13 +202,12 @@ class GroupWorld:
             asyncio.ensure_future(self.member(group, f"{group}{n}")) for group in GROUPS for n in range(3)
         ]
         for _ in range(self.chance.randint(2, 4)):
-            await self._start()
+            await self.start()
             await asyncio.sleep(self.chance.choice((1.0, 5.0, 20.0)) * self.chance.random())
             if self.chance.random() < 0.7:
                 await self._next_acknowledgement()
-            self.requests = self.coordinator = None
-            self.process.crash(power_loss=self.chance.random() < 0.7)
-        await self._start()
+            self.crash()
+        await self.start()
         await self.check_offsets()
         await asyncio.sleep(30.0)
         await self._wait_stable()
@@ -364,37 +225,16 @@ class GroupWorld:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.told.wait(), 10.0)
 
-    async def _start(self) -> None:
-        self.process.start()
-        await wait_until(lambda: self.requests is not None)
-
     async def _wait_stable(self) -> None:
         """Wait until every group is stable; members continue to leave sometimes."""
         for group in GROUPS:
             for _ in range(600):
-                state = await self.ask(_immediately(lambda c, g=group: c.describe_group(g).state), 2.0)
+                state = await self.ask(immediately(lambda c, g=group: c.describe_group(g).state), 2.0)
                 if state is GroupState.STABLE:
                     break
                 await asyncio.sleep(0.1)
             else:
                 raise AssertionError(f"{group} does not become stable: {state}")
-
-
-def _immediately(call: Callable[..., Any]) -> Callable[[GroupCoordinator], Awaitable[Any]]:
-    async def answer(coordinator: GroupCoordinator) -> Any:
-        return call(coordinator)
-
-    return answer
-
-
-async def _serve(
-    method: Callable[[GroupCoordinator], Awaitable[Any]],
-    coordinator: GroupCoordinator,
-    answer: asyncio.Future[Any],
-) -> None:
-    body = await method(coordinator)
-    if not answer.done():
-        answer.set_result(body)
 
 
 def run_groups(seed: int) -> GroupWorld:
@@ -417,7 +257,7 @@ def test_a_session_ends_to_the_millisecond() -> None:
     world = GroupWorld(1)
 
     async def scenario() -> None:
-        await world._start()
+        await world.start()
         first = await world._join("g", "a", "")
         assert first is not None
         joined = await world._join("g", "a", first.member_id)
@@ -426,9 +266,9 @@ def test_a_session_ends_to_the_millisecond() -> None:
         claim = MemberClaim(joined.member_id, None, 1)
         assert await world._sync("g", claim, joined)
         await asyncio.sleep(SESSION_MS / 1000 - 0.001)
-        assert await world.ask(_immediately(lambda c: c.heartbeat("g", claim)), 1.0) is ErrorCode.NONE
+        assert await world.ask(immediately(lambda c: c.heartbeat("g", claim)), 1.0) is ErrorCode.NONE
         last_heard = world.simulation.loop.time()
-        describe = _immediately(lambda c: c.describe_group("g").state)
+        describe = immediately(lambda c: c.describe_group("g").state)
         await asyncio.sleep(last_heard + SESSION_MS / 1000 - 0.001 - world.simulation.loop.time())
         assert await world.ask(describe, 1.0) is GroupState.STABLE
         await asyncio.sleep(0.002)
