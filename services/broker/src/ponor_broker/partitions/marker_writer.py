@@ -6,6 +6,7 @@ Both the local coordinator and WriteTxnMarkers requests of other brokers use it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from ponor_kafka.errors import ErrorCode
@@ -35,8 +36,17 @@ class MarkerWriter:
         self._adding: dict[PartitionKey, asyncio.Task[None]] = {}
         """Txn streams that are being created: one per partition at a time."""
 
-    async def write(self, marker: TransactionMarker, topic: str, index: int) -> ErrorCode:
+    async def write(
+        self,
+        marker: TransactionMarker,
+        topic: str,
+        index: int,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> ErrorCode:
         """Append a marker to a partition; return when it is durable, or the error for the coordinator.
+
+        `is_wanted` is called immediately before the append. False, if the coordinator no longer waits for the
+        result: REQUEST_TIMED_OUT, and nothing is appended.
 
         UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER and storage errors are retriable;
         TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH are final.
@@ -45,6 +55,8 @@ class MarkerWriter:
             partition = self._partitions.find(topic, index)
             while partition.transactions.needs_stream(marker) and partition.is_writable:
                 await self._add_stream(partition)
+            if not is_wanted():
+                return ErrorCode.REQUEST_TIMED_OUT
             await partition.append_marker(marker)
         except (PartitionError, S3StreamError) as error:
             return storage_error(error).code

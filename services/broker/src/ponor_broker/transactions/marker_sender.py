@@ -134,8 +134,8 @@ class MarkerSender:
             markers: what to write, and where.
             done: called once, never before this method returns, when every marker has ended: it is durable,
                 its partition was deleted, or it was refused as outdated. Gets the refused ones:
-                TRANSACTION_COORDINATOR_FENCED, or INVALID_PRODUCER_EPOCH, which a repeated marker of
-                generation 2 gets as well. In both cases the partition has no open transaction of this epoch.
+                TRANSACTION_COORDINATOR_FENCED or INVALID_PRODUCER_EPOCH. In both cases the partition has no
+                open transaction of this epoch.
         """
         assert markers.partitions, "a transaction without partitions needs no markers"
         job = _Job(shard, coordinator_epoch, markers, done)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 from ponor_broker.handlers.transactions.write_txn_markers import WriteTxnMarkersHandler
 from ponor_broker.partitions.marker_writer import MarkerWriter
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_transactions import TransactionMarker
+from ponor_broker.peers.connection_order import peer_client_id
 from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -31,9 +33,13 @@ def row(
     return WritableTxnMarker(producer_id, epoch, commits, places, 0, version)
 
 
+def from_client(client_id: str) -> RequestContext:
+    return RequestContext(1, client_id, ConnectionContext("peer:1"))
+
+
 async def codes(rig: FetchRig, *rows: WritableTxnMarker) -> dict[int, dict[tuple[str, int], int]]:
     handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, rig.owned))
-    answer = await handler.handle(WriteTxnMarkersRequest(list(rows)), cast("RequestContext", None))
+    answer = await handler.handle(WriteTxnMarkersRequest(list(rows)), from_client("admin"))
     return {
         marker.producer_id: {
             (topic.name, one.partition_index): one.error_code
@@ -143,3 +149,25 @@ async def test_markers_are_refused_while_a_partition_moves_and_accepted_by_its_n
         assert await writer.write(ABORT, "a", 0) is ErrorCode.NONE
         found = await partition.state.aborted.read(0, partition.last_stable_offset)
         assert sorted(found) == [(1, 0), (2, 1)]
+
+
+async def test_markers_of_a_connection_that_was_given_up_are_not_appended() -> None:
+    async with FetchRig() as rig:
+        await rig.create("a")
+        Transactions(rig).append(1)
+        streams = SlowStreams(rig)
+        handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, streams))
+        old, new = (from_client(peer_client_id(8, 1, number)) for number in (1, 2))
+        request = WriteTxnMarkersRequest([row(1, {"a": [0]}, commits=False)])
+        waiting = asyncio.ensure_future(handler.handle(request, old))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        # The coordinator gives the request up while the stream is created, and asks on a new connection.
+        assert (await handler.handle(WriteTxnMarkersRequest([]), new)).markers == []
+        streams.gate.set()
+        for answer in (await waiting, await handler.handle(request, old)):
+            assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert rig.partition("a").last_stable_offset == 0
+        answer = await handler.handle(request, new)
+        assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert rig.partition("a").last_stable_offset == 2

@@ -6,7 +6,8 @@ markers are durable or refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from ponor_kafka.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -19,6 +20,7 @@ from ponor_kafka.messages.write_txn_markers import (
 
 from ponor_broker.partitions.marker_writer import MarkerWriter
 from ponor_broker.partitions.partition_transactions import TransactionMarker
+from ponor_broker.peers.connection_order import ConnectionOrder
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 from ponor_broker.requests.request_rows import check_rows
@@ -29,16 +31,27 @@ class WriteTxnMarkersHandler:
 
     def __init__(self, markers: MarkerWriter) -> None:
         self._markers = markers
+        self._order = ConnectionOrder()
 
-    async def handle(self, request: WriteTxnMarkersRequest, _: RequestContext) -> WriteTxnMarkersResponse:
-        """Return one result per marker and partition."""
+    async def handle(
+        self, request: WriteTxnMarkersRequest, context: RequestContext
+    ) -> WriteTxnMarkersResponse:
+        """Return one result per marker and partition. Markers of a connection that its broker has given up
+        are refused.
+        """
         check_rows(sum(1 for row in request.markers for _ in _places(row)))
-        return await self.write_txn_markers(request)
+        is_wanted = partial(self._order.admits, context.client_id)
+        is_wanted()  # a request without markers, too, makes earlier connections outdated
+        return await self.write_txn_markers(request, is_wanted)
 
-    async def write_txn_markers(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Append the markers; return when each is durable or refused."""
+    async def write_txn_markers(
+        self, request: WriteTxnMarkersRequest, is_wanted: Callable[[], bool] = lambda: True
+    ) -> WriteTxnMarkersResponse:
+        """Append the markers while they are wanted; return when each is durable or refused."""
         wanted = [(_marker(row), place) for row in request.markers for place in _places(row)]
-        codes = iter(await bounded_gather(self._markers.write(marker, *place) for marker, place in wanted))
+        codes = iter(
+            await bounded_gather(self._markers.write(marker, *place, is_wanted) for marker, place in wanted)
+        )
         # Results are in the order of the request.
         return WriteTxnMarkersResponse(
             [
