@@ -153,21 +153,25 @@ async def live(one: CleaningRig, model: ModelLog, actions: list[tuple[str, Any, 
 
 
 async def committed(one: CleaningRig) -> list[int]:
-    """Return the offsets that a consumer with `read_committed` returns of one answer with the whole log."""
+    """Return the offsets that a consumer with `read_committed` returns, in answers as large as possible."""
     partition = one.partition
     assert partition is not None
-    read = await from_objects(partition, partition.log_start_offset, 1 << 30)
-    aborted = sorted(read.aborted or (), key=lambda transaction: transaction[1])
-    skips, found = False, list[int]()
-    for record in read.records:
-        batch = BatchView(memoryview(record.payload))
-        while aborted and aborted[0][1] <= batch.last_offset:
-            skips = True
-            aborted.pop(0)
-        if batch.is_control:
-            skips = skips and control_type(batch) != ControlType.ABORT
-        elif not (batch.is_transactional and skips):
-            found += [record.offset for record in batch.records(1 << 20)]
+    found: list[int] = []
+    offset = partition.log_start_offset
+    while offset < partition.last_stable_offset:
+        read = await from_objects(partition, offset, 1 << 30)
+        aborted = sorted(read.aborted or (), key=lambda transaction: transaction[1])
+        skips = False
+        for record in read.records:
+            batch = BatchView(memoryview(record.payload))
+            offset = batch.next_offset
+            while aborted and aborted[0][1] <= batch.last_offset:
+                skips = True
+                aborted.pop(0)
+            if batch.is_control:
+                skips = skips and control_type(batch) != ControlType.ABORT
+            elif not (batch.is_transactional and skips):
+                found += [row.offset for row in batch.records(1 << 20)]
     return found
 
 
