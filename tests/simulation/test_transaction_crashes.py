@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from ponor_broker.coordination.shards import BrokerPorts
 from ponor_broker.serving import Serving
-from ponor_broker.transactions import records, transaction
+from ponor_broker.transactions import records, transaction, transitions
 from ponor_broker.transactions.coordinator import TransactionCoordinator, TransactionFilter
 from ponor_broker.transactions.events import AddRequest, EndRequest, InitRequest, ProducerClaim
 from ponor_broker.transactions.instructions import Markers
@@ -154,12 +154,12 @@ class TransactionWorld(CrashingBroker[TransactionCoordinator]):
     async def _transact(self, name: str, label: str, claim: ProducerClaim) -> ProducerClaim | None:
         """Run one transaction; return the producer's next claim, None if it is fenced."""
         is_2 = PRODUCERS[name] == 2
-        for where in self.chance.sample(sorted(self.data), self.chance.randint(1, 3)):
-            request = AddRequest(claim, {where}, is_2)
-            error = await self._until_decided(partial(_add, name, request))
-            if error is not ErrorCode.NONE or not self.data[where].append(claim, label):
+        chosen = self.chance.sample(sorted(self.data), self.chance.randint(1, 3))
+        # The leaders of the partitions send their requests at the same time (generation 2).
+        for together in [chosen] if is_2 else [[where] for where in chosen]:
+            written = await asyncio.gather(*(self._write(name, label, claim, where) for where in together))
+            if not all(written):
                 return None
-            await asyncio.sleep(self.chance.uniform(0, 0.2))
         if self.chance.random() < 0.03:
             await asyncio.sleep(1.5 * TIMEOUT_MS / 1000)
         is_commit = self.chance.random() < 0.6
@@ -171,6 +171,13 @@ class TransactionWorld(CrashingBroker[TransactionCoordinator]):
             return claim
         self.rotations += answer.producer_id != claim.producer_id
         return ProducerClaim(answer.producer_id, answer.producer_epoch)
+
+    async def _write(self, name: str, label: str, claim: ProducerClaim, where: TopicPartition) -> bool:
+        """Add a partition and write a batch to it; False if the producer is fenced."""
+        await asyncio.sleep(self.chance.uniform(0, 0.2))
+        request = AddRequest(claim, {where}, PRODUCERS[name] == 2)
+        error = await self._until_decided(partial(_add, name, request))
+        return error is ErrorCode.NONE and self.data[where].append(claim, label)
 
     async def _until_decided(self, method: Callable[[TransactionCoordinator], Any]) -> Any:
         """Repeat a request until its answer is final; None if the run ends first."""
@@ -255,7 +262,7 @@ class Sender:
 def test_a_transaction_has_the_outcome_of_its_answer(
     first: int, epoch_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (records, transaction):
+    for module in (records, transaction, transitions):
         monkeypatch.setattr(module, "EPOCH_MAX", epoch_max)
     worlds = [TransactionWorld(seed) for seed in range(first, min(first + BATCH, SEEDS // 10))]
     for world in worlds:

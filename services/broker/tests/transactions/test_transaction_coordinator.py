@@ -404,7 +404,7 @@ async def test_batched_transactions_have_their_own_results(world: TransactionWor
 
     assert results == [
         ErrorCode.NONE,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NONE,
         {("t", 1): ErrorCode.NONE, ("t", 5): ErrorCode.TRANSACTION_ABORTABLE},
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.INVALID_REQUEST,

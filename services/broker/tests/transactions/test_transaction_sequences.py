@@ -377,6 +377,57 @@ def test_partitions_of_a_transaction_are_bounded() -> None:
     assert one.end(1000, 0) == "NONE 1000/1"
 
 
+def test_partitions_of_several_leaders_share_a_write() -> None:
+    one = Id()
+    one.init()
+    one.is_slow = True
+    claim = ProducerClaim(ProducerId(1000), 0)
+    answers: list[tuple[int, str]] = []
+
+    def add(number: int, *indexes: int, epoch: int = 0, is_generation_2: bool = True) -> None:
+        partitions = {("t", index) for index in indexes}
+        request = AddRequest(claim._replace(epoch=epoch), partitions, is_generation_2, RequestId(number))
+        note(one.transaction.add_partitions(request, one.now_ms))
+
+    def note(instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Answer):
+                answers.append((instruction.request, instruction.body.error.name))
+            else:
+                one.run([instruction])
+
+    add(1, 0)
+    add(2, 1)
+    add(3, 2, 3)
+    add(4, 4, epoch=1)
+    add(5, 5, is_generation_2=False)
+    add(6, *range(10, 20))
+    assert answers == [(4, "CONCURRENT_TRANSACTIONS"), (5, "CONCURRENT_TRANSACTIONS")]
+    answers.clear()
+
+    note(one.transaction.written(ErrorCode.NONE, one.now_ms))
+    assert answers == [(1, "NONE"), (6, "INVALID_REQUEST")]
+    answers.clear()
+    note(one.transaction.written(ErrorCode.NONE, one.now_ms))
+
+    assert answers == [(2, "NONE"), (3, "NONE")]
+    assert one.transaction.record is not None
+    assert one.transaction.record.partitions == {("t", index) for index in range(4)}
+    assert len(one.timers) == 1
+
+    add(7, 8)
+    add(8, 9)
+    answers.clear()
+    note(one.transaction.written(ErrorCode.COORDINATOR_NOT_AVAILABLE, one.now_ms))
+    assert answers == [(7, "COORDINATOR_NOT_AVAILABLE"), (8, "COORDINATOR_NOT_AVAILABLE")]
+
+    add(9, 8)
+    add(10, 9)
+    answers.clear()
+    note(one.transaction.unload(ErrorCode.NOT_COORDINATOR))
+    assert answers == [(9, "NOT_COORDINATOR"), (10, "NOT_COORDINATOR")]
+
+
 def test_expired_id_is_forgotten_when_the_tombstone_is_durable() -> None:
     one = Id()
     one.init()

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.identity import ProducerId
@@ -29,7 +29,6 @@ from ponor_broker.transactions.instructions import (
     Answer,
     Forget,
     Instruction,
-    Markers,
     SendMarkers,
     SetTimer,
     TimerKind,
@@ -40,13 +39,15 @@ from ponor_broker.transactions.records import (
     EPOCH_MAX,
     GENERATION_2,
     NO_EPOCH,
-    NO_PRODUCER,
     NO_TIMESTAMP,
     TopicPartition,
     TransactionRecord,
     TransactionState,
 )
+from ponor_broker.transactions.transitions import changed, completed, markers, prepared, raised
 
+ADDS_WAITING_MAX: Final = 100
+"""Requests to add partitions that wait for the write in flight."""
 RETRY_MS: Final = 1_000
 """Pause before a completion, or the abort of a transaction past its timeout, is tried again."""
 
@@ -55,11 +56,11 @@ _State = TransactionState
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """The write in flight, the epoch before it, and the request that it answers."""
+    """The write in flight, the epoch before it, and the requests that it answers."""
 
     record: TransactionRecord | None
     last_epoch: int
-    request: RequestId | None = None
+    requests: tuple[RequestId, ...] = ()
     answer: TransactionAnswer | None = None
 
 
@@ -70,7 +71,15 @@ class Transaction:
         record: the newest durable state; None before the first.
     """
 
-    __slots__ = ("_is_unloaded", "_last_epoch", "_out", "_partitions_max", "_pending", "record")
+    __slots__ = (
+        "_adds",
+        "_is_unloaded",
+        "_last_epoch",
+        "_out",
+        "_partitions_max",
+        "_pending",
+        "record",
+    )
 
     def __init__(self, partitions_max: int, record: TransactionRecord | None = None) -> None:
         """`record`: the state from the log; call `loaded` once it serves."""
@@ -78,6 +87,7 @@ class Transaction:
         self._partitions_max = partitions_max
         self._last_epoch = NO_EPOCH
         self._pending: _Pending | None = None
+        self._adds: tuple[AddRequest, ...] = ()
         self._out: list[Instruction] = []
         self._is_unloaded = False
 
@@ -154,7 +164,7 @@ class Transaction:
                 self._refuse(request.request, ErrorCode.PRODUCER_FENCED)
                 return
         answer = TransactionAnswer(ErrorCode.NONE, record.producer_id, epoch)
-        changed = _changed(
+        after = changed(
             record,
             now_ms,
             state=_State.EMPTY,
@@ -163,13 +173,20 @@ class Transaction:
             partitions=frozenset(),
             start_ms=NO_TIMESTAMP,
         )
-        self._write(changed, last_epoch, request.request, answer)
+        self._write(after, last_epoch, request.request, answer)
 
     # --- partitions
 
     def add_partitions(self, request: AddRequest, now_ms: int) -> list[Instruction]:
-        """Handle an AddPartitionsToTxn, or an AddOffsetsToTxn with the group's partition."""
+        """Handle an AddPartitionsToTxn, or an AddOffsetsToTxn with the group's partition.
+
+        At the begin of a transaction of generation 2, the leaders of its partitions send one each. Those that
+        arrive during the first write share the second one. Kafka refuses them, and they come again.
+        """
         record = self.record
+        if record is not None and self._may_wait(request, record):
+            self._adds += (request,)
+            return []
         # First, because a producer may already have the id or epoch that the write in flight assigns.
         if self.is_busy or record is None:
             self._refuse(request.request, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -180,24 +197,41 @@ class Transaction:
         elif record.state is _State.ONGOING and request.partitions <= record.partitions:
             self._refuse(request.request, ErrorCode.NONE)
         else:
-            self._add(request, record, now_ms)
+            self._add((request,), record, now_ms)
         return self._drain()
 
-    def _add(self, request: AddRequest, record: TransactionRecord, now_ms: int) -> None:
-        is_open = record.state is _State.ONGOING
-        partitions = record.partitions | request.partitions
-        if len(partitions) > self._partitions_max:
-            self._refuse(request.request, ErrorCode.INVALID_REQUEST)
+    def _may_wait(self, request: AddRequest, record: TransactionRecord) -> bool:
+        written = None if self._pending is None else self._pending.record
+        return (
+            written is not None
+            and written.state is _State.ONGOING
+            and written.is_generation_2 == request.is_generation_2
+            and _refusal_of(request.claim, record) is None
+            and len(self._adds) < ADDS_WAITING_MAX
+        )
+
+    def _add(self, requests: tuple[AddRequest, ...], record: TransactionRecord, now_ms: int) -> None:
+        """Write the partitions of requests with the same claim and generation, and answer these requests."""
+        partitions = record.partitions
+        answered: list[RequestId] = []
+        for request in requests:
+            more = partitions | request.partitions
+            if len(more) > self._partitions_max:
+                self._refuse(request.request, ErrorCode.INVALID_REQUEST)
+            else:
+                partitions = more
+                answered.append(request.request)
+        if not answered:
             return
-        changed = _changed(
+        after = changed(
             record,
             now_ms,
             state=_State.ONGOING,
             partitions=partitions,
-            start_ms=record.start_ms if is_open else now_ms,
-            client_version=GENERATION_2 if request.is_generation_2 else 0,
+            start_ms=record.start_ms if record.state is _State.ONGOING else now_ms,
+            client_version=GENERATION_2 if requests[0].is_generation_2 else 0,
         )
-        self._write(changed, self._last_epoch, request.request, TransactionAnswer(ErrorCode.NONE))
+        self._write(after, self._last_epoch, tuple(answered), TransactionAnswer(ErrorCode.NONE))
 
     def verify_partitions(
         self, claim: ProducerClaim, partitions: AbstractSet[TopicPartition]
@@ -248,8 +282,8 @@ class Transaction:
         elif self.is_busy:
             self._refuse(request.request, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif record.state is _State.ONGOING:
-            changed = _changed(record, now_ms, state=_prepared(is_commit=request.is_commit), client_version=0)
-            self._write(changed, self._last_epoch, request.request, TransactionAnswer(ErrorCode.NONE))
+            after = changed(record, now_ms, state=prepared(is_commit=request.is_commit), client_version=0)
+            self._write(after, self._last_epoch, request.request, TransactionAnswer(ErrorCode.NONE))
         elif record.state.is_complete and record.state.is_commit == request.is_commit:
             self._refuse(request.request, ErrorCode.NONE)
         else:
@@ -287,13 +321,13 @@ class Transaction:
     def _end_with(
         self, record: TransactionRecord, request: EndRequest, now_ms: int, new_producer_id: ProducerId | None
     ) -> None:
-        changed = _raised(record, now_ms, new_producer_id, is_commit=request.is_commit)
-        if changed is None:
+        after = raised(record, now_ms, new_producer_id, is_commit=request.is_commit)
+        if after is None:
             self._refuse(request.request, ErrorCode.CONCURRENT_TRANSACTIONS)
             return
-        done = _completed(changed, now_ms)
+        done = completed(after, now_ms)
         answer = TransactionAnswer(ErrorCode.NONE, done.producer_id, done.producer_epoch)
-        self._write(changed, record.producer_epoch, request.request, answer)
+        self._write(after, record.producer_epoch, request.request, answer)
 
     def _fence(
         self,
@@ -303,12 +337,12 @@ class Transaction:
         request: RequestId | None = None,
     ) -> None:
         """Abort the open transaction with a raised epoch, whichever generation its producer has."""
-        changed = _raised(record, now_ms, new_producer_id, is_commit=False)
-        if changed is None:
+        after = raised(record, now_ms, new_producer_id, is_commit=False)
+        if after is None:
             self._refuse(request, ErrorCode.CONCURRENT_TRANSACTIONS)
             return
         answer = TransactionAnswer(ErrorCode.CONCURRENT_TRANSACTIONS)
-        self._write(changed, record.producer_epoch, request, answer)
+        self._write(after, record.producer_epoch, request, answer)
 
     # --- events of the coordinator itself
 
@@ -321,7 +355,7 @@ class Transaction:
         if record.state is _State.ONGOING:
             self._out.append(SetTimer(TimerKind.TIMEOUT, record.timeout_ms))
         elif record.state.is_prepared:
-            self._out.append(SendMarkers(_markers(record)))
+            self._out.append(SendMarkers(markers(record)))
         return self._drain()
 
     def markers_done(self, now_ms: int) -> list[Instruction]:
@@ -330,7 +364,7 @@ class Transaction:
         """
         record = self.record
         if record is not None and record.state.is_prepared and self._pending is None:
-            self._write(_completed(record, now_ms), self._last_epoch)
+            self._write(completed(record, now_ms), self._last_epoch)
         return self._drain()
 
     def timed_out(self, now_ms: int, new_producer_id: ProducerId | None = None) -> list[Instruction]:
@@ -370,9 +404,9 @@ class Transaction:
 
     def _apply(self, pending: _Pending, now_ms: int) -> None:
         was = self.state
-        if pending.request is not None:
+        for request in pending.requests:
             assert pending.answer is not None
-            self._out.append(Answer(pending.request, pending.answer))
+            self._out.append(Answer(request, pending.answer))
         record = pending.record
         if record is None:
             self._out.append(Forget())
@@ -380,28 +414,29 @@ class Transaction:
         self.record, self._last_epoch = record, pending.last_epoch
         if record.state is _State.ONGOING and was is not _State.ONGOING:
             self._out.append(SetTimer(TimerKind.TIMEOUT, record.timeout_ms))
+        if self._adds:
+            adds, self._adds = self._adds, ()
+            self._add(adds, record, now_ms)
         elif record.state.is_prepared and record.partitions:
-            self._out.append(SendMarkers(_markers(record)))
+            self._out.append(SendMarkers(markers(record)))
         elif record.state.is_prepared:
-            self._write(_completed(record, now_ms), self._last_epoch)
+            self._write(completed(record, now_ms), self._last_epoch)
 
     def _failed(self, pending: _Pending, error: ErrorCode) -> None:
-        if pending.request is not None:
-            # Too large: as in Kafka, because clients cannot fix it.
-            told = ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error
-            self._refuse(pending.request, told)
+        # Too large: as in Kafka, because clients cannot fix it.
+        told = ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error
+        self._refuse_waiting(pending, told)
         if self.record is None:
             self._out.append(Forget())
         elif self.record.state.is_prepared:
             self._out.append(SetTimer(TimerKind.RETRY, RETRY_MS))
-        elif self.record.state is _State.ONGOING and pending.request is None:
+        elif self.record.state is _State.ONGOING and not pending.requests:
             self._out.append(SetTimer(TimerKind.TIMEOUT, RETRY_MS))
 
     def unload(self, error: ErrorCode) -> list[Instruction]:
-        """Answer the waiting request; no event follows except that of the write in flight."""
+        """Answer the waiting requests; no event follows except that of the write in flight."""
         self._is_unloaded = True
-        if self._pending is not None and self._pending.request is not None:
-            self._refuse(self._pending.request, error)
+        self._refuse_waiting(self._pending, error)
         return self._drain()
 
     # --- instructions
@@ -410,74 +445,26 @@ class Transaction:
         self,
         record: TransactionRecord | None,
         last_epoch: int,
-        request: RequestId | None = None,
+        request: RequestId | tuple[RequestId, ...] | None = None,
         answer: TransactionAnswer | None = None,
     ) -> None:
         assert self._pending is None, "two writes of one id"
-        self._pending = _Pending(record, last_epoch, request, answer)
+        requests = request if isinstance(request, tuple) else () if request is None else (request,)
+        self._pending = _Pending(record, last_epoch, requests, answer)
         self._out.append(Write(record))
 
     def _refuse(self, request: RequestId | None, error: ErrorCode) -> None:
         if request is not None:
             self._out.append(Answer(request, TransactionAnswer(error)))
 
+    def _refuse_waiting(self, pending: _Pending | None, error: ErrorCode) -> None:
+        adds, self._adds = self._adds, ()
+        for request in (*(() if pending is None else pending.requests), *(one.request for one in adds)):
+            self._refuse(request, error)
+
     def _drain(self) -> list[Instruction]:
         out, self._out = self._out, []
         return out
-
-
-def _prepared(*, is_commit: bool) -> TransactionState:
-    return _State.PREPARE_COMMIT if is_commit else _State.PREPARE_ABORT
-
-
-def _raised(
-    record: TransactionRecord, now_ms: int, new_producer_id: ProducerId | None, *, is_commit: bool
-) -> TransactionRecord | None:
-    """Return the outcome with a raised epoch, which the markers have: batches of the old epoch that arrive
-    after them are refused. None if a new producer id is needed and missing: the state changed before the
-    event.
-    """
-    if not record.is_exhausted:
-        new_producer_id = NO_PRODUCER
-    elif new_producer_id is None:
-        return None
-    return _changed(
-        record,
-        now_ms,
-        state=_prepared(is_commit=is_commit),
-        producer_epoch=min(record.producer_epoch + 1, EPOCH_MAX),
-        next_producer_id=new_producer_id,
-        start_ms=record.start_ms if record.state is _State.ONGOING else now_ms,
-        client_version=GENERATION_2,
-    )
-
-
-def _changed(record: TransactionRecord, now_ms: int, **changes: Any) -> TransactionRecord:
-    return replace(record, update_ms=now_ms, previous_producer_id=record.producer_id, **changes)
-
-
-def _completed(record: TransactionRecord, now_ms: int) -> TransactionRecord:
-    """Return the state after the markers: with the next producer id if the epochs of the old one are used."""
-    is_rotated = record.is_generation_2 and record.next_producer_id != NO_PRODUCER
-    return _changed(
-        record,
-        now_ms,
-        state=_State.COMPLETE_COMMIT if record.state.is_commit else _State.COMPLETE_ABORT,
-        partitions=frozenset(),
-        producer_id=record.next_producer_id if is_rotated else record.producer_id,
-        producer_epoch=0 if is_rotated else record.producer_epoch,
-        next_producer_id=NO_PRODUCER,
-    )
-
-
-def _markers(record: TransactionRecord) -> Markers:
-    return Markers(
-        record.producer_id,
-        record.producer_epoch,
-        is_commit=record.state.is_commit,
-        is_generation_2=record.is_generation_2,
-        partitions=record.partitions,
-    )
 
 
 def _refusal_of(claim: ProducerClaim, record: TransactionRecord) -> ErrorCode | None:
