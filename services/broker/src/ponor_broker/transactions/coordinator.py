@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
@@ -240,14 +241,15 @@ class TransactionCoordinator:
         if not self.shards.is_whole:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         now_ms = self._runtime.clock.wall_ms()
-        held = [row for shard in self.shards.loaded() for row in shard.records()]
         found: list[tuple[str, TransactionRecord]] = []
-        for number, (transactional_id, record) in enumerate(held, 1):
-            is_wanted = wanted.matches(record, now_ms)
+        ids = chain.from_iterable([shard.ids() for shard in self.shards.loaded()])
+        for number, held in enumerate(ids, 1):
+            record = held.transaction.record
+            is_wanted = record is not None and wanted.matches(record, now_ms)
             if is_wanted and wanted.pattern is not None:
-                is_wanted = yield from wanted.pattern.matches(transactional_id)
-            if is_wanted:
-                found.append((transactional_id, record))
+                is_wanted = yield from wanted.pattern.matches(held.transactional_id)
+            if record is not None and is_wanted:
+                found.append((held.transactional_id, record))
             if number % ROWS_PER_STEP == 0:
                 yield
         return found

@@ -99,11 +99,9 @@ class TransactionShard:
         held = self._table.get(transactional_id)
         return None if held is None else held.transaction.record
 
-    def records(self) -> Iterator[tuple[str, TransactionRecord]]:
-        """Yield every id with its durable state."""
-        for held in self._table:
-            if held.transaction.record is not None:
-                yield held.transactional_id, held.transaction.record
+    def ids(self) -> Iterator[HeldId]:
+        """Return every id, for reading only."""
+        return iter(self._table)
 
     # --- load and unload
 
