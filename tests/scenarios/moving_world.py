@@ -271,6 +271,7 @@ class MovingWorld:
         sequence: int = -1,
         producer_id: int = -1,
         version: int = 10,
+        transactional: bool = False,
         arrived: Callable[[ProduceResponse], None] | None = None,
     ) -> PartitionProduceResponse:
         """Produce one batch at a broker; return the result."""
@@ -280,6 +281,7 @@ class MovingWorld:
             producer_id=producer_id,
             producer_epoch=0 if producer_id >= 0 else -1,
             base_sequence=sequence,
+            transactional=transactional,
         )
         request = ProduceRequest(
             acks=-1,
@@ -292,7 +294,14 @@ class MovingWorld:
         return answer.responses[0].partition_responses[0]
 
     async def fetch(
-        self, name: str, offset: int = 0, index: int = 0, *, max_wait_ms: int = 0, version: int = 16
+        self,
+        name: str,
+        offset: int = 0,
+        index: int = 0,
+        *,
+        max_wait_ms: int = 0,
+        version: int = 16,
+        isolation_level: int = 0,
     ) -> PartitionData:
         """Fetch one partition without a session."""
         row = FetchPartition(index, fetch_offset=offset, partition_max_bytes=1 << 20, last_fetched_epoch=-1)
@@ -300,6 +309,7 @@ class MovingWorld:
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=1 << 20,
+            isolation_level=isolation_level,
             topics=[FetchTopic("", self.topic_id, [row])],
         )
         client = await self.client(name)
