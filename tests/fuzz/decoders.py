@@ -17,21 +17,25 @@ from crc32c import crc32c
 from ponor_broker.coordination.record_format import RecordFormatError
 from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entry
 from ponor_broker.listener.frame_receiver import FrameReceiver
+from ponor_broker.partitions.state.producer_entry import ProducerBatch
+from ponor_broker.partitions.state.producer_state import ProducerStates
 from ponor_broker.transactions.record_codec import decode_entry as decode_transaction_entry
 from ponor_kafka.api import APIS, ApiKey
 from ponor_kafka.codec import decode, encode, request_class
 from ponor_kafka.compression import Codec, compress, decompress
+from ponor_kafka.control_records import ControlType, EndMarker, build_end_marker, read_end_marker
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.headers import decode_request_header, encode_request_header
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ponor_kafka.plain_produce import read_plain_produce, walk_plain_batch
 from ponor_kafka.produce_walk import TOPIC_ID_MIN, VERSION_MAX, VERSION_MIN, walk_produce
-from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, split_batches
+from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, BatchView, split_batches
 from ponor_kafka.record_batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaEntry, MetaKey
 from ponor_partition.meta_entry import decode_entry as decode_meta_entry
+from ponor_partition.txn_entry import TxnEntry, decode_txn_entry
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 from ponor_spark.clip import Clip
 from ponor_spark.decode import kernel as kernel_native
@@ -100,6 +104,17 @@ def all_decoders() -> list[Decoder]:
         ),
         *_spark_decoders(),
         Decoder("partition state", "meta entries", _meta_entries(), _decode_meta, PartitionCorruptError),
+        Decoder(
+            "partition state", "producer rows", (_producers(),), _decode_producers, PartitionCorruptError
+        ),
+        Decoder(
+            "partition state",
+            "txn entries",
+            (TxnEntry(7, 0, 5, 6).encode(),),
+            lambda data: decode_txn_entry(data, "fuzz"),
+            PartitionCorruptError,
+        ),
+        Decoder("records", "markers", _markers(), _decode_marker, KafkaWireError),
         Decoder(
             "partition state",
             "offsets records",
@@ -329,6 +344,30 @@ def _meta_entries() -> tuple[bytes, ...]:
         MetaEntry(MetaKey("log"), b"value").encode(),
         MetaEntry(MetaKey("producers"), bytes(300), is_change=True).encode(),
     )
+
+
+def _producers() -> bytes:
+    states = ProducerStates()
+    states.append(ProducerBatch(1, 0, 0, 3), 0, 3, 7)
+    states.append_transactional(ProducerBatch(2, 0, 0, 1), 3, 4, 7)
+    states.append_marker(3, 5, EndMarker(ControlType.ABORT, 9), 4, 7)
+    states.confirm(5)
+    return states.snapshot()
+
+
+def _decode_producers(data: bytes) -> None:
+    states = ProducerStates()
+    states.restore(data)
+    for _ in states.active():
+        pass
+
+
+def _markers() -> tuple[bytes, ...]:
+    return tuple(bytes(build_end_marker(7, 1, EndMarker(kind, 9), 5)) for kind in ControlType)
+
+
+def _decode_marker(data: bytes) -> None:
+    read_end_marker(BatchView(memoryview(data)))
 
 
 def _decode_meta(data: bytes) -> None:

@@ -12,6 +12,7 @@ from s3stream.records import StreamRecord
 from ponor_broker.partitions.log.stream_port import StreamUnreadableError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.transactions.aborted_index import Aborted
+from ponor_broker.partitions.transactions.open_transactions import ALL_STABLE
 
 
 class ReadRecords(NamedTuple):
@@ -25,6 +26,8 @@ class ReadRecords(NamedTuple):
 
 def from_memory(partition: Partition, offset: int, records: list[StreamRecord]) -> ReadRecords | None:
     """Complete a read from memory at `offset`; None if the aborted transactions must be read from objects."""
+    if not partition.state.aborted.has_stream and _is_stable(partition):
+        return ReadRecords(records, ())  # the usual case: no transaction is open, and none was aborted
     listed_from = _listed_from(partition, offset)
     records, end = _below_stable(partition, records)
     aborted = partition.state.aborted.find(listed_from, end)
@@ -44,6 +47,11 @@ async def from_objects(partition: Partition, offset: int, bytes_max: int) -> Rea
         return ReadRecords(records, await partition.state.aborted.read(listed_from, end))
     except PartitionCorruptError as error:
         raise StreamUnreadableError(f"{partition.identity}: {error}") from error
+
+
+def _is_stable(partition: Partition) -> bool:
+    """Return whether no transaction holds back the last stable offset."""
+    return partition.producers.transactions.first_unstable == ALL_STABLE
 
 
 def _listed_from(partition: Partition, offset: int) -> int:
