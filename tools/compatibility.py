@@ -32,8 +32,9 @@ REMARKS: Final[Mapping[str, str]] = {
     "PRODUCE": "0 is advertised because librdkafka derives the supported codecs from it (KAFKA-18659); 0–2"
     " are refused by closing the connection, as Kafka "
     "does. acks 0, 1 and −1 have the same durability; `timeout_ms` applies to 1 and −1, at least 100 ms",
-    "FETCH": "fetch sessions (KIP-227); followers have no privileges; read_committed equals read_uncommitted"
-    " because transactions are not supported yet",
+    "FETCH": "fetch sessions (KIP-227); followers have no privileges; with read_committed, an incremental"
+    " answer reports the high watermark of an idle partition when its last stable offset changes",
+    "WRITE_TXN_MARKERS": "for the transaction coordinators of other brokers",
     "LIST_OFFSETS": "−4 equals earliest: there is no local tier",
     "METADATA": "creates topics if the client and `auto_create_topics` allow it",
     "OFFSET_COMMIT": "stored in `__consumer_offsets` in Kafka's record format",

@@ -81,8 +81,10 @@ class OpenTransactions:
         if self._open.get(producer_id, NO_OFFSET) != first_offset:
             self._open.pop(producer_id, None)
             if first_offset != NO_OFFSET:
+                # Only the smallest must be first: no append follows a failed one.
+                is_smallest = first_offset < next(iter(self._open.values()), ALL_STABLE)
                 self._open[producer_id] = first_offset
-                self._open = OrderedDict(sorted(self._open.items(), key=lambda one: one[1]))
+                self._open.move_to_end(producer_id, last=not is_smallest)
         self._update()
 
     def _update(self) -> None:
