@@ -42,9 +42,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "API_VERSIONS": "5 is KIP-1242 of Kafka 4.4: a client that expects another broker or cluster gets"
     " REBOOTSTRAP_REQUIRED",
     "CREATE_TOPICS": "any replication factor is accepted; a partition has one replica",
-    "FIND_COORDINATOR": "for groups; a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which"
-    " clients do not retry",
-    "INIT_PRODUCER_ID": "idempotent producers; a transactional id is refused because there is no coordinator",
+    "FIND_COORDINATOR": "for groups and transactional ids",
     "DESCRIBE_CONFIGS": "topics and brokers, Kafka's and Ponor's settings (`ponor.*`); no loggers, client"
     " metrics or groups",
     "ALTER_CONFIGS": "topics and brokers",
@@ -59,7 +57,8 @@ REMARKS: Final[Mapping[str, str]] = {
     "OFFSET_DELETE": "not for topics with a live subscribed consumer",
     "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers are not included because"
     " they only subscribe",
-    "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase",
+    "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase; `transaction.version` is"
+    " always 2",
     "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
     "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer: there is no security yet",
     "CREATE_ACLS": "likewise",

@@ -34,6 +34,7 @@ START_S_MAX = 240.0
 SETTINGS = {
     "group_initial_rebalance_delay_ms": "0",
     "offsets_topic_partitions": "4",
+    "transaction_topic_partitions": "4",
     "upload_interval_ms": "500",
     # A stop must be clean even on a slow machine, because tests measure the next start.
     "shutdown_upload_ms_max": "600000",

@@ -107,10 +107,12 @@ def test_api_versions_lists_the_supported_apis(client: RawClient, version: int) 
     assert ranges[0] == (0, 13)
     assert ranges[1] == (4, 18)
     assert ranges[18] == (0, 5)
-    assert {24, 25, 26, 28, 68, 76}.isdisjoint(ranges)  # no transactions, no new group protocols
-    # Only the cluster's own feature. Clients would use Kafka's features, whose APIs are missing.
-    shown = ["ponor.metadata.level"] if version >= 3 else []
+    assert {68, 76}.isdisjoint(ranges)  # no new group protocols
+    # Clients would use Kafka's other features, whose APIs are missing.
+    shown = ["ponor.metadata.level", "transaction.version"] if version >= 3 else []
     assert [row.name for row in response.finalized_features] == shown
+    supported = {row.name: (row.min_version, row.max_version) for row in response.supported_features}
+    assert supported.get("transaction.version") == ((0, 2) if version >= 4 else None)
 
 
 @pytest.mark.parametrize("version", [6, 99, 32767])
@@ -225,7 +227,7 @@ def test_refused_batches_change_nothing(client: RawClient, cluster: RunningClust
                 )
             ),
             -1,
-            ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ),
     ]
     for records, acks, code in cases:
@@ -318,11 +320,11 @@ def test_list_offsets_gives_the_measured_answers(
     assert (row.error_code, row.offset) == expected
 
 
-def test_producer_ids_are_unique_and_transactions_are_refused(client: RawClient) -> None:
+def test_producer_ids_are_unique_and_timeouts_of_transactions_are_bounded(client: RawClient) -> None:
     ids = [client.call(InitProducerIdRequest(transactional_id=None), 4).producer_id for _ in range(3)]  # type: ignore[attr-defined]
     assert len(set(ids)) == 3
-    refused = client.call(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4)
-    assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION  # type: ignore[attr-defined]
+    refused = client.call(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=900_001), 4)
+    assert refused.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT  # type: ignore[attr-defined]
 
 
 def test_metadata_names_unknown_and_invalid_topics(client: RawClient) -> None:

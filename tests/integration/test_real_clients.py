@@ -337,25 +337,6 @@ def test_a_producer_is_recognised_after_a_restart(tmp_path: Path) -> None:
         assert [int(m.value()) for m in read_all(cluster, "lived", 1)] == list(range(200))
 
 
-def test_a_transactional_client_is_refused_immediately(cluster: RunningCluster) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "wanted"})
-    with pytest.raises(confluent_kafka.KafkaException) as caught:
-        producer.init_transactions()
-    error = caught.value.args[0]
-    assert error.fatal()
-    assert error.code() == confluent_kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-    async def start() -> None:
-        waiting = aiokafka.AIOKafkaProducer(bootstrap_servers=cluster.kafka, transactional_id="wanted")
-        try:
-            await waiting.start()
-        finally:
-            await waiting.stop()
-
-    with pytest.raises(aiokafka.errors.KafkaError):
-        asyncio.run(start())
-
-
 def test_settings_of_topics_and_brokers_are_shown(cluster: RunningCluster) -> None:
     create(cluster, "configured", 1, **{"segment.bytes": "2000000", "retention.ms": "5000"})
     admin = AdminClient({"bootstrap.servers": cluster.kafka})

@@ -10,7 +10,9 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ponor_broker.handlers.groups.groups import group_handlers
+from ponor_broker.requests.api_handler import ApiHandler
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import Message
@@ -118,8 +120,9 @@ async def _many_groups() -> tuple[BrokerWorld, GroupCoordinator]:
 @scenario("groups-found", f"FindCoordinator of {KEYS:,} groups")
 async def groups_found(recorder: TurnRecorder) -> None:
     """The first request of an administrator's tool about all groups."""
-    world, coordinator = await _world()
-    desk = Desk(group_handlers(coordinator, world, world.clock), {})
+    _, coordinator = await _world()
+    finds = FindCoordinatorHandler(coordinator.shards, coordinator.shards)
+    desk = Desk([ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, finds.handle)], {})
     await desk.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]))
     request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(KEYS)])
     recorder.start_recording()

@@ -170,6 +170,12 @@ BUDGETS: Final = (
         "joins and commits that would need more are refused with a retriable error",
     ),
     Budget(
+        "memory of transactional ids and the partitions of their transactions",
+        "transactions_memory_bytes_max",
+        "ponor_transactions_memory_bytes",
+        "new ids and partitions are refused with a retriable error: COORDINATOR_NOT_AVAILABLE",
+    ),
+    Budget(
         "producer states per partition",
         "producers_per_partition_max",
         "ponor_partitions_open",
@@ -194,6 +200,7 @@ MEMORY: Final = (
     "block_cache_bytes_max",
     "index_cache_bytes_max",
     "groups_memory_bytes_max",
+    "transactions_memory_bytes_max",
 )
 """Memory bounds that can all be reached at the same time."""
 

@@ -11,7 +11,7 @@ from functools import partial
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
-from ponor_kafka.internal_topics import OFFSETS_TOPIC
+from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
@@ -25,6 +25,7 @@ from s3stream.client import StreamClient
 from ponor_broker.budgets import export_limits
 from ponor_broker.configs.description import ConfigDescriptions
 from ponor_broker.configs.sources import ConfigSources
+from ponor_broker.coordination.shards import BrokerPorts
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.handlers.authorization import create_acls, delete_acls, describe_acls
 from ponor_broker.handlers.cluster.api_versions import VERSION_MAX, VERSION_MIN, ApiVersionsHandler
@@ -39,6 +40,7 @@ from ponor_broker.handlers.fetch.cold_reads import ColdReads
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.handlers.fetch.fetch_parking import FetchParking
 from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache
+from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ponor_broker.handlers.groups.groups import group_handlers
 from ponor_broker.handlers.metadata.describe_topic_partitions import describe_topic_partitions
 from ponor_broker.handlers.metadata.metadata import MetadataHandler
@@ -46,9 +48,10 @@ from ponor_broker.handlers.offsets.delete_records import delete_records
 from ponor_broker.handlers.offsets.list_offsets import ListOffsetsHandler
 from ponor_broker.handlers.offsets.offset_for_leader_epoch import offsets_for_leader_epochs
 from ponor_broker.handlers.produce.describe_producers import DescribeProducersHandler
-from ponor_broker.handlers.produce.init_producer_id import ProducerIds, init_producer_id
 from ponor_broker.handlers.produce.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce.produce import ProduceHandler
+from ponor_broker.handlers.produce.producer_ids import ProducerIds
+from ponor_broker.handlers.produce.verified_batches import VerifiedBatches
 from ponor_broker.handlers.topics.create_partitions import create_partitions
 from ponor_broker.handlers.topics.create_topics import CreateTopicsHandler
 from ponor_broker.handlers.topics.delete_topics import DeleteTopicsHandler
@@ -87,6 +90,7 @@ from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.serving import Serving, fence_after_ms
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.storage.wal_manager import submit
+from ponor_broker.transaction_services import TransactionServices
 
 
 class BrokerServices:
@@ -147,6 +151,7 @@ class BrokerServices:
             settings=settings.groups,
         )
         self.peers = self._peer_connections(connect_peer)
+        self.transactions = self._transaction_services()
         self._metadata = self._metadata_handler()
         self.dispatcher = self._dispatcher(backlog)
         runtime.telemetry.gauge("ponor_partitions_open", lambda: len(self.partitions))
@@ -158,6 +163,19 @@ class BrokerServices:
             self.topics,
             self._runtime,
             client_id=lambda number: peer_client_id(self._node_id, self._session.node_epoch, number),
+        )
+
+    def _transaction_services(self) -> TransactionServices:
+        registry = self.partitions.registry
+        return TransactionServices(
+            BrokerPorts(registry, self.admin, self.topics, self.serving, self._node_id, self._runtime),
+            self._settings,
+            registry=registry,
+            topics=self.topics,
+            peers=self.peers,
+            groups=self.coordinator,
+            producer_ids=self._producer_ids,
+            write_markers=self.markers.write_txn_markers,
         )
 
     def _metadata_handler(self) -> MetadataHandler:
@@ -272,7 +290,13 @@ class BrokerServices:
         return Dispatcher(
             self._handlers(),
             raw={
-                ApiKey.PRODUCE: ProduceHandler(self.partitions, validator, clock, self._runtime.telemetry),
+                ApiKey.PRODUCE: ProduceHandler(
+                    self.partitions,
+                    validator,
+                    VerifiedBatches(self.transactions.verifier),
+                    clock,
+                    self._runtime.telemetry,
+                ),
                 ApiKey.FETCH: self._fetch_handler(backlog),
                 ApiKey.METADATA: self._metadata,
             },
@@ -317,6 +341,7 @@ class BrokerServices:
             lambda: self.dispatcher.advertised, topics, self.serving, node_id=node_id
         )
         offsets, producers = ListOffsetsHandler(partitions), DescribeProducersHandler(partitions)
+        coordinators = FindCoordinatorHandler(self.coordinator.shards, self.transactions.coordinator.shards)
         epochs = partial(offsets_for_leader_epochs, partitions)
         refuses = WhenFenced.REFUSES
         return [
@@ -325,7 +350,6 @@ class BrokerServices:
             ApiHandler(ApiKey.CREATE_TOPICS, 2, 7, creation.handle),
             ApiHandler(ApiKey.DELETE_TOPICS, 1, 6, deletion.handle),
             ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, partial(delete_records, partitions), refuses),
-            ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, partial(init_producer_id, self._producer_ids)),
             ApiHandler(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, epochs, refuses),
             ApiHandler(ApiKey.WRITE_TXN_MARKERS, 1, 2, self.markers.handle, refuses),
             ApiHandler(ApiKey.DESCRIBE_ACLS, 1, 3, describe_acls),
@@ -346,7 +370,9 @@ class BrokerServices:
             ApiHandler(ApiKey.DESCRIBE_PRODUCERS, 0, 0, producers.handle, refuses),
             ApiHandler(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, partial(list_config_resources, topics)),
             ApiHandler(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partial(describe_topic_partitions, topics)),
+            ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, coordinators.handle, refuses),
             *group_handlers(self.coordinator, topics, self._runtime.clock),
+            *self.transactions.handlers(),
         ]
 
     def start(self) -> None:
@@ -354,6 +380,7 @@ class BrokerServices:
         self._subscription.listeners.append(self._image_changed)
         self._subscription.image_listeners.append(lambda _: self._image_changed(None))
         self.coordinator.start()
+        self.transactions.start()
         self._tasks.spawn(self.partitions.run(), "partitions")
         self._tasks.spawn(self._maintenance.run(), "partition maintenance")
         self._tasks.spawn(self._cleaner.run(), "log cleaner")
@@ -389,6 +416,7 @@ class BrokerServices:
     async def close(self) -> None:
         """Answer waiting requests, persist every partition."""
         await self.coordinator.close()
+        await self.transactions.close()
         await self.peers.close()
         await self.partitions.close()
 
@@ -398,12 +426,15 @@ class BrokerServices:
             self._metadata.invalidate()
             self.peers.image_changed()
             self.coordinator.shards.image_changed()
+            self.transactions.coordinator.shards.image_changed()
         if batch is None or any(record.HasField("topic_deleted") for record in batch.records):
             self.coordinator.topics_deleted()
 
     def _partitions_of_new(self, name: str) -> int:
         if name == OFFSETS_TOPIC:
             return self._settings.groups.offsets_topic_partitions
+        if name == TRANSACTIONS_TOPIC:
+            return self._settings.transactions.transaction_topic_partitions
         return self._settings.num_partitions
 
     async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:

@@ -12,6 +12,7 @@ from ponor_runtime.settings import setting
 from s3stream.settings import StorageSettings
 
 from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.transactions.settings import TransactionSettings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -273,3 +274,4 @@ class BrokerSettings:
 
     storage: StorageSettings = field(default_factory=StorageSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)

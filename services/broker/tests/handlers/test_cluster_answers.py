@@ -266,8 +266,8 @@ async def test_api_versions_checks_cluster_and_node_of_the_request(
     answer = await handler.handle(ApiVersionsRequest("a", "1", cluster_id, node_id), request_context)
     assert answer.error_code == code
     if code is ErrorCode.NONE:
-        (feature,) = answer.finalized_features
-        assert (feature.name, feature.max_version_level) == ("ponor.metadata.level", 1)
+        levels = [(row.name, row.max_version_level) for row in answer.finalized_features]
+        assert levels == [("ponor.metadata.level", 1), ("transaction.version", 2)]
 
 
 async def test_elections_and_moves_with_one_replica() -> None:

@@ -14,17 +14,26 @@ from ponor_kafka.codec import decode_response, encode, request_class
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.headers import decode_response_header, encode_request_header
 from ponor_kafka.message import Message, Struct
+from ponor_kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from ponor_kafka.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from ponor_kafka.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
 from ponor_kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ponor_kafka.messages.describe_transactions import DescribeTransactionsRequest
+from ponor_kafka.messages.end_txn import EndTxnRequest
 from ponor_kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ponor_kafka.messages.find_coordinator import FindCoordinatorRequest
 from ponor_kafka.messages.join_group import JoinGroupRequest
 from ponor_kafka.messages.leave_group import LeaveGroupRequest
 from ponor_kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ponor_kafka.messages.list_transactions import ListTransactionsRequest
 from ponor_kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -116,12 +125,37 @@ def _refused_request(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
             return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
         case ApiKey.DELETE_GROUPS:
             return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
-        case _:
-            assert key in {ApiKey.HEARTBEAT, ApiKey.OFFSET_DELETE}
+        case ApiKey.HEARTBEAT | ApiKey.OFFSET_DELETE:
             return request_class(key)(GROUP), COORDINATOR  # type: ignore[call-arg]
+        case _:
+            return _refused_of_transactions(key, version)
+
+
+def _refused_of_transactions(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
+    match key:
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            topics = [AddPartitionsToTxnTopic("__consumer_offsets" if version >= 4 else "t", [0])]
+            if version < 4:
+                return AddPartitionsToTxnRequest((), "x", 1, 0, topics), COORDINATOR
+            row = AddPartitionsToTxnTransaction("x", 1, 0, topics=topics)
+            return AddPartitionsToTxnRequest([row]), COORDINATOR
+        case ApiKey.ADD_OFFSETS_TO_TXN:
+            return AddOffsetsToTxnRequest("x", 1, 0, GROUP), COORDINATOR
+        case ApiKey.END_TXN:
+            return EndTxnRequest("x", 1, 0, True), COORDINATOR
+        case ApiKey.DESCRIBE_TRANSACTIONS:
+            return DescribeTransactionsRequest(["x"]), COORDINATOR
+        case _:
+            assert key is ApiKey.LIST_TRANSACTIONS
+            return ListTransactionsRequest(), ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 REFUSED = {
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS,
     ApiKey.PRODUCE,
     ApiKey.FETCH,
     ApiKey.LIST_OFFSETS,
@@ -191,8 +225,8 @@ def _codes(part: object) -> list[int]:
     if not isinstance(part, Struct):
         return []
     inside = [code for name in type(part).__slots__ for code in _codes(getattr(part, name))]
-    own = [part.error_code] if "error_code" in type(part).__slots__ else []  # type: ignore[attr-defined]
-    return inside or own
+    names = [name for name in ("error_code", "partition_error_code") if name in type(part).__slots__]
+    return inside or [getattr(part, name) for name in names]
 
 
 async def test_every_api_of_a_broker_has_an_entry_here() -> None:

@@ -13,17 +13,17 @@ producer.id.expiration.ms: int = 86400000; 1..; cluster-wide
 transaction.abort.timed.out.transaction.cleanup.interval.ms: int = 10000; 1..
   no effect: How often transactions are checked for timeouts.
 transaction.max.timeout.ms: int = 900000; 1..
-  no effect: Longest timeout that a transaction may request.
+  in force: Longest timeout that a transaction may request.
 transaction.partition.verification.enable: boolean = true; cluster-wide
   no effect: Whether a partition verifies a transaction with the coordinator before it accepts its first batch.
 transaction.remove.expired.transaction.cleanup.interval.ms: int = 3600000; 1..
-  no effect: How often transactional ids are checked for expiry.
+  in force: How often transactional ids are checked for expiry.
 transaction.state.log.load.buffer.size: int = 5242880; 1..
-  no effect: Bytes read at a time while transaction state is loaded.
+  in force: Bytes read at a time while transaction state is loaded.
 transaction.state.log.min.isr: int = 2; 1..
   no effect: min.insync.replicas of the topic of transaction state.
 transaction.state.log.num.partitions: int = 50; 1..
-  no effect: Partitions of the topic of transaction state.
+  in force: Partitions of the topic of transaction state; fixed once it exists.
 transaction.state.log.replication.factor: short = 3; 1..
   no effect: Replication factor of the topic of transaction state.
 transaction.state.log.segment.bytes: int = 104857600; 1..
@@ -31,5 +31,5 @@ transaction.state.log.segment.bytes: int = 104857600; 1..
 transaction.two.phase.commit.enable: boolean = false
   no effect: Whether transactions may be prepared for an external coordinator.
 transactional.id.expiration.ms: int = 604800000; 1..
-  no effect: Idle time after which a transactional id expires.
+  in force: Idle time after which a transactional id expires.
 """

@@ -35,6 +35,13 @@ NUMBERS: Final[Mapping[str, str]] = MappingProxyType(
         "offsets.topic.num.partitions": "groups.offsets_topic_partitions",
         "producer.id.expiration.ms": "producer_expiration_ms",
         "socket.request.max.bytes": "request_bytes_max",
+        "transaction.max.timeout.ms": "transactions.transaction_timeout_ms_max",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": (
+            "transactions.transactional_id_expiry_interval_ms"
+        ),
+        "transaction.state.log.load.buffer.size": "transactions.transaction_load_bytes_max",
+        "transaction.state.log.num.partitions": "transactions.transaction_topic_partitions",
+        "transactional.id.expiration.ms": "transactions.transactional_id_expiration_ms",
     }
 )
 """Kafka's name and the setting's, for numbers in the same unit."""

@@ -30,6 +30,7 @@ class OpenPartitions:
         by_name: by topic name and partition number.
         parking: requests that wait for partitions in transit.
         changed: set whenever a partition must be compared with the image.
+        removed: called with a partition that closes, or was moved.
     """
 
     def __init__(self, topics: Topics, configs: TopicConfigs, parking: TransitParking) -> None:
@@ -41,6 +42,7 @@ class OpenPartitions:
         self._listeners: dict[str, list[tuple[PartitionCallback, PartitionCallback]]] = {}
         self._stale: dict[PartitionKey, None] = {}
         self.changed = asyncio.Event()
+        self.removed: list[PartitionCallback] = []
 
     def add(self, partitions: Sequence[Partition]) -> None:
         """Add partitions that serve from now on."""
@@ -60,6 +62,8 @@ class OpenPartitions:
             del self.by_name[identity.topic, identity.index]
         if not partition.service.is_sealed:  # otherwise the listeners were notified when the move began
             self.refuses_appends(partition)
+        for on_removed in self.removed:
+            on_removed(partition)
 
     def accepts_appends(self, partition: Partition) -> None:
         """Notify listeners and parked requests: after the open, or again after a cancelled move."""

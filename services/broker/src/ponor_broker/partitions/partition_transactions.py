@@ -70,6 +70,10 @@ class PartitionTransactions:
             producer_id, producer_epoch, begins_at_zero=generation >= RAISING_GENERATION
         )
 
+    def is_proof(self, verification: Verification, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether a proof is valid for the producer's next batch."""
+        return verification.covers(producer_id, producer_epoch) and self._verifications.holds(verification)
+
     def check(self, batch: ProducerBatch, verification: Verification | None) -> None:
         """Check whether a transactional batch belongs to an open transaction, or may begin one.
 
@@ -80,7 +84,7 @@ class PartitionTransactions:
         producer_id = batch.producer_id
         if self.has_open(producer_id, batch.producer_epoch):
             return
-        if verification is None or not verification.covers(producer_id, batch.producer_epoch):
+        if verification is None or not self.is_proof(verification, producer_id, batch.producer_epoch):
             raise PartitionError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"{self._identity}: producer {producer_id} has no open transaction of epoch"

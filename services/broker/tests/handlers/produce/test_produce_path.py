@@ -14,6 +14,7 @@ from ponor_broker.handlers.produce.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce.produce import ProduceHandler
 from ponor_broker.handlers.produce.produce_answer import PartitionOutcome, ProduceAnswers
 from ponor_broker.handlers.produce.produce_deadlines import TIMEOUT_MS_MIN, ProduceDeadlines
+from ponor_broker.handlers.produce.verified_batches import VerifiedBatches
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
@@ -121,6 +122,7 @@ class Client:
         handler = ProduceHandler(
             partitions,  # type: ignore[arg-type]  # all that it asks for
             validator,
+            VerifiedBatches(None),  # type: ignore[arg-type]  # no batch is transactional
             rig.clock,
             self.telemetry,
         )

@@ -1,8 +1,8 @@
 """ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
 
-No feature of Kafka is finalized whose APIs are missing: clients use transactions and new groups if
-`transaction.version` and `group.version` are finalized. The answer contains only the cluster's own
-features, under the prefix `ponor.`.
+No feature of Kafka is finalized whose APIs are missing: clients use new groups if `group.version` is
+finalized. The answer contains `transaction.version`, and the cluster's own features under the prefix
+`ponor.`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ CLIENT_NAME_VERSION_MIN: Final = 3
 IDENTITY_VERSION_MIN: Final = 5
 ANY_NODE: Final = -1
 FEATURE_PREFIX: Final = "ponor."
+TRANSACTION_VERSION: Final = SupportedFeatureKey("transaction.version", 0, 2)
+"""Finalized at its highest level: producers that have generation 2 use it (KIP-890)."""
+ZERO_LEVELS_VERSION_MIN: Final = 4
+"""Older clients cannot decode a supported feature whose lowest level is 0 (KIP-1022)."""
 SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -51,7 +55,7 @@ class ApiVersionsHandler:
         self._topics = topics
         self._serving = serving
         self._node_id = node_id
-        self._answered: tuple[int, ApiVersionsResponse] | None = None
+        self._answered: tuple[int, dict[bool, ApiVersionsResponse]] | None = None
 
     async def handle(
         self, request: ApiVersionsRequest | None, context: RequestContext
@@ -70,7 +74,7 @@ class ApiVersionsHandler:
             context.connection.client_software_version = version
         if context.api_version >= IDENTITY_VERSION_MIN and not self._is_meant(request):
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
-        return self._answer()
+        return self._answer(has_zero_levels=context.api_version >= ZERO_LEVELS_VERSION_MIN)
 
     def _is_meant(self, request: ApiVersionsRequest) -> bool:
         """Return whether the request is for this node and cluster: an address may have been reassigned."""
@@ -78,7 +82,7 @@ class ApiVersionsHandler:
             return False
         return request.node_id in {ANY_NODE, self._node_id}
 
-    def _answer(self) -> ApiVersionsResponse:
+    def _answer(self, *, has_zero_levels: bool) -> ApiVersionsResponse:
         """Return the cached answer until the image changes: every new connection asks, and building
         it was two thirds of the cost.
         """
@@ -87,18 +91,22 @@ class ApiVersionsHandler:
             return ApiVersionsResponse(api_keys=self._api_keys())
         index = self._topics.image.index
         if self._answered is None or self._answered[0] != index:
-            self._answered = index, self._build_answer()
-        return self._answered[1]
+            self._answered = index, {whole: self._build_answer(whole) for whole in (False, True)}
+        return self._answered[1][has_zero_levels]
 
-    def _build_answer(self) -> ApiVersionsResponse:
+    def _build_answer(self, has_zero_levels: bool) -> ApiVersionsResponse:
         rows = [
             (FEATURE_PREFIX + feature.name.removeprefix(FEATURE_PREFIX), feature.level)
             for feature in self._topics.image[FEATURES]
         ]
+        supported = [SupportedFeatureKey(name, 1, level) for name, level in rows]
+        if has_zero_levels:
+            supported.append(TRANSACTION_VERSION)
+        rows.append((TRANSACTION_VERSION.name, TRANSACTION_VERSION.max_version))
         return ApiVersionsResponse(
             api_keys=self._api_keys(),
-            supported_features=[SupportedFeatureKey(name, 1, level) for name, level in rows],
-            finalized_features_epoch=self._topics.image.index if rows else -1,
+            supported_features=supported,
+            finalized_features_epoch=self._topics.image.index,
             finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in rows],
         )
 

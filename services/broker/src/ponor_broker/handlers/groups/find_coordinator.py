@@ -1,14 +1,9 @@
-"""FindCoordinator: the broker that coordinates a group.
-
-Transactions and share groups are not supported. A transactional id is refused with a code that
-every client treats as final: after INVALID_REQUEST librdkafka retries forever, so that
-`init_transactions()` does not return.
-"""
+"""FindCoordinator: the broker that coordinates a group or a transactional id. There are no share groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -16,7 +11,6 @@ from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.coordination.ports import BrokerAddress
 from ponor_broker.coordination.shards import ROWS_PER_STEP
-from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.requests.api_handler import RequestContext
 
 BATCHED_FROM: Final = 4
@@ -28,18 +22,26 @@ SINGLE_SUCCESS: Final = "NONE"
 REFUSALS: Final[Mapping[int, tuple[ErrorCode, str]]] = {
     GROUP: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker coordinates this group yet; retry"),
     TRANSACTION: (
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        "transactions are not supported by this broker yet",
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "no broker coordinates this transactional id yet; retry",
     ),
 }
 """Why a key of each type has no coordinator."""
 
 
-class FindCoordinatorHandler:
-    """Answers from the image; the first request creates `__consumer_offsets`."""
+class CoordinatorDirectory(Protocol):
+    """The shards of a coordinator."""
 
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
+    async def find(self, keys: Sequence[str]) -> list[BrokerAddress | None]:
+        """Return the broker that coordinates each key; None if there is none yet."""
+        ...
+
+
+class FindCoordinatorHandler:
+    """Answers from the image; the first request of a type creates its internal topic."""
+
+    def __init__(self, groups: CoordinatorDirectory, transactions: CoordinatorDirectory) -> None:
+        self._directories = {GROUP: groups, TRANSACTION: transactions}
         self._turns = Turns()
 
     async def handle(
@@ -60,7 +62,8 @@ class FindCoordinatorHandler:
         )
 
     async def _find(self, keys: Sequence[str], key_type: int) -> list[Coordinator]:
-        found = await self._coordinator.shards.find(keys) if key_type == GROUP else [None] * len(keys)
+        directory = self._directories.get(key_type)
+        found = [None] * len(keys) if directory is None else await directory.find(keys)
         return await self._turns.run_short(_answers(keys, key_type, found))
 
 
@@ -69,7 +72,7 @@ def _answers(
 ) -> Steps[list[Coordinator]]:
     refusal = REFUSALS.get(key_type) or (
         ErrorCode.INVALID_REQUEST,
-        f"key type {key_type} has no coordinator here, only {GROUP} (groups)",
+        f"only groups ({GROUP}) and transactional ids ({TRANSACTION}) have coordinators, not type {key_type}",
     )
     answers: list[Coordinator] = []
     for number, (key, address) in enumerate(zip(keys, found, strict=True), 1):

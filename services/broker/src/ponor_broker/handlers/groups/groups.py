@@ -9,7 +9,6 @@ from ponor_runtime.clock import Clock
 
 from ponor_broker.coordination.ports import TopicDirectory
 from ponor_broker.groups.coordinator import GroupCoordinator
-from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_membership import GroupMembershipHandlers
 from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
@@ -17,12 +16,11 @@ from ponor_broker.requests.api_handler import ApiHandler, Handle, WhenFenced
 
 
 def group_handlers(coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> list[ApiHandler]:
-    """Return the handlers of the eleven APIs of classic groups."""
+    """Return the handlers of the ten APIs of classic groups."""
     members = GroupMembershipHandlers(coordinator)
     offsets = GroupOffsetsHandlers(coordinator, topics, clock)
     admin = GroupAdminHandlers(coordinator)
     rows: tuple[tuple[ApiKey, int, int, Handle], ...] = (
-        (ApiKey.FIND_COORDINATOR, 0, 6, FindCoordinatorHandler(coordinator).handle),
         (ApiKey.JOIN_GROUP, 0, 9, members.join),
         (ApiKey.SYNC_GROUP, 0, 5, members.sync),
         (ApiKey.HEARTBEAT, 0, 4, members.heartbeat),

@@ -1,1 +1,1 @@
-"""Produce, InitProducerId and DescribeProducers."""
+"""Produce, producer ids and DescribeProducers."""

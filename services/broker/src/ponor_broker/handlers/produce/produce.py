@@ -1,10 +1,13 @@
 """General path of Produce: from a request's bytes to appends, and from their durability to the answer.
 
 The request is parsed without creating an object per record. Each partition's batch is validated and appended
-in one step, so that a connection's pipelined requests are appended in order. The answer is sent when all
-batches are durable, or contains REQUEST_TIMED_OUT for those that are not durable in time. A batch for a
-partition in transit waits for a bounded time; the request's other partitions do not. acks=1 and acks=-1 are
-equivalent: a partition has one log, and nothing is acknowledged before it is durable there.
+in one step, so that a connection's pipelined requests are appended in order. The first batch of a transaction
+waits for the coordinator (`verified_batches`), and later ones of its producer wait behind it.
+
+The answer is sent when all batches are durable, or contains REQUEST_TIMED_OUT for those that are not durable
+in time. A batch for a partition in transit waits for a bounded time; the request's other partitions do not.
+acks=1 and acks=-1 are equivalent: a partition has one log, and nothing is acknowledged before it is durable
+there.
 
 A request creates no future and no task (docs/design/kafka-protocol-and-produce-path.md#produce-path).
 """
@@ -32,6 +35,13 @@ from s3stream.errors import S3StreamError
 
 from ponor_broker.handlers.produce.produce_answer import PartitionOutcome, ProduceAnswers
 from ponor_broker.handlers.produce.produce_deadlines import ProduceDeadlines
+from ponor_broker.handlers.produce.verified_batches import (
+    NO_ID,
+    UnverifiedError,
+    VerifiedBatches,
+    is_transactional,
+    refusal_of_transaction,
+)
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import (
     BrokerFencedError,
@@ -43,6 +53,7 @@ from ponor_broker.partitions.errors import (
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.state.durable_state import producer_of
+from ponor_broker.partitions.transactions.verification import Verification
 from ponor_broker.requests.api_handler import WhenFenced
 from ponor_broker.requests.connection import Answer, CloseConnectionError, PendingAnswer, Response
 from ponor_broker.requests.dispatch import Reply
@@ -50,7 +61,7 @@ from ponor_broker.requests.request_tracing import partition_attributes
 
 ACKS_NONE: Final = 0
 ACKS: Final = (-1, 0, 1)
-MOMENTARY: Final = (PartitionInTransitError, BrokerFencedError, S3StreamError)
+MOMENTARY: Final = (PartitionInTransitError, BrokerFencedError, UnverifiedError, S3StreamError)
 """Refusals after which the same broker may accept the same batch."""
 TOLD_WITH_LOG_START: Final = frozenset(
     {
@@ -67,7 +78,7 @@ TOLD_WITH_LOG_START: Final = frozenset(
 class ProducePending(PendingAnswer):
     """A request whose appends are not all durable yet."""
 
-    __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns")
+    __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns", "transactional_id")
 
     def __init__(self, answers: ProduceAnswers, reply: Reply, partitions: int) -> None:
         self.connection = None
@@ -76,6 +87,7 @@ class ProducePending(PendingAnswer):
         self._reply = reply
         self._left = partitions + 1  # plus one for the handler until it has appended all of them
         self.received_ns = reply.received_ns
+        self.transactional_id: str | None = None
         self.outcomes: list[WaitingOutcome] = []
 
     def settle_one(self) -> bool:
@@ -117,7 +129,7 @@ class ProducePending(PendingAnswer):
 
 class SilentPending(ProducePending):
     """A request with acks=0. It has a place among the answers only while it waits for a partition in
-    transit.
+    transit, or for the coordinator of its transaction.
     """
 
     __slots__ = ("waits",)
@@ -168,10 +180,16 @@ class ProduceHandler:
     when_fenced = WhenFenced.SETTLES
 
     def __init__(
-        self, partitions: PartitionManager, validator: BatchValidator, clock: Clock, telemetry: Telemetry
+        self,
+        partitions: PartitionManager,
+        validator: BatchValidator,
+        transactional: VerifiedBatches,
+        clock: Clock,
+        telemetry: Telemetry,
     ) -> None:
         self._partitions = partitions
         self._validator = validator
+        self._transactional = transactional
         self._clock = clock
         self._telemetry = telemetry
         self._answers = ProduceAnswers(partitions.topics)
@@ -188,10 +206,14 @@ class ProduceHandler:
         one = walk_one_partition(version, frame, header.body_position)
         if one is not None and one.acks in ACKS:
             request = self._pending(reply, 1, one.acks)
-            self._append(request, one.topic, one.partition, one.records, version, self._clock.wall_ms())
+            if is_transactional(one.records):
+                _refuse(request, one.topic, one.partition, NO_ID)
+            else:
+                self._append(request, one.topic, one.partition, one.records, version, self._clock.wall_ms())
             return self._await_durability(request, one.timeout_ms, reply)
         walk, _ = walk_produce(version, memoryview(frame), header.body_position)
         request = self._pending(reply, len(walk.partitions), walk.acks)
+        request.transactional_id = walk.transactional_id
         refusal = _refusal_of_all(walk)
         now_ms = self._clock.wall_ms()
         for name, topic_id, index, records in walk.partitions:
@@ -220,13 +242,24 @@ class ProduceHandler:
         try:
             self._try(outcome, records, version, now_ms)
         except PartitionInTransitError as transit:
-            again = partial(self._try_again, outcome, records, version, self._telemetry.request)
-            size_bytes = 0 if records is None else len(records)
-            is_silent = isinstance(request, SilentPending)
-            if self._partitions.parking.park(transit.key, again, size_bytes, is_silent=is_silent) is None:
-                self._refuse(outcome, records, transit)
-            elif isinstance(request, SilentPending):
-                request.waits = True
+            self._park(outcome, records, version, transit)
+
+    def _park(
+        self,
+        outcome: WaitingOutcome,
+        records: memoryview | None,
+        version: int,
+        transit: PartitionInTransitError,
+    ) -> None:
+        """Let a batch wait for its partition, or refuse it."""
+        request = outcome.request
+        again = partial(self._try_again, outcome, records, version, self._telemetry.request)
+        size_bytes = 0 if records is None else len(records)
+        is_silent = isinstance(request, SilentPending)
+        if self._partitions.parking.park(transit.key, again, size_bytes, is_silent=is_silent) is None:
+            self._refuse(outcome, records, transit)
+        elif isinstance(request, SilentPending):
+            request.waits = True
 
     def _refuse(
         self, outcome: WaitingOutcome, records: memoryview | None, error: PartitionError | S3StreamError
@@ -243,11 +276,44 @@ class ProduceHandler:
         if producer is not None:
             self._partitions.note_refusal(outcome.topic, outcome.index, producer)
 
+    def _await_coordinator(
+        self,
+        partition: Partition,
+        outcome: WaitingOutcome,
+        records: memoryview | None,
+        version: int,
+        proof: Verification | None,
+    ) -> bool:
+        """Let a batch of a transactional producer wait for the coordinator if necessary."""
+        request, span = outcome.request, self._telemetry.request
+        if request.transactional_id is None:
+            return False
+
+        def settled(error: UnverifiedError | None, found: Verification | None) -> None:
+            if error is None:
+                self._try_again(outcome, records, version, span, is_parked=False, proof=found)
+            else:
+                self._refuse(outcome, records, error)
+
+        waits = self._transactional.wait_for(
+            partition, request.transactional_id, records, version, proof, settled
+        )
+        if waits and isinstance(request, SilentPending):
+            request.waits = True
+        return waits
+
     def _try_again(
-        self, outcome: WaitingOutcome, records: memoryview | None, version: int, span: Span | None
+        self,
+        outcome: WaitingOutcome,
+        records: memoryview | None,
+        version: int,
+        span: Span | None,
+        *,
+        is_parked: bool = True,
+        proof: Verification | None = None,
     ) -> None:
-        """Retry a parked batch: its partition serves again, or the wait has ended. `span` is the
-        request's own; the current one belongs to another request.
+        """Retry a batch that waited: its partition serves again, its transaction is verified (`proof`), or
+        the wait has ended. `span` is the request's own; the current one belongs to another request.
         """
         request = outcome.request
         if outcome.is_settled or request.connection is None:
@@ -259,9 +325,12 @@ class ProduceHandler:
         request.wait_for_one_more()
         running, self._telemetry.request = self._telemetry.request, span
         try:
-            self._try(outcome, records, version, self._clock.wall_ms(), was_parked=True)
+            self._try(outcome, records, version, self._clock.wall_ms(), was_parked=is_parked, proof=proof)
         except PartitionInTransitError as transit:
-            self._refuse(outcome, records, transit)
+            if is_parked:
+                self._refuse(outcome, records, transit)
+            else:
+                self._park(outcome, records, version, transit)
         finally:
             self._telemetry.request = running
         if request.settle_one():
@@ -275,8 +344,10 @@ class ProduceHandler:
         now_ms: int,
         *,
         was_parked: bool = False,
+        proof: Verification | None = None,
     ) -> None:
-        """Append the batch, or complete the outcome with an error.
+        """Append the batch, let it wait for its transaction's coordinator, or complete the outcome with an
+        error.
 
         Raises:
             PartitionInTransitError: nothing was appended, and the outcome is open.
@@ -296,14 +367,9 @@ class ProduceHandler:
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
                     f"{partition.identity.topic} is internal: only brokers write to it",
                 )
-            config = partition.config
-            if self._telemetry.request is not None:
-                self._append_traced(self._telemetry.request, partition, records, version, now_ms, outcome)
-            else:
-                batch, min_timestamp = self._validator.validate(records, version, config, now_ms)
-                outcome.base_offset = partition.append(
-                    batch, now_ms, outcome.settled, min_timestamp=min_timestamp
-                )
+            if self._await_coordinator(partition, outcome, records, version, proof):
+                return
+            self._append_now(partition, records, version, now_ms, outcome, proof)
         except PartitionInTransitError:
             raise
         except (PartitionError, S3StreamError) as error:
@@ -312,23 +378,32 @@ class ProduceHandler:
             self._refuse(outcome, records, error)
         else:
             outcome.log_start_offset = partition.log_start_offset
-            if config.is_log_append_time:
+            if partition.config.is_log_append_time:
                 outcome.log_append_time_ms = now_ms
 
-    def _append_traced(
+    def _append_now(
         self,
-        span: Span,
         partition: Partition,
         records: memoryview | None,
         version: int,
         now_ms: int,
         outcome: WaitingOutcome,
+        proof: Verification | None,
     ) -> None:
-        """Validate and append, with a span for each step."""
+        """Validate and append; a traced request has a span for each step."""
+        span = self._telemetry.request
+        if span is None:
+            batch, min_timestamp = self._validator.validate(records, version, partition.config, now_ms)
+            outcome.base_offset = partition.append(
+                batch, now_ms, outcome.settled, min_timestamp=min_timestamp, verification=proof
+            )
+            return
         began_ns = self._clock.monotonic_ns()
         batch, min_timestamp = self._validator.validate(records, version, partition.config, now_ms)
         validated_ns = self._clock.monotonic_ns()
-        outcome.base_offset = partition.append(batch, now_ms, outcome.settled, min_timestamp=min_timestamp)
+        outcome.base_offset = partition.append(
+            batch, now_ms, outcome.settled, min_timestamp=min_timestamp, verification=proof
+        )
         identity = partition.identity
         about = partition_attributes(
             identity.topic, identity.index, outcome.base_offset, batch.record_count, len(records or b"")
@@ -338,9 +413,8 @@ class ProduceHandler:
 
     def _await_durability(self, request: ProducePending, timeout_ms: int, reply: Reply) -> Answer:
         if isinstance(request, SilentPending):
-            if request.waits:
-                request.settle_one()
-                return request  # completed when the parked batch is retried, which is bounded
+            if request.waits and not request.settle_one():
+                return request  # completed when the waiting batch is retried, which is bounded
             _close_on_refusal(request.drop_outcomes())
             reply.note()
             return None
@@ -365,11 +439,7 @@ def _tells_log_start(error: Exception) -> bool:
 def _refusal_of_all(walk: ProduceWalk) -> PartitionError | None:
     if walk.acks not in ACKS:
         return PartitionError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {walk.acks} is none of -1, 0 and 1")
-    if walk.transactional_id is not None:
-        return PartitionError(
-            ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker yet"
-        )
-    return None
+    return refusal_of_transaction(walk)
 
 
 def _close_on_refusal(outcomes: Iterable[PartitionOutcome]) -> None:

@@ -26,8 +26,8 @@ class Verification:
         self.is_void = False
 
     def covers(self, producer_id: int, producer_epoch: int) -> bool:
-        """Return whether it is valid for a batch of this producer."""
-        return not self.is_void and (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch)
+        """Return whether it is a proof for this producer."""
+        return (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch)
 
 
 class Verifications:
@@ -46,6 +46,12 @@ class Verifications:
             producer_id, producer_epoch, begins_at_zero=begins_at_zero
         )
         return begun
+
+    def holds(self, verification: Verification) -> bool:
+        """Return whether a proof is valid here. One that was taken before the partition was closed and opened
+        again is not: another leader may have appended a marker.
+        """
+        return self._pending.get(verification.producer_id) is verification
 
     def void(self, producer_id: int) -> None:
         """A marker of the producer was appended."""

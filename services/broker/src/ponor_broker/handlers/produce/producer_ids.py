@@ -1,9 +1,4 @@
-"""InitProducerId for idempotent producers (KIP-98, KIP-360), and the blocks of producer ids from
-the controller.
-
-A transactional id gets UNSUPPORTED_VERSION: the transaction APIs are not advertised, and this code ends a
-client's attempt immediately. A retriable code would keep it waiting for a transaction coordinator.
-"""
+"""Producer ids, which the controller grants in blocks."""
 
 from __future__ import annotations
 
@@ -11,18 +6,12 @@ import asyncio
 
 from ponor.controller.v1.session_service_pb2 import AllocateProducerIds, Operation
 from ponor_kafka.errors import ErrorCode
-from ponor_kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from ponor_kafka.record_batch import NO_PRODUCER_ID
 from ponor_metadata.client.errors import OperationTimeoutError, SessionClosedError
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ProducerId
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import Session
-from ponor_broker.requests.api_handler import RequestContext
-
-FIRST_EPOCH = 0
-NO_EPOCH = -1
 
 
 class ProducerIds:
@@ -53,6 +42,13 @@ class ProducerIds:
         self._next += 1
         return taken
 
+    async def take_or_none(self) -> ProducerId | None:
+        """Return a new id; None if the controller grants no block in time."""
+        try:
+            return await self.take()
+        except PartitionError:
+            return None
+
     async def _take_block(self) -> None:
         operation = Operation(allocate_producer_ids=AllocateProducerIds(count=self._per_block))
         try:
@@ -64,21 +60,3 @@ class ProducerIds:
         granted = result.producer_ids_granted
         self._next = granted.first_producer_id
         self._end = granted.first_producer_id + granted.count
-
-
-async def init_producer_id(
-    producer_ids: ProducerIds, request: InitProducerIdRequest, _: RequestContext
-) -> InitProducerIdResponse:
-    """Return a new id with epoch 0 for every request without a transactional id, as Kafka does. An id
-    without an epoch, or an epoch without an id, is refused.
-    """
-    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
-    if request.transactional_id is not None:
-        code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
-        return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
-    try:
-        producer_id = await producer_ids.take()
-    except PartitionError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_epoch=NO_EPOCH)
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)

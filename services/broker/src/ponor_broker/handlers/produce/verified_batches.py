@@ -1,0 +1,128 @@
+"""Transactional batches of Produce: which of them wait for their coordinator (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.produce_walk import ProduceWalk
+from ponor_kafka.record_batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchView
+
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.partition_transactions import RAISING_GENERATION
+from ponor_broker.partitions.transactions.verification import Verification
+from ponor_broker.transactions.verification import Claim, TransactionVerifier, WaitingBatch
+from ponor_broker.transactions.verification_errors import (
+    TransactionalWrite,
+    error_of_produce,
+    write_of_produce,
+)
+
+Verifier: TypeAlias = TransactionVerifier[Verification]
+Settled: TypeAlias = Callable[["UnverifiedError | None", "Verification | None"], None]
+_MAGIC_AT: Final = 16
+_ATTRIBUTES_AT: Final = 22
+"""Position of the attributes' low byte in a batch."""
+_MAGIC: Final = 2
+NO_ID: Final = PartitionError(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional batches need a transactional id"
+)
+SEVERAL_PRODUCERS: Final = PartitionError(
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the transactional batches have several producer ids or epochs"
+)
+
+
+class UnverifiedError(PartitionError):
+    """The coordinator refused the transaction of a batch, or was not reached."""
+
+
+def is_transactional(records: memoryview | None) -> bool:
+    """Return whether the first batch, which may be malformed, is transactional."""
+    return (
+        records is not None
+        and len(records) > _ATTRIBUTES_AT
+        and records[_MAGIC_AT] == _MAGIC
+        and bool(records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
+    )
+
+
+def refusal_of_transaction(walk: ProduceWalk) -> PartitionError | None:
+    """Return why all batches of a request are refused, as in Kafka; None if they are not."""
+    transactional = [records for *_, records in walk.partitions if is_transactional(records)]
+    if not transactional:
+        return None
+    if walk.transactional_id is None:
+        return NO_ID
+    producers = {(one.producer_id, one.producer_epoch) for one in _batches(transactional)}
+    return SEVERAL_PRODUCERS if len(producers) > 1 else None
+
+
+def _batches(all_records: Iterable[memoryview | None]) -> Iterable[BatchView]:
+    return (batch for batch in map(_batch, all_records) if batch is not None)
+
+
+def _batch(records: memoryview | None) -> BatchView | None:
+    """Return a transactional batch; None if it is malformed, which the validator refuses."""
+    if records is None or not is_transactional(records):
+        return None
+    try:
+        batch = BatchView(records)
+    except KafkaWireError:
+        return None
+    return None if batch.producer_id == NO_PRODUCER_ID else batch
+
+
+class VerifiedBatches:
+    """Decides for each batch whether it waits."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+
+    def wait_for(
+        self,
+        partition: Partition,
+        transactional_id: str,
+        records: memoryview | None,
+        version: int,
+        proof: Verification | None,
+        settled: Settled,
+    ) -> bool:
+        """Let a batch wait for the coordinator; return False if it may be appended now, with `proof`.
+
+        `settled` is called once, perhaps within this call, with an error or with the proof for the append.
+        """
+        batch = _batch(records)
+        if batch is None:
+            return False
+        producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
+        where = (partition.identity.topic, partition.identity.index)
+        transactions = partition.transactions
+        if not self._verifier.is_waiting(where, producer_id) and (
+            transactions.has_open(producer_id, producer_epoch)
+            or (proof is not None and transactions.is_proof(proof, producer_id, producer_epoch))
+        ):
+            return False
+        write = write_of_produce(version)
+        generation = RAISING_GENERATION if write is TransactionalWrite.ADDING else 1
+        self._verifier.submit(
+            where,
+            Claim(transactional_id, producer_id, producer_epoch),
+            WaitingBatch(
+                write,
+                batch.size_bytes,
+                lambda: transactions.begin_verification(producer_id, producer_epoch, generation=generation),
+                lambda error, found: settled(_error(write, error, partition), found),
+            ),
+        )
+        return True
+
+
+def _error(write: TransactionalWrite, error: ErrorCode, partition: Partition) -> UnverifiedError | None:
+    if error is ErrorCode.NONE:
+        return None
+    return UnverifiedError(
+        error_of_produce(write, error),
+        f"{partition.identity}: unverified transaction: {error.name}",
+    )

@@ -1,0 +1,81 @@
+"""DescribeTransactions and ListTransactions (KIP-664, KIP-994, KIP-1152): answers from memory."""
+
+from __future__ import annotations
+
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from ponor_kafka.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from ponor_kafka.messages.list_transactions import TransactionState as ListedTransaction
+from ponor_runtime.turns import Turns
+
+from ponor_broker.coordination.linear_pattern import LinearPattern, PatternError
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.bounded_gather import bounded_gather
+from ponor_broker.requests.request_rows import check_rows
+from ponor_broker.transactions.coordinator import TransactionCoordinator, TransactionFilter, states_of
+
+
+class TransactionAdminHandlers:
+    """Administrators' view of the transactional ids that this broker coordinates."""
+
+    def __init__(self, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+        self._turns = Turns()
+
+    async def describe(
+        self, request: DescribeTransactionsRequest, _: RequestContext
+    ) -> DescribeTransactionsResponse:
+        """Return one result per id."""
+        check_rows(len(request.transactional_ids))
+        return DescribeTransactionsResponse(
+            transaction_states=await bounded_gather(map(self._described, request.transactional_ids))
+        )
+
+    async def _described(self, transactional_id: str) -> TransactionState:
+        record = await self._coordinator.describe(transactional_id)
+        if isinstance(record, ErrorCode):
+            return TransactionState(record, transactional_id)
+        topics: dict[str, list[int]] = {}
+        for topic, index in sorted(record.partitions):
+            topics.setdefault(topic, []).append(index)
+        return TransactionState(
+            ErrorCode.NONE,
+            transactional_id,
+            record.state.label,
+            record.timeout_ms,
+            record.start_ms,
+            record.producer_id,
+            record.producer_epoch,
+            [TopicData(topic, indexes) for topic, indexes in topics.items()],
+        )
+
+    async def list_transactions(
+        self, request: ListTransactionsRequest, _: RequestContext
+    ) -> ListTransactionsResponse:
+        """Return the ids that match every filter."""
+        states, unknown = states_of(request.state_filters)
+        try:
+            text = request.transactional_id_pattern
+            pattern = LinearPattern(text) if text else None
+        except PatternError:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        wanted = TransactionFilter(
+            states, frozenset(request.producer_id_filters), request.duration_filter, pattern
+        )
+        found = await self._turns.run_short(self._coordinator.list_transactions(wanted))
+        if isinstance(found, ErrorCode):
+            return ListTransactionsResponse(error_code=found)
+        if request.state_filters and not states:
+            found = ()  # only names that are no states: no transaction is in one of them
+        return ListTransactionsResponse(
+            unknown_state_filters=unknown,
+            transaction_states=[
+                ListedTransaction(transactional_id, record.producer_id, record.state.label)
+                for transactional_id, record in found
+            ],
+        )
