@@ -34,7 +34,7 @@ type report struct {
 	Protocol  string // what the group agreed on
 	Shares    []int  // partitions of each member, once it is balanced
 	Committed int    // the sum of the group's offsets at the end
-	WithoutTx string // the error of a transactional producer
+	Ended     int    // transactions
 }
 
 func main() {
@@ -54,10 +54,12 @@ func main() {
 	}
 	read(ctx, admin, bootstrap, topic, &told)
 	transactional := client(bootstrap, kgo.TransactionalID(topic), kgo.DefaultProduceTopic(topic))
-	if err = transactional.BeginTransaction(); err == nil {
-		err = transactional.ProduceSync(ctx, kgo.StringRecord("never")).FirstErr()
+	for _, end := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort, kgo.TryCommit} {
+		must(transactional.BeginTransaction())
+		must(transactional.ProduceSync(ctx, kgo.StringRecord("transactional")).FirstErr())
+		must(transactional.EndTransaction(ctx, end))
+		told.Ended++
 	}
-	told.WithoutTx = fmt.Sprint(err)
 	transactional.Close()
 	must(json.NewEncoder(os.Stdout).Encode(told))
 }
