@@ -14,7 +14,7 @@ from ponor_broker.handlers.produce.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce.produce import ProduceHandler
 from ponor_broker.handlers.produce.produce_answer import PartitionOutcome, ProduceAnswers
 from ponor_broker.handlers.produce.produce_deadlines import TIMEOUT_MS_MIN, ProduceDeadlines
-from ponor_broker.handlers.produce.verified_batches import VerifiedBatches
+from ponor_broker.handlers.produce.verified_batches import VerifiedBatches, Verifier
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
@@ -112,7 +112,9 @@ class Wire:
 class Client:
     """A connection to a broker that leads one partition; the test controls its disk."""
 
-    def __init__(self, rig: PartitionRig, partition: Partition, *, is_short: bool) -> None:
+    def __init__(
+        self, rig: PartitionRig, partition: Partition, *, is_short: bool, verifier: Verifier | None = None
+    ) -> None:
         self.wire = Wire()
         self.clock: SteppedClock = rig.clock
         self.log: MemoryStream = rig.stream("log")
@@ -122,7 +124,7 @@ class Client:
         handler = ProduceHandler(
             partitions,  # type: ignore[arg-type]  # all that it asks for
             validator,
-            VerifiedBatches(None),  # type: ignore[arg-type]  # no batch is transactional
+            VerifiedBatches(verifier),  # type: ignore[arg-type]  # None: no batch is transactional
             rig.clock,
             self.telemetry,
         )
