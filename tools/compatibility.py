@@ -21,7 +21,6 @@ from tools.advertised_apis import advertised_apis
 RECORDING: Final = (
     Path(__file__).resolve().parents[1] / "tests" / "oracle" / "recordings" / "api_versions.json"
 )
-TRANSACTIONS: Final = "there are no transactions yet"
 SHARE_GROUPS: Final = "there are no share groups yet"
 STREAMS_GROUPS: Final = "there are no streams groups yet"
 SECURITY: Final = "there is no security yet"
@@ -71,8 +70,6 @@ REMARKS: Final[Mapping[str, str]] = {
     "PUSH_TELEMETRY": "Kafka advertises it only with a metrics receiver",
 }
 _MISSING_BY_WORD: Final[Mapping[str, str]] = {
-    "TXN": TRANSACTIONS,
-    "TRANSACTION": TRANSACTIONS,
     "SHARE": SHARE_GROUPS,
     "STREAMS": STREAMS_GROUPS,
     "SASL": SECURITY,

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ponor_broker.coordination.ports import MarkerListener
+from ponor_broker.coordination.transactional_append import BatchRefusedError, Verification
+from ponor_kafka.control_records import ControlType, EndMarker, build_end_marker
+from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import BatchView
 from s3stream.errors import ReadTimeoutError
 
@@ -60,6 +64,36 @@ class VirtualClock:
             await asyncio.sleep(0)
 
 
+@dataclass
+class MemoryTransactions:
+    """The open and the ending transactions of a partition in memory: first offset by producer id."""
+
+    opened: dict[int, int] = field(default_factory=dict)
+    ending: dict[int, int] = field(default_factory=dict)
+    """First offset by marker offset."""
+    listener: MarkerListener | None = None
+
+    @property
+    def first_unstable_offset(self) -> int:
+        return min([*self.opened.values(), *self.ending.values()], default=1 << 62)
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, *, generation: int
+    ) -> Verification | None:
+        if producer_id in self.opened:
+            return None
+        return Verification(producer_id, producer_epoch, begins_at_zero=generation > 1)
+
+    def accept_markers(self, listener: MarkerListener | None) -> None:
+        self.listener = listener
+
+    def replay(self, batch: BatchView) -> None:
+        if batch.is_control:
+            self.opened.pop(batch.producer_id, None)
+        elif batch.is_transactional:
+            self.opened.setdefault(batch.producer_id, batch.base_offset)
+
+
 class MemoryPartition:
     """A partition of an internal topic whose disk can be slow or refuse; durable data survives a
     restart.
@@ -75,6 +109,9 @@ class MemoryPartition:
         self.trim_refusal: Exception | None = None
         self.read_failures = 0
         self._under_way: list[tuple[bytearray, asyncio.Future[None]]] = []
+        self.transactions = MemoryTransactions()
+        for batch in log:
+            self.transactions.replay(BatchView(memoryview(batch)))
 
     @property
     def log_end_offset(self) -> int:
@@ -84,18 +121,38 @@ class MemoryPartition:
     async def advance_log_start(self, offset: int) -> None:
         if self.trim_refusal is not None:
             raise self.trim_refusal
-        assert offset <= (BatchView(memoryview(self.log[-1])).next_offset if self.log else 0)
+        end = BatchView(memoryview(self.log[-1])).next_offset if self.log else self.log_start_offset
+        assert offset <= end
         self.log_start_offset = max(self.log_start_offset, offset)
         while self.log and BatchView(memoryview(self.log[0])).next_offset <= offset:
             del self.log[0]
 
-    def append_batch(self, batch: bytearray) -> asyncio.Future[None]:
+    def append_batch(self, batch: bytearray, proof: Verification | None = None) -> asyncio.Future[None]:
         if self.refusal is not None:
             raise self.refusal
+        view = BatchView(memoryview(batch))
+        if view.is_transactional and not view.is_control:
+            if view.producer_id not in self.transactions.opened and proof is None:
+                raise BatchRefusedError(ErrorCode.INVALID_TXN_STATE, "no open transaction")
+            self.transactions.opened.setdefault(view.producer_id, self.log_end_offset)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.append((batch, done))
         if not self.is_slow:
             asyncio.get_running_loop().call_soon(self.sync)
+        return done
+
+    def append_marker(self, producer_id: int, *, commits: bool) -> asyncio.Future[None]:
+        """End a transaction as its coordinator does; RuntimeError while markers are refused."""
+        listener = self.transactions.listener
+        if listener is None:
+            raise RuntimeError("the groups are not loaded")
+        kind = ControlType.COMMIT if commits else ControlType.ABORT
+        offset = self.log_end_offset
+        done = self.append_batch(build_end_marker(producer_id, 0, EndMarker(kind, 1), 5))
+        first_offset = self.transactions.opened.pop(producer_id, None)
+        if first_offset is not None:
+            self.transactions.ending[offset] = first_offset
+        listener(producer_id, commits, done)
         return done
 
     def sync(self, *, told_backwards: bool = False, count: int | None = None) -> None:
@@ -107,6 +164,7 @@ class MemoryPartition:
             end = BatchView(memoryview(self.log[-1])).next_offset if self.log else self.log_start_offset
             view.stamp(end, view.leader_epoch)
             self.log.append(batch)
+            self.transactions.ending.pop(end, None)
             told.append(done)
         for done in reversed(told) if told_backwards else told:
             done.set_result(None)

@@ -371,7 +371,7 @@ class BrokerServices:
             ApiHandler(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, partial(list_config_resources, topics)),
             ApiHandler(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partial(describe_topic_partitions, topics)),
             ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, coordinators.handle, refuses),
-            *group_handlers(self.coordinator, topics, self._runtime.clock),
+            *group_handlers(self.coordinator, topics, self._runtime.clock, self.transactions.verifier),
             *self.transactions.handlers(),
         ]
 

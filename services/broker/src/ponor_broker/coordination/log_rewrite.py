@@ -4,11 +4,12 @@
 Shortens the log of a partition of an internal topic while writes continue. A rewrite consists
 of ordinary records in log order, so replay needs no special case. The order of steps makes it safe:
 
-    1. the boundary is the log's end; wait until every write below it has completed, so that memory
-    contains everything below
+    1. the boundary is the log's end, or a place before the first open transaction; wait until every write
+        and marker below the end has completed, so that memory contains everything below the boundary
     2. write every key in memory again, batch by batch, with its current value. A key with a write
         in flight is skipped: memory does not have its newest value, and that write is above the
-        boundary anyway
+        boundary anyway. So is one that a marker in flight may change. The records have a header that
+        shows that pending offsets are newer: these are above the boundary, and are not written again
     3. when the last batch is durable, all before it are: trim the log below the boundary
 
 A crash before the third step leaves a longer log with the same content.
@@ -74,7 +75,9 @@ class LogRewrite(Generic[E]):
         """Whether the log is too long relative to its state."""
         if self._is_writing or self._is_stopped or self._log.holds_unknown_kinds:
             return False
-        return self._log.size_bytes > max(self._log_bytes_min, self._ratio * self._state_bytes)
+        longest_bytes = max(self._log_bytes_min, self._ratio * self._state_bytes)
+        # A transaction that stays open for long keeps the log from being trimmed.
+        return self._log.size_bytes > longest_bytes and self._log.droppable()[1] > longest_bytes
 
     def stop(self) -> None:
         """Abort a running rewrite, because memory is about to be cleared and the rewrite would be
@@ -95,7 +98,7 @@ class LogRewrite(Generic[E]):
             self._is_writing = False
 
     async def _write(self) -> _Trim | None:
-        boundary, below_bytes, failures = self._log.end_offset, self._log.size_bytes, self._log.failures
+        (boundary, below_bytes), failures = self._log.droppable(), self._log.failures
         await self._log.flushed()
         state_bytes = 0
         rows = self._rows()
@@ -144,7 +147,7 @@ class LogRewrite(Generic[E]):
         count shows failed writes.
         """
         for part in self._log.in_parts(entries):
-            error = self._log.try_append(part, lambda _: None)
+            error = self._log.try_append(part, lambda _: None, is_rewrite=True)
             if error is not ErrorCode.NONE:
                 return error
         await self._log.flushed()

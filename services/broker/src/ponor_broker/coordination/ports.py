@@ -13,6 +13,36 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
+from ponor_broker.coordination.transactional_append import Verification
+
+MarkerListener: TypeAlias = Callable[[int, bool, "asyncio.Future[None]"], None]
+"""Called within the append of a marker: producer id, whether it commits, and the future of `append_batch`."""
+
+
+class InternalTransactions(Protocol):
+    """The transactions of an open partition of an internal topic."""
+
+    @property
+    def first_unstable_offset(self) -> int:
+        """The smallest first offset of open transactions, and of ended ones whose marker is not durable;
+        beyond the end of the log without any.
+        """
+        ...
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, *, generation: int
+    ) -> Verification | None:
+        """Return the proof to keep while the transaction coordinator is asked; None if the transaction is
+        open here.
+        """
+        ...
+
+    def accept_markers(self, listener: MarkerListener | None) -> None:
+        """Call `listener` for each marker from now on. A partition of `__consumer_offsets` without a
+        listener refuses markers.
+        """
+        ...
+
 
 class InternalPartition(Protocol):
     """One open partition of an internal topic, led by this broker."""
@@ -37,11 +67,18 @@ class InternalPartition(Protocol):
         """Kafka offset of the next batch."""
         ...
 
-    def append_batch(self, batch: bytearray) -> asyncio.Future[None]:
+    @property
+    def transactions(self) -> InternalTransactions:
+        """Its transactions."""
+        ...
+
+    def append_batch(self, batch: bytearray, proof: Verification | None = None) -> asyncio.Future[None]:
         """Append one v2 record batch; its base offset and leader epoch are written in place.
 
         The future resolves when the batch is durable, in call order. It fails, or the call raises,
-        with an `s3stream.errors.S3StreamError` if the batch was refused.
+        with an `s3stream.errors.S3StreamError` if the batch was refused; the call raises
+        `BatchRefusedError` for a transactional batch whose producer or transaction was refused.
+        `proof` is for the first batch of a transaction.
         """
         ...
 

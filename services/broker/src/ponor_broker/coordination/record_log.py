@@ -7,20 +7,27 @@ replaces the earlier one; `trim` drops the replaced part after a rewrite.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Generic
+from typing import Final, Generic, Protocol, TypeVar
 
+from ponor_kafka.control_records import ControlType, EndMarker, build_end_marker, read_end_marker
 from ponor_kafka.errors import ErrorCode, KafkaWireError
-from ponor_kafka.record_batch import BatchView
-from ponor_kafka.record_builder import build_batch
+from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
+from ponor_kafka.record_builder import NO_EPOCH, NewRecord, build_batch
 from ponor_runtime.turns import turn
 from s3stream.errors import S3StreamError, StreamClosedError, StreamFencedError, StreamNotFoundError
 
 from ponor_broker.coordination.ports import InternalPartition
-from ponor_broker.coordination.record_format import E, EntryCodec, RecordFormatError
+from ponor_broker.coordination.record_format import E, EntryCodec, LogEntry, RecordFormatError
+from ponor_broker.coordination.transactional_append import (
+    BatchRefusedError,
+    TransactionalProducer,
+    Verification,
+)
 
 _RECORD_BYTES: Final = 40
 """Upper bound of a record's framing within a batch, without key and value."""
@@ -36,6 +43,9 @@ class _Write(Generic[E]):
 
     entries: Sequence[E]
     then: Callable[[ErrorCode], None]
+    producer_id: int = NO_PRODUCER_ID
+    """Of a transactional batch, or of a marker, which has no entries."""
+    commits: bool = False
     outcome: ErrorCode | None = None
     barriers: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -44,6 +54,29 @@ ENTRIES_PER_TURN: Final = 200
 """Entries that a replay processes per event-loop turn."""
 PART_BYTES_MAX: Final = 64 << 10
 """Size of a batch at which a write may be split: each batch is encoded in one step."""
+PLACE_BYTES: Final = 32 << 10
+"""Distance of the places before which the log can be trimmed while transactions are open."""
+REWRITTEN: Final = ("rewritten", None)
+"""Header of a record of a rewrite, in a log with transactions. Its value is older than every offset that is
+pending when the record is replayed."""
+_MARKER_BYTES: Final = len(build_end_marker(0, 0, EndMarker(ControlType.COMMIT, 0), 0))
+_E_contra = TypeVar("_E_contra", bound=LogEntry, contravariant=True)
+
+
+class TransactionReplay(Protocol[_E_contra]):
+    """What the replay of a log with transactions restores; called in the order of the log."""
+
+    def add(self, producer_id: int, entry: _E_contra) -> None:
+        """Restore an entry of a transaction."""
+        ...
+
+    def outdate(self, entry: _E_contra) -> None:
+        """An entry outside of transactions follows, which is not of a rewrite."""
+        ...
+
+    def end(self, producer_id: int, *, commits: bool) -> None:
+        """Apply a marker."""
+        ...
 
 
 class RecordLog(Generic[E]):
@@ -62,6 +95,7 @@ class RecordLog(Generic[E]):
     ) -> None:
         self.name = f"{topic}-{partition.index}"
         """Topic and partition, for messages."""
+        self.partition_index = partition.index
         self._partition = partition
         self._codec = codec
         self._now_ms = now_ms
@@ -69,6 +103,11 @@ class RecordLog(Generic[E]):
         self._in_flight_max = in_flight_max
         self._load_bytes_max = load_bytes_max
         self._in_flight: deque[_Write[E]] = deque()
+        self._on_marker: Callable[[int, bool], None] | None = None
+        self._commits_in_flight: Counter[int] = Counter()
+        self._counted_bytes = 0
+        self._places: list[tuple[int, int]] = []
+        """Offsets of some batches, and the bytes that were counted before them."""
         self.is_closed = False
         """Whether entries are refused because another broker leads the partition, or this one stops."""
         self.size_bytes = 0
@@ -86,28 +125,47 @@ class RecordLog(Generic[E]):
         read what this one would append later.
         """
         self.is_closed = True
+        self._partition.transactions.accept_markers(None)
 
-    def append(self, entries: Sequence[E], then: Callable[[ErrorCode], None]) -> None:
-        """Write entries as one batch: all of them become durable, or none.
+    def append(
+        self,
+        entries: Sequence[E],
+        then: Callable[[ErrorCode], None],
+        producer: TransactionalProducer | None = None,
+    ) -> None:
+        """Write entries as one batch, of a transaction with `producer`: all become durable, or none.
 
         `then` is called once, never within this call: with NONE when the entries are durable,
-        strictly in log order; with MESSAGE_TOO_LARGE, or a retriable code of the coordinator APIs, if
-        they were refused.
+        strictly in log order; with MESSAGE_TOO_LARGE, the error of the producer or its transaction, or a
+        retriable code of the coordinator APIs, if they were refused.
         """
         assert entries
-        error = self.try_append(entries, then)
+        error = self.try_append(entries, then, producer)
         if error is not ErrorCode.NONE:
             asyncio.get_running_loop().call_soon(then, error)
 
-    def try_append(self, entries: Sequence[E], then: Callable[[ErrorCode], None]) -> ErrorCode:
+    def try_append(
+        self,
+        entries: Sequence[E],
+        then: Callable[[ErrorCode], None],
+        producer: TransactionalProducer | None = None,
+        *,
+        is_rewrite: bool = False,
+    ) -> ErrorCode:
         """As `append`, but a refusal is returned immediately and `then` is not called for it."""
         now_ms = self._now_ms()
-        batch = build_batch([(now_ms, *self._codec.encode(entry)) for entry in entries])
+        headers = (REWRITTEN,) if is_rewrite and self._on_marker is not None else ()
+        batch = build_batch(
+            [NewRecord(now_ms, *self._codec.encode(entry), headers) for entry in entries],
+            producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
+            producer_epoch=NO_EPOCH if producer is None else producer.producer_epoch,
+            transactional=producer is not None,
+        )
         if len(batch) > self._batch_bytes_max:
             return ErrorCode.MESSAGE_TOO_LARGE
         if len(self._in_flight) >= self._in_flight_max:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return self._submit(batch, _Write(entries, then))
+        return self._submit(batch, _Write(entries, then), producer)
 
     def size_of(self, entry: E) -> int:
         """Return the bytes of an entry's key and value."""
@@ -136,8 +194,77 @@ class RecordLog(Generic[E]):
         return self._partition.log_end_offset
 
     def keys_in_flight(self) -> frozenset[Hashable]:
-        """Return the keys of all entries in flight: memory does not have their newest value."""
-        return frozenset(entry.key for write in self._in_flight for entry in write.entries)
+        """Return the keys of all entries in flight: memory does not have their newest value. Those of
+        transactions count if the marker that commits them is in flight, too.
+        """
+        keys: set[Hashable] = set()
+        pending: dict[int, list[Hashable]] = {}
+        for write in self._in_flight:
+            found = [entry.key for entry in write.entries]
+            if write.producer_id == NO_PRODUCER_ID:
+                keys.update(found)
+            elif found:
+                pending.setdefault(write.producer_id, []).extend(found)
+            else:
+                ended = pending.pop(write.producer_id, [])
+                keys.update(ended if write.commits else ())
+        return frozenset(keys)
+
+    def is_committing(self, producer_id: int) -> bool:
+        """Return whether a marker is in flight that commits what is pending of a producer."""
+        return producer_id in self._commits_in_flight
+
+    # --- transactions
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, *, generation: int
+    ) -> Verification | None:
+        """As `InternalTransactions.begin_verification`."""
+        return self._partition.transactions.begin_verification(
+            producer_id, producer_epoch, generation=generation
+        )
+
+    def accept_markers(self, then: Callable[[int, bool], None]) -> None:
+        """Accept markers from now on. `then` is called with producer id and whether it commits, when a marker
+        is durable, in the order of the log.
+        """
+        self._on_marker = then
+        self._partition.transactions.accept_markers(self._marker_appended)
+
+    def _marker_appended(self, producer_id: int, commits: bool, appended: asyncio.Future[None]) -> None:
+        on_marker = self._on_marker
+        assert on_marker is not None
+
+        def ended(error: ErrorCode) -> None:
+            if commits:
+                self._commits_in_flight -= Counter((producer_id,))
+            if error is ErrorCode.NONE:
+                on_marker(producer_id, commits)
+
+        if commits:
+            self._commits_in_flight[producer_id] += 1
+        self._count(self._partition.log_end_offset - 1, _MARKER_BYTES)
+        self._note_write(_Write((), ended, producer_id, commits), appended)
+
+    def droppable(self) -> tuple[int, int]:
+        """Return an offset below which no transaction is open or has a marker in flight, and the bytes of
+        batches below it: how far the log can be trimmed when its state is written again.
+        """
+        first_unstable = self._partition.transactions.first_unstable_offset
+        if first_unstable >= self.end_offset:
+            return self.end_offset, self.size_bytes
+        place = bisect_right(self._places, first_unstable, key=lambda one: one[0]) - 1
+        if place < 0:
+            return self._partition.log_start_offset, 0
+        offset, counted = self._places[place]
+        return offset, max(0, counted - (self._counted_bytes - self.size_bytes))
+
+    def _count(self, base_offset: int, size_bytes: int) -> None:
+        """Count a batch at the end of the log."""
+        if not self._places or self._counted_bytes - self._places[-1][1] >= PLACE_BYTES:
+            self._places.append((base_offset, self._counted_bytes))
+        self._counted_bytes += size_bytes
+        self.size_bytes += size_bytes
 
     async def flushed(self) -> None:
         """Return when every write that is in flight now has completed or failed, and its callback was
@@ -156,18 +283,31 @@ class RecordLog(Generic[E]):
         """
         await self._partition.advance_log_start(before_offset)
         self.size_bytes -= dropped_bytes
+        del self._places[: bisect_right(self._places, before_offset - 1, key=lambda one: one[0])]
 
-    def _submit(self, batch: bytearray, write: _Write[E]) -> ErrorCode:
+    def _submit(
+        self, batch: bytearray, write: _Write[E], producer: TransactionalProducer | None
+    ) -> ErrorCode:
         if self.is_closed:
             return ErrorCode.NOT_COORDINATOR
+        base_offset = self.end_offset
         try:
-            appended = self._partition.append_batch(batch)
+            if producer is None:
+                appended = self._partition.append_batch(batch)
+            else:
+                appended = self._partition.append_batch(batch, producer.proof)
+                write.producer_id = producer.producer_id
+        except BatchRefusedError as refused:
+            return refused.code
         except S3StreamError as error:
             return _code_of(error)
-        self.size_bytes += len(batch)
+        self._count(base_offset, len(batch))
+        self._note_write(write, appended)
+        return ErrorCode.NONE
+
+    def _note_write(self, write: _Write[E], appended: asyncio.Future[None]) -> None:
         self._in_flight.append(write)
         appended.add_done_callback(partial(self._ended, write))
-        return ErrorCode.NONE
 
     def _ended(self, write: _Write[E], appended: asyncio.Future[None]) -> None:
         error = StreamClosedError("cancelled") if appended.cancelled() else appended.exception()
@@ -181,8 +321,11 @@ class RecordLog(Generic[E]):
                 if not barrier.done():
                     barrier.set_result(None)
 
-    async def replay(self, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[E]:
-        """Yield every entry from the start of the log to its end, in order, including tombstones.
+    async def replay(
+        self, pause: Callable[[], Awaitable[None]], transactions: TransactionReplay[E] | None = None
+    ) -> AsyncIterator[E]:
+        """Yield every entry from the start of the log to its end, in order, including tombstones. Entries of
+        transactions, and markers, are passed to `transactions` instead.
 
         The end includes appends that are not durable yet: after a cancelled move another
         `RecordLog` may have writes in flight, and their callers will be answered. `pause` is
@@ -193,7 +336,8 @@ class RecordLog(Generic[E]):
             RecordLogCorruptError: damaged.
         """
         offset, end = self._partition.log_start_offset, self._partition.log_end_offset
-        self.size_bytes = 0
+        self.size_bytes = self._counted_bytes = 0
+        self._places.clear()
         replayed = 0
         while True:
             batches = await self._partition.read_batches(offset, self._load_bytes_max)
@@ -204,27 +348,38 @@ class RecordLog(Generic[E]):
             for batch in batches:
                 # The setting may have been larger when this was written. A rewrite has to write it again.
                 self._batch_bytes_max = max(self._batch_bytes_max, len(batch))
-                for entry in self._decode(batch, offset):
+                for entry in self._decode(batch, offset, transactions):
                     replayed += 1
                     if entry is not None:
                         yield entry
                     if replayed % ENTRIES_PER_TURN == 0:
                         await turn()
-                self.size_bytes += len(batch)
+                self._count(BatchView(batch).base_offset, len(batch))
                 offset = BatchView(batch).next_offset
 
-    def _decode(self, batch: memoryview, offset: int) -> Iterator[E | None]:
-        """Yield the entries of a batch; None for records of other kinds."""
+    def _decode(
+        self, batch: memoryview, offset: int, transactions: TransactionReplay[E] | None
+    ) -> Iterator[E | None]:
+        """Yield the entries of a batch; None for records of other kinds, and of transactions."""
         try:
             view = BatchView(batch)
             view.check_crc()
             if view.next_offset <= offset:
                 raise KafkaWireError(f"the batch ends at {view.next_offset}, before the requested offset")
             if view.is_control:
+                marker = read_end_marker(view)
+                if marker is not None and transactions is not None:
+                    transactions.end(view.producer_id, commits=marker.kind is ControlType.COMMIT)
                 return
             for record in view.records(self._batch_bytes_max):
                 entry = self._codec.decode(record.key, record.value)
                 self.holds_unknown_kinds |= entry is None
+                if entry is not None and transactions is not None:
+                    if view.is_transactional:
+                        transactions.add(view.producer_id, entry)
+                        entry = None
+                    elif REWRITTEN not in record.headers:
+                        transactions.outdate(entry)
                 yield entry
         except (KafkaWireError, RecordFormatError) as error:
             raise RecordLogCorruptError(f"{self.name} from offset {offset} on: {error}") from error

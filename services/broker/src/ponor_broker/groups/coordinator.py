@@ -234,17 +234,33 @@ class GroupCoordinator:
         shard = self.shards.of(group_id) if fits_record(group_id) else ErrorCode.INVALID_GROUP_ID
         return shard if isinstance(shard, ErrorCode) else await shard.commit(group_id, claim, commits)
 
+    async def shard_for_transaction(self, group_id: str) -> GroupShard | ErrorCode:
+        """Return the shard for a TxnOffsetCommit."""
+        return await self._decided_shard(group_id)
+
     def fetch_offsets(
-        self, group_id: str, wanted: Sequence[TopicPartition] | None
-    ) -> ErrorCode | Sequence[tuple[TopicPartition, CommittedOffset | None]]:
-        """OffsetFetch; None as `wanted` means all committed offsets. A missing group has none."""
+        self, group_id: str, wanted: Sequence[TopicPartition] | None, *, require_stable: bool = False
+    ) -> ErrorCode | Sequence[tuple[TopicPartition, CommittedOffset | ErrorCode | None]]:
+        """OffsetFetch; None as `wanted` means all committed offsets. A missing group has none.
+
+        With `require_stable`, a partition with an offset that is pending in a transaction has
+        UNSTABLE_OFFSET_COMMIT (KIP-447).
+        """
         shard = self.shards.of(group_id)
         if isinstance(shard, ErrorCode):
             return shard
         group = shard.get(group_id)
-        if wanted is None:
-            return [] if group is None else group.offsets.items()
-        return [(partition, None if group is None else group.offsets.get(partition)) for partition in wanted]
+        if group is None:
+            return [(partition, None) for partition in wanted or ()]
+        offsets = group.offsets
+        if not require_stable:
+            found = offsets.items() if wanted is None else [(one, offsets.get(one)) for one in wanted]
+            return list[tuple[TopicPartition, CommittedOffset | ErrorCode | None]](found)
+        unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return [
+            (one, unstable if offsets.is_pending(one) else offsets.get(one))
+            for one in (offsets.partitions() if wanted is None else wanted)
+        ]
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]

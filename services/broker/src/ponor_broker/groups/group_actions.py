@@ -16,6 +16,7 @@ from ponor_runtime.clock import Clock
 
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
+from ponor_broker.coordination.transactional_append import TransactionalProducer
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.instructions import (
@@ -112,7 +113,12 @@ class GroupActions:
         self._timers.set(key, timeout_ms, partial(tell, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._log.append([GroupEntry(GroupKey(group.group_id), stamped)], ended)
 
-    async def write(self, entries: Sequence[Entry], apply: Callable[[ErrorCode], None]) -> ErrorCode:
+    async def write(
+        self,
+        entries: Sequence[Entry],
+        apply: Callable[[ErrorCode], None],
+        producer: TransactionalProducer | None = None,
+    ) -> ErrorCode:
         """Append one batch, apply its outcome to memory when it is known, and wait for it up to the
         client's limit.
 
@@ -134,7 +140,7 @@ class GroupActions:
         key = (self, "write", self._writes)
         timeout_ms = self._settings.coordinator_write_timeout_ms
         self._timers.set(key, timeout_ms, partial(settle, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        self._log.append(entries, ended)
+        self._log.append(entries, ended, producer)
         try:
             return await answer
         finally:

@@ -274,20 +274,24 @@ class Membership:
         preparing = self.state is GroupState.PREPARING_REBALANCE
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._out.drain()
 
-    def commit(self, claim: MemberClaim) -> tuple[ErrorCode, list[Instruction]]:
+    def commit(
+        self, claim: MemberClaim, *, in_transaction: bool = False
+    ) -> tuple[ErrorCode, list[Instruction]]:
         """Check whether the client may commit offsets; counts as a heartbeat.
 
         A consumer without a group (generation -1, no ids) may commit only while the group has no members.
+        As in Kafka, this does not apply to a commit in a transaction: old producers do not send the
+        member's claim (KIP-447). It is no heartbeat, and may precede the member's sync.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         if claim.generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE, []
         if claim.generation < 0 and not claim.member_id and claim.instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID, []
+            return ErrorCode.NONE if in_transaction else ErrorCode.UNKNOWN_MEMBER_ID, []
         error = self._refusal_of_generation(claim)
-        if error is not None:
-            return error, []
+        if error is not None or in_transaction:
+            return error or ErrorCode.NONE, []
         if self.state is GroupState.COMPLETING_REBALANCE:
             # The member has the new generation already, so an error that makes it rejoin would be
             # wrong: it must sync first.

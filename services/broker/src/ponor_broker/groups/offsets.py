@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from ponor_broker.groups.pending_offsets import PendingOffsets
 from ponor_broker.groups.records import CommittedOffset
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -15,16 +16,23 @@ OFFSET_BYTES: Final = 600
 
 
 class OffsetTable:
-    """Only durable commits can be read. Commits in flight are counted, so that a deletion includes them."""
+    """Only durable commits can be read. Commits in flight are counted, so that a deletion includes them; it
+    also includes those that are pending in transactions.
+    """
 
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, CommittedOffset] = {}
         self._in_flight: Counter[TopicPartition] = Counter()
-        self.size_bytes = 0
-        """Memory of the durable commits, for the broker's budget."""
+        self._pending: PendingOffsets[TopicPartition] = PendingOffsets()
+        self._committed_bytes = 0
 
     def __len__(self) -> int:
         return len(self._committed)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the durable commits, for the broker's budget."""
+        return self._committed_bytes + self._pending.size_bytes
 
     def get(self, partition: TopicPartition) -> CommittedOffset | None:
         """Return the newest durable commit."""
@@ -36,16 +44,16 @@ class OffsetTable:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing is committed or in flight."""
-        return not self._committed and not self._in_flight
+        """Whether nothing is committed, in flight or pending."""
+        return not self._committed and not self._in_flight and not self._pending
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions with durable commits."""
         return list(self._committed)
 
     def is_in_flight(self, partition: TopicPartition) -> bool:
-        """Return whether a commit is in flight."""
-        return partition in self._in_flight
+        """Return whether a commit is in flight, or pending in a transaction."""
+        return partition in self._in_flight or partition in self._pending
 
     def growth_bytes(self, commits: Mapping[TopicPartition, CommittedOffset]) -> int:
         """Return the additional memory that these commits need."""
@@ -53,6 +61,35 @@ class OffsetTable:
             _size_bytes(committed) - _size_bytes(self._committed.get(partition))
             for partition, committed in commits.items()
         )
+
+    # --- transactions
+
+    def is_pending(self, partition: TopicPartition) -> bool:
+        """Return whether a commit is pending in a transaction."""
+        return partition in self._pending
+
+    def pending(self) -> Iterator[tuple[int, TopicPartition, CommittedOffset | None]]:
+        """Yield producer id, partition and offset of every pending commit; None as the offset if a newer one
+        is visible.
+        """
+        return self._pending.rows()
+
+    def pending_producers(self, partition: TopicPartition) -> Collection[int]:
+        """Return the ids of the producers with a pending commit."""
+        return self._pending.producers(partition)
+
+    def put_pending(
+        self, producer_id: int, partition: TopicPartition, committed: CommittedOffset | None
+    ) -> None:
+        """Apply one record of a transaction."""
+        self._pending.add(producer_id, partition, committed)
+
+    def end_transaction(self, producer_id: int, *, commits: bool) -> None:
+        """Apply a marker."""
+        for partition, committed in self._pending.end(producer_id, commits=commits):
+            self._put(partition, committed)
+
+    # --- outside of transactions
 
     def began(self, partitions: Iterable[TopicPartition]) -> None:
         """Note commits that were given to the log."""
@@ -73,8 +110,15 @@ class OffsetTable:
             self.restore(partition, committed)
 
     def restore(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
-        """Apply one record of the log; None removes."""
-        self.size_bytes += _size_bytes(committed) - _size_bytes(self._committed.get(partition))
+        """Apply one record of the log; None removes. Pending commits are older."""
+        if committed is None:
+            self._pending.remove(partition)
+        else:
+            self._pending.outdate(partition)
+        self._put(partition, committed)
+
+    def _put(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
+        self._committed_bytes += _size_bytes(committed) - _size_bytes(self._committed.get(partition))
         if committed is None:
             self._committed.pop(partition, None)
         else:
@@ -88,11 +132,12 @@ class OffsetTable:
 
     def to_bury(self) -> tuple[TopicPartition, ...]:
         """Return every partition that needs a tombstone when the group is deleted."""
-        return tuple(dict.fromkeys([*self._committed, *self._in_flight]))
+        return tuple(dict.fromkeys([*self._committed, *self._in_flight, *self._pending.keys()]))
 
     def is_held_only_by(self, partitions: Collection[TopicPartition]) -> bool:
         """Return whether nothing would remain without these partitions."""
-        return not self._in_flight and len(self._committed) == len(partitions)
+        is_settled = not self._in_flight and not self._pending
+        return is_settled and len(self._committed) == len(partitions)
 
 
 def _size_bytes(committed: CommittedOffset | None) -> int:

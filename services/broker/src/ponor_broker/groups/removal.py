@@ -215,7 +215,11 @@ class GroupRemoval:
         await self._log.flushed()
         failures, ended, is_whole = self._log.failures, 0, True
         async for group in self._table.walk(self._clock):
-            doubtful = False
+            # An offset that is pending in a transaction may become visible.
+            doubtful = any(
+                offset is not None and is_gone(topic, offset)
+                for _, (topic, _), offset in group.offsets.pending()
+            )
 
             def gone_among(
                 partitions: Sequence[TopicPartition], group: Group = group

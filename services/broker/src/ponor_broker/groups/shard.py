@@ -19,6 +19,7 @@ from ponor_runtime.turns import Steps
 from ponor_broker.coordination.log_rewrite import LogRewrite
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
+from ponor_broker.coordination.transactional_append import TransactionalProducer, Verification
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
@@ -26,6 +27,8 @@ from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import MEMBER_BYTES, protocols_bytes
 from ponor_broker.groups.offsets import TopicPartition
+from ponor_broker.groups.pending_offsets import pending_bytes
+from ponor_broker.groups.pending_replay import PendingReplay, PendingRow
 from ponor_broker.groups.records import (
     CommittedOffset,
     Entry,
@@ -73,6 +76,8 @@ class GroupShard:
             log_bytes_min=settings.offsets_rewrite_log_bytes_min,
             ratio=settings.offsets_rewrite_ratio,
         )
+        self._in_transactions: dict[int, set[str]] = {}
+        """Ids of the groups with pending offsets, by producer id."""
         self.is_loaded = False
         self.has_to_forget_topics = True
         """Topics may have been deleted since the last check: always True after a load."""
@@ -103,8 +108,9 @@ class GroupShard:
             RecordLogCorruptError: it is damaged.
         """
         entries: dict[OffsetKey | GroupKey, Entry] = {}
+        transactions = PendingReplay(entries)
         read = 0
-        async for entry in self._log.replay(lambda: self._clock.sleep(_UNDER_WAY_S)):
+        async for entry in self._log.replay(lambda: self._clock.sleep(_UNDER_WAY_S), transactions):
             read += 1
             if not read % _ENTRIES_PER_STEP:
                 await self._clock.sleep(0)  # let other tasks run
@@ -112,11 +118,11 @@ class GroupShard:
                 entries.pop(entry.key, None)
             else:
                 entries[entry.key] = entry
-        await self.restore(entries.values())
+        await self.restore(entries.values(), transactions.pending.rows())
 
-    async def restore(self, entries: Iterable[Entry]) -> None:
-        """Restore one record for each group and each offset, without tombstones, in bounded
-        event-loop turns; then serve.
+    async def restore(self, entries: Iterable[Entry], pending: Iterable[PendingRow] = ()) -> None:
+        """Restore one record for each group and each offset, without tombstones, and the offsets of open
+        transactions, in bounded event-loop turns; then serve.
         """
         assert not self.is_loaded
         state_bytes = 0
@@ -129,6 +135,11 @@ class GroupShard:
             else:
                 group.durable = entry.value
             state_bytes += self._log.size_of(entry)
+        for number, (producer_id, key, offset) in enumerate(pending, 1):
+            if not number % _ENTRIES_PER_STEP:
+                await self._clock.sleep(0)
+            group = self._table.get(key.group_id) or self._table.add(key.group_id)
+            self._put_pending(group, producer_id, (key.topic, key.partition), offset)
         self.rewrite.loaded(state_bytes)
         async for group in self._table.walk(self._clock):
             if group.durable is not None:
@@ -137,6 +148,7 @@ class GroupShard:
             else:
                 self._actions.recount(group)
         self.is_loaded = True
+        self._log.accept_markers(self._transaction_ended)
         self._check_log()
 
     def snapshot(self) -> Iterator[Entry]:
@@ -154,7 +166,9 @@ class GroupShard:
                 yield GroupEntry(GroupKey(group.group_id), group.durable)
             for topic, index in group.offsets.partitions():
                 committed = group.offsets.get((topic, index))
-                if group in self._table and committed is not None:
+                # A marker in flight may replace the offset, by one that is above the boundary.
+                is_ending = any(map(self._log.is_committing, group.offsets.pending_producers((topic, index))))
+                if group in self._table and committed is not None and not is_ending:
                     yield OffsetEntry(OffsetKey(group.group_id, topic, index), committed)
 
     def close(self, error: ErrorCode) -> Steps[None]:
@@ -243,23 +257,10 @@ class GroupShard:
         """OffsetCommit; NONE only when the records are durable. Without commits it only checks
         whether the client may commit.
         """
-        group = self._table.get(group_id)
-        if group is None:
-            if claim.generation >= 0:
-                return ErrorCode.GROUP_ID_NOT_FOUND
-            group = self._table.create(group_id)
-            if group is None:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error, instructions = group.membership.commit(claim)
-        self._actions.run(group, instructions)
-        if error is not ErrorCode.NONE or not commits:
-            return error
-        if not self._budget.admits(group.offsets.growth_bytes(commits)):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        entries = [
-            OffsetEntry(OffsetKey(group_id, topic, partition), committed)
-            for (topic, partition), committed in commits.items()
-        ]
+        group = self._admit(group_id, claim, commits)
+        if isinstance(group, ErrorCode) or not commits:
+            return group if isinstance(group, ErrorCode) else ErrorCode.NONE
+        entries = _entries(group_id, commits)
         group.offsets.began(commits)
 
         def apply(error: ErrorCode) -> None:
@@ -272,3 +273,93 @@ class GroupShard:
         error = await self._actions.write(entries, apply)
         self._check_log()
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.MESSAGE_TOO_LARGE else error
+
+    def _admit(
+        self,
+        group_id: str,
+        claim: MemberClaim,
+        commits: Mapping[TopicPartition, CommittedOffset],
+        *,
+        in_transaction: bool = False,
+    ) -> Group | ErrorCode:
+        """Return the group to which the client may commit, created if necessary, or the error."""
+        group = self._table.get(group_id)
+        if group is None:
+            if claim.generation >= 0:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            group = self._table.create(group_id)
+            if group is None:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error, instructions = group.membership.commit(claim, in_transaction=in_transaction)
+        self._actions.run(group, instructions)
+        if error is not ErrorCode.NONE:
+            return error
+        growth_bytes = (
+            pending_bytes(commits.values()) if in_transaction else group.offsets.growth_bytes(commits)
+        )
+        return group if self._budget.admits(growth_bytes) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    # --- offsets in transactions
+
+    @property
+    def partition_index(self) -> int:
+        """The partition of `__consumer_offsets` with these groups."""
+        return self._log.partition_index
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, *, generation: int
+    ) -> Verification | None:
+        """Return the proof to keep while the transaction coordinator is asked whether the partition is in the
+        producer's transaction; None if the transaction is open here.
+        """
+        return self._log.begin_verification(producer_id, producer_epoch, generation=generation)
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        claim: MemberClaim,
+        commits: Mapping[TopicPartition, CommittedOffset],
+        producer: TransactionalProducer,
+    ) -> ErrorCode:
+        """TxnOffsetCommit; NONE only when the records are durable. The offsets become visible when the
+        transaction commits.
+        """
+        group = self._admit(group_id, claim, commits, in_transaction=True)
+        if isinstance(group, ErrorCode) or not commits:
+            return group if isinstance(group, ErrorCode) else ErrorCode.NONE
+        admitted = group
+        admitted.offsets.began(commits)
+
+        def apply(error: ErrorCode) -> None:
+            admitted.offsets.failed(commits)
+            if error is ErrorCode.NONE:
+                for partition, committed in commits.items():
+                    self._put_pending(admitted, producer.producer_id, partition, committed)
+                self._actions.recount(admitted)
+
+        error = await self._actions.write(_entries(group_id, commits), apply, producer)
+        self._check_log()
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.MESSAGE_TOO_LARGE else error
+
+    def _put_pending(
+        self, group: Group, producer_id: int, partition: TopicPartition, committed: CommittedOffset | None
+    ) -> None:
+        group.offsets.put_pending(producer_id, partition, committed)
+        self._in_transactions.setdefault(producer_id, set()).add(group.group_id)
+
+    def _transaction_ended(self, producer_id: int, commits: bool) -> None:
+        """A marker is durable."""
+        for group_id in self._in_transactions.pop(producer_id, ()):
+            group = self._table.get(group_id)
+            if group is not None:
+                group.offsets.end_transaction(producer_id, commits=commits)
+                self._actions.recount(group)
+        if not self._log.is_closed:
+            self._check_log()
+
+
+def _entries(group_id: str, commits: Mapping[TopicPartition, CommittedOffset]) -> list[Entry]:
+    return [
+        OffsetEntry(OffsetKey(group_id, topic, partition), committed)
+        for (topic, partition), committed in commits.items()
+    ]

@@ -19,6 +19,7 @@ from s3stream.errors import (
     StreamNotFoundError,
 )
 
+from ponor_broker.coordination.transactional_append import BatchRefusedError
 from ponor_broker.partitions.identity import PartitionKey
 
 MESSAGE_CHARS_MAX: Final = 512
@@ -40,12 +41,11 @@ def cut_message(message: str) -> str:
     return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
 
 
-class PartitionError(Exception):
+class PartitionError(BatchRefusedError):
     """A request that a partition refused: code for the client, message, and problems of single records."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[RecordError] = ()) -> None:
-        super().__init__(cut_message(message))
-        self.code = code
+        super().__init__(code, cut_message(message))
         self.record_errors = record_errors
 
 

@@ -322,7 +322,7 @@ class Partition:
         offset = self.log.end_offset
         batch.stamp(offset, self.leader_epoch)
         self._take(bytes(content), offset, 1, now_ms, now_ms, None, now_ms, settled)
-        self.transactions.ended(marker, offset, now_ms)
+        self.transactions.ended(marker, offset, now_ms, result)
         return result
 
     def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:

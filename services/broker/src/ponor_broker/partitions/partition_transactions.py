@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, NamedTuple
 
 from ponor_kafka.control_records import ControlType, EndMarker
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_partition.txn_entry import TxnEntry
 from s3stream.errors import AppendBackpressureError
 
+from ponor_broker.coordination.ports import MarkerListener
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.state.durable_state import DurableState
@@ -41,12 +44,20 @@ class TransactionMarker(NamedTuple):
 class PartitionTransactions:
     """Transactions of one partition; the state itself is `DurableState`'s."""
 
-    __slots__ = ("_identity", "_state", "_verifications")
+    __slots__ = ("_identity", "_on_marker", "_state", "_verifications")
 
     def __init__(self, identity: PartitionId, state: DurableState) -> None:
         self._identity = identity
         self._state = state
         self._verifications = Verifications()
+        self._on_marker: MarkerListener | None = None
+
+    @property
+    def first_unstable_offset(self) -> int:
+        """The smallest first offset of open transactions, and of ended ones whose marker is not durable;
+        beyond the end of the log without any.
+        """
+        return self._state.producers.transactions.first_unstable
 
     # Batches
 
@@ -115,6 +126,12 @@ class PartitionTransactions:
 
     # Markers
 
+    def accept_markers(self, listener: MarkerListener | None) -> None:
+        """Call `listener` for each marker from now on, when it is appended. A partition of
+        `__consumer_offsets` without a listener refuses markers.
+        """
+        self._on_marker = listener
+
     def needs_stream(self, marker: TransactionMarker) -> bool:
         """Return whether the Txn stream must be created before this marker is appended."""
         if marker.commits or self._state.aborted.has_stream:
@@ -125,9 +142,14 @@ class PartitionTransactions:
         """Check whether a marker may be appended now.
 
         Raises:
-            PartitionError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED.
+            PartitionError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or NOT_LEADER_OR_FOLLOWER
+                while the groups of the partition are not loaded, as in Kafka.
             S3StreamError: too many entries of the Txn stream were refused.
         """
+        if self._on_marker is None and self._identity.topic == OFFSETS_TOPIC:
+            raise PartitionError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._identity}: its groups are not loaded"
+            )
         self._state.producers.check_marker(
             marker.producer_id,
             marker.producer_epoch,
@@ -138,8 +160,12 @@ class PartitionTransactions:
         if not marker.commits:
             self._state.aborted.check_room()
 
-    def ended(self, marker: TransactionMarker, offset: int, now_ms: int) -> None:
+    def ended(
+        self, marker: TransactionMarker, offset: int, now_ms: int, durable: asyncio.Future[None]
+    ) -> None:
         """Note a marker that was appended just now, and append its entry of the Txn stream."""
+        if self._on_marker is not None:
+            self._on_marker(marker.producer_id, marker.commits, durable)
         producers, producer_id = self._state.producers, marker.producer_id
         self._verifications.void(producer_id)
         first_offset = producers.append_marker(producer_id, marker.producer_epoch, marker.end, offset, now_ms)

@@ -14,7 +14,6 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import ZERO_UUID
 from ponor_kafka.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -42,7 +41,8 @@ from ponor_broker.coordination.ports import TopicDirectory
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.offsets import TopicPartition
-from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.handlers.groups.commit_rows import EXISTS, CommitRows
 from ponor_broker.requests.api_handler import RequestContext
 
 TOPIC_IDS_FROM: Final = 10
@@ -56,9 +56,8 @@ NOTHING: Final = CommittedOffset(offset=-1)
 ROWS_PER_STEP: Final = 1_000
 """Rows of an OffsetFetch answer that are built in one step."""
 R = TypeVar("R")
-_EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE})
 
-Found: TypeAlias = tuple[TopicPartition, CommittedOffset | None]
+Found: TypeAlias = tuple[TopicPartition, CommittedOffset | ErrorCode | None]
 
 
 class GroupOffsetsHandlers:
@@ -67,7 +66,7 @@ class GroupOffsetsHandlers:
     def __init__(self, coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> None:
         self._coordinator = coordinator
         self._topics = topics
-        self._clock = clock
+        self._rows = CommitRows(coordinator, topics, clock)
         self._turns = Turns()
 
     # --- OffsetCommit
@@ -88,14 +87,14 @@ class GroupOffsetsHandlers:
             answer = OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions=[])
             rows: list[OffsetCommitResponsePartition] = []
             for partition in topic.partitions:
-                error = self._refusal_of(name, partition)
+                error = self._rows.refusal_of(name, partition)
                 row = OffsetCommitResponsePartition(partition.partition_index, error)
                 rows.append(row)
-                if error in _EXISTS:
+                if error in EXISTS:
                     existing.append(row)
                 if error is ErrorCode.NONE:
                     assert name is not None
-                    commits[name, partition.partition_index] = self._committed(
+                    commits[name, partition.partition_index] = self._rows.committed(
                         name, partition, request.retention_time_ms
                     )
             answer.partitions = rows
@@ -118,42 +117,13 @@ class GroupOffsetsHandlers:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
-    def _refusal_of(self, name: str | None, partition: OffsetCommitRequestPartition) -> ErrorCode:
-        if self._coordinator.shards.refusal is not None:
-            return self._coordinator.shards.refusal
-        if name is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        count = self._topics.partition_count(name)
-        if count is None or not 0 <= partition.partition_index < count:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        metadata = partition.committed_metadata or ""
-        if _utf16_units(metadata) > self._coordinator.settings.offset_metadata_bytes_max:
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        return ErrorCode.NONE
-
-    def _committed(
-        self, name: str, partition: OffsetCommitRequestPartition, retention_ms: int
-    ) -> CommittedOffset:
-        now_ms = self._clock.wall_ms()
-        topic_id = self._topics.topic_id(name)
-        return CommittedOffset(
-            offset=partition.committed_offset,
-            leader_epoch=partition.committed_leader_epoch,
-            metadata=partition.committed_metadata or "",
-            commit_timestamp_ms=now_ms,
-            expire_timestamp_ms=NO_TIMESTAMP if retention_ms < 0 else now_ms + retention_ms,
-            topic_id=None if topic_id is None else topic_id.bytes,
-        )
-
     def _name_of(self, topic_id: bytes) -> str | None:
         return self._topics.topic_name(UUID(bytes=topic_id))
 
     # --- OffsetFetch
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-        """OffsetFetch. `require_stable` has no effect: there are no transactions that could delay a
-        commit.
-        """
+        """OffsetFetch."""
         version = context.api_version
         await self._coordinator.shards.decided(
             [group.group_id for group in request.groups] or [request.group_id]
@@ -164,28 +134,35 @@ class GroupOffsetsHandlers:
                 (group.group_id, -1 if group.topics is None else number): group
                 for number, group in enumerate(request.groups)
             }
-            groups = [await self._fetch_group(group, version) for group in wanted_groups.values()]
+            groups = [
+                await self._fetch_group(group, version, require_stable=request.require_stable)
+                for group in wanted_groups.values()
+            ]
             return OffsetFetchResponse(groups=groups)
         wanted = (
             None
             if request.topics is None
             else [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
         )
-        found = self._coordinator.fetch_offsets(request.group_id, wanted)
+        found = self._coordinator.fetch_offsets(
+            request.group_id, wanted, require_stable=request.require_stable
+        )
         error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
         if isinstance(found, ErrorCode):
             found = [] if version >= GROUP_ERROR_FROM else [(partition, None) for partition in wanted or ()]
 
-        def row(index: int, committed: CommittedOffset) -> OffsetFetchResponsePartition:
+        def row(index: int, committed: CommittedOffset, of_row: ErrorCode) -> OffsetFetchResponsePartition:
             return OffsetFetchResponsePartition(
-                index, committed.offset, committed.leader_epoch, committed.metadata, error
+                index, committed.offset, committed.leader_epoch, committed.metadata, error or of_row
             )
 
         by_topic = await self._turns.run_short(self._by_topic(found, row))
         topics = [OffsetFetchResponseTopic(name, rows) for name, rows in by_topic.items()]
         return OffsetFetchResponse(topics=topics, error_code=error)
 
-    async def _fetch_group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+    async def _fetch_group(
+        self, group: OffsetFetchRequestGroup, version: int, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
         by_id = version >= TOPIC_IDS_FROM
         unknown: list[OffsetFetchResponseTopics] = []
         wanted: list[TopicPartition] | None = None
@@ -197,7 +174,7 @@ class GroupOffsetsHandlers:
                     unknown.append(_unknown_topic(topic.topic_id, topic.partition_indexes))
                 else:
                     wanted.extend((name, index) for index in topic.partition_indexes)
-        found = self._coordinator.fetch_offsets(group.group_id, wanted)
+        found = self._coordinator.fetch_offsets(group.group_id, wanted, require_stable=require_stable)
         if isinstance(found, ErrorCode):
             return OffsetFetchResponseGroup(group.group_id, error_code=found)
         by_topic = await self._turns.run_short(self._by_topic(found, _row))
@@ -210,7 +187,7 @@ class GroupOffsetsHandlers:
         return OffsetFetchResponseGroup(group.group_id, topics=topics + unknown)
 
     def _by_topic(
-        self, found: Sequence[Found], row: Callable[[int, CommittedOffset], R]
+        self, found: Sequence[Found], row: Callable[[int, CommittedOffset, ErrorCode], R]
     ) -> Steps[dict[str, list[R]]]:
         """Build the rows of the answer by topic, in the order of first occurrence.
 
@@ -222,12 +199,12 @@ class GroupOffsetsHandlers:
             if known is None:
                 known = by_topic[name] = [], self._topics.topic_id(name)
             rows, topic_id = known
-            is_hidden = committed is None or (
-                committed.topic_id is not None
-                and topic_id is not None
-                and topic_id.bytes != committed.topic_id
-            )
-            rows.append(row(index, NOTHING if committed is None or is_hidden else committed))
+            if isinstance(committed, ErrorCode):
+                rows.append(row(index, NOTHING, committed))
+            elif committed is None or _is_of_deleted(committed, topic_id):
+                rows.append(row(index, NOTHING, ErrorCode.NONE))
+            else:
+                rows.append(row(index, committed, ErrorCode.NONE))
             if number % ROWS_PER_STEP == 0:
                 yield
         return {name: rows for name, (rows, _) in by_topic.items()}
@@ -264,9 +241,9 @@ class GroupOffsetsHandlers:
         )
 
 
-def _utf16_units(text: str) -> int:
-    """Return the length in UTF-16 units, which Kafka's bound counts."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+def _is_of_deleted(committed: CommittedOffset, topic_id: UUID | None) -> bool:
+    """Return whether the offset was committed to a deleted topic with the name of an existing one."""
+    return committed.topic_id is not None and topic_id is not None and topic_id.bytes != committed.topic_id
 
 
 def _row(

@@ -8,15 +8,23 @@ from ponor_kafka.api import ApiKey
 from ponor_runtime.clock import Clock
 
 from ponor_broker.coordination.ports import TopicDirectory
+from ponor_broker.coordination.transactional_append import Verification
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_membership import GroupMembershipHandlers
 from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
+from ponor_broker.handlers.groups.transactional_offsets import TransactionalOffsetsHandler
 from ponor_broker.requests.api_handler import ApiHandler, Handle, WhenFenced
+from ponor_broker.transactions.verification import TransactionVerifier
 
 
-def group_handlers(coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> list[ApiHandler]:
-    """Return the handlers of the ten APIs of classic groups."""
+def group_handlers(
+    coordinator: GroupCoordinator,
+    topics: TopicDirectory,
+    clock: Clock,
+    verifier: TransactionVerifier[Verification] | None = None,
+) -> list[ApiHandler]:
+    """Return the handlers of the APIs of classic groups; that of TxnOffsetCommit needs a verifier."""
     members = GroupMembershipHandlers(coordinator)
     offsets = GroupOffsetsHandlers(coordinator, topics, clock)
     admin = GroupAdminHandlers(coordinator)
@@ -32,4 +40,7 @@ def group_handlers(coordinator: GroupCoordinator, topics: TopicDirectory, clock:
         (ApiKey.LIST_GROUPS, 0, 5, admin.list_groups),
         (ApiKey.DELETE_GROUPS, 0, 3, admin.delete),
     )
+    if verifier is not None:
+        transactional = TransactionalOffsetsHandler(coordinator, topics, clock, verifier)
+        rows = (*rows, (ApiKey.TXN_OFFSET_COMMIT, 0, 5, transactional.commit))
     return [ApiHandler(*row, when_fenced=WhenFenced.REFUSES) for row in rows]

@@ -9,25 +9,9 @@ from __future__ import annotations
 
 from weakref import WeakValueDictionary
 
+from ponor_broker.coordination.transactional_append import Verification
 
-class Verification:
-    """The proof for one producer, for as long as its owner keeps it.
-
-    `begins_at_zero`: the epoch belongs to this transaction alone (generation 2), so an unknown producer must
-    begin with sequence 0.
-    """
-
-    __slots__ = ("__weakref__", "begins_at_zero", "is_void", "producer_epoch", "producer_id")
-
-    def __init__(self, producer_id: int, producer_epoch: int, *, begins_at_zero: bool) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.begins_at_zero = begins_at_zero
-        self.is_void = False
-
-    def covers(self, producer_id: int, producer_epoch: int) -> bool:
-        """Return whether it is a proof for this producer."""
-        return (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch)
+__all__ = ["Verification", "Verifications"]
 
 
 class Verifications:

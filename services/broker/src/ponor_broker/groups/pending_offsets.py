@@ -1,0 +1,117 @@
+"""Offsets that were committed in transactions without a marker yet. No I/O.
+
+Changes are in the order of the log. When a transaction commits, an offset becomes visible unless the visible
+one is newer in the log. An offset that can no longer become visible keeps its partition unstable until the
+marker, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from ponor_broker.groups.records import CommittedOffset
+
+K = TypeVar("K", bound=Hashable)
+
+PENDING_BYTES: Final = 900
+"""Memory of a pending offset without its metadata, rounded up."""
+
+
+class _Pending(NamedTuple):
+    """`number` has the order of the log; `offset` is None if a newer one was visible since."""
+
+    number: int
+    offset: CommittedOffset | None
+
+
+class PendingOffsets(Generic[K]):
+    """Pending offsets by key and producer."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[K, dict[int, _Pending]] = {}
+        self._by_producer: dict[int, dict[K, None]] = {}
+        self._numbers = 0
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._by_key
+
+    def keys(self) -> Collection[K]:
+        """Return the keys with pending offsets."""
+        return self._by_key.keys()
+
+    def producers(self, key: K) -> Collection[int]:
+        """Return the ids of the producers with a pending offset of a key."""
+        return self._by_key.get(key, {}).keys()
+
+    def rows(self) -> Iterator[tuple[int, K, CommittedOffset | None]]:
+        """Yield producer id, key and offset, in an order in which `add` restores this state."""
+        rows = [
+            (pending.number, producer_id, key, pending.offset)
+            for key, of_key in self._by_key.items()
+            for producer_id, pending in of_key.items()
+        ]
+        rows.sort(key=lambda row: row[0])
+        return ((producer_id, key, offset) for _, producer_id, key, offset in rows)
+
+    def add(self, producer_id: int, key: K, offset: CommittedOffset | None) -> None:
+        """Note an offset that a producer committed in its open transaction; the newest one counts."""
+        self._drop(producer_id, key)
+        self._numbers += 1
+        self._by_key.setdefault(key, {})[producer_id] = _Pending(self._numbers, offset)
+        self._by_producer.setdefault(producer_id, {})[key] = None
+        self.size_bytes += _size_bytes(offset)
+
+    def outdate(self, key: K) -> None:
+        """A newer offset of the key is visible."""
+        of_key = self._by_key.get(key)
+        if of_key is not None:
+            self._outdate_before(of_key, self._numbers + 1)
+
+    def remove(self, key: K) -> None:
+        """Remove the pending offsets of a key that was deleted."""
+        for producer_id in list(self.producers(key)):
+            self._drop(producer_id, key)
+
+    def end(self, producer_id: int, *, commits: bool) -> list[tuple[K, CommittedOffset]]:
+        """Apply a marker; return the offsets that become visible."""
+        visible: list[tuple[K, CommittedOffset]] = []
+        for key in list(self._by_producer.get(producer_id, ())):
+            ended = self._by_key[key][producer_id]
+            self._drop(producer_id, key)
+            if commits and ended.offset is not None:
+                visible.append((key, ended.offset))
+                self._outdate_before(self._by_key.get(key, {}), ended.number)
+        return visible
+
+    def _outdate_before(self, of_key: dict[int, _Pending], number: int) -> None:
+        for producer_id, pending in of_key.items():
+            if pending.number < number and pending.offset is not None:
+                self.size_bytes -= _size_bytes(pending.offset) - _size_bytes(None)
+                of_key[producer_id] = pending._replace(offset=None)
+
+    def _drop(self, producer_id: int, key: K) -> None:
+        of_key = self._by_key.get(key, {})
+        pending = of_key.pop(producer_id, None)
+        if pending is None:
+            return
+        self.size_bytes -= _size_bytes(pending.offset)
+        of_producer = self._by_producer[producer_id]
+        del of_producer[key]
+        if not of_key:
+            del self._by_key[key]
+        if not of_producer:
+            del self._by_producer[producer_id]
+
+
+def pending_bytes(offsets: Iterable[CommittedOffset]) -> int:
+    """Return the memory of pending offsets."""
+    return sum(map(_size_bytes, offsets))
+
+
+def _size_bytes(offset: CommittedOffset | None) -> int:
+    return PENDING_BYTES + (0 if offset is None else len(offset.metadata))

@@ -1,0 +1,38 @@
+"""Replay of transactions in a log of `__consumer_offsets`: restores committed and pending offsets."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TypeAlias
+
+from ponor_broker.groups.pending_offsets import PendingOffsets
+from ponor_broker.groups.records import CommittedOffset, Entry, GroupKey, OffsetEntry, OffsetKey
+
+PendingRow: TypeAlias = tuple[int, OffsetKey, CommittedOffset | None]
+
+
+class PendingReplay:
+    """Puts the entries of committed transactions into `entries`, the newest entry of each key so far."""
+
+    def __init__(self, entries: MutableMapping[OffsetKey | GroupKey, Entry]) -> None:
+        self._entries = entries
+        self.pending: PendingOffsets[OffsetKey] = PendingOffsets()
+
+    def add(self, producer_id: int, entry: Entry) -> None:
+        """Note a commit. Transactions contain nothing else."""
+        if isinstance(entry, OffsetEntry) and entry.value is not None:
+            self.pending.add(producer_id, entry.key, entry.value)
+
+    def outdate(self, entry: Entry) -> None:
+        """A commit or a tombstone outside of transactions follows."""
+        if not isinstance(entry, OffsetEntry):
+            return
+        if entry.value is None:
+            self.pending.remove(entry.key)
+        else:
+            self.pending.outdate(entry.key)
+
+    def end(self, producer_id: int, *, commits: bool) -> None:
+        """Apply a marker."""
+        for key, offset in self.pending.end(producer_id, commits=commits):
+            self._entries[key] = OffsetEntry(key, offset)
