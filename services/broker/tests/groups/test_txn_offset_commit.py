@@ -1,0 +1,244 @@
+"""TxnOffsetCommit from request bytes to response bytes; the test answers for the transaction coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ponor_broker.coordination.transactional_append import Verification
+from ponor_broker.groups.pending_offsets import PendingOffsets
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.handlers.groups.groups import group_handlers
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.connection import ConnectionContext
+from ponor_broker.transactions.verification import Claim, WaitingBatch
+from ponor_broker.transactions.verification_errors import TransactionalWrite, error_for
+from ponor_kafka.api import ApiKey
+from ponor_kafka.codec import decode, decode_response, encode
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
+from ponor_kafka.message import Message
+from ponor_kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from ponor_kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from ponor_kafka.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+PRODUCER_ID = 70
+VERSIONS = range(6)
+
+
+class FakeVerifier:
+    """Answers each question with `error`; `before` runs while the coordinator is asked."""
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.NONE
+        self.asked: list[tuple[tuple[str, int], Claim, TransactionalWrite]] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def is_waiting(self, _where: tuple[str, int], _producer_id: int) -> bool:
+        return False
+
+    def submit(self, where: tuple[str, int], claim: Claim, batch: WaitingBatch[Verification]) -> None:
+        self.asked.append((where, claim, batch.write))
+        proof = batch.take_proof()
+        self.before()
+        batch.settled(error_for(batch.write, self.error), proof)
+
+
+class Client:
+    """Sends requests as bytes."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.verifier = FakeVerifier()
+        rows = group_handlers(world.coordinator, world, world.clock, self.verifier)  # type: ignore[arg-type]
+        self.handlers = {row.key: row for row in rows}
+
+    async def send(self, key: ApiKey, version: int, request: Message) -> Any:
+        read, _ = decode(key, version, encode(request, version))
+        context = RequestContext(version, "client", ConnectionContext("127.0.0.1:5"))
+        response = await self.handlers[key].handle(read, context)
+        assert response is not None
+        answer, _ = decode_response(key, version, encode(response, version))
+        return answer
+
+    async def commit(
+        self,
+        offset: int,
+        *,
+        version: int = 5,
+        group: str = "g",
+        topic: str = "t",
+        metadata: str | None = "",
+        **claim: Any,
+    ) -> ErrorCode:
+        row = TxnOffsetCommitRequestPartition(0, offset, 3, metadata)
+        topics = [TxnOffsetCommitRequestTopic(topic, partitions=[row])]
+        request = TxnOffsetCommitRequest("x", group, PRODUCER_ID, 0, topics=topics, **claim)
+        answer = await self.send(ApiKey.TXN_OFFSET_COMMIT, version, request)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    async def fetched(self, *, require_stable: bool) -> tuple[int, ErrorCode]:
+        topics = [OffsetFetchRequestTopics("t", partition_indexes=[0])]
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup("g", topics=topics)], require_stable=require_stable
+        )
+        answer = await self.send(ApiKey.OFFSET_FETCH, 9, request)
+        row = answer.groups[0].topics[0].partitions[0]
+        return row.committed_offset, ErrorCode(row.error_code)
+
+    async def end(self, *, commits: bool) -> None:
+        index = self.world.coordinator.shards.partition_of("g")
+        await self.world.open[index].append_marker(PRODUCER_ID, commits=commits)
+        await self.world.clock.settle()
+
+
+@pytest.fixture
+def client(world: Any) -> Client:
+    return Client(world)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("commits", [True, False])
+async def test_an_offset_is_visible_after_the_commit_marker(
+    client: Client, version: int, commits: bool
+) -> None:
+    assert await client.commit(10, version=version) is ErrorCode.NONE
+    assert await client.fetched(require_stable=False) == (-1, ErrorCode.NONE)
+    assert await client.fetched(require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    await client.end(commits=commits)
+    assert await client.fetched(require_stable=True) == (10 if commits else -1, ErrorCode.NONE)
+
+
+async def test_the_coordinator_is_asked_once_per_transaction(client: Client) -> None:
+    for offset in (1, 2):
+        assert await client.commit(offset) is ErrorCode.NONE
+    where = OFFSETS_TOPIC, client.world.coordinator.shards.partition_of("g")
+    question = where, Claim("x", PRODUCER_ID, 0), TransactionalWrite.ADDING
+    assert client.verifier.asked == [question]
+    await client.end(commits=True)
+    assert await client.commit(3, version=4) is ErrorCode.NONE
+    assert client.verifier.asked == [question, (*question[:2], TransactionalWrite.VERIFIED)]
+    assert await client.fetched(require_stable=False) == (2, ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "answer"),
+    [
+        (5, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (5, ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (1, ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (5, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (4, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (3, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
+        (5, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+    ],
+)
+async def test_errors_of_the_transaction_coordinator(
+    client: Client, version: int, error: ErrorCode, answer: ErrorCode
+) -> None:
+    client.verifier.error = error
+    assert await client.commit(1, version=version) is answer
+    assert await client.fetched(require_stable=True) == (-1, ErrorCode.NONE)
+
+
+async def test_a_commit_whose_group_moves_meanwhile_is_not_written(client: Client) -> None:
+    world = client.world
+    index = world.coordinator.shards.partition_of("g")
+    client.verifier.before = lambda: world.close_partition(index)
+    assert await client.commit(1) is ErrorCode.NOT_COORDINATOR
+    assert world.logs[index] == []
+
+
+async def test_partitions_are_refused_one_by_one(client: Client) -> None:
+    assert await client.commit(1, topic="missing") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await client.commit(1, metadata="x" * 5_000) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert await client.commit(1, metadata=None) is ErrorCode.NONE
+    assert await client.commit(1, group="") is ErrorCode.INVALID_GROUP_ID
+
+
+async def join(client: Client) -> Any:
+    request = JoinGroupRequest(
+        "g", 10_000, 60_000, "", "static", "consumer", [JoinGroupRequestProtocol("range", b"t")]
+    )
+    joining = asyncio.ensure_future(client.send(ApiKey.JOIN_GROUP, 9, request))
+    await client.world.clock.pass_ms(5_000)
+    return await joining
+
+
+async def test_members_are_checked_as_in_kafka(client: Client) -> None:
+    assert await client.commit(1, generation_id_or_member_epoch=1) is ErrorCode.ILLEGAL_GENERATION
+    joined = await join(client)
+    # The member has not synced: a commit outside of transactions would get REBALANCE_IN_PROGRESS.
+    member = {"member_id": joined.member_id, "group_instance_id": "static"}
+    generation = joined.generation_id
+    assert await client.commit(1, generation_id_or_member_epoch=generation, **member) is ErrorCode.NONE
+    claim = {**member, "generation_id_or_member_epoch": generation}
+    stale = {**claim, "generation_id_or_member_epoch": generation + 1}
+    assert await client.commit(1, **stale) is ErrorCode.ILLEGAL_GENERATION
+    assert await client.commit(1, **{**claim, "member_id": "other"}) is ErrorCode.FENCED_INSTANCE_ID
+    unknown = {**claim, "member_id": "other", "group_instance_id": None}
+    assert await client.commit(1, **unknown) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert await client.commit(1) is ErrorCode.NONE, "producers without the group's metadata (KIP-98)"
+
+
+async def test_a_marker_is_refused_until_the_groups_are_loaded(client: Client) -> None:
+    world = client.world
+    await client.commit(4)
+    index = world.coordinator.shards.partition_of("g")
+    world.close_partition(index)
+    partition = world.open_partition(index)
+    with pytest.raises(RuntimeError, match="not loaded"):
+        partition.append_marker(PRODUCER_ID, commits=True)
+    await world.clock.settle()
+    await client.end(commits=True)
+    assert await client.fetched(require_stable=True) == (4, ErrorCode.NONE)
+
+
+async def test_a_group_with_pending_offsets_does_not_expire(client: Client) -> None:
+    world = client.world
+    await client.commit(4)
+    await world.clock.pass_ms(2 * world.settings.offsets_retention_ms)
+    shard = world.coordinator.shards.of("g")
+    await shard.removal.expire()
+    await world.clock.settle()
+    assert await client.fetched(require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    await client.end(commits=False)
+    await shard.removal.expire()
+    await world.clock.settle()
+    assert shard.get("g") is None
+
+
+def test_a_transaction_that_commits_late_does_not_replace_a_newer_offset() -> None:
+    pending: PendingOffsets[str] = PendingOffsets()
+    older, newer = CommittedOffset(1), CommittedOffset(2, metadata="note")
+    pending.add(7, "k", older)
+    pending.add(8, "k", newer)
+    assert pending.end(8, commits=True) == [("k", newer)]
+    assert "k" in pending
+    assert pending.end(7, commits=True) == []
+    assert not pending
+    assert pending.size_bytes == 0
+
+
+def test_rows_restore_the_state() -> None:
+    pending: PendingOffsets[str] = PendingOffsets()
+    pending.add(7, "k", CommittedOffset(1))
+    pending.outdate("k")
+    pending.add(8, "k", CommittedOffset(2))
+    restored: PendingOffsets[str] = PendingOffsets()
+    for row in pending.rows():
+        restored.add(*row)
+    assert list(restored.rows()) == list(pending.rows())
+    assert restored.size_bytes == pending.size_bytes
+    assert restored.end(7, commits=True) == []
+    assert restored.end(8, commits=True) == [("k", CommittedOffset(2))]
