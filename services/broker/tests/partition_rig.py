@@ -50,6 +50,7 @@ class PartitionRig:
     clock: SteppedClock = field(default_factory=SteppedClock)
     image: MetadataImage = field(default_factory=MetadataImage)
     epoch: int = -1
+    topic: str = "t"
     attended: list[Partition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,7 +76,7 @@ class PartitionRig:
         """Open at the next epoch, as after a move or a crash."""
         self.epoch += 1
         opened: list[Partition] = []
-        opening = Opening(OpenRequest(PartitionId(TOPIC_ID, "t", 0), self.epoch, {}))
+        opening = Opening(OpenRequest(PartitionId(TOPIC_ID, self.topic, 0), self.epoch, {}))
         for refusal in await self.opener.open([opening], lambda some: opened.extend(one for _, one in some)):
             raise refusal.error
         (partition,) = opened
