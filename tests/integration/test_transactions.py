@@ -160,3 +160,43 @@ def test_aiokafka_commits_and_aborts(cluster: RunningCluster) -> None:
     asyncio.run(story())
     assert read(cluster, "aiokafka", "read_committed") == ["0", "0", "2", "2"]
     assert read(cluster, "aiokafka", "read_uncommitted") == ["0", "0", "1", "1", "2", "2", "3", "3"]
+
+
+def committed(cluster: RunningCluster, topic: str, group: str) -> int:
+    """Return the stable committed offset of partition 0."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.kafka, "group.id": group})
+    (found,) = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=DEADLINE_S)
+    consumer.close()
+    assert found.error is None
+    return found.offset
+
+
+def test_librdkafka_commits_offsets_in_transactions(cluster: RunningCluster) -> None:
+    create(cluster, "offsets")
+    producer = transactional(cluster, "offsets")
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.kafka, "group.id": "offsets"})
+    for offset, commits in ((10, True), (20, False), (30, True), (40, False)):
+        producer.begin_transaction()
+        send(producer, "offsets", f"{offset}")
+        places = [confluent_kafka.TopicPartition("offsets", 0, offset)]
+        producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), DEADLINE_S)
+        if commits:
+            producer.commit_transaction(DEADLINE_S)
+        else:
+            producer.abort_transaction(DEADLINE_S)
+        assert committed(cluster, "offsets", "offsets") == (offset if commits else offset - 10)
+    consumer.close()
+
+
+async def test_aiokafka_commits_offsets_in_transactions(cluster: RunningCluster) -> None:
+    create(cluster, "aio-offsets")
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=cluster.kafka, transactional_id="aio-offsets")
+    async with asyncio.timeout(DEADLINE_S):
+        await producer.start()
+        where = aiokafka.TopicPartition("aio-offsets", 0)
+        for offset in (1, 2):
+            async with producer.transaction():
+                await producer.send("aio-offsets", b"value", partition=0)
+                await producer.send_offsets_to_transaction({where: offset}, "aio-group")
+        await producer.stop()
+    assert committed(cluster, "aio-offsets", "aio-group") == 2

@@ -106,6 +106,23 @@ async def test_a_log_written_under_a_larger_bound_is_loaded_and_rewritten(world_
     assert world.failures == []
 
 
+async def test_the_largest_record_can_be_rewritten(world_type: Any) -> None:
+    world = world_type(SETTINGS)
+    world.topics["__consumer_offsets"] = (UUID(int=99), 1)
+    await world.start()
+    size = SETTINGS.coordinator_batch_bytes_max
+    while await commit(world, 1, note="x" * size) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
+        size -= 1
+    assert len(world.logs[0][-1]) == SETTINGS.coordinator_batch_bytes_max
+    for _ in range(2):
+        assert await world.coordinator.shards.by_index[0].rewrite.write()
+        await world.kill()
+        await world.start()
+    assert held(world) == {"g": {("t", 0): 1}}
+    await world.coordinator.close()
+    assert world.failures == []
+
+
 async def test_commits_during_a_rewrite_win(small_world: Any) -> None:
     world, partition = small_world, small_world.open[0]
     for number in range(400):

@@ -59,6 +59,8 @@ PLACE_BYTES: Final = 32 << 10
 REWRITTEN: Final = ("rewritten", None)
 """Header of a record of a rewrite, in a log with transactions. Its value is older than every offset that is
 pending when the record is replayed."""
+_REWRITTEN_BYTES: Final = 8 + len(REWRITTEN[0])
+"""Upper bound of the header in a record."""
 _MARKER_BYTES: Final = len(build_end_marker(0, 0, EndMarker(ControlType.COMMIT, 0), 0))
 _E_contra = TypeVar("_E_contra", bound=LogEntry, contravariant=True)
 
@@ -161,7 +163,8 @@ class RecordLog(Generic[E]):
             producer_epoch=NO_EPOCH if producer is None else producer.producer_epoch,
             transactional=producer is not None,
         )
-        if len(batch) > self._batch_bytes_max:
+        # The header must not make the rewrite of a large record impossible.
+        if len(batch) - len(headers) * len(entries) * _REWRITTEN_BYTES > self._batch_bytes_max:
             return ErrorCode.MESSAGE_TOO_LARGE
         if len(self._in_flight) >= self._in_flight_max:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -98,6 +98,9 @@ class TransactionalOffsetsHandler:
         error, proof = await self._verify(shard, request, commits, write)
         if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return ErrorCode.NOT_COORDINATOR  # the partition was closed meanwhile
+        if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            # Its image does not have the partition of the group's offsets yet; as in Kafka.
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             return error_of_offset_commit(error)
         now = self._coordinator.shards.of(request.group_id)
