@@ -51,8 +51,8 @@ def _more_words(kafka: Any, ponor: Any) -> bool:
 ALLOWED: Final[Sequence[Allowed]] = (
     Allowed(
         "fewer APIs",
-        "only supported APIs are advertised: no transactions, security, quotas, share groups, streams groups"
-        " and KIP-848 yet",
+        "only supported APIs are advertised: no security, quotas, share groups,"
+        " streams groups and KIP-848 yet",
         api="ApiVersions",
         path=r"api_keys\[\d+\]",
         fits=_only_kafka,

@@ -30,7 +30,7 @@ LONG_BYTES: Final = 64
 
 IDENTITY: Final = (
     "api_key", "name", "topic_name", "topic", "group_id", "key", "partition_index", "partition", "partition_id", "index",  # noqa: E501
-    "client_id", "resource_type", "resource_name", "member_id", "group_instance_id", "source",
+    "client_id", "resource_type", "resource_name", "member_id", "group_instance_id", "source", "transactional_id",  # noqa: E501
 )  # fmt: skip
 """Fields that identify the entries of an array, by which arrays are sorted."""
 
@@ -60,11 +60,15 @@ class Canon:
             "cluster_id": lambda value: self._named("cluster_id", value, none=(None, "")),
             "member_id": lambda value: self._named("member_id", value, none=("",)),
             "leader": lambda value: self._named("member_id", value, none=("",)),
-            "producer_id": lambda value: self._named("producer_id", value, none=(-1,)),
+            **dict.fromkeys(PRODUCER_FIELDS, lambda value: self._named("producer_id", value, none=(-1,))),
+            "producer_id_filters": lambda value: [
+                self._named("producer_id", one, none=(-1,)) for one in value
+            ],
             "session_id": lambda value: self._named("session_id", value, none=(0,)),
             "port": lambda value: "its port" if value == self._port else value,
             "finalized_features_epoch": lambda value: "an epoch" if value >= 0 else value,
             "error_code": _error,
+            "partition_error_code": _error,
             "error_message": _wording,
             "batch_index_error_message": _wording,
             "documentation": _wording,
@@ -180,12 +184,14 @@ NODE_FIELDS: Final = (
     "node_id", "leader_id", "controller_id", "broker_id", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr",  # noqa: E501
     "offline_replicas", "replicas", "replica_id", "preferred_read_replica",
 )  # fmt: skip
+PRODUCER_FIELDS: Final = ("producer_id", "v3_and_below_producer_id")
 TIME_FIELDS: Final = (
     "log_append_time_ms",
     "timestamp",
     "last_timestamp",
     "last_fetch_timestamp",
     "last_caught_up_timestamp",
+    "transaction_start_time_ms",
 )
 
 

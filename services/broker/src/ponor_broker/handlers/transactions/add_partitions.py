@@ -32,7 +32,6 @@ from ponor_broker.transactions.records import TopicPartition
 from ponor_broker.transactions.shard import Verified
 
 BATCHED_FROM: Final = 4
-NEWEST: Final = 5
 Codes: TypeAlias = Mapping[TopicPartition, ErrorCode]
 
 
@@ -60,7 +59,7 @@ class AddPartitionsHandler:
         version = context.api_version
         if version >= BATCHED_FROM:
             check_rows(sum(len(topic.partitions) for one in request.transactions for topic in one.topics))
-            return await self.answer(request, version)
+            return await self.answer(request)
         topics = request.v3_and_below_topics
         check_rows(sum(len(topic.partitions) for topic in topics))
         wanted = frozenset(_places(topics))
@@ -73,9 +72,7 @@ class AddPartitionsHandler:
             refused = dict.fromkeys(wanted, error_of_version(error, version))
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, refused))
 
-    async def answer(
-        self, request: AddPartitionsToTxnRequest, version: int = NEWEST
-    ) -> AddPartitionsToTxnResponse:
+    async def answer(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         """Return one result per transaction and partition, for version 4 or newer."""
         codes: list[Codes] = []
         asked: list[tuple[int, BatchedAdd]] = []
@@ -87,7 +84,7 @@ class AddPartitionsHandler:
                 asked.append((number, BatchedAdd(row.transactional_id, add, row.verify_only)))
         found = await self._coordinator.add_batched([one for _, one in asked])
         for (number, one), result in zip(asked, found, strict=True):
-            codes[number] = _codes(one.request, result, version)
+            codes[number] = _codes(one.request, result)
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResult(row.transactional_id, _results(row.topics, of_row))
@@ -127,10 +124,8 @@ def _claim(producer_id: int, producer_epoch: int) -> ProducerClaim:
     return ProducerClaim(ProducerId(producer_id), producer_epoch)
 
 
-def _codes(request: AddRequest, result: Verified, version: int) -> Codes:
-    if isinstance(result, ErrorCode):
-        return dict.fromkeys(request.partitions, error_of_version(result, version))
-    return {where: error_of_version(code, version) for where, code in result.items()}
+def _codes(request: AddRequest, result: Verified) -> Codes:
+    return dict.fromkeys(request.partitions, result) if isinstance(result, ErrorCode) else result
 
 
 def _results(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:

@@ -9,14 +9,10 @@ from ponor_kafka.errors import ErrorCode
 FENCED_FROM: Final = 2
 """First version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn with PRODUCER_FENCED."""
 FENCED_FROM_OF_INIT: Final = 4
-ABORTABLE_FROM: Final = 5
-"""First version of AddPartitionsToTxn with TRANSACTION_ABORTABLE; the others never have it."""
 
 
 def error_of_version(error: ErrorCode, version: int, *, fenced_from: int = FENCED_FROM) -> ErrorCode:
-    """Return the error for a request of this version (KIP-588, KIP-890)."""
+    """Return the error for a request of this version (KIP-588)."""
     if error is ErrorCode.PRODUCER_FENCED and version < fenced_from:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
-        return ErrorCode.INVALID_TXN_STATE
     return error
