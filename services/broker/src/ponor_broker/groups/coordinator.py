@@ -254,8 +254,7 @@ class GroupCoordinator:
             return [(partition, None) for partition in wanted or ()]
         offsets = group.offsets
         if not require_stable:
-            found = offsets.items() if wanted is None else [(one, offsets.get(one)) for one in wanted]
-            return list[tuple[TopicPartition, CommittedOffset | ErrorCode | None]](found)
+            return offsets.items() if wanted is None else [(one, offsets.get(one)) for one in wanted]
         unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
         return [
             (one, unstable if offsets.is_pending(one) else offsets.get(one))
