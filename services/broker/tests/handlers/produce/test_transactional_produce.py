@@ -152,6 +152,19 @@ async def test_a_refused_batch_is_retried_before_later_ones(connect: Connect) ->
     ]
 
 
+async def test_a_batch_with_a_final_error_holds_back_no_other(connect: Connect) -> None:
+    broker = await connect()
+    broker.client.send(sent(1, transactional(1, 0, 0, 1)))
+    broker.verifier.answer(ErrorCode.TRANSACTION_ABORTABLE)
+    await settle()
+    broker.client.send(sent(2, transactional(1, 0, 1, 1)))
+    await broker.verifier.confirm()
+    assert broker.client.wire.outcomes() == [
+        (1, [(ErrorCode.TRANSACTION_ABORTABLE, -1)]),
+        (2, [(0, 0)]),
+    ]
+
+
 async def test_a_batch_of_a_disconnected_client_is_not_appended(connect: Connect) -> None:
     broker = await connect()
     broker.client.send(sent(1, transactional(1, 0, 0, 1)))

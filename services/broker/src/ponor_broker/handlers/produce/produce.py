@@ -289,7 +289,7 @@ class ProduceHandler:
         if request.transactional_id is None:
             return False
 
-        def settled(error: UnverifiedError | None, found: Verification | None) -> None:
+        def settled(error: PartitionError | None, found: Verification | None) -> None:
             if error is None:
                 self._try_again(outcome, records, version, span, is_parked=False, proof=found)
             else:

@@ -21,11 +21,19 @@ from ponor_broker.transactions.verification_errors import (
 )
 
 Verifier: TypeAlias = TransactionVerifier[Verification]
-Settled: TypeAlias = Callable[["UnverifiedError | None", "Verification | None"], None]
+Settled: TypeAlias = Callable[["PartitionError | None", "Verification | None"], None]
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22
 """Position of the attributes' low byte in a batch."""
 _MAGIC: Final = 2
+_RETRIED: Final = frozenset(
+    {
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 NO_ID: Final = PartitionError(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional batches need a transactional id"
 )
@@ -35,7 +43,7 @@ SEVERAL_PRODUCERS: Final = PartitionError(
 
 
 class UnverifiedError(PartitionError):
-    """The coordinator refused the transaction of a batch, or was not reached."""
+    """The transaction of a batch could not be verified now. Its producer sends the same batch again."""
 
 
 def is_transactional(records: memoryview | None) -> bool:
@@ -119,10 +127,9 @@ class VerifiedBatches:
         return True
 
 
-def _error(write: TransactionalWrite, error: ErrorCode, partition: Partition) -> UnverifiedError | None:
+def _error(write: TransactionalWrite, error: ErrorCode, partition: Partition) -> PartitionError | None:
     if error is ErrorCode.NONE:
         return None
-    return UnverifiedError(
-        error_of_produce(write, error),
-        f"{partition.identity}: unverified transaction: {error.name}",
-    )
+    code = error_of_produce(write, error)
+    kind = UnverifiedError if code in _RETRIED else PartitionError
+    return kind(code, f"{partition.identity}: unverified transaction: {error.name}")
