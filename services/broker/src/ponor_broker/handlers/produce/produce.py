@@ -32,7 +32,7 @@ from s3stream.errors import S3StreamError
 
 from ponor_broker.handlers.produce.produce_answer import PartitionOutcome, ProduceAnswers
 from ponor_broker.handlers.produce.produce_deadlines import ProduceDeadlines
-from ponor_broker.partitions.batch_validation import BatchValidator
+from ponor_broker.partitions.batch_validation import BatchValidator, RequestShare
 from ponor_broker.partitions.errors import (
     BrokerFencedError,
     NotOneBatchError,
@@ -67,7 +67,7 @@ TOLD_WITH_LOG_START: Final = frozenset(
 class ProducePending(PendingAnswer):
     """A request whose appends are not all durable yet."""
 
-    __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns")
+    __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns", "share")
 
     def __init__(self, answers: ProduceAnswers, reply: Reply, partitions: int) -> None:
         self.connection = None
@@ -77,6 +77,8 @@ class ProducePending(PendingAnswer):
         self._left = partitions + 1  # plus one for the handler until it has appended all of them
         self.received_ns = reply.received_ns
         self.outcomes: list[WaitingOutcome] = []
+        self.share = RequestShare() if partitions > 1 else None
+        """For validation; None for one batch."""
 
     def settle_one(self) -> bool:
         """Note that a partition, or the handler, is done; return whether nothing else is pending."""
@@ -300,7 +302,9 @@ class ProduceHandler:
             if self._telemetry.request is not None:
                 self._append_traced(self._telemetry.request, partition, records, version, now_ms, outcome)
             else:
-                batch, min_timestamp = self._validator.validate(records, version, config, now_ms)
+                batch, min_timestamp = self._validator.validate(
+                    records, version, config, now_ms, outcome.request.share
+                )
                 outcome.base_offset = partition.append(
                     batch, now_ms, outcome.settled, min_timestamp=min_timestamp
                 )
@@ -326,7 +330,9 @@ class ProduceHandler:
     ) -> None:
         """Validate and append, with a span for each step."""
         began_ns = self._clock.monotonic_ns()
-        batch, min_timestamp = self._validator.validate(records, version, partition.config, now_ms)
+        batch, min_timestamp = self._validator.validate(
+            records, version, partition.config, now_ms, outcome.request.share
+        )
         validated_ns = self._clock.monotonic_ns()
         outcome.base_offset = partition.append(batch, now_ms, outcome.settled, min_timestamp=min_timestamp)
         identity = partition.identity
