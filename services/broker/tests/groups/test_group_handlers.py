@@ -213,18 +213,25 @@ def fetched(answer: Any, version: int) -> dict[int, tuple[int, int, str, int]]:
     }
 
 
-async def test_a_group_named_repeatedly_is_fetched_once(wire: Wire) -> None:
+async def test_groups_and_partitions_named_repeatedly_are_fetched_once(wire: Wire) -> None:
+    """An offset has up to 4 KiB of metadata: a request of 4 MiB could have an answer of several GB."""
     await wire.send(ApiKey.OFFSET_COMMIT, 8, committing(8, OffsetCommitRequestPartition(1, 40)))
-    some = OffsetFetchRequestTopics("t", ZERO_UUID, [1])
-    asked = [("g", None), ("h", None), ("g", [some]), ("g", None), ("g", [some])]
+    some = OffsetFetchRequestTopics("t", ZERO_UUID, [1, 0, 1])
+    asked = [("g", None), ("h", None), ("g", [some, some]), ("g", None), ("g", [some])]
     groups = [OffsetFetchRequestGroup(group_id, topics=topics) for group_id, topics in asked]
     answer = await wire.send(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
-    assert [(group.group_id, len(group.topics)) for group in answer.groups] == [
-        ("g", 1),
-        ("h", 0),
-        ("g", 1),
-        ("g", 1),
-    ]
+    assert [
+        (group.group_id, [row.partition_index for topic in group.topics for row in topic.partitions])
+        for group in answer.groups
+    ] == [("g", [1]), ("h", []), ("g", [1, 0])]
+
+
+@pytest.mark.parametrize("version", [7, 8, 10])
+async def test_a_partition_named_repeatedly_has_one_row(wire: Wire, version: int) -> None:
+    await wire.send(ApiKey.OFFSET_COMMIT, 8, committing(8, OffsetCommitRequestPartition(1, 40)))
+    answer = await wire.send(ApiKey.OFFSET_FETCH, version, fetching(version, [1] * 1_000))
+    (topic,) = (answer.groups[0] if version >= 8 else answer).topics
+    assert [(row.partition_index, row.committed_offset) for row in topic.partitions] == [(1, 40)]
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
