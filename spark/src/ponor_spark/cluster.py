@@ -156,7 +156,7 @@ class ClusterReader:
 
     def close_lease(self, lease_id: int) -> None:
         """Close the lease; no error if it has ended."""
-        self._notes.forget(lease_id)
+        self._notes.forget(lease_id, self._address.controllers)
         self._ask(self._client.close_snapshot(lease_id, timeout_s=CLOSE_S_MAX), lease_id)
 
     def object_source(self, store: str) -> ObjectSource:
@@ -186,9 +186,15 @@ class ClusterReader:
             self._client.open_snapshot(holder[:HOLDER_CHARACTERS_MAX], ttl_ms, timeout_s=self._answer_s_max)
         )
         lease = Lease(
-            opened.lease_id, holder, ttl_ms, opened.index, opened.leased_until_ms, opened.cluster_time_ms
+            opened.lease_id,
+            holder,
+            ttl_ms,
+            opened.index,
+            opened.leased_until_ms,
+            opened.cluster_time_ms,
+            self._address.controllers,
         )
-        self._notes.note(lease, self._address.controllers)
+        self._notes.note(lease)
         return lease
 
     def _fill(self, lease: Lease, topics: TopicChoice, read_committed: bool) -> Snapshot:

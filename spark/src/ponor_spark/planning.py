@@ -94,7 +94,7 @@ def plan(
         SnapshotExpiredError: an object is missing.
         StoredDataError: an object is damaged or contradicts the metadata.
     """
-    LeaseNotes.of_environment(os.environ).use(snapshot.lease_id)
+    LeaseNotes.of_environment(os.environ).use(snapshot.lease)
     partitions = {(each.topic, each.partition): each for each in snapshot.partitions}
     kept = _kept(ranges, filters)
     wanted = [

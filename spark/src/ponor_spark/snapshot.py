@@ -42,7 +42,8 @@ class HeldPiece(NamedTuple):
 class Lease:
     """Lease that keeps the objects named at metadata index `index` or later.
 
-    `leased_until_ms` is in cluster time, which was `cluster_time_ms` at the opening.
+    `leased_until_ms` is in cluster time, which was `cluster_time_ms` at the opening. `controllers` are the
+    addresses of the cluster that gave it; its id is unique in that cluster only.
     """
 
     lease_id: int
@@ -51,6 +52,7 @@ class Lease:
     index: int
     leased_until_ms: int
     cluster_time_ms: int
+    controllers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
