@@ -384,7 +384,7 @@ def test_failed_tail_lookup_leaves_no_lease(
     given = {"kafka.bootstrap.servers": cluster.kafka, "subscribe": "tailless", "tail": "broker"}
     good = parse_options(given, streaming=False)
     kept = open_snapshot_with_tails(good)
-    assert [path.stem for path in tmp_path.glob("*.lease")] == [str(kept.lease_id)]
+    assert [each.lease_id for each in LeaseNotes(tmp_path).noted()] == [kept.lease_id]
     close_snapshot(kept, good)
 
     bad = replace(
