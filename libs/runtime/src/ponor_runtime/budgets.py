@@ -30,6 +30,16 @@ class ByteBudget:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
+    def bytes_max(self) -> int:
+        """The bound."""
+        return self._bytes_max
+
+    @property
+    def waiters_max(self) -> int:
+        """Callers that may wait at a time."""
+        return self._waiters_max
+
+    @property
     def held_bytes(self) -> int:
         """Bytes granted now."""
         return self._held

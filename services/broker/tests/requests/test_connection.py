@@ -17,7 +17,7 @@ from ponor_broker.requests.connection import (
     PendingAnswer,
     Response,
 )
-from ponor_broker.requests.request_flow import QUEUED_STARTS_PER_TURN_MAX, RequestFlow
+from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, QUEUED_STARTS_PER_TURN_MAX, RequestFlow
 from ponor_broker.requests.running_requests import RequestsUnderWay
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer
@@ -159,6 +159,29 @@ async def test_requests_wait_for_the_budget_and_release_it() -> None:
     second.closed()
     await settle()
     assert first._flow.in_flight.held_bytes == first._flow.waiting.held_bytes == 0
+
+
+async def test_large_requests_that_wait_leave_room_for_those_of_other_clients() -> None:
+    """A client chooses how long a Fetch waits."""
+    broker, wire, first = connect(budget_bytes=4 * LARGE_CONTROL_BYTES)
+    flow, large = first._flow, bytes(LARGE_CONTROL_BYTES)
+    clients = [first, *(ClientConnection(broker, wire, ConnectionContext("c"), flow) for _ in range(6))]
+    for number, client in enumerate(clients[:4]):
+        receive(client, FETCH + b"%d" % number + large[:-1])
+    receive(clients[4], FETCH + b"small")
+    receive(clients[5], PRODUCE + b"produce" + large)
+    assert [name.rstrip(b"\0") for name in broker.started] == [b"0", b"small", b"produce"]
+    broker.work[b"0" + large[:-1]].set_result([b"answered"])
+    await settle()
+    assert broker.started[-1] == b"1" + large[:-1]
+    clients[1].closed()  # while it runs
+    clients[3].closed()  # while it waits
+    await settle()
+    assert broker.started[-1] == b"2" + large[:-1]
+    for client in clients:
+        client.closed()
+    await settle()
+    assert flow.in_flight.held_bytes == flow.large_control.held_bytes == flow.waiting.held_bytes == 0
 
 
 async def test_a_refused_request_closes_the_connection_and_drops_queued_ones() -> None:
