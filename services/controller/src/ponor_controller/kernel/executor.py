@@ -152,9 +152,10 @@ class Executor:
         completed.request_id = request_id
         completed.digest = digest
         completed.result = encoded
+        rows = max(decision.rows, len(decision.records))
         decision.records.append(record)
         decision.records.extend(decision.closing_records)
-        index = self._proposer.add(decision.records, divisible=decision.divisible)
+        index = self._proposer.add(decision.records, divisible=decision.divisible, rows=rows)
         self._answers.after_commit(pending, decision.result, encoded, index)
 
 

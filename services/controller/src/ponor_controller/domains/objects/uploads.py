@@ -53,7 +53,9 @@ def commit_upload(body: wire.CommitUpload, situation: Situation) -> Decision:
         require_prepared(uploaded.object_id, uploaded.size_bytes, situation)
     ranges = [*set_ranges, *(uploaded.range for uploaded in body.stream_objects)]
     existing = _check_continuity(ranges, acting, situation)
-    return _commit(body, packed, existing, acting, situation)
+    decision = _commit(body, packed, existing, acting, situation)
+    decision.rows = len(ranges)
+    return decision
 
 
 def _commit(

@@ -110,7 +110,8 @@ def delete_topic(body: wire.DeleteTopic, situation: Situation) -> Decision:
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = _require_topic(body.topic_id, situation)
     deleted = records_pb2.TopicDeleted(topic_id=topic.topic_id)
-    return Decision([records_pb2.Record(topic_deleted=deleted)])
+    partitions = len(situation.view[PARTITIONS].find(PARTITIONS_OF, topic.topic_id))
+    return Decision([records_pb2.Record(topic_deleted=deleted)], rows=partitions)
 
 
 def _require_topic(topic_id: bytes, situation: Situation) -> TopicRow:
