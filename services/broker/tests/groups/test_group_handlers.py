@@ -252,6 +252,16 @@ async def test_commits_of_every_version_are_fetched_by_every_version(wire: Wire,
             assert fetched(everything, fetch_version) == {1: (40, told_epoch, "where I was", 0)}
 
 
+async def test_the_longest_retention_time_is_accepted(wire: Wire) -> None:
+    """The sum with the clock has more than 64 bits: the commit counted as in flight for ever."""
+    request = committing(2, OffsetCommitRequestPartition(1, 40))
+    request.retention_time_ms = (1 << 63) - 1
+    answer = await wire.send(ApiKey.OFFSET_COMMIT, 2, request)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+    found = await wire.send(ApiKey.OFFSET_FETCH, 8, fetching(8, [1]))
+    assert fetched(found, 8)[1][0] == 40
+
+
 async def test_invalid_commits_are_refused_by_partition(wire: Wire) -> None:
     long_note = OffsetCommitRequestPartition(0, 1, -1, "x" * 4_097)
     fits = OffsetCommitRequestPartition(1, 1, -1, "é" * 2_048)

@@ -35,6 +35,7 @@ from ponor_kafka.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from ponor_kafka.record_rules import INT64_MAX
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps, Turns
 
@@ -141,7 +142,7 @@ class GroupOffsetsHandlers:
             leader_epoch=partition.committed_leader_epoch,
             metadata=partition.committed_metadata or "",
             commit_timestamp_ms=now_ms,
-            expire_timestamp_ms=NO_TIMESTAMP if retention_ms < 0 else now_ms + retention_ms,
+            expire_timestamp_ms=NO_TIMESTAMP if retention_ms < 0 else min(now_ms + retention_ms, INT64_MAX),
             topic_id=None if topic_id is None else topic_id.bytes,
         )
 
