@@ -17,12 +17,18 @@ from ponor_broker.requests.connection import (
     PendingAnswer,
     Response,
 )
-from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, QUEUED_STARTS_PER_TURN_MAX, RequestFlow
+from ponor_broker.requests.request_flow import (
+    LARGE_CONTROL_BYTES,
+    QUEUED_STARTS_PER_TURN_MAX,
+    STARTS_PER_LOOK,
+    RequestFlow,
+)
 from ponor_broker.requests.running_requests import RequestsUnderWay
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer
 from ponor_runtime.system import SystemClock
 
+from services.broker.tests.partition_rig import SteppedClock
 from services.broker.tests.serving_kit import Permission
 
 PRODUCE = b"\x00\x00"
@@ -159,6 +165,31 @@ async def test_requests_wait_for_the_budget_and_release_it() -> None:
     second.closed()
     await settle()
     assert first._flow.in_flight.held_bytes == first._flow.waiting.held_bytes == 0
+
+
+async def test_slow_requests_of_one_read_start_in_several_turns() -> None:
+    """64 small Produces that decompress to 60 MiB each stopped the event loop for seven seconds."""
+
+    class SlowBroker(Broker):
+        def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
+            clock.now_ms += 30
+            return super().dispatch(frame, connection, received_ns)
+
+    clock = SteppedClock()
+    budgets = [ByteBudget("bytes", 1 << 20) for _ in range(2)]
+    flow = RequestFlow(clock, in_flight=budgets[0], waiting=budgets[1])
+    broker, wire = SlowBroker(), Wire()
+    connection = ClientConnection(broker, wire, ConnectionContext("peer"), flow)
+    receive(connection, *(PRODUCE + b"%d" % number for number in range(PIPELINED_PRODUCES_MAX)))
+    assert len(broker.started) == STARTS_PER_LOOK
+    await asyncio.sleep(0)
+    assert len(broker.started) == 2 * STARTS_PER_LOOK
+    async with asyncio.timeout(30):
+        while len(broker.started) < PIPELINED_PRODUCES_MAX:
+            await asyncio.sleep(0)
+    assert broker.started == [b"%d" % number for number in range(PIPELINED_PRODUCES_MAX)]
+    connection.closed()
+    assert [budget.held_bytes for budget in budgets] == [0, 0]
 
 
 async def test_large_requests_that_wait_leave_room_for_those_of_other_clients() -> None:

@@ -24,7 +24,7 @@ from ponor_kafka.errors import KafkaWireError
 from ponor_runtime.budgets import BudgetExceededError
 from ponor_runtime.disk import Buffer
 
-from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, RequestFlow
+from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, STARTS_PER_LOOK, RequestFlow
 
 Response: TypeAlias = Sequence[Buffer] | None
 """Buffers of one response frame; None: the request has no answer (acks=0)."""
@@ -171,13 +171,16 @@ class ClientConnection:
 
     def frames_received(self, frames: Sequence[bytearray]) -> None:
         """Start or queue complete requests, in order of arrival."""
-        self._flow.note_read()
+        flow, starts_max = self._flow, PIPELINED_PRODUCES_MAX
+        flow.note_read()
         for number, frame in enumerate(frames):
-            if not self._queue and number < PIPELINED_PRODUCES_MAX and self._admits(frame):
+            if not self._queue and number < starts_max and self._admits(frame):
                 self._start(frame)
+                if number % STARTS_PER_LOOK == STARTS_PER_LOOK - 1 and flow.is_turn_long():
+                    starts_max = number
             else:
                 self._enqueue(frame)
-        if len(frames) > PIPELINED_PRODUCES_MAX:
+        if len(frames) > starts_max:
             # the first ones may be answered already, so no answer would start the others
             self._take_turn()
 
@@ -225,6 +228,8 @@ class ClientConnection:
         while self._queue and started < starts_max and self._admits(self._queue[0]):
             self._start(self._dequeue())
             started += 1
+            if started % STARTS_PER_LOOK == 0 and self._flow.is_turn_long():
+                starts_max = started
         if started == starts_max:
             self._take_turn()
         self._apply_room()

@@ -52,6 +52,11 @@ QUEUED_STARTS_TURN_NS_MAX: Final = 4_000_000
 """A turn ends at the first of both bounds. This one matters for requests that take long to start."""
 
 
+STARTS_PER_LOOK: Final = 4
+"""Requests of one connection that start before the next look at the clock."""
+READ_STARTS_NS_MAX: Final = 50_000_000
+"""Requests of one read that start immediately take about this long at most; the others are queued. A read has
+up to 64, and each may decompress a batch for 100 ms."""
 LARGE_CONTROL_BYTES: Final = 8 << 10
 """Larger requests other than Produce share half of the in-flight bytes. A client chooses how long a Fetch or
 a JoinGroup waits: 64 of them with 4 MiB each would stop all other clients for minutes. The smaller ones of
@@ -69,7 +74,16 @@ class RequestFlow:
         read_ns: monotonic time of the last read, used as start time of every request in it.
     """
 
-    __slots__ = ("_clock", "_due", "_turns", "in_flight", "large_control", "read_ns", "waiting")
+    __slots__ = (
+        "_clock",
+        "_due",
+        "_turn_end_ns",
+        "_turns",
+        "in_flight",
+        "large_control",
+        "read_ns",
+        "waiting",
+    )
 
     def __init__(self, clock: Clock, *, in_flight: ByteBudget, waiting: ByteBudget) -> None:
         self._clock = clock
@@ -80,13 +94,14 @@ class RequestFlow:
             waiters_max=in_flight.waiters_max,
         )
         self.waiting = waiting
-        self.read_ns = clock.monotonic_ns()
+        self.read_ns = self._turn_end_ns = clock.monotonic_ns()
         self._due: list[Flush] = []
         self._turns: deque[StartQueued] = deque()
 
     def note_read(self) -> None:
         """Record the time of a read: one clock call for all requests in it."""
         self.read_ns = self._clock.monotonic_ns()
+        self._turn_end_ns = self.read_ns + READ_STARTS_NS_MAX
 
     def try_start(self, size_bytes: int, *, is_large: bool) -> bool:
         """Charge a request that starts, if there is room. `is_large`: in `large_control` too."""
@@ -120,6 +135,10 @@ class RequestFlow:
         if is_large:
             self.large_control.release(size_bytes)
 
+    def is_turn_long(self) -> bool:
+        """Return whether requests were started in this turn for longer than allowed."""
+        return self._clock.monotonic_ns() >= self._turn_end_ns
+
     def flush_later(self, flush: Flush) -> None:
         """Call `flush` at the end of this event-loop turn. The caller calls this at most once per turn."""
         if not self._due:
@@ -139,7 +158,7 @@ class RequestFlow:
 
     def _give_turns(self) -> None:
         left = QUEUED_STARTS_PER_TURN_MAX
-        end_ns = self._clock.monotonic_ns() + QUEUED_STARTS_TURN_NS_MAX
+        end_ns = self._turn_end_ns = self._clock.monotonic_ns() + QUEUED_STARTS_TURN_NS_MAX
         given = len(self._turns)  # a connection that asks again meanwhile gets the next round
         while given and left > 0:
             given -= 1
