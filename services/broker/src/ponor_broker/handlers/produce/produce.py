@@ -259,6 +259,8 @@ class ProduceHandler:
             return
         # a repeated batch may complete before `append` returns its offset
         request.wait_for_one_more()
+        share = request.share = request.share or RequestShare()
+        before_bytes = share.decompressed_bytes
         running, self._telemetry.request = self._telemetry.request, span
         try:
             self._try(outcome, records, version, self._clock.wall_ms(), was_parked=True)
@@ -266,6 +268,7 @@ class ProduceHandler:
             self._refuse(outcome, records, transit)
         finally:
             self._telemetry.request = running
+        self._partitions.parking.took(share.decompressed_bytes - before_bytes)
         if request.settle_one():
             request.answer(request.respond())
 

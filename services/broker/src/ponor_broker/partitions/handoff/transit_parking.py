@@ -165,6 +165,12 @@ class TransitParking:
             waiting.settle()
             self._call(key)
 
+    def took(self, size_bytes: int) -> None:
+        """Note that the batch of the request that is being retried was decompressed to so many bytes. They
+        count like bytes of the request: a batch of 2 KB may take 100 ms.
+        """
+        self._bytes_left -= size_bytes
+
     def settle_all(self) -> None:
         """End every wait: the broker stops, or may not answer any more."""
         for key in list(self._waiting):
