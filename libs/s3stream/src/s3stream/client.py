@@ -111,7 +111,7 @@ class StreamClient:
         """Open streams at new epochs and return them in the order of the arguments. A stream that
         is already open here at its epoch is returned unchanged.
 
-        Each group of 1,000 streams is opened atomically.
+        Each group of 500 streams is opened atomically.
 
         Raises:
             StreamFencedError: a stream is already at a newer epoch.
