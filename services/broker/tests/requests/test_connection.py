@@ -192,6 +192,31 @@ async def test_slow_requests_of_one_read_start_in_several_turns() -> None:
     assert [budget.held_bytes for budget in budgets] == [0, 0]
 
 
+async def test_slow_requests_of_many_connections_start_in_several_turns() -> None:
+    """Each of 80 connections sends one request whose start takes 60 ms, in the same turn."""
+
+    class SlowBroker(Broker):
+        def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
+            clock.now_ms += 60
+            return super().dispatch(frame, connection, received_ns)
+
+    clock = SteppedClock()
+    budgets = [ByteBudget("bytes", 1 << 20) for _ in range(2)]
+    flow = RequestFlow(clock, in_flight=budgets[0], waiting=budgets[1])
+    broker = SlowBroker()
+    connections = [ClientConnection(broker, Wire(), ConnectionContext(f"{n}"), flow) for n in range(80)]
+    for number, connection in enumerate(connections):
+        receive(connection, PRODUCE + b"%d" % number)
+    assert len(broker.started) == 1
+    for turn in range(1, 80):
+        await asyncio.sleep(0)
+        assert turn <= len(broker.started) <= turn + 1
+    assert sorted(map(int, broker.started)) == list(range(80))
+    for connection in connections:
+        connection.closed()
+    assert [budget.held_bytes for budget in budgets] == [0, 0]
+
+
 async def test_large_requests_that_wait_leave_room_for_those_of_other_clients() -> None:
     """A client chooses how long a Fetch waits."""
     broker, wire, first = connect(budget_bytes=4 * LARGE_CONTROL_BYTES)

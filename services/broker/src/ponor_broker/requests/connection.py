@@ -171,8 +171,9 @@ class ClientConnection:
 
     def frames_received(self, frames: Sequence[bytearray]) -> None:
         """Start or queue complete requests, in order of arrival."""
-        flow, starts_max = self._flow, PIPELINED_PRODUCES_MAX
+        flow = self._flow
         flow.note_read()
+        starts_max = 0 if flow.is_turn_over else PIPELINED_PRODUCES_MAX
         for number, frame in enumerate(frames):
             if not self._queue and number < starts_max and self._admits(frame):
                 self._start(frame)
@@ -183,6 +184,7 @@ class ClientConnection:
         if len(frames) > starts_max:
             # the first ones may be answered already, so no answer would start the others
             self._take_turn()
+        flow.end_read()
 
     def set_writable(self, *, writable: bool) -> None:
         """Note whether the client reads its answers fast enough. No request starts while it does not."""

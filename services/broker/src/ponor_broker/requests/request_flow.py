@@ -55,8 +55,8 @@ QUEUED_STARTS_TURN_NS_MAX: Final = 4_000_000
 STARTS_PER_LOOK: Final = 4
 """Requests of one connection that start before the next look at the clock."""
 READ_STARTS_NS_MAX: Final = 50_000_000
-"""Requests of one read that start immediately take about this long at most; the others are queued. A read has
-up to 64, and each may decompress a batch for 100 ms."""
+"""Requests of one read that start immediately take about this long at most; the others, and those of other
+connections, are queued. A read has up to 64, and each may decompress a batch for 100 ms."""
 LARGE_CONTROL_BYTES: Final = 8 << 10
 """Larger requests other than Produce share half of the in-flight bytes. A client chooses how long a Fetch or
 a JoinGroup waits: 64 of them with 4 MiB each would stop all other clients for minutes. The smaller ones of
@@ -69,6 +69,7 @@ class RequestFlow:
 
     Attributes:
         in_flight: charged with a request's bytes from its start until its answer is sent.
+        is_turn_over: requests that are read now must wait for a later turn.
         large_control: charged with those of large requests other than Produce as well.
         waiting: charged with requests that have arrived and are queued.
         read_ns: monotonic time of the last read, used as start time of every request in it.
@@ -80,6 +81,7 @@ class RequestFlow:
         "_turn_end_ns",
         "_turns",
         "in_flight",
+        "is_turn_over",
         "large_control",
         "read_ns",
         "waiting",
@@ -95,6 +97,7 @@ class RequestFlow:
         )
         self.waiting = waiting
         self.read_ns = self._turn_end_ns = clock.monotonic_ns()
+        self.is_turn_over = False
         self._due: list[Flush] = []
         self._turns: deque[StartQueued] = deque()
 
@@ -138,6 +141,15 @@ class RequestFlow:
     def is_turn_long(self) -> bool:
         """Return whether requests were started in this turn for longer than allowed."""
         return self._clock.monotonic_ns() >= self._turn_end_ns
+
+    def end_read(self) -> None:
+        """Make requests of other connections wait for a later turn if those of this read took long."""
+        if not self.is_turn_over and self.is_turn_long():
+            self.is_turn_over = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self.is_turn_over = False
 
     def flush_later(self, flush: Flush) -> None:
         """Call `flush` at the end of this event-loop turn. The caller calls this at most once per turn."""
