@@ -217,6 +217,26 @@ async def test_slow_requests_of_many_connections_start_in_several_turns() -> Non
     assert [budget.held_bytes for budget in budgets] == [0, 0]
 
 
+async def test_reads_that_are_each_within_the_bound_share_it() -> None:
+    """Each of 80 connections sends one request whose start takes 40 ms: the turn took 3.2 s."""
+
+    class SlowBroker(Broker):
+        def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
+            clock.now_ms += 40
+            return super().dispatch(frame, connection, received_ns)
+
+    clock = SteppedClock()
+    budgets = [ByteBudget("bytes", 1 << 20) for _ in range(2)]
+    flow = RequestFlow(clock, in_flight=budgets[0], waiting=budgets[1])
+    broker = SlowBroker()
+    connections = [ClientConnection(broker, Wire(), ConnectionContext(f"{n}"), flow) for n in range(80)]
+    for number, connection in enumerate(connections):
+        receive(connection, PRODUCE + b"%d" % number)
+    assert len(broker.started) == 2
+    for connection in connections:
+        connection.closed()
+
+
 async def test_large_requests_that_wait_leave_room_for_those_of_other_clients() -> None:
     """A client chooses how long a Fetch waits."""
     broker, wire, first = connect(budget_bytes=4 * LARGE_CONTROL_BYTES)

@@ -55,8 +55,10 @@ QUEUED_STARTS_TURN_NS_MAX: Final = 4_000_000
 STARTS_PER_LOOK: Final = 4
 """Requests of one connection that start before the next look at the clock."""
 READ_STARTS_NS_MAX: Final = 50_000_000
-"""Requests of one read that start immediately take about this long at most; the others, and those of other
-connections, are queued. A read has up to 64, and each may decompress a batch for 100 ms."""
+"""Requests that start immediately take about this long at most in one turn: those of one read, and those of
+all slow reads together. The others are queued. A read has up to 64, and each may decompress for 100 ms."""
+SLOW_READ_NS: Final = 1_000_000
+"""A read whose requests start faster does not count: a turn may have thousands of them under load."""
 LARGE_CONTROL_BYTES: Final = 8 << 10
 """Larger requests other than Produce share half of the in-flight bytes. A client chooses how long a Fetch or
 a JoinGroup waits: 64 of them with 4 MiB each would stop all other clients for minutes. The smaller ones of
@@ -78,6 +80,7 @@ class RequestFlow:
     __slots__ = (
         "_clock",
         "_due",
+        "_slow_ns",
         "_turn_end_ns",
         "_turns",
         "in_flight",
@@ -98,13 +101,14 @@ class RequestFlow:
         self.waiting = waiting
         self.read_ns = self._turn_end_ns = clock.monotonic_ns()
         self.is_turn_over = False
+        self._slow_ns = 0
         self._due: list[Flush] = []
         self._turns: deque[StartQueued] = deque()
 
     def note_read(self) -> None:
         """Record the time of a read: one clock call for all requests in it."""
         self.read_ns = self._clock.monotonic_ns()
-        self._turn_end_ns = self.read_ns + READ_STARTS_NS_MAX
+        self._turn_end_ns = self.read_ns + READ_STARTS_NS_MAX - self._slow_ns
 
     def try_start(self, size_bytes: int, *, is_large: bool) -> bool:
         """Charge a request that starts, if there is room. `is_large`: in `large_control` too."""
@@ -143,12 +147,17 @@ class RequestFlow:
         return self._clock.monotonic_ns() >= self._turn_end_ns
 
     def end_read(self) -> None:
-        """Make requests of other connections wait for a later turn if those of this read took long."""
-        if not self.is_turn_over and self.is_turn_long():
-            self.is_turn_over = True
+        """Make requests of other connections wait for a later turn if slow reads of this one took long."""
+        took_ns = self._clock.monotonic_ns() - self.read_ns
+        if took_ns < SLOW_READ_NS:
+            return
+        if not self._slow_ns:
             asyncio.get_running_loop().call_soon(self._next_turn)
+        self._slow_ns += took_ns
+        self.is_turn_over = self._slow_ns >= READ_STARTS_NS_MAX
 
     def _next_turn(self) -> None:
+        self._slow_ns = 0
         self.is_turn_over = False
 
     def flush_later(self, flush: Flush) -> None:
