@@ -167,8 +167,7 @@ class ObjectManager(Protocol):
         trim_sequence: int = 0,
         recovered: WalName | None = None,
     ) -> None:
-        """Make objects visible, advance end offsets and move the log's trim point, atomically. The
-        caller prepared the ids.
+        """Make prepared objects visible, advance end offsets and move the log's trim point, atomically.
 
         Args:
             stream_set_object: at most one.

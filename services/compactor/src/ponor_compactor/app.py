@@ -37,10 +37,8 @@ async def run(
 ) -> None:
     """Compact until `stop` is set.
 
-    The caller owns the stores and closes them. `pace` is the object that the stores notify of "slow down", if
-    any.
-
-    A task in progress at the stop is abandoned: its lease expires, and garbage collection deletes its output.
+    The caller owns the stores and closes them. `pace` is the object that the stores notify of "slow down". A
+    task in progress at the stop is abandoned: its lease expires, and garbage collection deletes its output.
     The errors are those of `run_node`.
     """
 

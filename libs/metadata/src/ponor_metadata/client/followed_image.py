@@ -156,8 +156,7 @@ class FollowedImage:
         for encoded in frame.batches:
             digest = running_digest(digest, encoded)
         if digest != frame.digest:
-            # The histories differ, or bytes were damaged. The image stays at the last verified index until a
-            # snapshot replaces it.
+            # The image stays at the last verified index until a snapshot replaces it.
             raise ImageDivergedError(f"the digest after index {image.index} differs from the controller's")
         for encoded in frame.batches:
             before = image.index

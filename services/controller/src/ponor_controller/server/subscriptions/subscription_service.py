@@ -57,8 +57,7 @@ class SubscriptionService:
         self._observed = observed
         self._progress_seconds = settings.progress_interval_ms / 1000
         self._divergences = telemetry.counter("ponor_controller_subscriber_divergences_total")
-        # A dict, not a set: served in the order of arrival, on every run alike.
-        self._subscribers: dict[int, Subscriber] = {}
+        self._subscribers: dict[int, Subscriber] = {}  # a dict, not a set: served in the order of arrival
         self._next_key = 0
         self._grown = False
         self._waking = False
