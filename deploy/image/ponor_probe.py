@@ -1,8 +1,8 @@
 """Ask the service of this container whether it is ready: `ponor_probe.py [readyz|livez]`; exit code 0 or 1,
 and the reasons on stdout.
 
-For container engines that run a command as health check; Kubernetes asks the endpoint itself. It imports the
-standard library alone, because it runs every few seconds.
+For container engines that run a command as health check; Kubernetes asks the endpoint itself. This script
+imports only the standard library, because it runs every few seconds.
 """
 
 from __future__ import annotations

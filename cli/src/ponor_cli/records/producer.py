@@ -54,8 +54,8 @@ def open_producer(
 ) -> Iterator[TopicProducer]:
     """Connect a producer for one topic.
 
-    `compression` is none, gzip, snappy, lz4 or zstd. `partition` is for records that name none;
-    None chooses by key.
+    `compression` is none, gzip, snappy, lz4 or zstd. `partition` is for records without a
+    partition; if `partition` is None, the key decides.
 
     Raises:
         CommandError: no broker answers, or the topic or partition does not exist.

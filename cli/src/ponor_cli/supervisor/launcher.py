@@ -83,7 +83,7 @@ class Launcher:
         os.close(self._parent_read)
 
     async def launch(self, child: Child) -> None:
-        """Start the process. Its log is continued, its ready file is deleted until it serves.
+        """Start the process. Delete its old ready file, and append to its log.
 
         Raises:
             OSError: the system cannot create the process or its log.

@@ -46,7 +46,7 @@ class UpOptions:
     share_store: bool = False
     """Whether the object store may hold other clusters."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Role -> setting -> value, sorted by `settings_routing`."""
+    """Role -> setting -> value, as assigned to roles by `settings_routing`."""
 
 
 def check_options(options: UpOptions) -> None:

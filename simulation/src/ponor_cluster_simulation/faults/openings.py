@@ -1,8 +1,8 @@
 """Faults between the opening of a resource and the answer to the process that opened it.
 
-An operation of the controllers opens a resource when its records are committed, a call of the
-bucket when it is applied. The fault affects the process that requested it. That process cannot
-record the resource, so another one must own or close it.
+An operation of the controllers opens a resource when its records are committed. A call of the bucket
+opens a resource when the call is applied. The fault affects the process that requested the resource.
+That process cannot record the resource, so another one must own or close it.
 """
 
 from __future__ import annotations

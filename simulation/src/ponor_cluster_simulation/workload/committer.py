@@ -66,7 +66,7 @@ class Committer:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Commit until stopped and answered."""
+        """Commit until `stop` is set and the last request is answered."""
         while not self.is_finished:
             with suppress(ConnectionClosedError):
                 address = await self._coordinator(runtime)

@@ -2,7 +2,7 @@
 
 The shipped client never does that, so this client implements the session protocol itself. A repeat
 must get the first answer. Another body under a used id must be refused, on any connection and any
-controller. The keys are written once, so their values never change.
+controller. A put does not change an existing key, so values never change.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Repeater:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Repeat operations until stopped and answered."""
+        """Repeat operations until `stop` is set and the last operation is answered."""
         incarnation = runtime.randomness.token(16)
         attempts = 0
         while not self.is_finished:

@@ -80,7 +80,7 @@ class StaleCommitter:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Compete until stopped and answered."""
+        """Compete until `stop` is set and the last request is answered."""
         identity = NodeIdentity(
             self._node_id, NodeRole.BROKER, runtime.randomness.token(16), kafka_host=self.name, kafka_port=1
         )

@@ -2,9 +2,9 @@
 time, which excludes pauses of this process.
 
 A heartbeat moves its session's timer, so moving must be cheap: a later deadline only overwrites a
-number, and the heap entry that becomes due too early is then pushed again. An entry of a timer that was
-cancelled or moved earlier stays in the heap. When most are of that kind, the heap is built again: clients
-choose timeouts of up to 24 days.
+number. When the timer's old heap entry is due, it is pushed again with the new deadline. A timer that is
+cancelled or moved to an earlier time leaves a stale entry in the heap. Clients choose timeouts of up to
+24 days, so stale entries could stay that long: when most entries are stale, the heap is built again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_runtime.tasks import BackgroundTasks
 
 _NS_PER_MS = 1_000_000
 _STALE_MIN = 1_000
-"""Entries of the heap without a timer that are always tolerated."""
+"""Number of stale heap entries up to which the heap is never built again."""
 _LOOK_S_MIN = 0.1
 """Minimum sleep while the queue is paused."""
 

@@ -75,7 +75,7 @@ def find_due(
     """Find the interventions that are due.
 
     Args:
-        view: of the leader.
+        view: the leader's view of the metadata.
         now_ms: cluster time.
         is_suspected: whether a node is silent.
         grace_left_ms: no source is fenced before this time is over, because after an election every source

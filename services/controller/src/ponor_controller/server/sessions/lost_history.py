@@ -27,7 +27,7 @@ def lost_history(
     """Describe what this leader's log lacks; empty if nothing.
 
     Args:
-        hello: of a node.
+        hello: sent by a node.
         reign: of this leader.
         incarnation: of the quorum.
         term_at: the term of the entry at an index; None if it is not in memory.
