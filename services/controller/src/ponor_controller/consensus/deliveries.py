@@ -11,9 +11,9 @@ from typing import Final
 from ponor_raft.entry import Entry
 
 DELIVERED_AT_ONCE: Final = 4
-"""Entries in one step. A small one may delete a topic of a thousand partitions, which takes 5 to 20 ms."""
+"""Entries in one step. A small entry may delete a topic of a thousand partitions, which takes 5 to 20 ms."""
 DELIVERED_BYTES: Final = 16 * 1024
-"""Bytes in one step, unless its only entry has more: up to 300 new partitions, three to five milliseconds."""
+"""Bytes in one step, unless a single entry has more. 16 KiB create up to 300 partitions, in 3 to 5 ms."""
 
 
 def next_delivery(committed: deque[Entry]) -> list[Entry]:

@@ -11,7 +11,7 @@ from ponor_raft.ready import ReadReady
 from ponor_runtime.clock import Clock
 
 READ_SECONDS: Final = 2.0
-"""Two election timeouts, within which a new leader answers."""
+"""Timeout of a read: two election timeouts, so that a new leader can answer it."""
 ATTEMPT_SECONDS: Final = 0.25
 """Time after which a request is repeated, because it or its answer may be lost."""
 
@@ -47,8 +47,8 @@ class LinearizableReads:
                 future.set_result(read.index)
 
     async def _attempts(self, contexts: list[int]) -> int | None:
-        """Repeat the request until it is answered or refused (None). The answer to any of them counts: a
-        majority may be further away than `ATTEMPT_SECONDS`.
+        """Repeat the request until one is answered, or refused (None). An answer to an earlier request
+        counts, because a round trip to a majority may take longer than `ATTEMPT_SECONDS`.
         """
         answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         while not answer.done():

@@ -70,8 +70,8 @@ RELEASED_AT_ONCE: Final = 16
 class SnapshotTraffic:
     """Implements `raft_driver.SnapshotTraffic`.
 
-    `installed` gets the received image, swaps its content with the present image, and leaves the former
-    content in it.
+    `installed` gets the received image and swaps its content with the present image. The received image then
+    holds the former content.
     """
 
     def __init__(

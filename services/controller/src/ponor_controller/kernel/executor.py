@@ -128,7 +128,7 @@ class Executor:
         return True
 
     def _situation(self, pending: PendingOperation) -> Situation:
-        # All operations of one caller in one batch share it.
+        # All operations of one caller in one batch share one `Situation`.
         newest, now_ms = self._newest, self._proposer.now_ms()
         if newest is None or newest.now_ms != now_ms or newest.caller is not pending.caller:
             newest = self._newest = Situation(

@@ -261,7 +261,7 @@ class Proposer:
             self._require_room(self._open_bytes)
 
     def _require_room(self, size_bytes: int) -> None:
-        """Refuse a batch that the log has no room for, before the overlay contains it.
+        """Refuse a batch that the log has no room for, before it is added to the overlay.
 
         Raises:
             OperationError: OVERLOADED; the caller retries later.
@@ -276,7 +276,7 @@ class Proposer:
         self._require_room(_records_bytes(records) + RECORD_OVERHEAD_BYTES * len(records))
         batch = self._next_batch()
         batch.records.extend(records)
-        if membership is not None:  # the core may refuse it, so it comes before the overlay
+        if membership is not None:  # the core may refuse it, so the proposal precedes the overlay's change
             data = batch.SerializeToString(deterministic=True)
             self._consensus.propose(LogEntry(batch.index, batch.term, data, membership, batch))
             taken = self._overlay.propose(batch)

@@ -285,7 +285,7 @@ def _failover(sources: Sources) -> str:
 
 
 class LoadGauges:
-    """Exports one load per broker that was live in this process's terms."""
+    """Exports the load of each broker that was live while this process led."""
 
     def __init__(self, telemetry: Telemetry, goals: Sequence[Goal]) -> None:
         self._telemetry = telemetry

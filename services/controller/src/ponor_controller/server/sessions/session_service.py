@@ -120,7 +120,7 @@ class SessionService:
             await self._welcome(connection, caller, registered_index)
             await session.run()
         except NodeSilentError:
-            self._remove(session)  # its silence counts, not the end of the session
+            self._remove(session)  # so that the node counts as silent, not as a node whose session broke
             raise
         finally:
             if self._remove(session):
@@ -234,8 +234,8 @@ class SessionService:
                 await self._proposer.commits.reached(self._proposer.last_index)
                 await self._leading.read_index()
                 raise
-            # Before the row names the process, so that silence or a broken session of its predecessor does
-            # not count.
+            # This call precedes the commit of the registration, so that silence or a broken session of the
+            # former process does not count against the new one.
             self._activity.heard(node_id)
             if registration.records:
                 self._proposer.propose(registration.records)
@@ -265,7 +265,7 @@ class SessionService:
     def _contradiction(self, hello: wire.Hello) -> str:
         reign, cluster = self._leading.reign, cluster_of(self._proposer.view)
         if reign is None or cluster is None or hello.cluster_id not in ("", cluster.cluster_id):
-            return ""  # what a node of another cluster saw is that cluster's log
+            return ""  # a node of another cluster saw that cluster's log
         return lost_history(hello, reign, cluster.incarnation, self._leading.term_at)
 
     @property
