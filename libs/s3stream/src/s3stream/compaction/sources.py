@@ -36,7 +36,7 @@ class ObjectLocation(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its key in the store."""
+        """The object's key in the store."""
         return object_key(self.namespace, self.object_id)
 
 
