@@ -31,12 +31,12 @@ HELP_NAMES: Final[Mapping[str, Any]] = {"help_option_names": ["--help", "-h"]}
 
 
 class LazyCommands(TyperGroup):
-    """The commands of this member, then those of other members. This member's command wins if a
-    name exists twice.
+    """The commands of this member, then the commands of other members. If both define a name, the
+    group uses this member's command.
     """
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters without the type that help shows after flags."""
+        """Return the parameters without the `<bool>` that help shows after flags."""
         parameters = super().get_params(ctx)
         bare_flags(parameters)
         return parameters

@@ -139,9 +139,7 @@ def _connect_to_any(bootstrap: str) -> tuple[str, socket.socket]:
 
 
 def error_of(code: int) -> ErrorCode:
-    """Return the error code. A code of a newer broker becomes UNKNOWN_SERVER_ERROR, which is not
-    retriable.
-    """
+    """Return the error code; UNKNOWN_SERVER_ERROR, which is not retriable, for an undefined number."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -149,6 +147,6 @@ def error_of(code: int) -> ErrorCode:
 
 
 def error_name(code: int) -> str:
-    """Return the name of a code, or the number of a code of a newer broker."""
+    """Return the name of an error code, or its number if it is not defined here."""
     error = error_of(code)
     return error.name if error == code else str(code)

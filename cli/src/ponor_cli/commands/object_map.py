@@ -101,7 +101,7 @@ def totals_of(image: MetadataImage, maps: Sequence[StreamMap]) -> MapTotals:
 
 
 def draw(each: StreamMap, width: int = WIDTH) -> str:
-    """The cells of a stream: `width` of them, or as many as it has offsets if these are fewer."""
+    """The cells of a stream: `width` cells, or one per offset if the stream has fewer offsets."""
     span = each.end_offset - each.start_offset
     cells = max(1, min(width, span))
     begun = Counter(

@@ -50,7 +50,7 @@ def random_port() -> int:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether no process uses the port now or used it a moment ago."""
+    """Return whether the port is free: it is not in use and has no closing connections."""
     return _can_bind(host, port, again=False)
 
 
