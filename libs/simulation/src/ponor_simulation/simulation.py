@@ -67,8 +67,8 @@ class Simulation:
             SimulationFailedError: the scenario raised, or a task failed and no code awaited it.
         """
         collects = gc.isenabled()
-        # A garbage collection runs finalizers, and its time depends on earlier work of this interpreter, so
-        # it would make runs with the same seed differ.
+        # A garbage collection runs finalizers, and its time depends on earlier work of this interpreter. Runs
+        # with the same seed would therefore differ.
         gc.disable()
         try:
             result = self.loop.run_until_complete(scenario)
@@ -98,7 +98,7 @@ class Simulation:
 
     def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        # Errors of abandoned coroutines that are being closed are no failures.
+        # Errors that abandoned coroutines raise while they are closed are not failures.
         if not self._is_over and not isinstance(error, ProcessGoneError):
             self._errors.append((str(context.get("message")), error))
 

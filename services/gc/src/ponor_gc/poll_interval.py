@@ -1,4 +1,4 @@
-"""Pause between two sweeps: short while there is garbage, doubling while there is none."""
+"""Pause between two sweeps: short while sweeps find garbage, doubling while they find none."""
 
 from __future__ import annotations
 
