@@ -154,9 +154,7 @@ class RaftNode:
 
     @property
     def has_room(self) -> bool:
-        """Whether the owner should propose more. Becomes False before the limits, so that pending proposals
-        still fit.
-        """
+        """Whether the owner should propose more. False before the limits, so that pending proposals fit."""
         log, limits = self._replica.log, self._replica.limits
         reserved_entries = min(limits.uncommitted_entries_max, limits.window_entries_max // 2)
         reserved_bytes = min(limits.uncommitted_bytes_max, limits.window_bytes_max // 2)
@@ -196,9 +194,7 @@ class RaftNode:
 
     @property
     def required(self) -> tuple[int, int]:
-        """(term, index) that a candidate's log must reach: the end of this log, or a later entry known to be
-        committed.
-        """
+        """(term, index) that a candidate's log must reach: this log's end, or a later committed entry."""
         return self._replica.required
 
     @property
@@ -208,9 +204,7 @@ class RaftNode:
 
     @property
     def confirmed_round(self) -> int:
-        """Newest round echoed by a majority of voters: at its start no later term had a leader. 0 if not
-        leader.
-        """
+        """Newest round echoed by a majority: at its start no later term had a leader. 0 if not leader."""
         return self._leading.reads.confirmed_round if self._leading is not None else 0
 
     @property
@@ -277,9 +271,8 @@ class RaftNode:
     def began_anew(self, peer: ReplicaId) -> None:
         """Report a new stream from `peer`; messages of older streams no longer arrive.
 
-        The peer may have lost acknowledged entries: its journal truncated a damaged tail that looked torn, or
-        an operator restored an older copy of the directory. Without this call the leader would treat the
-        peer's rejections as stale forever.
+        The peer may have lost acknowledged entries: it truncated a damaged tail that looked torn, or an older
+        copy of its directory was restored. Otherwise the leader would treat the peer's rejections as stale.
         """
         if self._leading is not None:
             self._leading.replication.begin_anew(peer)

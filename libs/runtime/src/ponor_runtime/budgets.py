@@ -63,7 +63,7 @@ class ByteBudget:
         return True
 
     def charge(self, size_bytes: int) -> None:
-        """Count bytes that the caller already holds, even beyond the limit. Later requests wait longer."""
+        """Count bytes that the caller already holds, even above the limit; later requests wait longer."""
         self._held += size_bytes
 
     async def acquire(self, size_bytes: int) -> None:
@@ -86,7 +86,7 @@ class ByteBudget:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self.release(size_bytes)  # granted and cancelled in the same iteration of the loop
+                self.release(size_bytes)  # the request was granted, then cancelled before this task ran
             else:
                 self._waiters.remove(waiter)
                 self._grant()
@@ -105,7 +105,7 @@ class ByteBudget:
     def _grant(self) -> None:
         while self._waiters:
             size_bytes, granted = self._waiters[0]
-            if granted.done():  # cancelled; its `acquire` removes it from the queue
+            if granted.done():  # cancelled: `acquire` removes the request from the queue itself
                 break
             if not self._fits(size_bytes):
                 break
