@@ -42,9 +42,10 @@ class _SnapshotInTransit:
 
 
 class FollowedImage:
-    """Attributes: listeners: called with each batch right after it was applied to `image`, in order.
-    image_listeners: called with the new image after a snapshot replaced `image`; `listeners` do not get its
-    batches.
+    """The image and its listeners.
+
+    `listeners` are called with each batch right after it was applied to `image`, in order. `image_listeners`
+    are called with the new image after a snapshot replaced `image`; no listener gets the snapshot's batches.
     """
 
     def __init__(self, snapshot_bytes_max: int, give_way: Callable[[], Awaitable[None]]) -> None:
