@@ -21,7 +21,7 @@ from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, TIMESTAMP_MIN, StreamRecord
 
 RECORDS_PER_STEP: Final = 256
-"""Records walked in one turn of the event loop, about a quarter of a millisecond."""
+"""Records that a read decodes in one turn of the event loop, in about a quarter of a millisecond."""
 
 RECORDS_PER_WALK: Final = 16_384
 """Blocks of up to this many records are verified in one turn, in less than half a millisecond."""

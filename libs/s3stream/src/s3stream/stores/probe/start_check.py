@@ -93,7 +93,7 @@ def refuse_expiry_rules(location: S3Location) -> str:
         Why the rules could not be read; empty if they are harmless.
 
     Raises:
-        UnsafeStoreError: a rule is harmful; it is named.
+        UnsafeStoreError: a rule is harmful; the message names it.
         ObjectStoreUnavailableError: no server answers.
     """
     if not location.access_key_id:
