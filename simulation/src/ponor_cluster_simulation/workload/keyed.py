@@ -259,10 +259,10 @@ class KeyedReader:
         return record
 
     def _judge(self, log: dict[int, Keyed]) -> bool:
-        """Check that each key's last record, or a later one, is in the log.
+        """Check that the log contains, for each key, the last acknowledged record or a later one.
 
-        Return False if a tombstone was removed and a record that it deletes is left. During a
-        cleaning, one read may find this.
+        Return False if a tombstone was removed and a record that it deletes is left. A read during a cleaning
+        may find this.
         """
         is_clean = True
         for key, (offset, latest) in self._due.items():
@@ -279,8 +279,8 @@ class KeyedReader:
         return is_clean
 
     def _may_be_deleted(self, key: int, offset: int) -> bool:
-        """Whether a tombstone of the key may be after an offset; the offset of an unacknowledged
-        one is unknown.
+        """Whether a tombstone of the key may be after an offset; the offset of an unacknowledged tombstone is
+        unknown.
         """
         where = {record.number: at for at, record in self._history.acknowledged.items()}
         return any(

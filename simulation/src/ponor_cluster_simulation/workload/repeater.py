@@ -1,8 +1,8 @@
 """A client that repeats operations on purpose: the same operation, and another operation under the same id.
 
-The shipped client never does that, so this client implements the session protocol itself. A repeat
-must get the first answer. Another body under a used id must be refused, on any connection and any
-controller. A put does not change an existing key, so values never change.
+The shipped client never does that, so this client implements the session protocol itself. The answer to a
+repeat must equal the first answer. The controllers must refuse another body under a used id, on any
+connection. A put does not change an existing key, so values never change.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Repeater:
             self.is_finished = self.stop and self._first is None
 
     async def _provoke(self, runtime: Runtime, connection: Connection) -> None:
-        """Send one operation until it is answered, repeat it, and then send another one under its id."""
+        """Send one operation until it is answered, sometimes repeat it, and then send another operation under
+        the same id.
+        """
         if self._first is None:
             self._request_id += 1
         key = f"repeated/{self._request_id % KEYS}"
