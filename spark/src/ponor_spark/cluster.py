@@ -1,7 +1,7 @@
 """Connection of a driver to the controllers: snapshot leases, and the metadata of snapshots.
 
-`metadata_capture` (rows) and `partition_layout` (Meta streams) turn the metadata into a snapshot. No records
-pass through here, and no broker is asked for records.
+`metadata_capture` (rows) and `partition_layout` (Meta streams) turn the metadata into a snapshot. This
+module reads no records.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ClusterReader:
     def open_snapshot(
         self, topics: TopicChoice, *, ttl_ms: int, read_committed: bool = False, holder: str = ""
     ) -> Snapshot:
-        """Lease a snapshot, read one image at or above its index, and read the Meta streams committed by it.
+        """Lease a snapshot, read one image at or above its index, and read that image's Meta streams.
 
         Args:
             topics: the partitions to read.
@@ -247,8 +247,8 @@ class ClusterReader:
         return found
 
     def _object_store(self, brokers: tuple[str, ...]) -> str:
-        """Return the store's URL from the options or the brokers; ask brokers that only the controllers know
-        last.
+        """Return the store's URL; if neither the options nor their brokers gave it, query `brokers`, which
+        the metadata lists.
         """
         if not self._address.object_store:
             try:

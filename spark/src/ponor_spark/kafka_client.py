@@ -174,8 +174,8 @@ class KafkaClient:
     def fetch(
         self, topic: str, topic_id: bytes, partition: int, offset: int, *, read_committed: bool
     ) -> PartitionData:
-        """Fetch batches from the one that holds an offset, up to `FETCH_BYTES_MAX` (at least one if there is
-        one).
+        """Fetch batches, beginning with the batch that holds `offset`: at most `FETCH_BYTES_MAX`, but at
+        least one batch if one exists.
 
         Raises:
             TopicReplacedError: the topic has another id now.

@@ -3,7 +3,7 @@
 Snapshots are opened in short-lived planning workers of Spark; the driver's Python process lives as long as
 the session. One thread of the driver renews the leases recorded in `lease_notes` and closes them at the end.
 Beyond `LEASES_MAX` the least recently used leases expire, so that a long session does not pin the cluster's
-storage. Without a keeper a lease lasts for its own duration.
+storage. Without a keeper no lease is renewed.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class LeaseKeeper:
                 self._renewing[lease.path] = renewing
 
     def _due(self) -> list[NotedLease]:
-        """Return leases whose last renewal is a third of their duration ago, without the least recently used
-        ones if there are too many.
+        """Return the leases whose last renewal is at least a third of their duration ago. Forget the least
+        recently used leases beyond `LEASES_MAX`.
         """
         now_ns = self._clock.monotonic_ns()
         leases = sorted(self.notes.noted(), key=lambda lease: (-lease.used_ns, lease.path))

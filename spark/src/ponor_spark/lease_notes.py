@@ -49,7 +49,7 @@ class LeaseNotes:
         return cls(directory if directory is not None and directory.is_dir() else None)
 
     def note(self, lease: Lease) -> None:
-        """Record a lease for renewal. Best effort: an unrecorded lease lasts for its own duration."""
+        """Record a lease for renewal. Best effort: an unrecorded lease is not renewed."""
         if self._directory is None:
             return
         content = {"lease": lease.lease_id, "ttl_ms": lease.ttl_ms, "controllers": lease.controllers}
@@ -86,7 +86,7 @@ class LeaseNotes:
                 )
 
     def _path(self, lease_id: int, controllers: Sequence[str]) -> Path:
-        """Return the file of a lease. Every cluster counts its leases from 1."""
+        """Return the file of a lease. It depends on the cluster: each cluster numbers leases from 1."""
         assert self._directory is not None
         cluster = sha256("\n".join(controllers).encode()).hexdigest()[:16]
         return self._directory / f"{lease_id}-{cluster}.lease"

@@ -1,7 +1,7 @@
 """Read the committed Meta and Txn streams of partitions from objects, and fold their entries.
 
-A stream reader opens a snapshot with every trigger, and Meta streams grow by few entries in between, so folds
-are kept. `partition_layout` interprets the values.
+A stream reader opens a snapshot at every trigger, and Meta streams grow by few entries in between, so this
+module keeps folds. `partition_layout` interprets the values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ponor_spark.partition_layout import CommittedRange
 from ponor_spark.snapshot import pieces_within
 
 TXN_ENTRY: Final = struct.Struct(">qqq")
-"""docs/formats/partition-meta.md."""
+"""Format of an entry: docs/formats/partition-meta.md."""
 FOLDS_MAX: Final = 10_000
 """Maximum Meta streams whose fold is kept."""
 

@@ -22,7 +22,7 @@ from ponor_spark.tail import with_tails
 from ponor_spark.topics import IfThere, TopicChoice
 
 AGE_MS_MIN: Final = 500
-"""Minimum time between two snapshots of a query that waits for rows: Spark asks a hundred times a second."""
+"""Minimum time between two snapshots of a query without new rows, which Spark polls 100 times a second."""
 
 
 class StreamSnapshots:

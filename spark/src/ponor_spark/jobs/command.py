@@ -290,7 +290,7 @@ def _decoding(registry: str, subject: str, topic: str) -> Decoding | None:
 
 @contextmanager
 def _one_line_errors(written: str = "") -> Iterator[None]:
-    """`written`: the option that names where Spark writes."""
+    """Reduce errors to one line. `written`: the option with the path to which Spark writes."""
     try:
         yield
     except PonorSparkError as error:

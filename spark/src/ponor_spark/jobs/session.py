@@ -28,7 +28,7 @@ LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings of a session for one command in a terminal, which is not reachable from outside."""
+"""Settings of a local session for one command: its ports are not reachable from other machines."""
 
 
 class SparkMissingError(PonorSparkError):
