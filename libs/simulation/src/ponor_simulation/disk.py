@@ -243,7 +243,7 @@ class SimDisk:
         return wall_ms_at(self._loop)
 
     def torn_at(self, size_bytes: int) -> int:
-        """Draw how many bytes of a write the disk applies at its begin; it applies the others at its end."""
+        """Draw how many bytes of a write are applied when the write begins; the rest follow when it ends."""
         return self._chance.randrange(-(-size_bytes // SECTOR_BYTES) + 1) * SECTOR_BYTES
 
     def check(self, operation: str, path: PurePath) -> None:

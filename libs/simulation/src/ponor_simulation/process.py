@@ -55,7 +55,7 @@ class SimProcess:
         self.on_end: Callable[[Runtime], None] | None = None
         """Called when a life of the process has ended for any reason."""
         self.when_ended: Callable[[], None] | None = None
-        """Called once, after the process ends next, when no process uses the disk."""
+        """Called once, after the next end of the process, when no process uses the disk."""
         self.failure: BaseException | None = None
         self.finished = False
         self.changed_at_s = 0.0

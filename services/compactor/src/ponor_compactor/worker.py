@@ -117,7 +117,7 @@ class Worker:
 
         Raises:
             NodeFencedError: another process registered under this node id; this one must stop.
-            SessionClosedError: the session was closed on this side.
+            SessionClosedError: this process closed the session.
         """
         while True:
             outcome = await self.once()
@@ -131,7 +131,7 @@ class Worker:
 
         Raises:
             NodeFencedError: another process registered under this node id; this one must stop.
-            SessionClosedError: the session was closed on this side.
+            SessionClosedError: this process closed the session.
         """
         try:
             task = await self._tasks.lease()

@@ -25,7 +25,7 @@ class Verdict(Enum):
     KNOWN = "known"
     """The metadata has a row for the object: the object is live, or a claim will collect it."""
     FUTURE = "future"
-    """The metadata, as read, has not assigned the object's id."""
+    """The controllers had not assigned the object's id when the metadata was read."""
     YOUNG = "young"
     """Dead, but younger than the minimum age, or of unknown age."""
     STRANGE = "strange"

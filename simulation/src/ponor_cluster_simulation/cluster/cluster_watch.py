@@ -23,7 +23,7 @@ from ponor_cluster_simulation.invariants.registry import Checks
 
 CONTROLLER: Final = "controller"
 FOLLOWER: Final = "broker"
-"""Prefix of processes that hold an image and follow the metadata for their whole life."""
+"""Prefix of the names of processes that hold an image and follow the metadata as long as they run."""
 
 
 class ClusterWatch:

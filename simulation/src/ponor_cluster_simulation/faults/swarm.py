@@ -135,7 +135,7 @@ def _stopped(machines: Machines) -> Sequence[str]:
 
 
 def _rotting(machines: Machines) -> Sequence[str]:
-    """Machines whose stored bits may flip: a minority of the voters, and no disk with an only copy."""
+    """Machines whose stored bits may flip: a minority of the voters; never the disk with the only copy."""
     return machines.controllers[: (len(machines.controllers) - 1) // 2]
 
 

@@ -1,6 +1,6 @@
 """Compactions: which worker may replace which objects, and by which outputs.
 
-These are the controller's rules, in cluster time, on offsets. A model may drop each rule by name.
+These are the controller's rules, in cluster time, on offsets. A model may disable each rule by name.
 `objects` has the rules of the objects themselves; the ledger compares the bytes.
 """
 

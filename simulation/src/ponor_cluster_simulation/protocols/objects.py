@@ -1,6 +1,6 @@
 """Objects: PREPARED -> COMMITTED -> DESTROYED -> GONE, or PREPARED -> DESTROYED -> GONE.
 
-These are the controller's rules, in cluster time. A model may drop each rule by name.
+These are the controller's rules, in cluster time. A model may disable each rule by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Partitions: which node leads a partition, and how the partition moves to another broker.
 
-These are the controller's rules. A model may drop each rule by name. The caller uses the rules of `streams`
-to track whether the streams of a partition are closed.
+These are the controller's rules. A model may disable each rule by name. The caller uses the rules of
+`streams` to track whether the streams of a partition are closed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Streams: which process may open, commit, trim and close a stream, and the state afterwards.
 
-These are the controller's rules. A model may drop each rule by name.
+These are the controller's rules. A model may disable each rule by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A consumer that checks every answer: it follows all partitions from leader to leader and sometimes seeks
+"""A consumer that checks every answer: it follows each partition from leader to leader and sometimes seeks
 back.
 
 It compares every record with what any consumer has read. It has one conversation per broker, and

@@ -48,8 +48,8 @@ class SharedStreams:
     """The streams that stale committers compete for, and the answers that they received.
 
     Attributes:
-        shares_objects: commit stream set objects of one block, and trim all but a part of the newest one;
-            otherwise commit stream objects.
+        shares_objects: commit stream set objects of one block, and trim all but a part of the newest one; if
+            false, commit stream objects.
         epochs: stream to the highest requested epoch.
         acknowledged: (stream, start) to the object whose commit was acknowledged there.
         fenced: number of refusals.
