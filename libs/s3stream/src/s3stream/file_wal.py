@@ -140,5 +140,5 @@ class FileWal:
         self._journal.trim(before_sequence)
 
     async def close(self, *, needless: bool = False) -> None:
-        del needless  # the next start finds it empty
+        del needless  # the next start opens this log again in any case
         await self._journal.close()

@@ -126,8 +126,8 @@ def _is_small(rest: Sequence[UploadPiece], large: Sequence[UploadPiece], small_r
 def _in_equal_parts(rest: Sequence[UploadPiece], streams_max: int) -> list[Sequence[UploadPiece]]:
     """Divide a rest into as few parts as the limit allows, in the order of their streams.
 
-    The parts differ by at most one stream. A full part could not be joined with its counterpart of
-    the next upload.
+    The parts differ by at most one stream. A full part could not be joined with the part of the next
+    upload that has nearly the same streams.
     """
     assert streams_max > 0
     count = -(-len(rest) // streams_max)

@@ -4,8 +4,8 @@ adjacent blocks.
 A block is charged before its GET is sent: the charge first evicts cached blocks, then waits for
 room. Blocks that were read ahead (`claim`) are charged as well. They stay cached until their reader
 uses them and take at most half of `bytes_max`. If a read finds no room, the cache makes the oldest
-of them evictable. Evicted blocks that a reader still holds count against the reader's own budget.
-`read_ahead` decides which blocks to read ahead.
+of them evictable. The cache does not count evicted blocks that a reader still holds; the reader must
+bound them. `read_ahead` decides which blocks to read ahead.
 """
 
 from __future__ import annotations
