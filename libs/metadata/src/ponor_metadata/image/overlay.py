@@ -38,7 +38,7 @@ class ProposedBatch:
 
 
 class Overlay(Tables):
-    """The tables of all proposed batches. Fulfils `View`."""
+    """The image with the changes of all proposed batches. Implements `View`."""
 
     __slots__ = ("__weakref__", "_image", "_newest", "_open", "_proposed")
 

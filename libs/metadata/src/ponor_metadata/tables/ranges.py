@@ -106,7 +106,7 @@ class DecodedRanges:
 
 
 class PackedRanges:
-    """A packed form that is decoded at its first search. Immutable; equal if the bytes are."""
+    """A packed form that is decoded at its first search. Immutable; equal if the bytes are equal."""
 
     __slots__ = ("_decoded", "data")
 

@@ -1,7 +1,7 @@
 """Send and receive snapshots, and install a received one.
 
-The Raft core decides which piece to send. After a received file is durable, one step without a
-pause restarts the Raft core, the log and the image behind the snapshot.
+The Raft core decides which piece to send. After a received file is durable, the Raft core, the log
+and the image restart from the snapshot, in one step that does not yield to the event loop.
 """
 
 from __future__ import annotations
