@@ -61,7 +61,7 @@ class TopicReplacedError(PonorSparkError):
 
 
 class NoBrokerError(Exception):
-    """No broker answers; the message has the reason of the last one."""
+    """No broker answers; the message has the error of the last one tried."""
 
 
 class _Again(Exception):  # noqa: N818 - a signal between two functions below, no failure

@@ -119,7 +119,7 @@ def produce(
     headers = [parse_header(text) for text in header or []]
     own_key = None if key is None else os.fsencode(key)
     separator = None if key_separator is None else _separator(key_separator)
-    if sys.stdin is None:  # its descriptor may be another file by now
+    if sys.stdin is None:  # descriptor 0 may belong to another file
         raise CommandError("standard input is closed; it gives the records")
     address = find_bootstrap(data, bootstrap)
     with open_producer(address, name, compression=compression, partition=partition) as producer:
@@ -173,7 +173,7 @@ def consume(
         form=RecordFormat.JSON if json_lines else output,
         separator=None if key_separator is None else _separator(key_separator),
     )
-    if sys.stdout is None:  # its descriptor may be another file by now
+    if sys.stdout is None:  # descriptor 1 may belong to another file
         raise CommandError("standard output is closed; it takes the records")
     address = find_bootstrap(data, bootstrap)
     # `sys.stdout` would need a system call per record with PYTHONUNBUFFERED.

@@ -48,7 +48,7 @@ _START: Final = re.compile(r"earliest|latest|(?P<sign>[-@]?)(?P<number>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """What the user asked for. `start` None: the group's offsets, or else the end."""
+    """Options of a run. If `start` is None, it begins at the group's offsets, or else at the end."""
 
     start: str | None
     partitions: list[int]
@@ -60,7 +60,7 @@ class Consumption:
 
 
 def consume_until_done(bootstrap: str, topic: str, wanted: Consumption, out: BinaryIO) -> None:
-    """Write records until `records_max` are written, or the end is reached and not followed.
+    """Write records until `records_max` are written, or without `--follow` the end is reached.
 
     Raises:
         CommandError: an option is invalid, or a partition or the group refuses.
@@ -98,7 +98,7 @@ class StartOffset:
     async def find(
         self, consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Look the offsets up. A time after the last record is the end."""
+        """Return the start offsets. A time after the last record gives the end offset."""
         if self._text == "earliest":
             found: dict[TopicPartition, int] = await consumer.beginning_offsets(partitions)
             return found

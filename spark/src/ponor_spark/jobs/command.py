@@ -315,7 +315,7 @@ def unwrapped(error: Exception) -> str | None:
 
 
 def _unwritten(error: Exception) -> str | None:
-    """Return the file system's error out of Spark's error text, in the same way."""
+    """Return the file system's error out of Spark's error text, as `unwrapped` does."""
     return _last_line(
         error,
         r"^(?:Caused by)?: (?!java\.io\.EOF)(?:java\.io|java\.nio\.file|org\.apache\.hadoop\.[\w.]+)\.\w+Exception: (.+)$",  # noqa: E501

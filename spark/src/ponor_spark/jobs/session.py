@@ -32,7 +32,7 @@ LOCAL: Final = {
 
 
 class SparkMissingError(PonorSparkError):
-    """pyspark is not installed, or another package that the job needs."""
+    """pyspark, or another package that the job needs, is not installed."""
 
 
 def need(module: str, extra: str, what: str) -> None:

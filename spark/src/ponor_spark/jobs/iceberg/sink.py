@@ -82,7 +82,7 @@ class ExactlyOnceSink:
     ) -> tuple[list[WrittenFile] | None, bool]:
         """Read the ledger, write the files if they are not written yet, commit.
 
-        False: another writer won, or the outcome is unknown.
+        Returns False if another writer won, or if the outcome is unknown.
         """
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
