@@ -83,7 +83,6 @@ class Lane:
     partition: int
     node: int = -1
     next_number: int = 0
-    is_known: bool = False
     unacknowledged: deque[Batch] = field(default_factory=deque)
     under_way: int = 0
     answers_due: int = 0
@@ -101,8 +100,7 @@ class Lane:
             self.under_way = 0
         if leader is None or (leader != self.node and self.under_way > 0):
             return False
-        window = WINDOW
-        return not self.is_failed and self.under_way < min(window, len(self.unacknowledged))
+        return not self.is_failed and self.under_way < min(WINDOW, len(self.unacknowledged))
 
     def broken(self) -> None:
         """The connection has closed: no batch is in flight, and the broker may have stored any of them."""
@@ -281,5 +279,4 @@ class Producer:
     def _acknowledged(self, lane: Lane, batch: Batch, base_offset: int | None) -> None:
         lane.unacknowledged.remove(batch)
         lane.under_way -= 1
-        lane.is_known = True
         self._history.acknowledge(batch.first, len(batch.sizes_bytes), base_offset)

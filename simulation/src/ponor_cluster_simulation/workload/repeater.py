@@ -109,7 +109,7 @@ class Repeater:
         self._checks.require(
             27,
             is_mismatch or not was_kept,
-            f"id {self._request_id}  was accepted with another body: {refused}",
+            f"id {self._request_id} was accepted with another body: {refused}",
         )
         self.mismatches += is_mismatch
         self._first = None

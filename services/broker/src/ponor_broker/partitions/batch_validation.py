@@ -56,8 +56,8 @@ class ValidBatch(NamedTuple):
 
 
 class RequestShare:
-    """What the batches of one request take together. They are validated in one turn of the event loop, and a
-    batch of 2 KB may decompress to 60 MiB, or contain a thousand wrong records.
+    """Counts for the bounds that the batches of one request share. One turn of the event loop validates them
+    all, and a batch of 2 KB may decompress to 60 MiB, or contain a thousand wrong records.
     """
 
     __slots__ = ("decompressed_bytes", "record_errors")

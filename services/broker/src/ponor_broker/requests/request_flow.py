@@ -147,7 +147,7 @@ class RequestFlow:
         return self._clock.monotonic_ns() >= self._turn_end_ns
 
     def end_read(self) -> None:
-        """Make requests of other connections wait for a later turn if slow reads of this one took long."""
+        """End a read. When the slow reads of a turn took 50 ms together, later requests wait for the next."""
         took_ns = self._clock.monotonic_ns() - self.read_ns
         if took_ns < SLOW_READ_NS:
             return

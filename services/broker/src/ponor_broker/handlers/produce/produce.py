@@ -78,7 +78,7 @@ class ProducePending(PendingAnswer):
         self.received_ns = reply.received_ns
         self.outcomes: list[WaitingOutcome] = []
         self.share = RequestShare() if partitions > 1 else None
-        """For validation; None for one batch."""
+        """Shared by the batches of the request during validation; None for a single batch."""
 
     def settle_one(self) -> bool:
         """Note that a partition, or the handler, is done; return whether nothing else is pending."""

@@ -166,8 +166,8 @@ class TransitParking:
             self._call(key)
 
     def took(self, size_bytes: int) -> None:
-        """Note that the batch of the request that is being retried was decompressed to so many bytes. They
-        count like bytes of the request: a batch of 2 KB may take 100 ms.
+        """Charge the decompressed bytes of the batch that is being retried to this turn: a compressed batch
+        of 2 KB may take 100 ms.
         """
         self._bytes_left -= size_bytes
 
