@@ -30,7 +30,7 @@ class MemberHook(BuildHookInterface[Any]):
 
 
 def build_member(member: Path) -> bool:
-    """Generate and compile what is older than its source; return whether the member has compiled modules."""
+    """Generate code, compile modules older than their source; return whether the member has such modules."""
     generator = member / "generate.py"
     if generator.exists():
         runpy.run_path(str(generator), run_name="__main__")

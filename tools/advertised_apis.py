@@ -1,4 +1,4 @@
-"""The APIs that a broker advertises, without running one.
+"""Determine the APIs that a broker advertises, without running a broker.
 
 Builds a broker's services from real parts without starting them, so that the reference page uses the same
 registry as ApiVersions.

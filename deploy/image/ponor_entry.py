@@ -1,31 +1,31 @@
-"""The entrypoint of the image: `ponor_entry.py ROLE` writes the configuration of one service from its
-surroundings and becomes that service.
+"""The entrypoint of the image: `ponor_entry.py ROLE` writes the configuration of one service from the
+container's environment and then executes that service.
 
 The environment variables of the container and the ordinal of the pod determine the configuration: node id,
-port, and the name under which clients and other processes find it. The script replaces itself with the
+port, and advertised name. The script replaces itself with the
 service (exec), so that signals of the container runtime reach the service: SIGTERM drains a broker.
 
-    PONOR_CLUSTER_ORDINAL   1 to 16,383; default 0: drawn at random when the cluster is formatted; never
-    changes
-    PONOR_CLUSTER_ID        the cluster that a node expects, and the id that a new one gets; default: whichever the controllers serve
+    PONOR_CLUSTER_ORDINAL   1 to 16,383, never changes; default 0: drawn at random by the controllers
+    PONOR_CLUSTER_ID        id that a node expects and a new cluster gets; default: the controllers' cluster
     PONOR_SHARE_STORE       true: the object store may hold other clusters too; default false
-    PONOR_CONTROLLERS       HOST,HOST,...: all controllers, the one of ordinal 0 first
-    PONOR_CONTROLLER_PORT   of nodes and tools; default 9090
-    PONOR_PEER_PORT         of the other controllers; default 9091
-    PONOR_PEER_TLS          directory with tls.crt, tls.key and ca.crt: mutual TLS between controllers; default: none
-    PONOR_FORMAT            true: empty directories of controllers become the voters of a new cluster, for its first start; default false: they are blank and wait until
-                            they are added
+    PONOR_CONTROLLERS       HOST,HOST,...: all controllers, by ordinal
+    PONOR_CONTROLLER_PORT   controllers' port for nodes and tools; default 9090
+    PONOR_PEER_PORT         controllers' port for each other; default 9091
+    PONOR_PEER_TLS          directory with tls.crt, tls.key and ca.crt for mutual TLS between controllers;
+                            default: no TLS
+    PONOR_FORMAT            true, for the first start: controllers with empty directories become the voters
+                            of a new cluster; default false: they wait until they are added to the quorum
     PONOR_OBJECT_STORE      s3://BUCKET/PREFIX?endpoint=URL or file:///DIR; credentials stay in AWS_* variables
     PONOR_WAL               object (default) or file
-    PONOR_KAFKA_PORT        of the broker of ordinal 0; default 9092
-    PONOR_KAFKA_PORT_STEP   added for every ordinal; default 0
-    PONOR_ADVERTISED_HOST   the host that clients get; {ordinal} and {pod} are filled in; default: {pod}
+    PONOR_KAFKA_PORT        Kafka port of the broker with ordinal 0; default 9092
+    PONOR_KAFKA_PORT_STEP   difference of the ports of consecutive ordinals; default 0
+    PONOR_ADVERTISED_HOST   advertised host; {ordinal} and {pod} are replaced; default: {pod}
     PONOR_POD               name of this pod; default: the host name
-    PONOR_ORDINAL           default: the number behind the last dash of the pod's name
+    PONOR_ORDINAL           default: the number after the last dash of the pod's name
     PONOR_LISTEN            address to bind; default 0.0.0.0
     PONOR_METRICS_PORT      default 9404
     PONOR_DATA, PONOR_RUN   directories; default /var/lib/ponor and /run/ponor
-    PONOR_SETTINGS          {"NAME": VALUE} of this service
+    PONOR_SETTINGS          settings of this service: {"NAME": VALUE}
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ NUMBER_FIRST: Final[Mapping[str, int]] = {
     "controller": CONTROLLER_NUMBER_FIRST,
 }
 NUMBER_MAX: Final = 999
-"""Roles have a thousand numbers each."""
+"""Each role has the numbers 0 to 999."""
 PORT_MAX: Final = 65_535
 PEER_TLS_FILES: Final = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
-"""As cert-manager names them in a secret."""
+"""File names in a secret that cert-manager creates."""
 
 
 class SurroundingsError(Exception):
-    """A variable is missing or makes no sense; the message names it."""
+    """A variable is missing or invalid; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +65,21 @@ class Surroundings:
     variables: Mapping[str, str]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A variable that has to be there unless it has a default; an empty one counts as none."""
+        """Return the value of a variable. Without a default it is required; an empty value counts as unset."""
         value = self.variables.get(name) or default
         if value is None:
             raise SurroundingsError(f"{name} is not set; see the head of ponor_entry.py")
         return value
 
     def number(self, name: str, default: int, maximum: int) -> int:
-        """A number from 0 to `maximum`."""
+        """Return a variable as a number from 0 to `maximum`."""
         text = self.text(name, str(default))
         if not text.isdecimal() or int(text) > maximum:
             raise SurroundingsError(f"{name}={text}: give a number from 0 to {maximum}")
         return int(text)
 
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
-        """One of some words."""
+        """Return a variable that must be one of `choices`."""
         text = self.text(name, default)
         if text not in choices:
             raise SurroundingsError(f"{name}={text}: give {' or '.join(choices)}")
@@ -92,7 +92,7 @@ class Surroundings:
 
     @property
     def ordinal(self) -> int:
-        """The pod's place in its set."""
+        """The pod's ordinal in its StatefulSet."""
         given = self.variables.get("PONOR_ORDINAL") or self.pod.rpartition("-")[2]
         if not given.isdecimal() or int(given) > NUMBER_MAX:
             raise SurroundingsError(
@@ -102,21 +102,19 @@ class Surroundings:
 
     @property
     def cluster_ordinal(self) -> ClusterOrdinal:
-        """Of the cluster."""
+        """The cluster's ordinal; 0 if the controllers draw it."""
         return ClusterOrdinal(self.number("PONOR_CLUSTER_ORDINAL", UNKNOWN_ORDINAL, CLUSTER_ORDINAL_MAX))
 
     @property
     def controllers(self) -> list[str]:
-        """Host names, by ordinal."""
+        """Host names of the controllers, by ordinal."""
         hosts = [host.strip() for host in self.text("PONOR_CONTROLLERS").split(",")]
         if not all(hosts) or len(set(hosts)) != len(hosts):
             raise SurroundingsError(f"PONOR_CONTROLLERS={','.join(hosts)}: give every controller's host once")
         return hosts
 
     def node_id(self, role: str, ordinal: int) -> int:
-        """The node id that this ordinal of a role has for life; its number alone where the cluster's ordinal
-        is drawn.
-        """
+        """Return the permanent node id; only the node number if the controllers draw the cluster's ordinal."""
         return compose_node_id(self.cluster_ordinal, NUMBER_FIRST[role] + ordinal)
 
 
@@ -124,7 +122,7 @@ def configuration(role: str, surroundings: Surroundings) -> dict[str, Any]:
     """The configuration file of this service.
 
     Raises:
-        SurroundingsError: an unknown role, or a variable that is missing or makes no sense.
+        SurroundingsError: the role is unknown, or a variable is missing or invalid.
     """
     if role not in NUMBER_FIRST:
         raise SurroundingsError(f"role {role}: give {', '.join(NUMBER_FIRST)}")
@@ -198,12 +196,12 @@ def _settings(surroundings: Surroundings) -> dict[str, Any]:
 
 
 def ready_file(surroundings: Surroundings) -> Path:
-    """Written by the service once it serves; what the readiness probe looks for."""
+    """The file that the service writes when it serves."""
     return Path(surroundings.text("PONOR_RUN", "/run/ponor")) / "ready.json"
 
 
 def main() -> None:
-    """Become the service."""
+    """Write the configuration and replace this process with the service."""
     surroundings = Surroundings(os.environ)
     try:
         if len(sys.argv) != 2:
@@ -212,7 +210,7 @@ def main() -> None:
         config = configuration(role, surroundings)
     except SurroundingsError as error:
         sys.exit(f"ponor_entry: {error}")
-    # A container that was restarted finds the file of its former life.
+    # After a restart of the container, the file of the previous process still exists.
     ready_file(surroundings).unlink(missing_ok=True)
     path = ready_file(surroundings).with_name(f"{role}.json")
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Ask the service of this container whether it is ready: `ponor_probe.py [readyz|livez]`; exit code 0 or 1,
-and the reasons on stdout.
+"""Query the probe endpoint of this container's service: `ponor_probe.py [readyz|livez]` exits with 0 or 1 and
+prints the reasons.
 
-For container engines that run a command as health check; Kubernetes asks the endpoint itself. It imports the
-standard library alone, because it runs every few seconds.
+For container engines whose health check is a command; Kubernetes requests the endpoint directly. This script
+imports only the standard library, because it runs every few seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ANY_ADDRESS: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - compared, not
 
 
 def ask(probe: str) -> tuple[bool, str]:
-    """Whether the probe was answered with 200, and the text."""
+    """Return whether the endpoint answered with 200, and the text of its answer."""
     host = os.environ.get("PONOR_LISTEN", "")
     connection = http.client.HTTPConnection(
         "127.0.0.1" if host in ANY_ADDRESS else host.strip("[]"),

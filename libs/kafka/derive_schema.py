@@ -113,7 +113,7 @@ def _message_lines(message: Json, kind: str, clashing: set[str]) -> list[str]:
 class _MessageWriter:
     """Writes the fields of one message.
 
-    Structs named in both request and response get the message's name as prefix.
+    Structs of the same name in request and response get the message's name as prefix.
     """
 
     def __init__(self, message: Json, clashing: set[str]) -> None:

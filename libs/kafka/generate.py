@@ -1,8 +1,9 @@
 """Generate `src/ponor_kafka/messages/` from `schema/*.txt`. The build hook runs it, so `make install` does.
 
-There is one module per schema file. It contains one slots class per struct, shared by all versions, and the
-file's text, from which `ponor_kafka.compiler` builds the codec of a (message, version) at its first use. The
-API table becomes `messages/api_table.py`. Uses only the standard library and `ponor_kafka.schema`.
+Each schema file becomes one module. The module contains one class with slots per struct, for all versions,
+and the text of the schema file. From that text `ponor_kafka.compiler` builds the codec of a (message,
+version) at its first use. The API table becomes `messages/api_table.py`. Uses only the standard library and
+`ponor_kafka.schema`.
 """
 
 import sys

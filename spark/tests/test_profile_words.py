@@ -80,7 +80,7 @@ def test_the_picture_is_drawn_in_the_kind_that_its_name_says(tmp_path: Path) -> 
 
     draw(profile_of(40), tmp_path / "orders.svg")
     assert "<svg" in (tmp_path / "orders.svg").read_text()[:500]
-    with pytest.raises(OptionError, match="says no kind of picture"):
+    with pytest.raises(OptionError, match="no supported picture suffix"):
         draw(profile_of(40), tmp_path / "orders.txt")
     with pytest.raises(OptionError, match="has no records"):
         draw(profile_of(0), tmp_path / "orders.png")

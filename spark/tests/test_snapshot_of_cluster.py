@@ -345,13 +345,13 @@ def leased_until_ms(cluster: RunningCluster, lease_id: int) -> int:
 
 def test_least_recently_used_lease_expires(tmp_path: Path) -> None:
     notes = LeaseNotes(tmp_path)
-    lease = Lease(0, "", 600_000, 1, 0, 0)
+    lease = Lease(0, "", 600_000, 1, 0, 0, ("c:1",))
     for number in range(LEASES_MAX + 2):
-        notes.note(replace(lease, lease_id=number), ("c:1",))
+        notes.note(replace(lease, lease_id=number))
     # The file system's clock may be coarser than the time between two of them.
-    for order, path in enumerate(sorted(tmp_path.glob("*.lease"), key=lambda path: int(path.stem))):
-        os.utime(path, ns=(order, order))
-    notes.use(0)
+    for each in notes.noted():
+        os.utime(each.path, ns=(each.lease_id, each.lease_id))
+    notes.use(lease)
     keeper = LeaseKeeper(tmp_path)
     deadline = time.monotonic() + DEADLINE_S
     try:
@@ -361,15 +361,16 @@ def test_least_recently_used_lease_expires(tmp_path: Path) -> None:
         assert left == {0, *range(3, LEASES_MAX + 2)}
     finally:
         for number in left:
-            notes.forget(number)
+            notes.forget(number, lease.controllers)
         keeper.close()
 
 
 def test_an_executors_machine_has_the_variable_but_no_directory(tmp_path: Path) -> None:
     notes = LeaseNotes.of_environment({LEASES_VARIABLE: str(tmp_path / "gone")})
-    notes.note(Lease(1, "", 1, 1, 0, 0), ("c:1",))
-    notes.use(1)
-    notes.forget(1)
+    lease = Lease(1, "", 1, 1, 0, 0, ("c:1",))
+    notes.note(lease)
+    notes.use(lease)
+    notes.forget(1, lease.controllers)
     assert list(notes.noted()) == []
 
 
@@ -383,7 +384,7 @@ def test_failed_tail_lookup_leaves_no_lease(
     given = {"kafka.bootstrap.servers": cluster.kafka, "subscribe": "tailless", "tail": "broker"}
     good = parse_options(given, streaming=False)
     kept = open_snapshot_with_tails(good)
-    assert [path.stem for path in tmp_path.glob("*.lease")] == [str(kept.lease_id)]
+    assert [each.lease_id for each in LeaseNotes(tmp_path).noted()] == [kept.lease_id]
     close_snapshot(kept, good)
 
     bad = replace(

@@ -186,11 +186,15 @@ def test_a_recovery_of_a_dead_broker_detects_an_older_log_of_the_controllers() -
 
 
 class Rescuer:
-    """`ponor broker recover` with the disk of a dead broker. `report` is the result of the last run."""
+    """`ponor broker recover` with the disk of a dead broker, or without its log if the loss is accepted.
 
-    def __init__(self, world: MovingWorld, dead: str) -> None:
+    `report` is the result of the last run.
+    """
+
+    def __init__(self, world: MovingWorld, dead: str, *, accept_loss: bool = False) -> None:
         self._world = world
         self._dead = dead
+        self._accept_loss = accept_loss
         self.report: RescueReport | None = None
         self.process: SimProcess = world.simulation.process("rescuer", self._main)
         self.process.disk = world.cluster.processes[dead].disk
@@ -213,8 +217,8 @@ class Rescuer:
             row,
             controllers=cluster.addresses,
             store=cluster.store,
-            wal=PurePosixPath("/broker/wal"),
-            accept_loss=False,
+            wal=None if self._accept_loss else PurePosixPath("/broker/wal"),
+            accept_loss=self._accept_loss,
             ms_max=60_000,
         )
 

@@ -19,7 +19,7 @@ VALUE_BYTES = 1_000
 READ_S_MAX = 60.0
 FAMILIES = ("librdkafka", "aiokafka", "kafka-python")
 Told: TypeAlias = Callable[[int], None]
-"""Called with the number of further records."""
+"""Callback with the number of additional records that a client has written or read."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,5 @@
 """Picture of a topic's objects as SVG and as terminal blocks: a lane per partition, offsets from left to
-right.
-
-Pure.
+right. No I/O.
 
 Each object has a colour and a number. A stream object is one piece of one lane; a stream set object has
 pieces in several.
@@ -28,7 +26,7 @@ LEGEND_COLUMNS: Final = 3
 LABEL_WIDTH_MIN: Final = 22
 """Narrower pieces have no number."""
 EDGE: Final = 1
-"""A white edge separates neighbours; a gap would show the hatching, which means data that is not uploaded."""
+"""Width of the white edge between pieces. A gap would show the hatching, which marks data not uploaded."""
 FONT: Final = "font-family='DejaVu Sans, Helvetica, Arial, sans-serif'"
 HATCHING: Final = (
     "<defs><pattern id='wal' width='7' height='7' patternUnits='userSpaceOnUse'"

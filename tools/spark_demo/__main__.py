@@ -44,7 +44,7 @@ LINES: Final = ("U6", "S1", "M10", "T3", "N8")
 DAY_MS: Final = 86_400_000
 STREAM_S_MAX: Final = 90
 WIDTH: Final = 140
-"""Default without a terminal."""
+"""Output width if standard output is not a terminal."""
 UPLOAD_S_MAX: Final = 60
 STREAM_LIMIT: Final = 40_000
 """Records per micro-batch, small enough for several batches."""

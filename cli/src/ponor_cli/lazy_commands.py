@@ -31,12 +31,12 @@ HELP_NAMES: Final[Mapping[str, Any]] = {"help_option_names": ["--help", "-h"]}
 
 
 class LazyCommands(TyperGroup):
-    """The commands of this member, then those of other members. This member's command wins if a
-    name exists twice.
+    """The commands of this member, then the commands of other members. If both define a name, the
+    group uses this member's command.
     """
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters without the type behind flags."""
+        """Return the parameters without the `<bool>` that help shows after flags."""
         parameters = super().get_params(ctx)
         bare_flags(parameters)
         return parameters
@@ -60,7 +60,7 @@ def _named(name: str, application: typer.Typer) -> Any:
 
 
 def _adapt(command: Any) -> None:
-    """Accept `-h`, and remove Typer's `<bool>` behind flags, in a command and its subcommands."""
+    """Accept `-h`, and remove Typer's `<bool>` after flags, in a command and its subcommands."""
     command.help = join_lines(command.help)
     command.context_settings = {**HELP_NAMES, **command.context_settings}
     bare_flags(command.get_params(typer.Context(command, **command.context_settings)))
@@ -80,7 +80,7 @@ def join_lines(text: str | None) -> str | None:
 
 
 def bare_flags(parameters: Iterable[Any]) -> None:
-    """Remove the type that help shows behind options without a value."""
+    """Remove the type that help shows after options without a value."""
     for each in parameters:
         if getattr(each, "is_flag", False) and each.metavar is None:
             each.metavar = ""

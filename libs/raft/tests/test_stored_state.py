@@ -73,7 +73,7 @@ def test_an_unknown_term_before_the_first_entry() -> None:
 
 
 def test_missing_committed_entries_are_an_error() -> None:
-    with pytest.raises(AssertionError, match="committed entry is missing"):
+    with pytest.raises(AssertionError, match="lacks a committed entry"):
         stored(base=(5, 2), terms=[2], first=6, before_term=2, commit=8).open_log()
 
 

@@ -1,3 +1,3 @@
-"""Whole clusters in virtual time: the shipped services and their clients under drawn faults, and the
+"""Simulation of whole clusters in virtual time: the shipped services, their clients, random faults and the
 checks.
 """

@@ -1,6 +1,6 @@
 """`ponor simulate`: run one seed again, or many seeds.
 
-The `ponor` command loads it by the entry point group "ponor.commands" and does not import this
+The `ponor` command loads this module by the entry point group "ponor.commands" and does not import the
 package.
 """
 

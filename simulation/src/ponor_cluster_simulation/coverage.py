@@ -48,7 +48,7 @@ class Coverage:
         faults: executed faults by kind.
         effects: observed effects of faults.
         states: states that the services reached.
-        checks: checks by number of the invariant.
+        checks: number of checks by invariant number.
     """
 
     runs: int = 0

@@ -30,7 +30,7 @@ class SeedResult:
 
     Attributes:
         failure: empty when all invariants held.
-        minimal: the faults that a failure needs; None if they were not searched.
+        minimal: a smaller part of the faults with the same failure; None if it was not searched.
         minimal_failure: the failure of the run with `minimal`.
     """
 
@@ -85,7 +85,7 @@ def run_seeds(seeds: Sequence[int], *, workers: int) -> Iterator[SeedResult]:
 
 
 def silence() -> None:
-    """Disable the services' logs, which the trace replaces, and warnings about coroutines of ended
+    """Disable the services' logs, because the trace replaces them, and warnings about coroutines of ended
     processes.
     """
     logging.disable(logging.CRITICAL)
@@ -114,8 +114,8 @@ def _signature(failure: str) -> str:
 def minimise(
     numbers: Sequence[int], fails: Callable[[Sequence[int]], bool], *, tries_max: int
 ) -> tuple[int, ...]:
-    """Return a part of `numbers` that fails. No single number can be left out, unless the tries ran
-    out.
+    """Return a part of `numbers` that fails. Without any one of its numbers it no longer fails, unless the
+    tries ran out.
 
     This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
     2002).

@@ -1,8 +1,8 @@
 """Batch reader of `spark.read.format("ponor")`: planned in a worker of the driver, read by executors.
 
 Each action has its own reader. The snapshot was opened with the DataFrame, so every action sees the same
-rows. The reader needs it for planning only. Executors unpickle only the columns and import nothing of
-planning, which would load gRPC and cost a quarter of a CPU second.
+rows. The reader needs the snapshot only for planning. Executors unpickle only the columns and do not
+import planning, which would load gRPC and cost a quarter of a CPU second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PonorBatchReader(DataSourceReader):
         `InputPartition(None)`.
 
         Raises:
-            PonorSparkError: requested offsets are gone, or an object with metadata is.
+            PonorSparkError: requested offsets, or an object that planning reads, no longer exist.
         """
         from ponor_spark.offsets import batch_ranges
         from ponor_spark.planning import plan
@@ -57,8 +57,8 @@ class PonorBatchReader(DataSourceReader):
         return iter(()) if partition.value is None else read_split(partition.value, self._columns)
 
     def push(self, filters: list[Any]) -> list[Any]:
-        """Store the filters that planning can use; return those that Spark must check again (the same
-        objects).
+        """Store the filters that planning can use; return the filter objects that Spark must check
+        again.
         """
         from ponor_spark.pushdown import split_filters
 
@@ -85,7 +85,7 @@ class PushingBatchReader(PonorBatchReader):
 
 
 class _Pushdown:
-    """Callable that Spark's check takes for `DataSourceReader.pushFilters`."""
+    """Callable that Spark's check identifies as `DataSourceReader.pushFilters`."""
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 

@@ -1,6 +1,6 @@
 """Parts of a partition in Kafka offsets, shared by planning, decoding and tails.
 
-Planning runs without Arrow, so this module must too.
+Planning runs without Arrow, so this module does not import it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connection of a driver to the controllers: snapshot leases, and the metadata of snapshots.
 
-`metadata_capture` (rows) and `partition_layout` (Meta streams) turn the metadata into a snapshot. No records
-pass through here, and no broker is asked for records.
+`metadata_capture` (rows) and `partition_layout` (Meta streams) turn the metadata into a snapshot. This
+module reads no records.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ClusterReader:
     def open_snapshot(
         self, topics: TopicChoice, *, ttl_ms: int, read_committed: bool = False, holder: str = ""
     ) -> Snapshot:
-        """Lease a snapshot, read one image at or above its index, and read the Meta streams committed by it.
+        """Lease a snapshot, read one image at or above its index, and read that image's Meta streams.
 
         Args:
             topics: the partitions to read.
@@ -156,7 +156,7 @@ class ClusterReader:
 
     def close_lease(self, lease_id: int) -> None:
         """Close the lease; no error if it has ended."""
-        self._notes.forget(lease_id)
+        self._notes.forget(lease_id, self._address.controllers)
         self._ask(self._client.close_snapshot(lease_id, timeout_s=CLOSE_S_MAX), lease_id)
 
     def object_source(self, store: str) -> ObjectSource:
@@ -186,9 +186,15 @@ class ClusterReader:
             self._client.open_snapshot(holder[:HOLDER_CHARACTERS_MAX], ttl_ms, timeout_s=self._answer_s_max)
         )
         lease = Lease(
-            opened.lease_id, holder, ttl_ms, opened.index, opened.leased_until_ms, opened.cluster_time_ms
+            opened.lease_id,
+            holder,
+            ttl_ms,
+            opened.index,
+            opened.leased_until_ms,
+            opened.cluster_time_ms,
+            self._address.controllers,
         )
-        self._notes.note(lease, self._address.controllers)
+        self._notes.note(lease)
         return lease
 
     def _fill(self, lease: Lease, topics: TopicChoice, read_committed: bool) -> Snapshot:
@@ -241,8 +247,8 @@ class ClusterReader:
         return found
 
     def _object_store(self, brokers: tuple[str, ...]) -> str:
-        """Return the store's URL from the options or the brokers; ask brokers that only the controllers know
-        last.
+        """Return the store's URL; if neither the options nor their brokers gave it, query `brokers`, which
+        the metadata lists.
         """
         if not self._address.object_store:
             try:

@@ -60,7 +60,7 @@ class TopicReplacedError(PonorSparkError):
 
 
 class NoBrokerError(Exception):
-    """No broker answers; the message has the reason of the last one."""
+    """No broker answers; the message has the error of the last one tried."""
 
 
 class _Again(Exception):  # noqa: N818 - a signal between two functions below, no failure
@@ -169,8 +169,8 @@ class KafkaClient:
     def fetch(
         self, topic: str, topic_id: bytes, partition: int, offset: int, *, read_committed: bool
     ) -> PartitionData:
-        """Fetch batches from the one that holds an offset, up to `FETCH_BYTES_MAX` (at least one if there is
-        one).
+        """Fetch batches, beginning with the batch that holds `offset`: at most `FETCH_BYTES_MAX`, but at
+        least one batch if one exists.
 
         Raises:
             TopicReplacedError: the topic has another id now.

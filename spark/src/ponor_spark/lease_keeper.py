@@ -3,7 +3,7 @@
 Snapshots are opened in short-lived planning workers of Spark; the driver's Python process lives as long as
 the session. One thread of the driver renews the leases recorded in `lease_notes` and closes them at the end.
 Beyond `LEASES_MAX` the least recently used leases expire, so that a long session does not pin the cluster's
-storage. Without a keeper a lease lasts for its own duration.
+storage. Without a keeper no lease is renewed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class LeaseKeeper:
         self.notes: Final = LeaseNotes(directory)
         self._clock = clock or SystemClock()
         self._network = GrpcNetwork()
-        self._renewed_at_ns: dict[int, int] = {}
-        self._renewing: dict[int, asyncio.Task[None]] = {}
+        self._renewed_at_ns: dict[Path, int] = {}
+        self._renewing: dict[Path, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._loop = LoopThread("ponor-leases")
         self._closed = False
@@ -79,48 +79,46 @@ class LeaseKeeper:
         delay the leases of another.
         """
         for lease in self._due():
-            if lease.lease_id not in self._renewing:
+            if lease.path not in self._renewing:
                 renewing = asyncio.get_running_loop().create_task(self._renew_once(lease))
-                self._renewing[lease.lease_id] = renewing
+                self._renewing[lease.path] = renewing
 
     def _due(self) -> list[NotedLease]:
-        """Return leases whose last renewal is a third of their duration ago, without the least recently used
-        ones if there are too many.
+        """Return the leases whose last renewal is at least a third of their duration ago. Forget the least
+        recently used leases beyond `LEASES_MAX`.
         """
         now_ns = self._clock.monotonic_ns()
-        leases = sorted(self.notes.noted(), key=lambda lease: (-lease.used_ns, lease.lease_id))
+        leases = sorted(self.notes.noted(), key=lambda lease: (-lease.used_ns, lease.path))
         for lease in leases[LEASES_MAX:]:
             LOG.warning(
                 "snapshot lease %d is not renewed any more: this session loaded %d times since it was used",
                 lease.lease_id,
                 LEASES_MAX,
             )
-            self.notes.forget(lease.lease_id)
+            self.notes.forget(lease.lease_id, lease.controllers)
         kept = leases[:LEASES_MAX]
-        self._renewed_at_ns = {
-            lease.lease_id: self._renewed_at_ns.get(lease.lease_id, now_ns) for lease in kept
-        }
+        self._renewed_at_ns = {lease.path: self._renewed_at_ns.get(lease.path, now_ns) for lease in kept}
         return [
             lease
             for lease in kept
-            if now_ns - self._renewed_at_ns[lease.lease_id] >= lease.ttl_ms * 1_000_000 // RENEWALS_PER_TTL
+            if now_ns - self._renewed_at_ns[lease.path] >= lease.ttl_ms * 1_000_000 // RENEWALS_PER_TTL
         ]
 
     async def _renew_once(self, lease: NotedLease) -> None:
         try:
             await self._renew(lease)
         finally:
-            self._renewing.pop(lease.lease_id, None)
+            self._renewing.pop(lease.path, None)
 
     async def _renew(self, lease: NotedLease) -> None:
         client = ClusterClient(self._network, self._clock, lease.controllers)
         try:
             await client.renew_snapshot(lease.lease_id, lease.ttl_ms, timeout_s=ANSWER_S_MAX)
-            self._renewed_at_ns[lease.lease_id] = self._clock.monotonic_ns()
+            self._renewed_at_ns[lease.path] = self._clock.monotonic_ns()
         except OperationError as error:
             # Do not retry a refused renewal: it would be refused until the session ends.
             LOG.warning("snapshot lease %d is not renewed any more: %s", lease.lease_id, error)
-            self.notes.forget(lease.lease_id)
+            self.notes.forget(lease.lease_id, lease.controllers)
         except NoControllerError as error:
             LOG.warning(
                 "snapshot lease %d was not renewed, and will be tried again: %s", lease.lease_id, error

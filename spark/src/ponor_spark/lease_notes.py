@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -47,27 +48,27 @@ class LeaseNotes:
         directory = None if not named else Path(named)
         return cls(directory if directory is not None and directory.is_dir() else None)
 
-    def note(self, lease: Lease, controllers: Sequence[str]) -> None:
-        """Record a lease for renewal. Best effort: an unrecorded lease lasts for its own duration."""
+    def note(self, lease: Lease) -> None:
+        """Record a lease for renewal. Best effort: an unrecorded lease is not renewed."""
         if self._directory is None:
             return
-        content = {"lease": lease.lease_id, "ttl_ms": lease.ttl_ms, "controllers": list(controllers)}
-        path = self._path(lease.lease_id)
+        content = {"lease": lease.lease_id, "ttl_ms": lease.ttl_ms, "controllers": lease.controllers}
+        path = self._path(lease.lease_id, lease.controllers)
         fresh = path.with_suffix(f".new-{os.getpid()}")
         with suppress(OSError):
             fresh.write_text(json.dumps(content), encoding="utf-8")
             fresh.replace(path)
 
-    def use(self, lease_id: int) -> None:
+    def use(self, lease: Lease) -> None:
         """Record a use of the lease."""
         if self._directory is not None:
             with suppress(OSError):
-                os.utime(self._path(lease_id))
+                os.utime(self._path(lease.lease_id, lease.controllers))
 
-    def forget(self, lease_id: int) -> None:
+    def forget(self, lease_id: int, controllers: Sequence[str]) -> None:
         """Remove the record of a closed or expired lease."""
         if self._directory is not None:
-            self._path(lease_id).unlink(missing_ok=True)
+            self._path(lease_id, controllers).unlink(missing_ok=True)
 
     def noted(self) -> Iterator[NotedLease]:
         """Return all records, in any order."""
@@ -84,6 +85,8 @@ class LeaseNotes:
                     path.stat().st_mtime_ns,
                 )
 
-    def _path(self, lease_id: int) -> Path:
+    def _path(self, lease_id: int, controllers: Sequence[str]) -> Path:
+        """Return the file of a lease. It depends on the cluster: each cluster numbers leases from 1."""
         assert self._directory is not None
-        return self._directory / f"{lease_id}.lease"
+        cluster = sha256("\n".join(controllers).encode()).hexdigest()[:16]
+        return self._directory / f"{lease_id}-{cluster}.lease"

@@ -44,10 +44,10 @@ INDEXES_IN_FLIGHT_MAX: Final = 256
 """Reads in flight, or completed and not consumed yet."""
 BLOCKS_IN_FLIGHT_MAX: Final = 64
 SEARCH_AHEAD_FIRST: Final = 4
-"""Reads ahead of a search; they grow with the consumed ones, so that at most half are wasted."""
+"""Initial read-ahead of a search. It grows with the consumed reads, so that at most half are unused."""
 TAIL_BYTES_MIN: Final = 4 << 10
 TAIL_BYTES_PER_MIB: Final = 512
-"""Eight blocks per MiB, where two are usual; only objects of very many small streams need a second GET."""
+"""Eight index entries per MiB. Two are usual; only objects of very many small streams need a second GET."""
 
 
 class ObjectPlace(NamedTuple):
@@ -109,7 +109,7 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
         return self._ahead(self._block, wanted, BLOCKS_IN_FLIGHT_MAX, BLOCKS_IN_FLIGHT_MAX)
 
     def _ahead(self, read: Callable[[W], R], wanted: Iterable[W], first: int, most: int) -> Iterator[R]:
-        """Read with a sliding window, from `first` up to `most` reads as results are consumed.
+        """Read with a window that grows from `first` to `most` reads as results are consumed.
 
         Unconsumed reads are cancelled.
         """

@@ -31,13 +31,13 @@ from ponor_spark.split import ObjectRun, WholeObject
 from ponor_spark.stream_blocks import run_of
 
 RUNS_IN_FLIGHT_MAX: Final = 6
-"""Runs per task: five of 4 MiB are fetched while one is decoded, 200 MB/s from a store with 50 ms latency and
-85 MB/s per connection; an executor has several tasks.
+"""Runs per task: five of 4 MiB are fetched while one is decoded. This reads 200 MB/s from a store with 50 ms
+latency and 85 MB/s per connection; an executor has several tasks.
 """
 READ_BYTES_MAX: Final = 48 << 20
-"""Bytes of these runs: three whole objects.
+"""Maximum bytes of these runs: three whole objects.
 
-One run is fetched ahead whatever its size, or a task would wait for every read.
+One run of any size is always fetched ahead; otherwise a task would wait for every read.
 """
 
 
@@ -74,7 +74,7 @@ class ObjectReader:
             lease_id: the lease that protects the objects from deletion, for errors.
             retry: bounds of the retries.
             runs_in_flight_max: maximum runs fetched or held at a time.
-            read_bytes_max: their maximum bytes, unless two of them have more.
+            read_bytes_max: maximum bytes of these runs; two runs may exceed it.
             pause: waits for the given seconds.
         """
         assert runs_in_flight_max >= 1

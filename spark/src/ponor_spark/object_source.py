@@ -1,6 +1,6 @@
 """Blocking ranged reads of objects from a bucket or a directory, one attempt per call.
 
-There is no event loop: a task has its own thread and nothing to do until its bytes arrive.
+No event loop is needed: each task has its own thread, which waits until its bytes arrive.
 `object_reading.py` calls it from several threads, retries transient errors, and verifies the data.
 Credentials come from the executor's environment (AWS_* variables, web identity, instance role: obstore's
 chain). The URL contains none, because URLs travel in plans and appear in logs.
@@ -100,7 +100,7 @@ def open_object_source(url: str, environment: Mapping[str, str] | None = None) -
 def _read_fully(descriptor: int, position: int, size_bytes: int) -> bytes:
     """Read a range; fewer bytes at the end of the file.
 
-    Usually a single read returns all bytes, unless a signal interrupts it; then the join is free.
+    Usually one read returns all bytes, and the join copies nothing. A signal may interrupt a read.
     """
     parts: list[bytes] = []
     while size_bytes and (data := os.pread(descriptor, size_bytes, position)):

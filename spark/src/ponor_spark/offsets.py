@@ -2,8 +2,8 @@
 
 The rules are those of Spark's Kafka source, for batches and micro-batches. Requested offsets below the log
 start or beyond the end are data loss; gaps within a log are not, because control records and compaction cause
-them. With `failOnDataLoss` false, missing offsets are skipped and logged. Nothing is read twice, so offsets
-are never reset to the earliest.
+them. With `failOnDataLoss` false, missing offsets are skipped and logged. Offsets
+are never reset to the earliest, because rows would be read twice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def batch_ranges(snapshot: Snapshot, options: Options) -> tuple[OffsetRange, ...
 
     Raises:
         OptionError: the named offsets or timestamps do not fit the partitions.
-        DataLossError: named offsets are gone or do not exist yet, and `failOnDataLoss` is true.
+        DataLossError: named offsets were deleted or do not exist yet, and `failOnDataLoss` is true.
         PonorSparkError: an object for a timestamp lookup cannot be read.
     """
     cache = IndexCache()  # the two times are often in the same objects
@@ -85,11 +85,11 @@ def ranges_between(
         start: start offsets of the micro-batch.
         end: end offsets of the micro-batch.
         options: options of the stream.
-        told: losses already logged; extended by new ones. Spark asks a hundred times a second and a loss
-            persists.
+        told: losses already logged; new ones are added. Spark calls this a hundred times a second, and a
+            loss persists.
 
     Raises:
-        DataLossError: offsets or partitions are gone, and `failOnDataLoss` is true.
+        DataLossError: offsets or partitions were deleted, and `failOnDataLoss` is true.
     """
     partitions = {(each.topic, each.partition): each for each in snapshot.partitions}
     for topic, by_partition in start.items():
@@ -123,7 +123,7 @@ def ranges_between(
 
 
 def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
-    """Limit the end to about that many offsets, in proportion to the available ones."""
+    """Limit the end to about `offsets_max` offsets, shared in proportion to the available offsets."""
     ahead = {
         (topic, number): offset - start.get(topic, {}).get(number, offset)
         for topic, by_partition in latest.items()
@@ -138,8 +138,8 @@ def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
         if size <= 0:
             return offset
         share = offsets_max * (size / total)
-        # As in the Kafka source: a partition with data gets at least one, or it would starve beside a large
-        # one.
+        # As in the Kafka source: a partition with data gets at least one offset, so that a large partition
+        # does not starve it.
         return min(offset - size + (ceil(share) if share < 1 else floor(share)), offset)
 
     return {
@@ -256,7 +256,7 @@ def _meant(each: PartitionSnapshot, offset: int) -> int:
 
 
 def _require_all(snapshot: Snapshot, named: Mapping[str, Mapping[int, int]], option: str) -> None:
-    """As in the Kafka source: the option must name exactly the partitions of the query."""
+    """Check that the option names exactly the partitions of the query, as in the Kafka source."""
     wanted = {(each.topic, each.partition) for each in snapshot.partitions}
     given = {(topic, number) for topic, by_partition in named.items() for number in by_partition}
     for missing in sorted(wanted - given):

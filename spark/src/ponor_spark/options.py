@@ -69,7 +69,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """Start or end, in every partition, at the first record whose timestamp is not below this."""
+    """Start or end, in every partition, at the first record with this timestamp or a later one."""
 
     timestamp_ms: int
     option: str
@@ -77,7 +77,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The same with a timestamp for each partition."""
+    """Start or end as with `AtTime`, with a timestamp for each partition."""
 
     timestamps_ms: Offsets
     option: str
@@ -104,7 +104,7 @@ class ClusterOptions:
 class Options:
     """Parsed options; docs/operations/spark.md describes each.
 
-    `min_partitions` None: by size only; per-trigger limits None: none.
+    If `min_partitions` is None, only sizes determine the splits. A per-trigger limit of None is no limit.
     """
 
     cluster: ClusterOptions
@@ -268,7 +268,7 @@ def _cluster(given: Mapping[str, str]) -> ClusterOptions:
 
 
 def _start(given: Mapping[str, str], streaming: bool) -> Bound:
-    """As in the connector: startingTimestamp before startingOffsetsByTimestamp before startingOffsets."""
+    """Apply the connector's precedence: startingTimestamp, startingOffsetsByTimestamp, startingOffsets."""
     if (bound := _by_time(given, "startingTimestamp", "startingOffsetsByTimestamp")) is not None:
         return bound
     default = Edge.LATEST if streaming else Edge.EARLIEST

@@ -54,7 +54,7 @@ Planned = PlannedBlocks | WholeObject
 
 
 class _Cut(NamedTuple):
-    """Blocks [first, last) of one element of the plan in a split; a whole object counts as one."""
+    """Blocks [first, last) of one element of the plan in a split; a whole object counts as one block."""
 
     planned: Planned
     first: int
@@ -71,7 +71,7 @@ def to_be_cut(planned: Sequence[Planned], options: Options) -> list[int]:
     """Return the whole objects that prevent equal splits, so that their blocks must be known.
 
     These are objects larger than half a share, or all if `minPartitions` wants more splits than there are
-    elements. There are fewer than two for each split, or fewer than splits.
+    elements. The first case has fewer than two objects per split, the second fewer objects than splits.
     """
     sizes = [list(_sizes(each)) for each in planned]
     total_bytes = sum(map(sum, sizes))
@@ -170,8 +170,8 @@ def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
 
 
 def _offsets_of(run: ObjectRun) -> tuple[int, int]:
-    """Return the Kafka offsets [from, to) requested from the run; never empty, or the run would not have been
-    planned.
+    """Return the Kafka offsets [from, to) requested from the run. They are never empty, because such a run is
+    not planned.
     """
     blocks = list(run.blocks())
     start = max(run.clip.start_offset, blocks[0].start_offset + run.kafka_shift)
@@ -181,7 +181,7 @@ def _offsets_of(run: ObjectRun) -> tuple[int, int]:
 
 
 def _runs(cut: _Cut) -> Iterator[ObjectRun | WholeObject]:
-    """Group adjacent blocks into runs of at most one GET."""
+    """Group adjacent blocks into runs, each read by one GET."""
     each = cut.planned
     if isinstance(each, WholeObject):
         yield each

@@ -8,7 +8,7 @@ an upload:
   offsets and stream offsets.
 - Its log start may be older. Streams are trimmed at the log start, so the trimmed slices give the current log
   start.
-- Nothing of a new partition's Meta stream may be committed. The content is then what the first open writes.
+- A new partition's Meta stream may have no committed entry. Its content is then what the first open writes.
 - It may lack the cleaning of a segment. The old slices then still exist, because brokers trim them after that
   entry is committed.
 
@@ -37,7 +37,7 @@ DATA_KINDS: Final = (DATA, DATA + CLEANED)
 
 
 class PartitionBehindError(Exception):
-    """The committed part of this partition has a gap: offsets are missing below others.
+    """The committed part of this partition has a gap: offsets below committed ones are missing.
 
     Newer metadata will include them.
     """
@@ -84,7 +84,7 @@ def stable_layout(
     """Limit a layout to offsets below the last stable offset, for `read_committed`.
 
     Raises:
-        PartitionBehindError: aborted transactions below it are not known yet.
+        PartitionBehindError: the aborted transactions below that offset are not known yet.
     """
     checkpoint = partition_value(values)
     stable = checkpoint.get("stable")
@@ -158,8 +158,8 @@ def _committed_slices(
         end = here.end_offset
     held = committed.get(log.streams[log.active.data_stream]) if log.segments else None
     if held is not None and end < log.active.kafka_offset(held.end_offset):
-        # Later appends are committed in slices that the list no longer has; their replacements are not
-        # committed yet.
+        # Later appends are committed in old slices that the list no longer contains. The new slices that
+        # replace them are not committed yet.
         raise PartitionBehindError(
             f"offsets from {end} on are not committed yet where the list of segments has them"
         )

@@ -94,7 +94,7 @@ def plan(
         SnapshotExpiredError: an object is missing.
         StoredDataError: an object is damaged or contradicts the metadata.
     """
-    LeaseNotes.of_environment(os.environ).use(snapshot.lease_id)
+    LeaseNotes.of_environment(os.environ).use(snapshot.lease)
     partitions = {(each.topic, each.partition): each for each in snapshot.partitions}
     kept = _kept(ranges, filters)
     wanted = [
@@ -203,9 +203,9 @@ def _looked_up(
 ) -> list[Planned]:
     """Return for each part what executors read: blocks if the index was needed, or a whole object.
 
-    An object that is requested entirely and fits into one GET needs no index: its size is known, and the
-    executor gets its index with it. This does not apply to parts restricted by time, because only indexes
-    have times, and to objects that prevent equal splits.
+    An object that is requested entirely and fits into one GET needs no index here: its size is known, and
+    the executor's GET includes the index. Parts restricted by time do need it, because only indexes have
+    times, and so do objects that prevent equal splits.
     """
     found: list[Planned | None] = [
         each.as_whole() if each.is_all and time_range_ms is None else None for each in wanted
@@ -215,8 +215,8 @@ def _looked_up(
         _look_up(unknown, wanted, found, indexes, time_range_ms)
         known = {number: each for number, each in enumerate(found) if each is not None}
         planned, numbers = list(known.values()), list(known)
-        # After a cut the part is smaller than its object, and so is the share: one more object may prevent
-        # equal splits now.
+        # The requested blocks have fewer bytes than their object, so the share of a split is smaller now, and
+        # another object may prevent equal splits.
         unknown = [numbers[at] for at in to_be_cut(planned, options)]
         if not unknown:
             return planned

@@ -63,7 +63,7 @@ class PushedFilters:
 
 
 def split_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
-    """Convert the filters that can be converted; return the others and the inexact ones for Spark."""
+    """Convert filters to ranges; return for Spark those that are not converted, or not exactly."""
     pushed = PushedFilters()
     residual: list[Any] = []
     for each in filters:
@@ -125,7 +125,7 @@ def _narrow_partitions(pushed: PushedFilters, kind: str, value: Any) -> tuple[Pu
 def _narrow_offsets(pushed: PushedFilters, kind: str, value: Any) -> tuple[PushedFilters, bool] | None:
     if (chosen := _chosen(kind, value, int)) is not None:
         kept = chosen if pushed.offsets is None else pushed.offsets & chosen
-        # Between the smallest and the largest value there may be others, which Spark filters out.
+        # Planning keeps all offsets from the smallest to the largest value; Spark filters out the others.
         return replace(pushed, offsets=kept), len(chosen) == 1
     if (limits := _limits(kind, value)) is not None:
         return replace(pushed, offset_range=_both(pushed.offset_range, limits)), True

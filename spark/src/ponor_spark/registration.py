@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PUSHDOWN_SETTING: Final = "spark.sql.python.filterPushdown.enabled"
-"""Off by default, and not changed here: if it is on, every query needs its own load()
+"""Off by default. This module does not switch it on, because every query would then need its own load()
 (docs/design/spark.md#integration-with-spark).
 """
 
@@ -23,7 +23,7 @@ def register(spark: SparkSession) -> None:
     From now on the leases of this driver's snapshots are renewed until the driver exits.
     """
     keeper = start_keeper()
-    # Planning workers are children of Spark's JVM, which took its environment before this call; this adds the
-    # variable to theirs.
+    # Planning workers inherit the environment of Spark's JVM, which started before this call. This adds the
+    # variable to the workers' environment.
     spark.sparkContext.environment[LEASES_VARIABLE] = str(keeper.directory)
     spark.dataSource.register(PonorDataSource)

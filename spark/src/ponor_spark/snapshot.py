@@ -24,9 +24,9 @@ assert _END_OFFSET.size == PIECE.size
 
 
 class HeldPiece(NamedTuple):
-    """An object holds [start_offset, end_offset) of a stream.
+    """A piece of an object: offsets [start_offset, end_offset) of a stream.
 
-    `is_all`: it holds nothing else, so that `size_bytes` (of the object) is the size of these offsets.
+    `is_all`: the object holds nothing else, so its `size_bytes` is the size of these offsets.
     """
 
     object_id: int
@@ -42,7 +42,8 @@ class HeldPiece(NamedTuple):
 class Lease:
     """Lease that keeps the objects named at metadata index `index` or later.
 
-    `leased_until_ms` is in cluster time, which was `cluster_time_ms` at the opening.
+    `leased_until_ms` is in cluster time, which was `cluster_time_ms` at the opening. `controllers` are the
+    addresses of the cluster that granted it; a lease id is unique only in its cluster.
     """
 
     lease_id: int
@@ -51,6 +52,7 @@ class Lease:
     index: int
     leased_until_ms: int
     cluster_time_ms: int
+    controllers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ def open_snapshot(options: Options) -> Snapshot:
 
 
 def open_snapshot_with_tails(options: Options) -> Snapshot:
-    """Open a snapshot, with current end offsets if the options ask for the tail. On failure the lease is
-    closed, or the keeper would renew it until the driver exits.
+    """Open a snapshot, with current end offsets if the options ask for the tail. On failure, close the
+    lease: otherwise the keeper would renew it until the driver exits.
 
     Raises:
         PonorSparkError: as `open_snapshot` and `tail_ends`.

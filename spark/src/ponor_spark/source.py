@@ -62,12 +62,12 @@ class PonorDataSource(DataSource):
         except TopicMissingError as error:
             if batch.fail_on_data_loss:
                 raise
-            # A stream continues without a topic that was deleted after its checkpoint, which a source does
-            # not know.
+            # Only `reader` raises this: a stream continues without a topic that was deleted after its
+            # checkpoint, and the checkpoint is unknown here.
             self._not_for_batches = error
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # A worker that plans or reads has not yet imported the modules it needs.
+        # Spark unpickles a source in a worker before the worker imports the modules that it needs.
         forget_jars()
         self.__dict__.update(state)
 

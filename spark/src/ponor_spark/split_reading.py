@@ -56,7 +56,7 @@ def _object_rows(
         else:
             decoder.move_to(run.clip, run.aborted)
         while blocks:
-            # Take it out without keeping a reference: the reader fetches the next run into its memory.
+            # Remove the block and keep no reference to it, so that its memory is free for the next run.
             decoder.feed_block(blocks.pop(0), run.kafka_shift)
             yield from decoder.take()
     if decoder is not None:

@@ -65,13 +65,13 @@ class StreamPlanner:
             least: number of offsets to wait for; None: one is enough.
 
         Raises:
-            DataLossError: a topic was recreated, or offsets are gone, and `failOnDataLoss` is true.
+            DataLossError: a topic was recreated, or offsets were deleted, and `failOnDataLoss` is true.
         """
         before, known = from_json(start), self._snapshots.newest
         snapshot = self._look()
         begin, end = self._between(before, snapshot)
         if begin == end and snapshot is known and self._fixed is None:
-            # "No new rows" must hold now, not half a second ago: processAllAvailable() relies on it.
+            # processAllAvailable() needs a current "no new rows"; the snapshot may be half a second old.
             snapshot = self._snapshots.next()
             begin, end = self._between(before, snapshot)
         ahead = StreamOffsets(end).total - StreamOffsets(begin).total

@@ -1,9 +1,9 @@
 """Stream reader of `spark.readStream.format("ponor")`: micro-batches between offsets in the query's
 checkpoint.
 
-Every check for new rows takes a snapshot. A micro-batch is planned from one that covers its end, whichever
-run of the query started it. The checkpoint takes precedence over snapshots: each row is read once, in the
-batch whose offsets include it. Executors unpickle only the columns (`batch_reader.py`).
+Every check for new rows takes a snapshot. A micro-batch is planned from a snapshot that covers its end,
+also if an earlier run of the query began the batch. The checkpoint takes precedence over snapshots: each row
+is read once, in the batch whose offsets include it. Executors unpickle only the columns (`batch_reader.py`).
 """
 
 from __future__ import annotations

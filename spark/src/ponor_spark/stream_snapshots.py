@@ -1,4 +1,5 @@
-"""Snapshots of a streaming query: a new one for each check for rows, and leases no longer than needed.
+"""Snapshots of a streaming query. Each check for new rows uses a current snapshot, and a lease ends when its
+snapshot is not needed any more.
 
 At most two leases are held: of the newest snapshot, and of the one that planned the running micro-batch,
 which is closed when the batch is committed.
@@ -21,7 +22,7 @@ from ponor_spark.tail import with_tails
 from ponor_spark.topics import IfThere, TopicChoice
 
 AGE_MS_MIN: Final = 500
-"""Minimum time between two snapshots of a query that waits for rows: Spark asks a hundred times a second."""
+"""Minimum time between two snapshots of a query without new rows, which Spark polls 100 times a second."""
 
 
 class StreamSnapshots:

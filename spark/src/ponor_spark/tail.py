@@ -1,7 +1,7 @@
 """`tail=broker`: read from brokers between the snapshot's committed end and an end fixed with the snapshot.
 
 Objects end with the last committed upload. One fetch loop per partition continues at exactly this offset, so
-that a row is read from an object or from a broker, never from both. The end is the leader's high watermark
+that each row is read once, from an object or from a broker. The end is the leader's high watermark
 (read_committed: the last stable offset) when the snapshot was opened; later records are excluded, however
 long the query takes.
 """

@@ -1,9 +1,10 @@
-"""Look up the Kafka offset of a time in objects: the first record of a partition whose timestamp is not below
-it.
+"""Look up the Kafka offset of a time in objects: the first record of a partition whose timestamp is at
+or after that time.
 
-Segments and index entries have the largest timestamp, so whole segments and blocks are skipped. In the first
-block that may match, the first batch that reaches the time is searched record by record
-(docs/formats/partition-meta.md, "Time entries", describes the broker's lookup).
+Each segment and each index entry stores the largest timestamp of its records, so the lookup skips segments
+and blocks that end before the time. In the first block that may match, it searches the records of the
+first batch that reaches the time (docs/formats/partition-meta.md, "Time entries", describes the broker's
+lookup).
 """
 
 from __future__ import annotations

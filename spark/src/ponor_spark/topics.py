@@ -1,6 +1,6 @@
 """Partitions of a query: Spark's `assign`, `subscribe` and `subscribePattern`.
 
-The snapshot's metadata has the topics.
+The existing topics come from the snapshot's metadata.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SubscribePattern:
 
 @dataclass(frozen=True, slots=True)
 class IfThere:
-    """The same without missing topics, for a query that continues when a topic is deleted."""
+    """A choice without its missing topics, for a query that continues when a topic is deleted."""
 
     choice: TopicChoice
 

@@ -14,7 +14,7 @@ from ponor_cli.local.directory import ClusterDirectory
 
 CONTROLLERS_CONFIG = "ponor.controllers"
 OBJECT_STORE_CONFIG = "ponor.object.store"
-"""Read-only broker configs with the addresses of the cluster's other parts."""
+"""Read-only broker configs with the controllers' addresses and the object store's URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def find_bootstrap(data: Path | None, bootstrap: str | None) -> str:
 
 
 def find_cluster(data: Path | None, bootstrap: str | None) -> ClusterAddress:
-    """Return all addresses of the cluster. With `--bootstrap` a broker is asked for them.
+    """Return all addresses of the cluster. With `--bootstrap`, request them from a broker.
 
     Raises:
         CommandError: as `find_bootstrap`, or the broker is not a Ponor broker.

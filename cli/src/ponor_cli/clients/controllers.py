@@ -19,7 +19,7 @@ from ponor_cli.errors import CommandError
 T = TypeVar("T")
 ANSWER_S_MAX: Final = 30.0
 DESCRIBE_S_MAX: Final = 3.0
-"""For a command whose subject is not the quorum."""
+"""Timeout for commands that show the quorum only in addition."""
 
 
 def ask_cluster(controllers: Sequence[str], request: Callable[[ClusterClient], Awaitable[T]]) -> T:
@@ -63,10 +63,10 @@ def describe_quorum_soon(controllers: Sequence[str]) -> wire.QuorumDescription |
 
 
 async def announce_stop(controllers: Sequence[str], *, ttl_ms: int, timeout_s: float) -> bool:
-    """Announce that the whole cluster stops within `ttl_ms`; 0 takes the announcement back.
+    """Announce that the whole cluster stops within `ttl_ms`; 0 withdraws the announcement.
 
-    Until then brokers do not drain and no broker fails over. Returns whether the leader committed it. A
-    cluster without a leader can be stopped all the same: without a leader there is no drain and no failover.
+    Until then brokers do not drain and no broker fails over. Returns whether the leader committed the
+    announcement. A cluster without a leader needs no announcement: it neither drains nor fails over.
     """
     try:
         await _with_network(

@@ -133,6 +133,6 @@ def _connect_to_any(bootstrap: str) -> tuple[str, socket.socket]:
 
 
 def error_name(code: int) -> str:
-    """Return the name of a code, or the number of a code of a newer broker."""
+    """Return the name of an error code, or its number if it is not defined here."""
     error = error_of(code)
     return error.name if error == code else str(code)

@@ -1,7 +1,7 @@
 """Moves of partitions with Kafka's own requests (KIP-455): start, cancel, and follow them.
 
-A move names the one broker that will hold the partition, because Ponor's partitions have one replica. For a
-partition with several replicas, as in Apache Kafka, this would drop the others; the commands refuse it.
+A request names one target broker, because Ponor's partitions have one replica. In Apache Kafka the request
+would drop the other replicas of a partition, so the commands refuse a partition with several replicas.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def current_moves(
 
 
 def request_moves(client: KafkaClient, topic: str, partitions: Sequence[int], target_id: int | None) -> None:
-    """Start moves to a broker, or cancel the current ones (None).
+    """Start moves to a broker; None cancels the current moves.
 
     Raises:
         CommandError: names the first refused partition and the reason.

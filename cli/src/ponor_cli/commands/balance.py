@@ -4,7 +4,7 @@ and resume.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from ponor.controller.v1 import cluster_service_pb2 as wire
@@ -15,6 +15,7 @@ from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
 from ponor_cli.errors import CommandError
 from ponor_cli.output import OutputFormat, human_bytes, print_done, print_rows, print_value
 
+Row: TypeAlias = dict[str, Any]
 ANSWER_S_MAX: Final = 10.0
 BROKER_COLUMNS: Final = ("broker", "partitions", "in", "out", "load", "draining", "reported")
 MOVE_COLUMNS: Final = ("when", "topic", "partition", "source", "target", "goal", "reason")
@@ -61,9 +62,7 @@ def balance(
         _print_moves(moves)
 
 
-def describe_balance(
-    answer: wire.BalanceDescription,
-) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+def describe_balance(answer: wire.BalanceDescription) -> tuple[Row, list[Row], dict[str, list[Row]]]:
     """Return facts, a row per broker, and the proposed and recent moves."""
     facts = {
         "paused": answer.paused,
@@ -89,7 +88,7 @@ def describe_balance(
     return facts, brokers, moves
 
 
-def _move(row: wire.ExplainedMove) -> dict[str, Any]:
+def _move(row: wire.ExplainedMove) -> Row:
     return {
         "topic": row.topic,
         "partition": row.partition,
@@ -101,7 +100,7 @@ def _move(row: wire.ExplainedMove) -> dict[str, Any]:
     }
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+def _for_people(row: dict[str, Any]) -> Row:
     age_ms = row["reported_ms_ago"]
     return {
         **row,

@@ -118,7 +118,7 @@ def announce(
 
 def describe_brokers(image: MetadataImage, states: Mapping[int, str]) -> list[dict[str, Any]]:
     """Return a row per registered broker. `moving_away` and `moving_in` count its current moves;
-    `states` is by node id.
+    `states` maps node ids to states.
     """
     led = Counter(row.leader_id for row in image[PARTITIONS])
     away = Counter(row.source_id for row in image[MOVES])

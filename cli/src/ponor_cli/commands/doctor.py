@@ -122,7 +122,7 @@ async def _examine_port(
     try:
         await stores[0].put(
             probe.key("first"), [b"x"]
-        )  # Without credentials, bucket or rights this fails once, instead of every check.
+        )  # Without credentials, bucket or rights this put fails before the checks, which would all fail.
         await run_port_checks(probe, done)
         if location is not None:
             await asyncio.to_thread(_examine_s3, location, probe.prefix, done)

@@ -23,7 +23,7 @@ from ponor_cli.output import OutputFormat, print_done, print_rows
 DRAIN_TIMEOUT_S = 660.0
 """Longer than the supervisor waits for a broker to drain."""
 START_TIMEOUT_S = 600.0
-"""A broker may recover a full write-ahead log to a slow store."""
+"""A broker that starts may upload a full write-ahead log to a slow store."""
 DATA_DEFAULT = Path("data")
 PROGRESS_S = 0.5
 COLUMNS = ("role", "id", "node_id", "state", "pid", "restarts", "metrics_url")

@@ -1,8 +1,8 @@
 """`ponor object map`: draw which objects hold which offsets of a topic, a line of cells per stream.
 
-A cell is a range of offsets. If at most one object begins in it, the cell shows the kind of the
-object, in two alternating shades; otherwise the number of objects that begin in it. A fragmented
-stream is a row of digits, a compacted one a bar.
+A cell is a range of offsets. If two or more objects begin in it, the cell shows their number.
+Otherwise it shows the kind of the object that holds the range, in two alternating shades, or a dot if
+no object holds it. A fragmented stream is a row of digits, and a compacted stream is a bar.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class StreamMap:
 
 
 class MapTotals(NamedTuple):
-    """Totals of a topic: its stream objects with their bytes, the stream set objects with its data,
-    and its pieces.
+    """Totals of a topic: its streams and pieces, its stream objects with their bytes, and the stream
+    set objects that hold data of the topic.
     """
 
     streams: int
@@ -101,7 +101,7 @@ def totals_of(image: MetadataImage, maps: Sequence[StreamMap]) -> MapTotals:
 
 
 def draw(each: StreamMap, width: int = WIDTH) -> str:
-    """The cells of a stream: `width` of them, or as many as it has offsets if these are fewer."""
+    """The cells of a stream: `width` cells, or one per offset if the stream has fewer offsets."""
     span = each.end_offset - each.start_offset
     cells = max(1, min(width, span))
     begun = Counter(
@@ -132,8 +132,8 @@ def map_objects(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Draw which objects hold which offsets of a topic's partitions. Before and after compaction it
-    shows what that did.
+    """Draw which objects hold which offsets of a topic's partitions. To see the effect of
+    compaction, compare the output before and after it.
     """
     image = image_of(find_cluster(data, bootstrap))
     maps = map_topic(image, topic)

@@ -1,6 +1,6 @@
 """`ponor object reconcile`: run one reconciliation of the garbage collector in this process.
 
-It needs no running collector, and concurrent rounds are safe.
+No garbage collector needs to run, and concurrent reconciliations are safe.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
     Raises:
         CommandError: controllers or store do not answer, or the store's URL is wrong.
     """
-    await read_image(cluster.controllers)  # Fails within seconds if the controllers do not answer.
+    await read_image(cluster.controllers)  # Raises within seconds if the controllers do not answer.
     try:
         async with command_runtime() as runtime:
             return await _round(runtime, cluster, settings)
@@ -120,7 +120,7 @@ def why_nothing_deleted(report: ReconcileReport, settings: GcSettings) -> str:
 
 
 def shown(report: ReconcileReport) -> dict[str, str]:
-    """Return the report as lines by title."""
+    """Return the lines of the report: text by title."""
     lines = {
         verdict.value: f"{number} objects, {human_bytes(report.object_bytes[verdict])}"
         for verdict, number in report.objects.items()

@@ -112,8 +112,8 @@ def already_led(places: Sequence[PartitionPlace], target_id: int) -> list[int]:
 
 
 def already_there(topic: str, partitions: list[int], target_id: int) -> str:
-    """Return the message for partitions that need no move. No request is sent, so the balancer may
-    still move them.
+    """Return the message for partitions that the target leads already. No move begins and no
+    cool-down starts, so the balancer may move them at any time.
     """
     return (
         f"{_names(topic, partitions)} already led by {target_id}, nothing moves; "

@@ -245,7 +245,8 @@ def force_recovery_command(
 def silence_of_voter(description: wire.QuorumDescription, node_id: int) -> str:
     """Return a warning if the leader has no contact with the voter, or an empty text.
 
-    Promoting a voter again succeeds even if its directory was lost. `node_id` may be a node number.
+    It is needed because promoting a voter again succeeds even if its directory was lost.
+    `node_id` may be a node number.
     """
     for member in description.members:
         number = number_of_node(NodeId(member.node_id))

@@ -26,7 +26,7 @@ CHUNK_BYTES: Final = 64 * 1024
 STDIN: Final = 0
 STDOUT: Final = 1
 LINGER_S: Final = 0.05
-"""How long a line waits for more lines before it is written."""
+"""Maximum time to collect more lines for a batch."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="topic")]
 SeparatorOption = Annotated[
@@ -119,7 +119,7 @@ def produce(
     headers = [parse_header(text) for text in header or []]
     own_key = None if key is None else os.fsencode(key)
     separator = None if key_separator is None else _separator(key_separator)
-    if sys.stdin is None:  # its descriptor may be another file by now
+    if sys.stdin is None:  # descriptor 0 may belong to another file
         raise CommandError("standard input is closed; it gives the records")
     address = find_bootstrap(data, bootstrap)
     with open_producer(address, name, compression=compression, partition=partition) as producer:
@@ -173,11 +173,11 @@ def consume(
         form=RecordFormat.JSON if json_lines else output,
         separator=None if key_separator is None else _separator(key_separator),
     )
-    if sys.stdout is None:  # its descriptor may be another file by now
+    if sys.stdout is None:  # descriptor 1 may belong to another file
         raise CommandError("standard output is closed; it takes the records")
     address = find_bootstrap(data, bootstrap)
-    # Not `sys.stdout`: with PYTHONUNBUFFERED each record would be a system call.
-    # Not closed here: a close would repeat a flush that failed.
+    # `sys.stdout` would need a system call per record with PYTHONUNBUFFERED.
+    # `out` is not closed, because a close would repeat a failed flush.
     out = open(STDOUT, "wb", closefd=False)  # noqa: SIM115
     try:
         consume_until_done(address, name, wanted, out)

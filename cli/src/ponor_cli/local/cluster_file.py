@@ -11,8 +11,8 @@ from ponor_cli.errors import CommandError
 from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
 
 HAS_SERVED_DEFAULT: Final = True
-"""For files of earlier builds, which lack the field: such a cluster may hold data, so it keeps its
-object store.
+"""Value for files of earlier builds, which lack the field: the cluster may hold data in its object store,
+so `ponor up` refuses another store.
 """
 
 
@@ -62,7 +62,7 @@ class ClusterFile:
     supervisor_pid: int | None
     processes: list[ProcessEntry]
     has_served: bool = False
-    """A broker of this directory has served clients, in this run or an earlier one."""
+    """Whether a broker of this directory has served clients, in this run or an earlier one."""
 
     def write(self, directory: ClusterDirectory) -> None:
         """Replace the file."""

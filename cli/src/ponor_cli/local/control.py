@@ -21,7 +21,7 @@ from ponor_cli.local.directory import UNIX_SOCKET_PATH_BYTES_MAX, ClusterDirecto
 
 REQUEST_BYTES_MAX = 4096
 NEXT_FREE = -1
-"""As id of "add": the lowest free number of the role."""
+"""Id of an "add" request: `ponor up` chooses the lowest free number of the role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def socket_path(directory: ClusterDirectory) -> Path:
 
 
 class ControlServer:
-    """The side of `ponor up`."""
+    """Server of the control socket, in `ponor up`."""
 
     def __init__(self, directory: ClusterDirectory, handler: ControlHandler) -> None:
         self._path = socket_path(directory)
@@ -83,7 +83,7 @@ class ControlServer:
             reply = {"ok": True, "message": message}
         except CommandError as error:
             reply = {"ok": False, "message": str(error)}
-        except OSError as error:  # such as a full disk, or a client that sends nothing
+        except OSError as error:  # for example a full disk, or a client that sends no request
             reply = {"ok": False, "message": f"`ponor up` failed: {error}"}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             reply = {"ok": False, "message": f"malformed control request: {error!r}"}

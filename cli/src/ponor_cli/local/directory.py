@@ -34,9 +34,9 @@ REMEDIES: Final = {
         " brokers and the object store"
     ),
 }
-"""Remedies for damaged files that the next start does not derive from its options."""
+"""Remedies for damaged files that the next start cannot create again from its options."""
 UNIX_SOCKET_PATH_BYTES_MAX = 100
-"""The kernel allows 107. A longer path is replaced by one under /tmp (control.py)."""
+"""The kernel allows 107 bytes. `control.py` replaces a longer path with one under /tmp."""
 
 
 @dataclass(frozen=True, slots=True)

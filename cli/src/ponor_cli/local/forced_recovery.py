@@ -39,8 +39,8 @@ def force_local_recovery(directory: ClusterDirectory, controller: int) -> Forced
             known = ", ".join(str(place.number) for place in before.controllers)
             raise CommandError(f"{directory.root} has no controller {controller}; it has {known}")
         quorum.formatted = True
-        # The list first: if it kept the other controllers after a crash here, they would continue
-        # as a majority of the old incarnation.
+        # Write quorum.json first: if it still listed the other controllers after a crash here, they
+        # would continue as a majority of the old incarnation.
         quorum.write(directory)
         try:
             return _recovered(directory.config_file(name), directory.process_data(name))
@@ -69,8 +69,8 @@ def _read(directory: ClusterDirectory) -> QuorumFile:
 
 
 def _recovered(file: Path, data: Path | None = None) -> ForcedRecovery:
-    """Recover with a configuration file. `data` replaces its directory: the file in a copy of a
-    cluster names the original.
+    """Recover with a configuration file. `data` replaces the data directory in the file: in a
+    copied cluster, the file names the original directory.
     """
     try:
         configuration = read_configuration(file)

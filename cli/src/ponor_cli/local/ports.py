@@ -20,11 +20,13 @@ END: Final = 20_000
 """Below the ephemeral range of every system: Linux starts at 32,768, others at 49,152."""
 ROW: Final = 50
 SCATTER: Final = 89
-"""Neighbouring process ids start in distant rows, so that clusters started together try different ports."""
+"""Processes with neighbouring ids search from distant rows of `ROW` ports, so that clusters that start at
+the same time try different ports."""
 
 
 def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
-    """Return free ports from `first` on. None starts at a port that depends on this process.
+    """Return free ports. The search begins at `first`, or, if it is None, at a port that depends on this
+    process.
 
     Raises:
         CommandError: too few ports are free.
@@ -40,12 +42,15 @@ def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
 
 
 def random_port() -> int:
-    """Return a random first port: ports that this process chose before may be unused only for a moment."""
+    """Return a random port for the start of a search.
+
+    A fixed start could return a port that this process chose before and whose service has not bound it yet.
+    """
     return FIRST + secrets.randbelow(END - FIRST)
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether no process uses the port now or used it a moment ago."""
+    """Return whether the port is free: it is not in use and has no closing connections."""
     return _can_bind(host, port, again=False)
 
 

@@ -1,8 +1,8 @@
 """`DIR/quorum.json`: the controllers that `ponor up` starts, and the identity of the cluster.
 
-The voters are in the controllers' own log (`ponor cluster quorum describe`). This file also tells
-whether controller directories may be formatted: until all initial voters have served once. An empty
-directory after that has lost its votes (KIP-853) and is added as a new replica.
+The voters are in the controllers' own log (`ponor cluster quorum describe`). This file also records
+whether all initial voters have served once. Until then `ponor up` may format controller directories. A
+directory that is empty later has lost its votes (KIP-853) and is added as a new replica.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class QuorumFile:
 
     Attributes:
         controllers: the ones that `ponor up` starts.
-        formatted: every initial controller has started with a log once.
+        formatted: whether every initial controller has started with a log once.
         next_number: number of the next controller; a number is never used twice.
-        cluster_id: drawn with the file; every process of this directory expects it.
-        cluster_ordinal: drawn or given with the file; part of all ids, so it never changes.
+        cluster_id: drawn when the file is created; every process of this directory expects it.
+        cluster_ordinal: drawn or given when the file is created; never changes, because ids contain it.
     """
 
     controllers: list[ControllerPlace]

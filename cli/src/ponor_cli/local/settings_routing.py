@@ -1,6 +1,6 @@
 """`--set NAME=VALUE`: find the services with the setting, and check the value.
 
-Names are fields of the services' settings classes. A name of several services is set in each of them.
+Names are fields of the services' settings classes. A name that several services have is set in each of them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ponor_cli.errors import CommandError, absent_topic
 
 CLIENT_ID: Final = "ponor-cli"
 STOP_S_MAX: Final = 5.0
-"""A client of a cluster that does not answer must not keep the command from ending."""
+"""Timeout, because `stop` may wait for a cluster that does not answer."""
 
 
 class LastWarning(logging.Handler):
@@ -45,8 +45,8 @@ REMEDIES: Final[Mapping[ErrorCode, str]] = {
 def quiet_library() -> Iterator[LastWarning]:
     """Keep aiokafka's log lines off the terminal, and complete its error codes.
 
-    Its clients create no topics either: a refresh of their metadata would create a topic again that
-    was deleted.
+    Also stop its clients from creating topics: a metadata refresh would create a deleted topic
+    again.
     """
     _add_error_codes()
     creating = client.MetadataRequest
@@ -76,20 +76,20 @@ def describe_error(error: BaseException) -> str:
 
 
 def ignore_unretrieved() -> None:
-    """Do not print errors of aiokafka's own tasks: the command prints the one that it ends with."""
+    """Do not print errors of aiokafka's tasks: the command prints the error that ends it."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
 
 async def stop_client(stopping: Coroutine[Any, Any, None]) -> None:
-    """Wait for a client's `stop`, at most `STOP_S_MAX`. Failures are ignored: the process ends."""
-    # In a task of its own: aiokafka's `stop` may end with the cancellation of one of its own tasks.
+    """Wait for a client's `stop`, at most `STOP_S_MAX`. Ignores failures, because the process ends."""
+    # In a separate task, because aiokafka's `stop` may raise the CancelledError of one of its tasks.
     task = asyncio.create_task(stopping)
     await asyncio.wait([task], timeout=STOP_S_MAX)
     task.cancel()
 
 
 def partitions_of(bootstrap: str, topic: str) -> list[int]:
-    """Return the partitions of a topic. Never creates the topic: aiokafka's own metadata request would.
+    """Return the partitions of a topic. Never creates the topic; aiokafka's metadata request would create it.
 
     Raises:
         CommandError: the topic does not exist, or no broker answers.

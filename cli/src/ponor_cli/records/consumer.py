@@ -42,13 +42,13 @@ JOIN_S_MAX: Final = 330.0
 """Longer than the five minutes that a Java member may take to join a rebalance."""
 COMMIT_S_MAX: Final = 10.0
 SILENCE_S_MAX: Final = 30.0
-"""Without it aiokafka repeats a refused fetch forever."""
+"""Timeout, because aiokafka repeats a refused fetch forever."""
 _START: Final = re.compile(r"earliest|latest|(?P<sign>[-@]?)(?P<number>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """What the user asked for. `start` None: the group's offsets, or else the end."""
+    """Options of a run. If `start` is None, it begins at the group's offsets, or else at the end."""
 
     start: str | None
     partitions: list[int]
@@ -60,7 +60,7 @@ class Consumption:
 
 
 def consume_until_done(bootstrap: str, topic: str, wanted: Consumption, out: BinaryIO) -> None:
-    """Write records until `records_max` are written, or the end is reached and not followed.
+    """Write records until `records_max` are written, or without `--follow` the end is reached.
 
     Raises:
         CommandError: an option is invalid, or a partition or the group refuses.
@@ -98,7 +98,7 @@ class StartOffset:
     async def find(
         self, consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Look the offsets up. A time after the last record is the end."""
+        """Return the start offsets. A time after the last record gives the end offset."""
         if self._text == "earliest":
             found: dict[TopicPartition, int] = await consumer.beginning_offsets(partitions)
             return found
@@ -171,7 +171,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
         self._left = wanted.records_max
         self._is_assigned = False
         self._ends: dict[TopicPartition, int] = {}
-        """End offsets at the assignment, unless they are followed."""
+        """End offsets at the assignment; without `--follow` the run ends there."""
         self._written: dict[TopicPartition, int] = {}
         """By partition: the offset after the last written record."""
         self._polled_at_ms: dict[TopicPartition, int | None] = {}
@@ -228,8 +228,8 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                 raise self._failure
 
     async def commit(self) -> None:
-        """Commit what was written. A group that rebalances refuses it; then the next owner reads
-        the records again.
+        """Commit the offsets of the written records. A rebalancing group refuses the commit; then the
+        next owner reads these records again.
 
         Raises:
             CommandError: the coordinator refuses or does not answer.
@@ -257,7 +257,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
             await self.commit()
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Start at the group's offsets, and at `--offset` where it has none."""
+        """Start at the group's offsets; at `--offset` in partitions without one."""
         try:
             committed = {each: await self._consumer.committed(each) for each in assigned}
             fresh = [each for each, offset in committed.items() if offset is None]
@@ -310,14 +310,14 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                 if self._left is not None:
                     self._left -= 1
         self._out.flush()
-        # Not before the flush: a full disk or a closed pipe may lose what the buffer holds.
+        # Only after the flush: on a full disk or a closed pipe, buffered records may be lost.
         self._written.update(written)
 
     def _check_silence(self, waited_s: float) -> None:
-        """Add the time of a poll to every partition that was not answered in it.
+        """Add the duration of a poll to every partition for which no answer arrived in it.
 
         Raises:
-            CommandError: a partition was not answered for `SILENCE_S_MAX`.
+            CommandError: no answer arrived for a partition for `SILENCE_S_MAX`.
         """
         for partition in self._consumer.assignment():
             polled_at_ms = self._consumer.last_poll_timestamp(partition)
@@ -345,7 +345,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
             )
 
     def _describe_undecodable(self, error: UnicodeDecodeError) -> str:
-        """Return the message for a header name that is not UTF-8; aiokafka drops its position."""
+        """Return the message for a header name that is not UTF-8; aiokafka's error has no position."""
         places = ", ".join(
             f"{each.topic}-{each.partition} after offset {offset - 1}"
             for each, offset in sorted(self._written.items())

@@ -33,7 +33,7 @@ REQUEST_BYTES_MAX: Final = 100 * 1024 * 1024
 """Larger than any `max.message.bytes`: the broker's limit decides, and the broker's error names it."""
 REQUEST_TIMEOUT_MS: Final = 30_000
 DELIVERY_S_MAX: Final = 60.0
-"""For one batch. Without it aiokafka's idempotent producer repeats a request forever."""
+"""Timeout of one batch: by default aiokafka's idempotent producer repeats a request forever."""
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ def open_producer(
 ) -> Iterator[TopicProducer]:
     """Connect a producer for one topic.
 
-    `compression` is none, gzip, snappy, lz4 or zstd. `partition` is for records that name none;
-    None chooses by key.
+    `compression` is none, gzip, snappy, lz4 or zstd. `partition` is for records without a
+    partition; if `partition` is None, the key decides.
 
     Raises:
         CommandError: no broker answers, or the topic or partition does not exist.
@@ -172,7 +172,7 @@ class TopicProducer:
         return sending
 
     def _note(self, sent: list[tuple[int, asyncio.Future[RecordMetadata]]]) -> str | None:
-        """Note what was acknowledged. Returns the first refusal."""
+        """Note the acknowledged offsets. Returns the first refusal."""
         refusal: str | None = None
         for partition, future in sent:
             if not future.done() or future.cancelled():
@@ -185,7 +185,7 @@ class TopicProducer:
         return refusal
 
     def _describe_failure(self, partition: int, error: BaseException) -> str:
-        if getattr(error, "retriable", False):  # aiokafka gave up; an earlier attempt may be written
+        if getattr(error, "retriable", False):  # aiokafka gave up; an earlier attempt may have succeeded
             return (
                 f"{self._topic}-{partition}: no acknowledgement, so the last records may or may not be"
                 f" written: {describe_error(error)}{self._warning.text}"

@@ -35,8 +35,8 @@ class RecordFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextRecord:
-    """A record to write. Without a partition the key decides, without a timestamp the time of writing
-    counts.
+    """A record to write. Without a partition, the key determines it; without a timestamp, the time of
+    writing is used.
     """
 
     key: bytes | None

@@ -27,9 +27,9 @@ from ponor_cli.supervisor.process_report import how_it_ended, last_lines, say, s
 PARENT_PIPE_VARIABLE = "PONOR_PARENT_FD"
 RESOURCE_VARIABLE = "OTEL_RESOURCE_ATTRIBUTES"
 START_DEADLINE_S = 600.0
-"""A broker may recover a full write-ahead log to a slow store."""
+"""A broker that starts may upload a full write-ahead log to a slow store."""
 PROGRESS_S = 10.0
-"""Interval of the lines about a start that takes long."""
+"""Interval of the progress lines during a slow start."""
 LOG_BYTES_MAX = 64 * 1024 * 1024
 POLL_S = 0.02
 
@@ -83,7 +83,7 @@ class Launcher:
         os.close(self._parent_read)
 
     async def launch(self, child: Child) -> None:
-        """Start the process. Its log is continued, its ready file is deleted until it serves.
+        """Start the process. Delete its old ready file, and append to its log.
 
         Raises:
             OSError: the system cannot create the process or its log.
@@ -103,7 +103,7 @@ class Launcher:
         self.set_state(child, "starting", pid=child.process.pid)
 
     def _environment_of(self, name: str) -> dict[str, str]:
-        """Return our environment with the child's name for its traces and metrics."""
+        """Return this process's environment plus the child's name for traces and metrics."""
         environment = {**os.environ, **self._environment}
         attributes = [environment.get(RESOURCE_VARIABLE, ""), f"service.instance.id={name}"]
         environment[RESOURCE_VARIABLE] = ",".join(filter(None, attributes))

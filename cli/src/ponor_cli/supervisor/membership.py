@@ -1,5 +1,5 @@
-"""Join and leave of nodes of a running cluster: controllers in the quorum, and what a stopped
-broker still owns.
+"""Add nodes to a running cluster and remove them: change the quorum for a controller, and check that
+a stopped broker owns nothing.
 
 A new controller starts on an empty directory and then joins the quorum as a learner (`ponor cluster
 quorum promote` makes it a voter). A removed controller leaves the quorum first and stops
@@ -28,7 +28,7 @@ from ponor_cli.local.quorum_file import ControllerPlace, QuorumFile
 
 @dataclass(slots=True)
 class ControllerChanges:
-    """Changes the quorum, and keeps `quorum.json` and the controllers in `cluster.json` equal to it."""
+    """Changes the quorum, and then the controllers in `quorum.json` and `cluster.json`."""
 
     directory: ClusterDirectory
     cluster: ClusterFile
@@ -81,7 +81,7 @@ class ControllerChanges:
 
 
 async def has_drained(cluster: ClusterFile, node_id: int) -> bool:
-    """Return whether a broker drained before it ended. Otherwise the cluster may wait for its next start."""
+    """Return whether a broker drained before it ended. If not, its write-ahead log may need recovery."""
     try:
         row = (await read_image(cluster.controllers))[NODES].get(NodeId(node_id))
     except CommandError:

@@ -30,7 +30,7 @@ CONTROLLER_NUMBER_FIRST = 3000
 """Node numbers within the cluster: brokers from 0, GC from 1000, compactors from 2000, controllers from 3000.
 """
 SHARED_NUMBER_FIRST: Final[Mapping[str, int]] = {"gc": GC_NUMBER_FIRST, "compactor": COMPACTOR_NUMBER_FIRST}
-"""Roles whose nodes need only the configuration that all nodes have."""
+"""First numbers of the roles whose nodes need only the shared configuration."""
 
 PORTS_PER_CONTROLLER: Final = 2
 """One port for nodes and tools, one for the other controllers."""
@@ -43,7 +43,7 @@ ADDED_MAX: Final[Mapping[str, int]] = {
 """Number of nodes per role in a running cluster. During a replacement old and new controllers run."""
 
 START_ORDER = ("controller", "broker", "gc", "compactor")
-"""The stop runs in reverse: brokers need a controller to close their streams."""
+"""Processes stop in reverse order: brokers need a controller to close their streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def broker_numbers(wanted: int, present: Sequence[int]) -> list[int]:
 def plan(
     options: UpOptions, quorum: QuorumFile, ports: list[int], brokers: Sequence[int] | None = None
 ) -> list[ProcessSpec]:
-    """Return the processes in starting order. Brokers have `brokers` as numbers, by default 0 to
+    """Return the processes in starting order. `brokers` are the brokers' numbers, by default 0 to
     N-1.
 
     `ports` are `ports_needed` free ports: two per controller, then a metrics port per process.

@@ -1,9 +1,9 @@
-"""Ports of a local cluster, derived from the Kafka port. They are equal at every start, so that
+"""Ports of a local cluster, derived from the Kafka port. They are the same at every start, so that
 Prometheus can be configured.
 
 One block of `BLOCK` ports: brokers, then controllers (one port for nodes and tools, one for other
-controllers), then the metrics of every process. A port in use is replaced by a free one for this
-start, and a line reports it.
+controllers), then the metrics of every process. `ponor up` replaces a port in use by a free one
+for this start, and prints a line about it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ SERVICE_FIRST: Final = 20
 PEER_FIRST: Final = 30
 METRICS_FIRST: Final = {"controller": 40, "broker": 50, "gc": 66, "compactor": 82}
 CONTROLLER_PORTS: Final = 10
-"""Controller numbers are never used twice, so numbers that differ by this share their ports."""
+"""Controllers whose numbers differ by a multiple of this have the same ports. Numbers are never used
+twice, so they exceed this value after enough changes."""
 
 
 class PlannedPort(NamedTuple):

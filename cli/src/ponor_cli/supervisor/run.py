@@ -64,8 +64,8 @@ def _prepare(options: UpOptions) -> tuple[ClusterFile, QuorumFile, list[ProcessS
     """
     directory, store = options.directory, object_store_url(options)
     before = read_json(directory.cluster_file)
-    # A cluster whose brokers never let a client in holds no data: it may start with another store
-    # and fewer brokers.
+    # A cluster whose brokers have never served clients holds no data, so it may start with
+    # another store and fewer brokers.
     bound = before if before is not None and before.get("has_served", HAS_SERVED_DEFAULT) else {}
     refuse_other_store(options, store, bound)
     brokers = broker_numbers(options.brokers, _brokers_of(bound))
@@ -130,7 +130,7 @@ async def _serve(
 
 
 def _note_start(options: UpOptions, quorum: QuorumFile) -> None:
-    # From now on an empty controller directory is a lost one, and is not formatted again.
+    # A controller directory that is empty from now on has lost its data; it is not formatted again.
     if not quorum.formatted:
         quorum.formatted = True
         quorum.write(options.directory)

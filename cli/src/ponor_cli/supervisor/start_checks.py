@@ -28,11 +28,11 @@ CONSEQUENCES: Final[Mapping[str, str]] = {
     "file": "Produced records stay on this disk",
     "object": "No produced record is acknowledged",
 }
-"""What an absent object store means, by the place of the brokers' write-ahead logs."""
+"""Consequence of an unavailable object store, by the place of the brokers' write-ahead logs."""
 
 
 def refuse_other_store(options: UpOptions, store: str, before: dict[str, Any]) -> None:
-    """Refuse a second object store for a cluster: data in the first one would not be found.
+    """Refuse another object store: the cluster's data is in the first one.
 
     `before` is the last `cluster.json`, or {} if the cluster holds no data.
 
@@ -99,7 +99,7 @@ async def find_store_problem(url: str, wal: str, environment: Mapping[str, str])
     after the start.
     """
     if not url.startswith("s3://"):
-        return None  # a directory: the processes create it
+        return None  # a directory store: the processes create the directory
     try:
         async with asyncio.timeout(STORE_ANSWER_S_MAX):
             await _list_probe_prefix(url, environment)

@@ -37,13 +37,13 @@ from ponor_cli.supervisor.process_report import how_it_ended, say
 
 STOP_ONE_GRACE_S = 30.0
 DRAIN_S_MAX = 600.0
-"""For a drain of thousands of partitions with a slow object store."""
+"""Enough for a drain of thousands of partitions with a slow object store."""
 STOP_GRACE_S = {"broker": 3.5, "gc": 1.0, "compactor": 1.0, "controller": 1.0}
-"""Together below the 5 s in which `ponor up` stops. Records that a broker cannot upload in time
-stay in its WAL.
+"""The sum is below the 5 s in which `ponor up` stops. Records that a broker cannot upload in time
+remain in its WAL.
 """
 BACKGROUND_PATIENCE_S = 30.0
-"""How long a start waits for a collector or a compactor."""
+"""Maximum time that a start waits for a collector or a compactor."""
 WITHOUT = {"gc": "nothing deletes objects", "compactor": "nothing compacts objects"}
 """Consequence of removing the last node of a role. The last broker and the last controller are not removed.
 """
@@ -81,7 +81,7 @@ class Supervisor:
         self._by_key: dict[tuple[str, int], Child] = {(c.spec.role, c.spec.number): c for c in self._children}
 
     async def start(self) -> None:
-        """Start all processes, each role when the role before it serves, and take back an announced stop.
+        """Start all processes, each role when the role before it serves, and withdraw an announced stop.
 
         Raises:
             CommandError: a process did not start. The caller stops the others.
@@ -92,12 +92,12 @@ class Supervisor:
                 write_json_atomically(self._directory.config_file(child.spec.name), child.spec.config)
                 await self._spawn(child)
             for child in group:
-                # Clients need controllers and brokers. The others cannot serve while the object
-                # store does not answer.
+                # Clients need controllers and brokers. The start does not wait for the other roles,
+                # which cannot serve while the object store does not answer.
                 patience_s = BACKGROUND_PATIENCE_S if role in WITHOUT else math.inf
                 await self._launcher.await_first_ready(child, patience_s=patience_s)
-        # Cluster time stands still while the cluster is stopped: without this, no broker would fail
-        # over in the first minute.
+        # Cluster time does not advance while the cluster is stopped, so the announcement of the
+        # last stop would prevent failovers in the first minute.
         await announce_stop(self._cluster.controllers, ttl_ms=0, timeout_s=TAKE_BACK_S_MAX)
 
     async def stop(self) -> None:
@@ -263,7 +263,7 @@ class Supervisor:
         if not left:
             said += f": {WITHOUT[role]} until `ponor node add {role}`"
         if role != "controller":
-            # The controllers forget a node only after a session timeout, which is too long to wait here.
+            # The controllers unregister a node only after a session timeout, too long to wait here.
             said += f". `ponor cluster info` shows it until `ponor cluster unregister {child.spec.node_id}`"
         return said
 

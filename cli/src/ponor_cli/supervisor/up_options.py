@@ -42,11 +42,11 @@ class UpOptions:
     otlp: str | None = None
     trace_ratio: float | None = None
     cluster_ordinal: ClusterOrdinal | None = None
-    """None: drawn for a new cluster, and read from its directory afterwards."""
+    """None: `quorum_file` draws it for a new cluster, and later reads it from the directory."""
     share_store: bool = False
     """Whether the object store may hold other clusters."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Role -> setting -> value, sorted by `settings_routing`."""
+    """Role -> setting -> value, as assigned to roles by `settings_routing`."""
 
 
 def check_options(options: UpOptions) -> None:

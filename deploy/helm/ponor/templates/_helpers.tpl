@@ -33,7 +33,7 @@ app.kubernetes.io/component: {{ .role }}
 {{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
-{{/* The name that a pod of a StatefulSet has for life; POD is filled in by the entrypoint, or by the caller. */}}
+{{/* The permanent DNS name of a pod of a StatefulSet; the entrypoint or the caller replaces POD. */}}
 {{- define "ponor.podHost" -}}
 {{ .pod }}.{{ include "ponor.fullname" .root }}-{{ .role }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}
 {{- end }}
@@ -47,7 +47,7 @@ app.kubernetes.io/component: {{ .role }}
 {{- join "," $hosts }}
 {{- end }}
 
-{{/* Where clients within Kubernetes begin. */}}
+{{/* Bootstrap address for clients within Kubernetes. */}}
 {{- define "ponor.bootstrap" -}}
 {{ include "ponor.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ .Values.brokers.kafka.port }}
 {{- end }}
@@ -97,7 +97,7 @@ app.kubernetes.io/component: {{ .role }}
 {{- end }}
 {{- end }}
 
-{{/* Where credentials of the object store come from. */}}
+{{/* Credentials of the object store. */}}
 {{- define "ponor.envFrom" -}}
 {{- with .Values.objectStore.existingSecret }}
 envFrom:
@@ -125,7 +125,7 @@ annotations:
 {{- define "ponor.podSpec" -}}
 serviceAccountName: {{ include "ponor.serviceAccount" .root }}
 automountServiceAccountToken: false
-# Kubernetes would add PONOR_CONTROLLER_PORT=tcp://... for a service of that name.
+# With service links, Kubernetes sets PONOR_CONTROLLER_PORT=tcp://... if a service is named ponor-controller.
 enableServiceLinks: false
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
@@ -165,7 +165,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* Refuses addresses under which clients outside would not reach every broker. */}}
+{{/* Refuse settings with which external clients could not reach every broker. */}}
 {{- define "ponor.checkExternal" -}}
 {{- $kafka := .Values.brokers.kafka }}
 {{- $brokers := int .Values.brokers.replicas }}
@@ -212,7 +212,7 @@ volumeMounts:
   - {name: tmp, mountPath: /tmp}
 {{- end }}
 
-{{/* Served by a thread beside the service. /readyz: it is registered, current and not fenced. /livez: its event loop runs; where it does not, a restart helps. */}}
+{{/* A separate thread of the service answers probes. /readyz: the node is registered, current and not fenced. /livez: its event loop runs; if not, a restart helps. */}}
 {{- define "ponor.probes" -}}
 startupProbe:
   httpGet: {path: /livez, port: metrics}

@@ -27,7 +27,9 @@ class QueuedEntry:
 
 
 class EntryQueue:
-    """Waiting entries and the group being written. Both count as queued until they are durable."""
+    """Waiting entries and the group that is being written. All of them count as queued until they are
+    durable.
+    """
 
     def __init__(self, bytes_max: int, group_bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -49,7 +51,7 @@ class EntryQueue:
         self._waiting.append(entry)
 
     def first_cost_bytes(self) -> int:
-        """Bytes of a frame that the first waiting entry needs."""
+        """Bytes that the first waiting entry needs in a frame."""
         return entry_cost_bytes(self._waiting[0].size_bytes)
 
     def take_group(self, room_bytes: int) -> list[QueuedEntry]:
@@ -75,7 +77,7 @@ class EntryQueue:
         return group
 
     def group_returns(self) -> None:
-        """Put the entries of a group that was not written back to the front of the queue."""
+        """Return the entries of a group whose write failed to the front of the queue."""
         self._waiting.extendleft(reversed(self._group))
         self._group = []
 

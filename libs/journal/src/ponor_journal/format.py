@@ -81,15 +81,15 @@ def aligned(size_bytes: int) -> int:
 
 
 def opening_seed(generation: int) -> int:
-    """CRC seed of opening frames: without the identity, so that another owner's journal is distinguishable
+    """CRC seed of opening frames. It excludes the identity, so that recovery can tell another owner's journal
     from damage.
     """
     return crc32c(generation.to_bytes(8, "little"))
 
 
 def frame_seed(identity: bytes, generation: int) -> int:
-    """CRC seed of other frames: invalidates old frames of a recycled file and prevents clients from forging
-    frames in entries.
+    """CRC seed of other frames. The generation invalidates old frames of a recycled file; the identity, which
+    clients do not know, prevents them from forging frames in entries.
     """
     return crc32c(generation.to_bytes(8, "little"), crc32c(identity))
 
@@ -202,5 +202,5 @@ def _number(name: str, prefix: str) -> int | None:
 
 
 def entry_cost_bytes(size_bytes: int) -> int:
-    """Bytes of a frame that an entry needs."""
+    """Bytes that an entry needs in a frame."""
     return size_bytes + LENGTH_BYTES

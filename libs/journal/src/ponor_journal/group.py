@@ -1,4 +1,4 @@
-"""Encoding of a group commit: the entries that one frame, and so one sync, makes durable."""
+"""Encoding of a group commit: one frame with all entries that one sync makes durable."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ponor_journal.entry_queue import QueuedEntry
 from ponor_journal.format import FRAME_HEADER_BYTES, FrameKind, aligned, encode_header
 
 JOIN_BYTES_MAX: Final = 64 * 1024
-"""Up to this size one copy is cheaper than a list of small buffers; larger bodies are written from the
-caller's buffers."""
+"""Bodies up to this size are copied into one buffer, which is cheaper than writing many small buffers; larger
+ones are written from the caller's buffers."""
 
 
 KEEP_THE_LOCK: Final = 0
-"""Makes `crc32c` keep the GIL: a buffer takes microseconds, reacquiring the GIL may take longer."""
+"""Makes `crc32c` keep the GIL: the checksum of a buffer takes microseconds, and reacquiring the GIL may take
+longer."""
 
 
 class EncodedGroup:

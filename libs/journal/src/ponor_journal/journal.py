@@ -69,7 +69,7 @@ class Journal:
             identity: 16 bytes, unique to this journal; should be random and unknown to clients.
             settings: sizes and limits.
             telemetry: receives the metrics.
-            clock: measures syncs; default: the event loop's time.
+            clock: measures the duration of syncs; default: the event loop's clock.
 
         Raises:
             JournalCorruptError: damage before the newest proof of sync; nothing was changed.
@@ -125,7 +125,7 @@ class Journal:
         return self._files.waits_for_space
 
     def when_full(self, callback: Callable[[], None]) -> None:
-        """Set a callback for when a segment is needed and the disk is full."""
+        """Call `callback` whenever the journal needs a segment and the disk is full."""
         self._files.on_full = callback
 
     async def entries(self, from_sequence: int = 0) -> AsyncIterator[tuple[int, memoryview]]:
@@ -160,7 +160,7 @@ class Journal:
         The write starts immediately if no other write is in progress, so join several small entries first.
 
         Args:
-            buffers: of the entry; a memoryview must have byte items.
+            buffers: the entry's bytes; a memoryview must have byte items.
             on_durable: called once, from the loop and never from within this call, in entry order: with None
                 when the entry and all entries before it are durable, or with a `JournalFailedError`. It may
                 append; it must not raise.
@@ -192,7 +192,7 @@ class Journal:
             self._files.recycle(oldest.path, oldest.segment_bytes)
 
     async def close(self) -> None:
-        """Make all appended entries durable, write a synced proof of it, and release the directory.
+        """Make all appended entries durable, write and sync a proof, and release the directory.
 
         Idempotent.
         """

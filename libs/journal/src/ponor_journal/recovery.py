@@ -34,8 +34,8 @@ class RecoveryReport:
         entries: entries in these frames.
         bytes: bytes of these entries.
         torn_bytes: bytes of the truncated tail, which was never acknowledged.
-        first_sequence: of the oldest retained entry (`next_sequence` if there is none).
-        next_sequence: of the next append.
+        first_sequence: sequence of the oldest retained entry (`next_sequence` if there is none).
+        next_sequence: sequence of the next append.
     """
 
     created: bool
@@ -51,7 +51,7 @@ class RecoveryReport:
 class Segment:
     """A live segment.
 
-    `end` is the position after its last accepted frame; `seal` is the next segment's record of that end.
+    `end` is the position after its last accepted frame; `seal` is the record of that end in the next segment.
     """
 
     path: PurePath
@@ -157,7 +157,7 @@ async def _scan(data: bytes, generation: int, identity: bytes, seal: Seal | None
 
 @types.coroutine
 def _turn() -> Generator[None, None, None]:
-    """Let all ready tasks run first."""
+    """Yield to the event loop once."""
     yield
 
 

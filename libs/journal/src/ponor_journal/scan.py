@@ -30,7 +30,7 @@ from ponor_journal.format import (
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The next segment's record of how this one ended: the CRC of its last frame and the next entry's
+    """Record in the next segment of how this one ended: the CRC of its last frame and the next entry's
     sequence.
     """
 
@@ -63,10 +63,11 @@ class SegmentScan:
         frames: accepted data frames in order.
         end: position after the last accepted frame.
         generation: of the last accepted frame.
-        chain_crc: of the last accepted opening or data frame.
-        first_sequence: of the first entry that the segment can hold.
-        next_sequence: after the last accepted entry.
-        opening_previous_crc: CRC in the first frame of the previous segment's last frame.
+        chain_crc: CRC of the last accepted opening or data frame.
+        first_sequence: sequence of the first entry that the segment can hold.
+        next_sequence: sequence after the last accepted entry.
+        opening_previous_crc: CRC of the previous segment's last frame, as stored in this segment's first
+            frame.
         proven: everything before this position is known to have been synced.
         torn_bytes: length of the torn frame at `end`, if its header is intact.
         damage: set if the segment must not be opened.
@@ -98,11 +99,11 @@ def scan_in_steps(
     """Verify a segment and fill in `scan`, in steps of one or two milliseconds.
 
     Args:
-        scan: the result; new.
+        scan: receives the result; must be newly created.
         data: the whole file.
         generation: from the file's name.
         identity: of the journal.
-        seal: the next segment's record of this one; None for the last segment.
+        seal: how this segment ended, as recorded in the next one; None for the last segment.
     """
     view = memoryview(data)
     if not _accept_first(scan, view, generation, identity):
@@ -167,12 +168,12 @@ def _is_sealed(scan: SegmentScan, seal: Seal) -> bool:
 
 
 def _next_frame(scan: SegmentScan, view: memoryview, identity: bytes) -> int | None:
-    """Position of the next frame after the last accepted one, directly or after a lost proof frame.
+    """Return the position of the next frame: directly after the last accepted one or one sector later.
 
     None if there is none.
 
-    A frame that names the last accepted frame by CRC and sequence was written after it with at most a proof
-    frame in between, and losing a proof frame is harmless.
+    If a frame names the last accepted frame by CRC and sequence, at most a proof frame was written between
+    them. The loss of a proof frame is harmless.
     """
     for position in (scan.end, scan.end + SECTOR_BYTES):
         header = decode_header(view, position, identity)
@@ -228,7 +229,9 @@ def _lengths_add_up(body: memoryview, count: int) -> bool:
 
 
 def _judge_tail(scan: SegmentScan, data: bytes, generation: int, identity: bytes) -> Iterator[None]:
-    """Search behind the last accepted frame for a proof that the data there had been synced."""
+    """Search after the last accepted frame for a frame which proves that data there had been synced: then it
+    is damage, not a torn tail.
+    """
     view = memoryview(data)
     torn = decode_header(view, scan.end, identity)
     if torn is not None and torn.generation >= scan.generation:
@@ -251,7 +254,7 @@ def _headers_behind(
 ) -> Iterator[tuple[int, FrameHeader] | None]:
     """Yield intact headers from `start` on that belong to this segment's generation or a later one.
 
-    None between steps.
+    Yield None between steps.
     """
     view = memoryview(data)
     while start < len(data):

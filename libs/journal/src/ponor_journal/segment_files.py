@@ -1,8 +1,8 @@
 """The files of a journal: live segments, spares, and the background task that keeps one spare ready.
 
-A file is filled with zeros once, because overwriting allocated blocks costs a quarter of appending to a file
-(docs/design/storage-and-write-path.md#one-journal). Then it alternates between spare and live without being
-cleared: the generation in every CRC invalidates its old frames.
+The background task fills a new file with zeros once, because overwriting allocated blocks costs a quarter of
+appending to a file (docs/design/storage-and-write-path.md#one-journal). Then the file alternates between
+spare and live and is never cleared, because the generation in every CRC invalidates its old frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ponor_journal.format import FILLING_PREFIX, live_generation, live_name, spa
 
 LOG = logging.getLogger(__name__)
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that end when space is freed."""
+"""Errors that a retry can overcome once space is free."""
 
 SPACE_WAIT_S_FIRST: Final = 0.25
 SPACE_WAIT_S_MAX: Final = 5.0
@@ -63,7 +63,7 @@ class SegmentFiles:
         return self._number
 
     def saw_number(self, number: int) -> None:
-        """Record a number in use."""
+        """Note a number in use, so that `draw_number` returns larger ones."""
         self._number = max(self._number, number)
 
     async def adopt(self) -> list[tuple[int, PurePath]]:
@@ -84,7 +84,7 @@ class SegmentFiles:
                     await self._disk.remove(path)
             elif name.startswith(FILLING_PREFIX):
                 await self._disk.remove(path)
-        # This process sees the last process's renames, but they may not be durable yet.
+        # The last process may have renamed files without a sync of the directory: make its renames durable.
         await self._disk.sync_directory(self.directory)
         return sorted(live)
 
@@ -102,14 +102,15 @@ class SegmentFiles:
                 raise OSError(errno.ENOSPC, f"{self.directory} is being closed and has no spare segment")
             await asyncio.wait([maintenance])
             error = maintenance.exception()
-            # The first failure may belong to earlier background work; a second one is final.
+            # The first failure may belong to work that began before this call, so try again; a second one
+            # counts.
             if isinstance(error, OSError) and (failures or error.errno in NO_SPACE):
                 await self.wait_for_space(error, failures)
             failures += error is not None
         return self._spares.popleft()
 
     def return_spare(self, spare: PurePath) -> None:
-        """Put back a spare that was not made live."""
+        """Return a spare that was not made live, for the next segment."""
         self._spares.appendleft(spare)
 
     async def wait_for_space(self, error: OSError, failures: int) -> None:
@@ -136,12 +137,12 @@ class SegmentFiles:
             await asyncio.wait_for(self._space_came.wait(), delay_s)
 
     def stop_waiting(self) -> None:
-        """Stop waiting because the journal is closing: a full disk is an error from now on."""
+        """End the waits for space because the journal is closing; from now on a full disk raises an error."""
         self._waits_no_more = True
         self._space_came.set()
 
     async def make_live(self, spare: PurePath, generation: int) -> PurePath:
-        """Rename a spare whose opening frame is synced to its name as a live segment, durably."""
+        """Durably rename a spare, whose opening frame is synced, to its name as a live segment."""
         path = self.directory / live_name(generation)
         await self._disk.rename(spare, path)
         await self._disk.sync_directory(self.directory)
@@ -149,7 +150,7 @@ class SegmentFiles:
         return path
 
     def recycle(self, path: PurePath, segment_bytes: int) -> None:
-        """Recycle a live segment that is no longer needed, in the background, oldest first."""
+        """Recycle a live segment in the background. Call it for the oldest segment first."""
         self._recycling.append((path, segment_bytes == self._segment_bytes))
         self._space_came.set()
         self.maintain()
@@ -181,9 +182,9 @@ class SegmentFiles:
             )
 
     async def _maintain(self) -> None:
-        """Recycle and fill.
+        """Recycle released segments, then create a spare if there is none.
 
-        An OSError ends this round without data loss; the next rotation raises it if it persists.
+        An OSError ends the task without data loss. If the error persists, the next rotation raises it.
         """
         while self._recycling and not self._closed:
             path, reusable = self._recycling[0]

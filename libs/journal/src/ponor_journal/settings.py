@@ -20,9 +20,10 @@ class JournalSettings:
         segment_bytes: size of every segment file; a multiple of 512. Files of other sizes stay readable.
         queue_bytes_max: accepted entries that are not durable yet; `append` refuses more.
         group_bytes_max: entries written by one sync; a larger entry is written alone.
-        entry_bytes_max: the largest entry; 0: as large as fits into an empty segment.
+        entry_bytes_max: maximum size of an entry; 0: whatever fits into an empty segment.
         spares_max: recycled segments kept for reuse; others are deleted.
-        proof_delay_ms: delay after the last group commit before its proof of sync is written (not synced).
+        proof_delay_ms: delay from the last group commit to the write of its proof of sync, which is not
+            itself synced.
 
     Raises:
         SettingError: the values contradict each other.
@@ -67,5 +68,5 @@ class JournalSettings:
 
     @property
     def entry_limit_bytes(self) -> int:
-        """The effective limit: `entry_bytes_max`, or the room."""
+        """The effective limit: `entry_bytes_max`, or `entry_room_bytes` if that is 0."""
         return self.entry_bytes_max or self.entry_room_bytes

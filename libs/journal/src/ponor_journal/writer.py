@@ -92,8 +92,8 @@ class JournalWriter:
     async def start(self) -> None:
         """Start a new generation after the last accepted frame or in a new segment; durable on return.
 
-        The opening frame truncates a torn tail for good: the data behind it has an older generation, and all
-        later frames name the opening frame as their predecessor.
+        The opening frame truncates a torn tail for good: old data after it has an older generation, and the
+        previous-frame CRC of all later frames leads back to the opening frame.
         """
         self._files.saw_number(self._generation)
         if self.segments:
@@ -140,8 +140,8 @@ class JournalWriter:
             await self._file.close()
             self._file = None
 
-    # A group commit is two calls from the loop without a task: one from the appender, one when the disk
-    # completes the write.
+    # A group commit needs no task: the appender calls `_write_group`, and the loop calls `_group_written`
+    # when the disk has completed the write.
 
     def _write_group(self) -> None:
         entries = self.queue.take_group(self._group_room_bytes())
@@ -180,8 +180,8 @@ class JournalWriter:
     def _group_failed(self, error: BaseException) -> None:
         """Wait for space if the disk is full; fail the journal on any other error."""
         if isinstance(error, OSError) and error.errno in NO_SPACE:
-            # The data after the last synced frame is undefined. The next segment's opening frame records
-            # where this one ended.
+            # The data after the last synced frame is undefined. So write no more to this segment; the next
+            # segment's opening frame records where this one ended.
             self._tail_is_lost = True
             self.queue.group_returns()
             self.busy = False
@@ -204,8 +204,8 @@ class JournalWriter:
             self.advance()
 
     def _fail(self, error: BaseException) -> None:
-        # After a failed sync the kernel may mark the lost pages clean, so a later sync proves nothing and is
-        # not retried.
+        # Do not retry a failed sync: the kernel may have marked the lost pages clean, so a later sync would
+        # succeed without writing them.
         self.error = JournalFailedError(
             f"the journal in {self._files.directory} failed ({error}): the process must stop, the next start"
             " recovers"
@@ -255,9 +255,9 @@ class JournalWriter:
             self.advance()
 
     async def _write_proof(self, *, sync: bool) -> None:
-        """Record on disk that everything before has been synced.
+        """Write a frame which proves that everything before it has been synced.
 
-        If this record is lost, the next frame proves it instead.
+        If this frame is lost, the next one proves the same.
         """
         assert self._position + PROOF_FRAME_BYTES <= self._tail_bytes
         header, _ = encode_header(
@@ -279,7 +279,7 @@ class JournalWriter:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            self._tail_is_lost = True  # the proof is lost, which is harmless
+            self._tail_is_lost = True  # the proof is not on disk, which is harmless
         else:
             self._position += PROOF_FRAME_BYTES
 
@@ -303,8 +303,8 @@ class JournalWriter:
         self._files.maintain()
 
     async def _open_spare(self, previous_generation: int) -> tuple[int, PurePath, DiskFile, int]:
-        """Take a spare and sync its opening frame before it becomes live, so that every live segment has an
-        intact one.
+        """Take a spare, and write and sync its opening frame. Because this precedes the rename, every live
+        segment has an intact opening frame.
         """
         failures = 0
         while True:
@@ -328,9 +328,9 @@ class JournalWriter:
 
     async def _reopen(self, tail: Segment) -> None:
         self._file = await self._disk.open(tail.path, uncached=True)
-        # If the last process died before its sync, accepted data may exist only in the page cache. If that
-        # sync failed, the pages may be marked clean, and only writing them again makes the kernel write them
-        # to disk.
+        # If the last process died before a sync, accepted frames may exist only in the page cache. If a sync
+        # had failed, their pages may be marked clean, and the kernel writes them to disk only if they are
+        # written again.
         await self._write_unproven(self._file, tail.end - len(self._unproven_bytes))
         self._position = tail.end
         if tail.end + OPENING_FRAME_BYTES > tail.segment_bytes:

@@ -67,10 +67,10 @@ def encode_buffers(message: Message, version: int) -> list[Buffer]:
 
 
 def encode_steps(message: Message, version: int) -> Generator[None, None, list[Buffer]]:
-    """Write a message body as a list of buffers in steps of half a millisecond: for answers that may have
+    """Encode a message body as a list of buffers in steps of half a millisecond, for responses that may have
     many thousand rows.
 
-    Record batches of a message that takes more than one step are copied.
+    If encoding takes more than one step, record batches are copied.
     """
     return _step_encoder(type(message), version)(message, [])  # type: ignore[arg-type]  # classes are hashable
 
@@ -113,8 +113,7 @@ def response_class(api_key: int) -> type[Message]:
 def _decoder(message_class: type[Message], version: int) -> tuple[bool, Decoder]:
     """Return whether the decoder needs bytes as input, and the decoder.
 
-    Callers ignore a type error: mypy does not know that classes are hashable although their instances are
-    not.
+    Callers need `type: ignore`: mypy takes the classes for unhashable because their instances are.
     """
     if not message_class.VERSION_MIN <= version <= message_class.VERSION_MAX:
         raise KafkaWireError(_unknown_version(message_class, version))

@@ -1,7 +1,7 @@
 """Compression codecs of record batches: gzip, snappy, lz4 and zstd, with limits on the decompressed size.
 
-Corrupt data raises KafkaWireError, and so does data that exceeds the limit, without an allocation beyond the
-limit: claimed sizes are checked first, and without a claim the output buffer grows in steps. Callers that
+Corrupt data and data that exceeds the limit raise KafkaWireError. No allocation exceeds the limit: a size
+stated in the data is checked first, and without one the output buffer grows in steps. Callers that
 decompress often pass a scratch buffer to avoid allocations.
 """
 
@@ -79,8 +79,8 @@ def decompress(codec: Codec, data: Buffer, output_bytes_max: int, scratch: bytea
         failure = f"the {codec.name.lower()} data is corrupt: {error}"
     except KafkaWireError as error:
         failure = str(error)
-    # Raised outside the handler: a chained exception would keep the frames above, and their buffers, in
-    # memory.
+    # Raise outside the `except` block: a chained exception would keep the decompressor's stack frames, and so
+    # their buffers, in memory.
     raise KafkaWireError(failure)
 
 
@@ -154,7 +154,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
 def _zstd_room(data: Buffer, guess_bytes: int, output_bytes_max: int) -> int:
     """Buffer size for data that does not fit into the scratch buffer.
 
-    Raises if the data certainly exceeds the limit.
+    Raises KafkaWireError if the data certainly exceeds the limit.
     """
     bounds = output_bounds(data, output_bytes_max)
     if bounds.at_least > output_bytes_max:

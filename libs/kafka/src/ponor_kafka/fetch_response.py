@@ -46,7 +46,7 @@ _CURRENT_LEADER_TAG: Final = b"\x01"
 class FetchedPartition:
     """The response for one partition.
 
-    A plain class, so that a broker's state of a partition can be its response.
+    A mutable class, so that a broker's state of a partition can be a subclass and serve as the response.
 
     Set `records` and `records_bytes` with `take`. `records` are whole batches in offset order, in any number
     of buffers. `aborted_transactions` are (producer id, first offset) of every aborted transaction in range,
@@ -121,7 +121,7 @@ def build_fetch_response(
 ) -> list[Buffer]:
     """Build the body of a Fetch response as buffers.
 
-    Hints that `version` cannot represent are omitted, errors are not.
+    Fields that are only hints are omitted if `version` lacks them; error codes are never omitted.
 
     Consecutive partitions of one topic share an entry; a topic that recurs later gets another entry, as in
     Kafka.
@@ -241,7 +241,9 @@ def _add_partition(out: _Buffers, partition: FetchedPartition, version: int) -> 
 
 
 def _add_flexible_partition(out: _Buffers, partition: FetchedPartition) -> None:
-    """Encode a partition for a version with tagged fields; one pack call without aborted transactions."""
+    """Encode a partition for a version with tagged fields, in one pack call if it has no aborted
+    transactions.
+    """
     aborted = partition.aborted_transactions
     if not aborted:
         out.small += _FLEXIBLE_PARTITION.pack(
@@ -266,7 +268,7 @@ def _add_flexible_partition(out: _Buffers, partition: FetchedPartition) -> None:
 
 
 def _add_aborted(out: _Buffers, partition: FetchedPartition, aborted: Sequence[tuple[int, int]]) -> None:
-    """Encode a partition with aborted transactions up to its records."""
+    """Encode the fields before the records of a partition with aborted transactions."""
     out.small += _PARTITION_LOG_START.pack(
         partition.index,
         partition.error_code,

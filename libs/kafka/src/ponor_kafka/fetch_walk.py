@@ -3,8 +3,8 @@ objects.
 
 It accepts what the generic codec accepts, with one exception: the contents of tagged fields (cluster id,
 replica state, replica directory, high watermark) concern followers, which Ponor does not have, and are
-skipped by size. The whole request is read before anything is returned, so that malformed input never leaves a
-fetch session half updated.
+skipped by size. The whole request is read before anything is returned, so that no part of a malformed request
+is applied to a fetch session.
 """
 
 from dataclasses import dataclass, field
@@ -46,10 +46,10 @@ _REPLICA_ID_BYTES: Final = 4
 _TOPIC_ID_BYTES: Final = 16
 
 _ONE_BYTE_END: Final = 0x80
-"""Smaller lengths take one byte as unsigned varint."""
+"""Lengths below this take one byte as unsigned varint."""
 _ONE_ELEMENT: Final = 2
 _USUAL_END: Final = b"\x00\x01\x01\x00"
-"""No topic tags, no forgotten topics, an empty rack, no tags."""
+"""Last bytes of the usual request: no topic tags, no forgotten topics, an empty rack, no tags."""
 
 WantedPartition: TypeAlias = tuple[int, int, int, int, int]
 """Index, client's leader epoch (−1: none), fetch offset, epoch of the preceding record (−1: unknown), maximum
@@ -98,7 +98,7 @@ def walk_fetch(version: int, buf: Buffer, pos: int, *, partitions_max: int) -> t
 def _walk_usual(version: int, buf: Buffer, pos: int, partitions_max: int) -> tuple[FetchWalk, int] | None:
     """Parse the usual request: one topic, no tags, no forgotten topics, no rack.
 
-    Return None for any other, even if malformed.
+    Return None for any other request, even if it is malformed.
     """
     if version < REPLICA_STATE_MIN:
         pos += _REPLICA_ID_BYTES
@@ -181,7 +181,7 @@ class _Walk:
     def _flexible_rows(self, pos: int) -> tuple[list[WantedPartition], int]:
         """Parse the partitions of one topic.
 
-        Usually no row has a tag; then all rows have one size and one call unpacks them.
+        Usually no row has a tag. All rows then have the same size, and one call unpacks them.
         """
         buf = self._buf
         count, pos = self._count(pos)

@@ -17,11 +17,12 @@ _FIXED: Final = PackedRun(">hhih")
 _INT32: Final = PackedRun(">i")
 _STRING_BYTES_MAX: Final = (1 << 15) - 1
 _REPLACED_BYTES_MAX: Final = _STRING_BYTES_MAX // 3
-"""A replacement character has three bytes, so a longer text may exceed the maximum length of a string."""
+"""Each invalid byte may become a replacement character of three bytes, so a longer text could exceed the
+maximum length of a string."""
 _INT32_PAIR: Final = PackedRun(">ii")
 _INT32_PAIR_AND_TAGS: Final = PackedRun(">iix")
 BUFFERS_MAX: Final = 16
-"""Up to this number the buffers of a body are written unchanged."""
+"""A body with at most this many buffers is written without joining any."""
 JOINED_BYTES_MAX: Final = 1_024
 """Beyond `BUFFERS_MAX`, adjacent buffers up to this size are joined."""
 
@@ -114,7 +115,7 @@ def encode_response_frame(
 def join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
     """Join adjacent small buffers; large ones, such as records, stay uncopied.
 
-    Each buffer of a write has a cost; copying a kilobyte is cheaper.
+    Copying a kilobyte costs less than one more buffer in a write.
     """
     joined: list[Buffer] = []
     small: list[Buffer] = []

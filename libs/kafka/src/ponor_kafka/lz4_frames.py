@@ -1,6 +1,4 @@
-"""Check for LZ4 frames that Kafka accepts (LZ4 frame format 1.6.1.
-
-`Lz4BlockInputStream` of Apache Kafka 4.3).
+"""Check that Kafka accepts an LZ4 frame (LZ4 frame format 1.6.1; `Lz4BlockInputStream` of Kafka 4.3).
 
 The LZ4 library accepts more than Kafka: linked blocks, dictionaries, skippable frames. A Java consumer gets
 stuck at such a batch, so the broker validates the frame descriptor of produced batches.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 ZERO_UUID: Final = bytes(16)
-"""Means "no topic id". Kafka ids are the 16 raw bytes of a UUID everywhere in this package."""
+"""Means "no topic id". This package represents Kafka's UUIDs as their 16 raw bytes."""
 
 
 class Struct:

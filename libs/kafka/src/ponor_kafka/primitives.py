@@ -84,7 +84,7 @@ def decode_varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
         pos += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            # Ten bytes hold 70 bits, a long has 64; the excess is dropped, as by Java's shift.
+            # Ten bytes hold 70 bits, a long has 64. Drop the others, as Java's shift does.
             value &= 0xFFFF_FFFF_FFFF_FFFF
             return (value >> 1) ^ -(value & 1), pos
         shift += 7

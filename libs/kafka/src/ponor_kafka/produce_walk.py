@@ -2,7 +2,7 @@
 record.
 
 It accepts exactly what the generic codec accepts, but returns a flat list. The whole request is read before
-anything is returned, so that malformed input never leaves a request half applied.
+anything is returned, so that no part of a malformed request is applied.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from ponor_kafka.primitives import (
 )
 
 PARTITIONS_MAX: Final = 100_000
-"""Topics of a request, and partitions. A request of 100 MiB could name 17 million."""
+"""Maximum number of topics, and of partitions, in a request. A request of 100 MiB could name 17 million."""
 VERSION_MIN: Final = 3
 VERSION_MAX: Final = 13
 FLEXIBLE_MIN: Final = 9
@@ -73,7 +73,7 @@ class OnePartition(NamedTuple):
 def walk_one_partition(version: int, frame: bytearray, pos: int) -> OnePartition | None:
     """Parse a request body of the usual shape in a third of the time of `walk_produce`.
 
-    None for any other, even if malformed.
+    Return None for any other request, even if it is malformed.
 
     Small requests of idempotent producers and every request with a large batch have this shape. Bodies with
     null records, an empty topic, a name of 127 bytes or more, tagged fields or trailing bytes are left to
@@ -215,7 +215,7 @@ def _flexible_partitions(
 ) -> int:
     """Parse the partitions of one topic.
 
-    Every produced byte passes this loop, so its usual path makes no calls.
+    This loop is a hot path, so its usual case makes no calls.
     """
     end = len(buf)
     unpack_from = _INT32_LENGTH.unpack_from

@@ -20,7 +20,7 @@ from ponor_kafka.records import RECORD_BYTES_MIN, Record, RecordBounds, decode_b
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
-"""Base offset and length: the bytes that the length does not count."""
+"""Size of base offset and length, which the length field does not include."""
 MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
@@ -32,7 +32,7 @@ CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 
 _CODECS: Final = tuple(Codec)
-"""By number: indexing costs a fifth of a lookup in the enumeration."""
+"""Codecs by number: indexing costs a fifth of `Codec(number)`."""
 NO_PRODUCER_ID: Final = -1
 NO_TIMESTAMP: Final = -1
 
@@ -154,7 +154,7 @@ class BatchView:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may remove the batch's tombstones; stored in place of the first timestamp."""
+        """Time from which compaction may remove the batch's tombstones, from the first-timestamp field."""
         return self.first_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     def check_crc(self) -> None:
@@ -178,7 +178,7 @@ class BatchView:
     def set_create_time(self, max_timestamp_ms: int) -> None:
         """Keep the records' timestamps and set the largest one.
 
-        No change if the producer's header says the same.
+        Writes nothing if the header already contains this timestamp.
         """
         attributes = self.attributes & ~TIMESTAMP_TYPE_BIT
         if (attributes, max_timestamp_ms) != (self.attributes, self.max_timestamp):

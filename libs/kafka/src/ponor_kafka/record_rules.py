@@ -29,8 +29,8 @@ class RecordWalk(NamedTuple):
     """Result of a pass over well-formed records.
 
     `max_timestamp` and its index are -1 if no record has a timestamp. `min_timestamp` is the smallest
-    timestamp, -1 if a record has none, 2^63 - 1 without records. `faults` holds only the first ones; the
-    counts include all.
+    timestamp; -1 if a record has no timestamp, 2^63 - 1 if there are no records. `faults` holds only the
+    first faults; the counts include all.
     """
 
     max_timestamp: int

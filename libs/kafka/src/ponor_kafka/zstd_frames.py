@@ -16,8 +16,8 @@ MAGIC: Final = 0xFD2FB528
 SKIPPABLE_MAGIC: Final = 0x184D2A50
 BLOCK_BYTES_MAX: Final = 128 << 10
 BLOCKS_MAX: Final = 4_096
-"""Blocks examined: half a gigabyte of normal data. Large numbers of tiny blocks are left to the decompressor,
-which is faster."""
+"""Maximum number of blocks examined: half a gigabyte of normal data. Data with more, tiny blocks is left to
+the decompressor, which is faster."""
 BLOCK_HEADER_BYTES: Final = 3
 _RAW, _REPEATED, _COMPRESSED = range(3)
 _DICTIONARY_ID_BYTES: Final = (0, 1, 2, 4)
@@ -34,7 +34,7 @@ class OutputBounds(NamedTuple):
 
 
 def output_bounds(data: Buffer, enough_bytes: int) -> OutputBounds:
-    """Compute bounds of the decompressed size; stops when `at_least` exceeds `enough_bytes`. Never raises."""
+    """Compute bounds of the decompressed size. Stop once `at_least` exceeds `enough_bytes`. Never raises."""
     view = memoryview(data)
     at_least = at_most = at = blocks = 0
     try:

@@ -1,9 +1,9 @@
 """Log meta: the segments of a partition as slices of streams (docs/formats/partition-meta.md).
 
 The pure model and its encoding. A roll writes one small change instead of the whole list, because the list
-grows with retention and rewriting it at every roll would cost quadratic time. A change is checked only
-against its neighbours, and the rows of closed segments are kept encoded: a change costs the same for any
-number of segments, and a snapshot is a copy.
+grows with retention and rewriting it at every roll would cost quadratic time. A changed segment is checked
+only against its neighbours, and the rows of closed segments stay encoded in memory. A roll therefore costs
+the same for any number of segments, and a snapshot only copies the rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HEADER: Final = struct.Struct(">BII")
 """Version, bytes of the JSON head, number of rows; the head and the rows follow."""
 ROWS_PER_STEP: Final = 256
 CHANGES_PER_STEP: Final = 64
-"""Rows and changes per step of a replay, about a millisecond."""
+"""Rows and changes that a replay processes per step, in about a millisecond."""
 
 
 class LogMeta:
@@ -56,8 +56,8 @@ class LogMeta:
         self.closed_bytes = 0
         """Bytes of all closed segments."""
         self.replacements = 0
-        """Incremented when closed segments are dropped or replaced, which invalidates cached knowledge of
-        them; a roll does not."""
+        """Number of times that closed segments were dropped or replaced; caches of their content are then
+        outdated. A roll does not count."""
         self._rows = bytearray()  # encoded rows of the closed segments
         # Largest timestamp up to and including each closed segment, as far as `first_reaching` has needed it.
         self._reach: list[int] = []
@@ -87,7 +87,7 @@ class LogMeta:
             reach.append(max(newest, reach[-1]) if reach else newest)
         return self.segments[bisect_left(reach, timestamp)]
 
-    # Changes are encoded for the Meta stream and applied by `apply_change` once they are on it.
+    # The caller encodes a change, appends it to the Meta stream, and then calls `apply_change`.
 
     @staticmethod
     def stream_change(name: StreamName, stream_id: StreamId) -> bytes:
@@ -98,9 +98,10 @@ class LogMeta:
     def roll_change(
         base_offset: int, ends: dict[str, int], created_ms: int, content: Content | None = None
     ) -> bytes:
-        """Encode a roll: close the active segment (if any) with `content` at stream offsets `ends`.
+        """Encode a roll.
 
-        Start a new one there at `base_offset`.
+        The active segment, if any, ends at the stream offsets `ends` and gets `content`. A new segment
+        starts at these stream offsets and at the Kafka offset `base_offset`.
         """
         closed = {} if content is None else {"closed": list(content)}
         return _encode({"roll": base_offset, "ends": ends, "created_ms": created_ms, **closed})
@@ -112,7 +113,7 @@ class LogMeta:
 
     @staticmethod
     def clean_change(cleaned: Segment) -> bytes:
-        """Encode the replacement of the closed segments in a range of Kafka offsets by a cleaned one."""
+        """Encode the replacement of the closed segments in the Kafka offset range of `cleaned` with it."""
         return _encode({"cleaned": _named(cleaned)})
 
     @staticmethod
@@ -126,7 +127,7 @@ class LogMeta:
         The cost does not depend on the number of retained segments.
 
         Raises:
-            PartitionCorruptError: an unknown change, or its result violates the rules.
+            PartitionCorruptError: the change is unknown, or its result violates the rules.
         """
         try:
             self._apply(json.loads(value))
@@ -178,7 +179,7 @@ class LogMeta:
         self._check(max(first - 1, 0), first + 2)
 
     def _replace_closed(self, first: int, behind: int, by: Sequence[Segment]) -> None:
-        """Replace the closed segments [first, behind) by others."""
+        """Replace the closed segments [first, behind) with the segments `by`."""
         self.closed_bytes += sum(segment.size_bytes for segment in by)
         self.closed_bytes -= sum(segment.size_bytes for segment in self.segments[first:behind])
         self.segments[first:behind] = by
@@ -194,16 +195,16 @@ class LogMeta:
         return b"".join((_HEADER.pack(VERSION, len(head), len(self.segments)), head, self._rows, active))
 
     def restore(self, value: bytes) -> None:
-        """Replace the state by a snapshot.
+        """Replace the state with a snapshot.
 
         Raises:
-            PartitionCorruptError: not a snapshot, or it violates the rules.
+            PartitionCorruptError: the value is not a snapshot, or it violates the rules.
         """
         for _ in self.restoring(value):
             pass
 
     def replaying(self, value: MetaValue) -> Generator[None, None, None]:
-        """Restore the whole value and apply the changes after it, in steps of about a millisecond.
+        """Restore the whole value and apply its changes, in steps of about a millisecond.
 
         Raises:
             PartitionCorruptError: as for `restore` and `apply_change`.
@@ -306,7 +307,7 @@ def _segment(row: dict[str, Any]) -> Segment:
 
 
 def _content(row: list[int] | None) -> Content | None:
-    """Decode a content; None for an open segment, or one closed before contents were recorded."""
+    """Decode a content; None if the segment is open, or if its roll recorded no content."""
     return None if row is None else Content(*map(int, row))
 
 

@@ -25,8 +25,8 @@ ENTRY_HEADER: Final = struct.Struct(">BBHI")
 """Format version, flags, key length, value length; the key (ASCII) and the value follow."""
 ENTRY_VERSION: Final = 1
 FLAG_CHANGE: Final = 0x01
-"""The value is a change of the key's last whole value; without the flag it replaces the value and all
-changes."""
+"""The entry's value is a change of the key's last whole value. Without the flag, the entry's value replaces
+the whole value and its changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ MetaValues = dict[MetaKey, MetaValue]
 
 
 def fold_entry(values: MetaValues, entry: MetaEntry) -> None:
-    """Apply one entry: a whole value replaces everything, a change is appended."""
+    """Apply one entry: a whole value replaces the value and its changes; a change is appended."""
     value = values.setdefault(entry.key, MetaValue())
     if entry.is_change:
         value.changes.append(entry.value)

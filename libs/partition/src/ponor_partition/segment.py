@@ -1,8 +1,8 @@
 """A segment of a partition's log: a range of Kafka offsets and the slices of streams that store it.
 
 A slice is a half-open range of stream offsets; end −1 means open. A record's Kafka offset is `segment base +
-(stream offset − slice start)`, also in `.cleaned` streams, where the cleaner enlarges record counts so that
-offsets stay contiguous.
+(stream offset − slice start)`. This also holds in `.cleaned` streams, because the cleaner enlarges record
+counts so that offsets stay contiguous.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPEN_END: Final = -1
 SLICED: Final = (DATA, TIME, TXN)
 
 _ROW: Final = struct.Struct(">qqB6q3q")
-"""Base offset, creation time, flags, the slices of `SLICED` (start, end), content. Missing parts are zero."""
+"""Base offset, creation time, flags, the slices of `SLICED` (start, end), content. Absent fields are 0."""
 ROW_BYTES: Final = _ROW.size
 _HAS_TIME: Final = 0x01
 _HAS_TXN: Final = 0x02
@@ -37,8 +37,8 @@ class Slice(NamedTuple):
 
 
 class Content(NamedTuple):
-    """Contents of a segment: bytes of its batches, the largest timestamp and the base offset of the first
-    batch with it (−1: none).
+    """Summary of a segment: bytes of its batches, their largest timestamp, and the base offset of the first
+    batch with this timestamp (−1: none).
     """
 
     size_bytes: int = 0
@@ -49,9 +49,8 @@ class Content(NamedTuple):
 class Segment(NamedTuple):
     """A range of Kafka offsets from `base_offset`.
 
-    `slices` contains only streams that existed when the segment was written.
-
-    `content` is None while the segment is open.
+    `slices` contains only streams that existed when the segment was written. `content` is None while the
+    segment is open.
     """
 
     base_offset: int
@@ -81,13 +80,13 @@ class Segment(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Kafka offset after the last one of a closed segment."""
+        """One past the last Kafka offset of a closed segment."""
         assert self.data.end != OPEN_END, f"segment {self.base_offset} is open"
         return self.kafka_offset(self.data.end)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its batches; 0 if unknown."""
+        """Bytes of the segment's batches; 0 if unknown."""
         return 0 if self.content is None else self.content.size_bytes
 
     def kafka_offset(self, stream_offset: int) -> int:

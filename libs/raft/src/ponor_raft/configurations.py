@@ -1,9 +1,9 @@
 """History of configurations: the membership in force at each index, as far back as a truncation or snapshot
 may need it.
 
-A configuration is in force from the append of its entry, committed or not, until that entry is truncated.
-Applying it later, at commit or apply, lets a replica campaign among former voters and can leave the group
-without a leader (etcd-io/etcd #12359).
+A configuration is in force from the append of its entry, committed or not, until that entry is truncated. If
+a replica applied it only at commit or apply, it could campaign among the former voters, and the group could
+remain without a leader (etcd-io/etcd #12359).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ponor_raft.membership import Membership, ReplicaId
 class Configurations:
     """`(index, membership)` in ascending order.
 
-    The first is that of a snapshot or of the initial configuration.
+    The first pair comes from a snapshot or is the initial configuration.
     """
 
     def __init__(self, index: int, membership: Membership) -> None:
@@ -29,7 +29,7 @@ class Configurations:
 
     @property
     def current_index(self) -> int:
-        """Index of the membership in force. Above the commit index the change is uncommitted."""
+        """Index of the membership in force. If it is above the commit index, the change is uncommitted."""
         return self._history[-1][0]
 
     def may_decide(self, replica: ReplicaId, commit: int) -> bool:

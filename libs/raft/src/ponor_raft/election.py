@@ -1,6 +1,7 @@
 """Elections: the election timer, pre-vote and vote rounds, and responses to candidates.
 
-Rules, none of which is optional (mixed settings wedged real clusters: etcd-io/etcd #8501):
+Rules. None is optional, because clusters whose replicas used different settings remained without a leader
+(etcd-io/etcd #8501):
 
 1. An expired timer starts a pre-vote, which changes neither term nor vote. Only a pre-vote granted by a
 majority starts a vote.
@@ -9,19 +10,21 @@ majority starts a vote.
 3. A granted pre-vote carries the requested term and counts only for a pre-candidate of that term, never as a
 vote.
 4. A candidate sends its requests, and counts its own vote, once that vote is durable. Because writes end in
-   order, its whole log is durable too. A request sent earlier could be granted for a term and a log tail that
-   the candidate loses in a crash; it would then collect the grant with a shorter log.
-5. A pre-vote is repeated: the first request may have reached a voter that was just starting or still heard
-   the leader, and waiting for another timeout would leave the group without a leader for seconds. It promises
-   nothing, so repeating is safe.
+   order, its whole log is durable too. If it sent a request earlier, a voter could grant it, and the
+   candidate could lose its term and the end of its log in a crash. It would then count that vote for a
+   shorter log.
+5. A pre-candidate repeats its requests: the first one may have reached a voter that was just starting or
+   still heard the leader, and waiting for another timeout would leave the group without a leader for seconds.
+   Repeating is safe because a pre-vote promises nothing.
 6. Replicas grant votes even if they do not know that they are voters, or do not know the candidate: the
-   candidate's configuration decides who counts. A promoted learner may be needed for the majority before it
-   learns of its promotion. Likewise a removed replica campaigns until its removal is committed, without
-   counting itself.
-7. A voter that knows from a leader of a committed entry missing in its own log refuses candidates that lack
-   it too, and does not campaign until it has the entry (`HardState.floor`). It may have acknowledged that
-   entry before its disk lost it: an older copy of the directory was restored, or the tail of the log was
-   corrupted. Correct replicas elect the same leaders with and without this rule.
+   candidate's configuration decides whose votes count. A promoted learner may be needed for the majority
+   before it learns of its promotion. Likewise a removed replica campaigns until its removal is committed,
+   without counting itself.
+7. When a leader's message shows a voter that its own log lacks a committed entry, the voter refuses
+   candidates whose logs lack the entry too, and does not campaign until it has the entry (`HardState.floor`).
+   The voter may have acknowledged the entry before its disk lost it: an operator restored an older copy of
+   the directory, or the tail of the log was corrupted. Correct replicas elect the same leaders with and
+   without this rule.
 """
 
 from __future__ import annotations
@@ -54,8 +57,8 @@ class Election:
         self.restart_timer()
 
     def restart_timer(self) -> None:
-        """Restart the timer with a new random length, so that replicas rarely campaign against each other
-        twice.
+        """Restart the timer with a new random length, so that two replicas rarely campaign at the same time
+        again.
         """
         election_ticks = self._replica.limits.election_ticks
         self._elapsed_ticks = 0
@@ -71,7 +74,7 @@ class Election:
     def suspect(self) -> None:
         """Shorten the timer on a hint that the leader is gone.
 
-        If the hint is wrong, the leader's next message undoes it.
+        If the hint is wrong, the leader's next message restarts the timer.
         """
         suspicion_ticks = self._replica.limits.suspicion_ticks
         self._suspected = True
@@ -88,7 +91,7 @@ class Election:
     def in_lease(self) -> bool:
         """Whether the leader lease forbids granting votes.
 
-        A leader without a majority steps down by itself.
+        A leader always holds its own lease: without a majority it steps down (check-quorum).
         """
         if self._replica.role is Role.LEADER:
             return True
@@ -104,7 +107,7 @@ class Election:
         if replica.role is Role.PRE_CANDIDATE and self._elapsed_ticks % replica.limits.heartbeat_ticks == 0:
             self._ask(replica.term + 1, pre_vote=True, transfer=False)
         if replica.role is Role.CANDIDATE and replica.own not in self._answers:
-            return False  # its own vote is not durable yet; a new campaign would wait for the same disk
+            return False  # own vote is not durable yet; a new campaign would wait for the same disk
         sole = replica.membership.voters == (replica.own,)
         return (sole and replica.role is Role.FOLLOWER) or self._elapsed_ticks >= self._timeout_ticks
 
@@ -121,7 +124,7 @@ class Election:
         return self._outcome()
 
     def start_vote(self, *, transfer: bool) -> None:
-        """Enter a new term and request votes. The outcome is never known before `on_durable`."""
+        """Enter a new term and request votes. The election is decided in `on_durable` at the earliest."""
         replica = self._replica
         replica.enter_term(replica.term + 1)
         replica.role = Role.CANDIDATE
@@ -140,11 +143,11 @@ class Election:
         ):
             return Outcome.PENDING
         self._answers[replica.own] = True
-        self.restart_timer()  # the requests are sent now
+        self.restart_timer()  # the owner sends the vote requests only now
         return self._outcome()
 
     def on_response(self, response: VoteResponse) -> Outcome:
-        """Handle a response to this or an earlier round."""
+        """Handle a response to a request of this round or of an earlier one."""
         replica = self._replica
         if response.pre_vote:
             asked = replica.role is Role.PRE_CANDIDATE and response.term == (
@@ -183,7 +186,7 @@ class Election:
     def answer(self, request: VoteRequest) -> None:
         """Grant or refuse a vote.
 
-        The caller has checked lease and terms; a requested vote is for this replica's term.
+        The caller has checked the lease and the terms; a request for a vote has this replica's term.
         """
         replica = self._replica
         free = replica.voted_for == request.sender or (replica.voted_for is None and replica.leader is None)
@@ -203,7 +206,7 @@ class Election:
             )
 
     def refuse(self, request: VoteRequest) -> None:
-        """Send a response that promises nothing, so immediately.
+        """Send a refusal. It promises nothing, so it need not wait for the disk.
 
         It carries the local term, which the candidate may not know.
         """

@@ -25,7 +25,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """Durable state: the term, the vote in it, and the requirement for candidates.
+    """Durable state: the current term, the vote cast in it, and the minimum log position of candidates.
 
     `floor` is the (term, index) of a committed entry: candidates whose log ends before it get no vote, even
     if this replica's own log ends before it. It never decreases.
@@ -40,7 +40,7 @@ class HardState:
 class SnapshotMeta:
     """Position of a snapshot in the log, the configuration in force there, and the identity of its body.
 
-    `digest` is over the state (16 bytes) and equal on every replica that applied the same entries.
+    `digest` is a 16-byte digest of the state; it is equal on every replica that applied the same entries.
     `size_bytes` is the body's length.
     """
 

@@ -24,12 +24,12 @@ class ProgressState(Enum):
 class FollowerProgress:
     """Replication state of one member. Attributes to read:
 
-    match_index: everything up to it is durable at the follower and equal to the leader's log. Decreases only
-    on a new stream. acknowledged_index: highest match_index before the newest stream began. next_index: next
-    index to send; always above match_index (etcd-io/raft PR #149). state: PROBE, REPLICATE or SNAPSHOT.
-    heard_ticks_ago: ticks since any response of this term. sent_commit: commit index known to the follower if
-    no message was lost. echoed_round: newest heartbeat round that it answered. snapshot_index,
-    snapshot_offset: in SNAPSHOT, the snapshot and the offset received; index 0: the newest snapshot.
+    match_index: everything up to it is durable at the follower and equal to the leader's log; 0 after a new
+    stream. acknowledged_index: highest match_index before the newest stream began. next_index: next index to
+    send; always above match_index (etcd-io/raft PR #149). state: PROBE, REPLICATE or SNAPSHOT.
+    heard_ticks_ago: ticks since the last response in this term. sent_commit: newest commit index sent, if no
+    message was lost. echoed_round: newest heartbeat round that the member answered. snapshot_index,
+    snapshot_offset: in SNAPSHOT, the next chunk's snapshot (0: the newest one) and offset.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class FollowerProgress:
         self.sent_commit = 0
         self.echoed_round = 0
         self.probe_under_way = False
-        self.probe_round = 0  # of heartbeats, when the last message was sent
+        self.probe_round = 0  # heartbeat round in which the last message was sent
         self.in_flight_bytes = 0
         self.snapshot_index = 0
         self.snapshot_offset = 0
@@ -104,10 +104,11 @@ class FollowerProgress:
         """Process a rejection: the follower lacks the leader's entry at `rejected_index`; logs may match at
         `meeting_index`.
 
-        False if stale.
+        Return False if the rejection is stale.
         """
         if self.state is ProgressState.SNAPSHOT or rejected_index <= self.match_index:
-            # It rejects what it acknowledged: a stale message, or a disk that lost data. A retry would loop.
+            # The follower rejects what it acknowledged: the message is stale, or its disk lost data. A retry
+            # would loop.
             return False
         newest = self.next_index - 1
         if rejected_index > newest or (self.state is ProgressState.PROBE and rejected_index != newest):
@@ -116,7 +117,7 @@ class FollowerProgress:
         return True
 
     def probe(self, next_index: int = 0) -> None:
-        """Probe for the matching index, starting after match_index at the earliest."""
+        """Probe for the matching index; the next index to send is at least match_index + 1."""
         self.state = ProgressState.PROBE
         self.next_index = max(next_index, self.match_index + 1)
         self.probe_under_way = False

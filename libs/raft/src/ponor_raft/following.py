@@ -1,8 +1,8 @@
 """The follower's half of replication: appending entries, finding divergence, and following the leader's
 commit index.
 
-The caller has handled terms, the election timer and the leader's identity. A peer's message never raises:
-impossible ones are dropped and counted.
+The caller has handled terms, the election timer and the leader's identity. No message of a peer raises an
+exception: impossible messages are dropped and counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Following:
             replica.drop("malformed append")
             return
         if request.acknowledged > max(replica.log.last_index, self._told_lost):
-            # True even for late messages: entries acknowledged in a term stay in the log during that term.
+            # Correct even for late messages: entries acknowledged in a term stay in the log during that term.
             self._told_lost = request.acknowledged
             replica.outbox.lost = LostEntries(replica.log.last_index, request.acknowledged)
         self._follow(request)
@@ -62,13 +62,15 @@ class Following:
             if taken_to is None:
                 return
             last = min(last, taken_to)
-        # Also without room: only what is known to be committed can be applied, held by a snapshot and
+        # Commit even if the window is full: only committed entries can be applied, included in a snapshot and
         # compacted.
         log.commit_to(min(request.commit, max(last, log.commit)))
         self._acknowledge(request, max(last, log.commit))
 
     def on_heartbeat(self, request: HeartbeatRequest) -> None:
-        """Never waits for the disk: a stalled disk must not look like a dead replica (etcd-io/etcd #7970)."""
+        """Echo a heartbeat without waiting for the disk: a replica with a stalled disk is alive (etcd-io/etcd
+        #7970).
+        """
         replica = self._replica
         if request.commit > replica.log.last_index:
             replica.drop("commit beyond the log")
@@ -79,15 +81,15 @@ class Following:
     def tell_term(self, request: AppendRequest | HeartbeatRequest | SnapshotChunk) -> None:
         """Answer a former leader, so that it learns of the newer term.
 
-        A replica that reached a higher term in a lost election cannot win with a shorter log and accepts
-        nothing from the old leader: without this response it would be stuck forever (etcd-io/etcd #8501).
+        A replica that raised its term in a lost election and has a shorter log can never win, and it accepts
+        no message of the former leader: without this response it would be stuck forever (etcd-io/etcd #8501).
         """
         replica = self._replica
         replica.outbox.send(AppendResponse(replica.own, request.sender, replica.term, 0, rejected=True))
 
     def _take_over(self, entries: tuple[Entry, ...]) -> int | None:
-        """Replace conflicting entries. Return the last index that matches the leader, None to ignore the
-        message.
+        """Replace conflicting entries. Return the last index that matches the leader's log; None: the message
+        was dropped.
         """
         replica = self._replica
         log = replica.log
@@ -115,8 +117,8 @@ class Following:
         """Return as many new entries as there is room for.
 
         Only committed entries count against the limit, because they can be compacted. Uncommitted ones must
-        always be accepted: nothing commits without them, and the leader limits their number. For the same
-        reason the opening entry of a term is accepted beyond the limit.
+        always be accepted: otherwise the commit index could not advance, and the leader limits their number.
+        For the same reason the opening entry of a term is accepted even at the limit.
         """
         replica = self._replica
         log, limits = replica.log, replica.limits
@@ -134,8 +136,8 @@ class Following:
         )
 
     def _reject(self, request: AppendRequest) -> None:
-        """Hint at the last entry that the leader may share: one round per differing term instead of one per
-        entry.
+        """Reject, with the last entry that the leader's log may share as a hint: the search takes one round
+        trip per differing term instead of one per entry.
         """
         replica = self._replica
         log = replica.log
@@ -153,8 +155,8 @@ class Following:
 
 
 def _is_well_formed(request: AppendRequest) -> bool:
-    """Whether the entries follow `prev_index` without a gap, with terms rising from `prev_term` up to the
-    sender's.
+    """Whether the entries follow `prev_index` without a gap, and their terms never decrease and lie between
+    `prev_term` and the sender's term.
     """
     if request.commit_term > request.term:
         return False

@@ -1,5 +1,4 @@
-"""Leader role of one term: heartbeats, check-quorum, proposals, responses of members, and commit index
-changes.
+"""Leader role during one term: heartbeats, check-quorum, proposals, responses of members, commit index.
 
 Created when the replica becomes leader and discarded when it loses leadership.
 """
@@ -30,7 +29,7 @@ class Leading:
         self.snapshots = SnapshotSending(replica, self.replication)
 
     def begin(self) -> None:
-        """Announce the leadership immediately, because others may be about to campaign."""
+        """Send the first heartbeats immediately, because other replicas may be about to campaign."""
         self.reads.begin_round()
 
     def tick(self) -> bool:
@@ -76,7 +75,8 @@ class Leading:
     def room_problem(self, size_bytes: int) -> str | None:
         """Reason why a proposal of this size does not fit, or None.
 
-        A single one always fits: entries left uncommitted by a former leader do not count.
+        A proposal always fits if no other one is uncommitted; uncommitted entries of former leaders do not
+        count.
         """
         limits = self._replica.limits
         log = self._replica.log
@@ -110,7 +110,7 @@ class Leading:
         self.reads.on_echo(response.sender, response.round)
 
     def on_snapshot_ack(self, ack: SnapshotAck) -> bool:
-        """Handle the end of a local write; return whether the commit index moved."""
+        """Handle a response to a snapshot chunk; return whether the commit index moved."""
         return self.snapshots.on_ack(ack)
 
     def on_read_request(self, request: ReadIndexRequest) -> None:
@@ -131,9 +131,7 @@ class Leading:
         return not replica.is_voter and replica.configurations.current_index <= replica.log.commit
 
     def bid_farewell(self) -> None:
-        """Tell all members that the removal is committed, and the most up-to-date voter to campaign without
-        waiting for a timeout.
-        """
+        """Send the commit of the removal to all members, and `TimeoutNow` to the most up-to-date voter."""
         replica = self._replica
         self.replication.flush()
         progress = self.replication.progress

@@ -1,4 +1,4 @@
-"""Limits and timeouts of the core; times are in ticks, whose length the owner defines (50 ms)."""
+"""Limits and timeouts of the core. Times are in ticks; the owner defines the length of a tick (50 ms)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ class RaftLimits:
     """Limits and timeouts.
 
     Attributes:
-        election_ticks: silence of the leader after which a follower campaigns: drawn anew from
+        election_ticks: silence of the leader after which a follower campaigns; each timeout is drawn from
             [election_ticks, 2 * election_ticks). Also the leader's check-quorum interval, and how long a
-            voter that hears a leader ignores candidates.
-        heartbeat_ticks: between two heartbeats.
-        suspicion_ticks: after `suspect_leader`, how long until the pre-vote (plus 0..suspicion_ticks drawn).
+            voter ignores candidates after a message from the leader.
+        heartbeat_ticks: interval between two heartbeats.
+        suspicion_ticks: time from `suspect_leader` to the pre-vote, plus a random delay of
+            0..suspicion_ticks.
         append_bytes_max: data in one AppendRequest (a single larger entry goes alone).
         append_entries_max: entries in one AppendRequest.
         inflight_messages_max: AppendRequests under way to one follower.
         inflight_bytes_max: bytes under way to one follower.
-        uncommitted_bytes_max: proposals not committed; above it `propose` refuses.
+        uncommitted_bytes_max: bytes of uncommitted proposals; above this limit `propose` raises
+            ProposalsFullError.
         uncommitted_entries_max: the same, in entries.
-        reads_max: linearizable reads that wait.
-        transfer_ticks: how long a transfer may take before proposals are let in again.
-        snapshot_retry_ticks: without an answer to a chunk, after how long it is sent again.
-        window_entries_max: entries in memory, committed ones that are not compacted included; above it
-            `propose` refuses all but one entry at a time, and a follower whose committed entries alone reach
-            it takes nothing but the opening entry of a term. `RaftNode.has_room` becomes False before.
+        reads_max: linearizable reads waiting at a time.
+        transfer_ticks: how long a transfer may take; then the leader accepts proposals again.
+        snapshot_retry_ticks: time without an acknowledgement of a chunk until the leader sends the chunk
+            again.
+        window_entries_max: entries in memory, including committed ones that are not compacted yet. At the
+            limit `propose` accepts only one uncommitted entry at a time. A follower whose committed entries
+            alone reach the limit accepts only the opening entry of a term. `RaftNode.has_room` becomes False
+            earlier.
         window_bytes_max: the same, in bytes of data.
-        promotion_lag_entries_max: how far behind the leader's last entry a learner may be that is to become a
-            voter.
+        promotion_lag_entries_max: maximum number of entries that a learner may be behind the leader when it
+            is promoted to voter.
     """
 
     election_ticks: int = 20

@@ -1,21 +1,22 @@
 """The part of the log in memory, with its marks: how far it is written, durable, committed and delivered.
 
-Contains entries by index and the four marks:
+Contains the entries and four marks, which are indices:
 
         delivered <= commit      returned to the owner in `Ready.committed`; must be durable as well
     durable   <= handed_out  reported by `RaftNode.persisted`, or held by a snapshot
         handed_out <= last_index returned to the owner in a `Persist`
 
-`commit` and `durable` are not ordered: a majority of other replicas may be durable before this disk is.
+`commit` and `durable` are not ordered: an entry may be durable on a majority of other replicas before it is
+durable on this disk.
 
-Terms, votes and messages do not belong here. This module decides nothing; it only asserts that the log stays
+This module handles no terms, votes or messages, and decides nothing; it only asserts that the log is
 consistent.
 
 **Writes and truncations.** An owner may have several `Persist`s in flight, so an entry can be truncated,
-replaced and appended again while its first write is in flight. The end of that write must not mark the entry
-durable: the replacement's write still follows and removes it from disk again (etcd-io/raft
-`testdata/async_storage_writes_append_aba_race.txt`). Hence a truncation lowers what every write in flight
-will report.
+replaced and appended again while its first write is in flight. The end of the first write must not mark the
+entry durable: the write of the replacement follows and removes the entry from disk again (etcd-io/raft
+`testdata/async_storage_writes_append_aba_race.txt`). Hence a truncation lowers the index up to which each
+write in flight will mark entries durable.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Write:
 class LogWindow:
     """Entries `first_index..last_index`.
 
-    Of the entry before them only `before_index` and `before_term` are known.
+    Of the entry before `first_index`, the window holds only index and term (`before_index`, `before_term`).
     """
 
     def __init__(self, before_index: int, before_term: int, *, delivered: int) -> None:
@@ -58,8 +59,8 @@ class LogWindow:
         self.handed_out = before_index
         self.delivered = delivered
         self._entries: list[Entry] = []
-        self._ends: list[int] = []  # bytes of data from some origin to the end of each entry
-        self._origin = 0  # the same for the entry just before the first
+        self._ends: list[int] = []  # running total of data bytes at the end of each entry
+        self._origin = 0  # running total just before the first entry
         self._runs: list[tuple[int, int]] = [
             (before_index, before_term)
         ]  # where each term begins; the first run begins at before_index
@@ -91,9 +92,9 @@ class LogWindow:
         return None
 
     def batch_from(self, first: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
-        """Entries from `first` within the limits; an oversized one comes alone.
+        """Entries from `first` within the limits; an entry above `bytes_max` is returned alone.
 
-        Readers of the same range share one tuple.
+        Consecutive calls for the same range return the same tuple.
         """
         start = first - self.before_index - 1
         assert 0 <= start < len(self._entries)
@@ -148,7 +149,7 @@ class LogWindow:
     # --- writing ---
 
     def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries found by a restart, which are durable."""
+        """Load the durable entries that a restart found on disk."""
         assert not self._entries
         if entries:
             self.append(entries)
@@ -201,9 +202,7 @@ class LogWindow:
         self._lower_marks(first - 1)
 
     def reset(self, index: int, term: int) -> None:
-        """Restart the log after a snapshot that contains everything up to `index`, durable and applied by the
-        owner.
-        """
+        """Replace the whole log by a snapshot at `index`, which is durable and which the owner has loaded."""
         assert index > self.commit
         self._entries.clear()
         self._ends.clear()
@@ -218,10 +217,11 @@ class LogWindow:
             write.up_to = 0
 
     def skip_to(self, index: int) -> None:
-        """Mark entries up to a durable snapshot at `index`, which matches the log, as committed and applied
-        by the owner.
+        """Mark entries up to `index` as committed and delivered: the owner loaded a durable snapshot there,
+        which matches the log.
 
-        The snapshot makes them durable; unwritten ones are still written, so that the log on disk has no gap.
+        The entries count as durable because the snapshot contains them. Unwritten ones are still written, so
+        that the log on disk has no gap.
         """
         assert self.delivered < index <= self.last_index
         self.commit = max(self.commit, index)
@@ -253,7 +253,7 @@ class LogWindow:
     # --- marks ---
 
     def begin_write(self, sequence: int) -> tuple[Entry, ...]:
-        """Take the unwritten entries; they are durable when the write of this sequence ends."""
+        """Take the entries that no write contains yet; they are durable when write `sequence` ends."""
         entries = (
             self.between(self.handed_out + 1, self.last_index) if self.handed_out < self.last_index else ()
         )
@@ -262,11 +262,13 @@ class LogWindow:
         return entries
 
     def begin_anew(self) -> None:
-        """Invalidate everything written so far; the next write records it."""
+        """Make the next write record that the log restarts after `before_index`: all entries on disk are
+        void.
+        """
         self._begins_after = (self.before_index, self.before_term)
 
     def take_beginning(self) -> tuple[int, int] | None:
-        """Take the restart point of the log since the last write, once."""
+        """Return (index, term) after which the log restarts, if it restarted since the last write; once."""
         begins_after, self._begins_after = self._begins_after, None
         return begins_after
 

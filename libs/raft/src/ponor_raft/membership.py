@@ -1,7 +1,7 @@
-"""Replica identities, and the configuration of voters and learners with its majorities.
+"""Replica identities, and the configuration: voters, learners and the size of a majority.
 
-The core decides when a configuration is in force: from the append of its entry until a truncation of that
-entry (Ongaro's dissertation, section 4.1; etcd-io/etcd #12359 shows the cost of applying it later).
+A configuration is in force from the append of its entry until a truncation removes that entry (Ongaro's
+dissertation, section 4.1; etcd-io/etcd #12359 shows the cost of applying it later).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ LEARNERS_MAX: Final = 9
 class ReplicaId(NamedTuple):
     """One log on one disk.
 
-    An empty disk under the same node id is another replica, because it lost its votes (KIP-853, KAFKA-14077).
+    A node that restarts with an empty disk is another replica, because the disk with its votes is lost
+    (KIP-853, KAFKA-14077).
 
     `directory_id` is the 16 bytes of the data directory's UUID.
     """
@@ -28,7 +29,9 @@ class ReplicaId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Voters decide, learners only receive. Both are sorted and disjoint; every node id occurs once."""
+    """Voters elect leaders and commit entries; learners only receive entries. Both tuples are sorted; every
+    node id occurs at most once in both together.
+    """
 
     voters: tuple[ReplicaId, ...]
     learners: tuple[ReplicaId, ...] = ()

@@ -2,9 +2,10 @@
 
 Any majorities of two consecutive configurations then have a voter in common, so no joint consensus is needed.
 
-The rule about the leader's own term fixes the known bug of the algorithm (Ongaro, raft-dev, July 2015): two
-leaders that each append one change to the same committed configuration may count disjoint majorities. A
-leader that has committed an entry of its own term excludes the other's change.
+The leader must have committed an entry of its own term first. This fixes the known bug of the algorithm
+(Ongaro, raft-dev, July 2015): two leaders that each append one change to the same committed configuration may
+count disjoint majorities. Once the later leader has committed an entry of its term, the change of the earlier
+leader can no longer be committed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def check_change(replica: Replica, replication: Replication, wanted: Membership)
 
 
 def _check_promotion(replica: Replica, replication: Replication, voter: ReplicaId) -> None:
-    """Refuse a voter that has to catch up first: the group would depend on fewer replicas than it counts."""
+    """Refuse to promote a learner that lags: until it catches up, fewer replicas than configured could form a
+    majority.
+    """
     if voter not in replica.membership.learners:
         raise MembershipChangeError(
             f"{_names([voter])} is no learner; add it as a learner, let it catch up, then promote it"

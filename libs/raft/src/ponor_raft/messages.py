@@ -1,7 +1,8 @@
 """Messages between replicas.
 
 Every message names both ends as (node id, directory id) and carries the sender's term; a receiver drops
-messages for other directories. The owner transports them; they may be lost, repeated, delayed and reordered.
+messages for other directories. The owner transports the messages; they may be lost, repeated, delayed and
+reordered.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ponor_raft.membership import ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Common fields. `term` is the sender's (in a pre-vote request: the term of the intended campaign)."""
+    """Common fields. `term` is the sender's current term; in a pre-vote request, the planned term."""
 
     sender: ReplicaId
     to: ReplicaId
@@ -26,7 +27,7 @@ class Envelope:
 class VoteRequest(Envelope):
     """Request for a vote, or with `pre_vote` for a pre-vote.
 
-    `transfer`: the leader requested this election, so its lease is void.
+    `transfer`: the leader requested this election, so receivers ignore the leader lease.
     """
 
     last_index: int
@@ -39,7 +40,7 @@ class VoteRequest(Envelope):
 class VoteResponse(Envelope):
     """Response to a vote request.
 
-    A granted pre-vote carries the requested term and counts only for that round.
+    A granted pre-vote carries the requested term and counts only in a round for that term.
     """
 
     pre_vote: bool
@@ -50,10 +51,10 @@ class VoteResponse(Envelope):
 class AppendRequest(Envelope):
     """Entries after (`prev_index`, `prev_term`), and the leader's commit index.
 
-    `commit_term` is the term of that entry.
+    `commit_term` is the term of the entry at `commit`.
 
-    `acknowledged`: index up to which the receiver acknowledged entries in this term. If its log ends before,
-    its disk lost them.
+    `acknowledged`: index up to which the receiver acknowledged entries in this term. If the receiver's log
+    ends before this index, its disk has lost entries.
     """
 
     prev_index: int
@@ -68,7 +69,8 @@ class AppendRequest(Envelope):
 class AppendResponse(Envelope):
     """Acknowledgement that everything up to `match_index` is durable.
 
-    Rejected: retry at or before `hint_index`, whose term is `hint_term`.
+    `rejected`: the log has no matching entry at `rejected_index`. The leader retries at or before
+    `hint_index`, whose term is `hint_term`.
     """
 
     match_index: int
@@ -82,8 +84,8 @@ class AppendResponse(Envelope):
 class HeartbeatRequest(Envelope):
     """Leader heartbeat.
 
-    `round` rises; a majority's echo of a round proves leadership at the start of the round (read index,
-    lease).
+    The leader increments `round`. When a majority has echoed a round, the sender was the leader at the start
+    of the round (read index, lease).
     """
 
     commit: int
@@ -113,9 +115,9 @@ class SnapshotChunk(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAck(Envelope):
-    """Acknowledgement that the body of the snapshot at `index` is kept up to `next_offset`.
+    """Acknowledgement that the member has stored the body of the snapshot at `index` up to `next_offset`.
 
-    `installed`: the log now starts there.
+    `installed`: the member has installed the whole snapshot, or its log already contained it.
     """
 
     index: int
@@ -132,7 +134,7 @@ class ReadIndexRequest(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class ReadIndexResponse(Envelope):
-    """Response to a read request; `index` 0 means refused: retry, or ask another replica."""
+    """Response to a read request. `index` 0: the receiver refused; retry, or ask another replica."""
 
     context: int
     index: int

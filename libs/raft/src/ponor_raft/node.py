@@ -1,6 +1,6 @@
 """One replica of a Raft group: the input is a message, tick or proposal, the output instructions.
 
-This module contains the outer object and the rule of terms. `election`, `following`, `leading` (with
+This module contains the public class and the handling of terms. `election`, `following`, `leading` (with
 `replication`, `reads`, `transfer`, `membership_change`), `snapshot_transfer`, `log_window` and `outbox`
 implement the parts.
 
@@ -9,7 +9,7 @@ Duties of the owner, in this order:
 1. After any call, call `ready` until it returns None, and execute its instructions (`ponor_raft.ready`).
 2. Call `tick` at a steady rate. After a pause of the process one tick is enough.
 3. Make each `Persist` durable in the given order and call `persisted`; only then send its messages.
-4. When `Ready.leadership` reports LEADER, propose the opening entry; older terms commit with it.
+4. When `Ready.leadership` reports LEADER, propose the opening entry; entries of older terms commit with it.
 5. Apply `Ready.committed`; take snapshots of applied state; call `snapshot_available`, then `compact`.
 6. Store chunks and answer each with `keep_chunk`. Load a complete, verified body, then call `restore`.
 
@@ -108,7 +108,7 @@ class RaftNode:
 
     @property
     def leader(self) -> ReplicaId | None:
-        """Leader of this term, as far as known."""
+        """Leader of this term, if known."""
         return self._replica.leader
 
     @property
@@ -117,7 +117,7 @@ class RaftNode:
 
     @property
     def commit_index(self) -> int:
-        """Known commit index; not everything up to it need be durable locally."""
+        """Known commit index; entries up to it may not be durable locally yet."""
         return self._replica.log.commit
 
     @property
@@ -154,7 +154,7 @@ class RaftNode:
 
     @property
     def has_room(self) -> bool:
-        """Whether the owner may propose more; False early, so that existing proposals still fit."""
+        """Whether the owner should propose more. False before the limits, so that pending proposals fit."""
         log, limits = self._replica.log, self._replica.limits
         reserved_entries = min(limits.uncommitted_entries_max, limits.window_entries_max // 2)
         reserved_bytes = min(limits.uncommitted_bytes_max, limits.window_bytes_max // 2)
@@ -177,7 +177,7 @@ class RaftNode:
         return self._replica.configurations.at(index)
 
     def term_at(self, index: int) -> int | None:
-        """Entry at an index; None if not in memory."""
+        """Term of the entry at an index; None if the entry is not in memory."""
         return self._replica.log.term_at(index)
 
     def entries(self, first: int, last: int) -> tuple[Entry, ...]:
@@ -194,17 +194,17 @@ class RaftNode:
 
     @property
     def required(self) -> tuple[int, int]:
-        """(term, index) that a candidate's log must reach: its own log's end or a known committed entry."""
+        """(term, index) that a candidate's log must reach: this log's end, or a later committed entry."""
         return self._replica.required
 
     @property
     def newest_round(self) -> int:
-        """Newest heartbeat round of this leader; 0 at others and before the first of its term."""
+        """Newest heartbeat round of this leader; 0 if this replica does not lead."""
         return self._leading.reads.newest_round if self._leading is not None else 0
 
     @property
     def confirmed_round(self) -> int:
-        """Newest round echoed by a majority of voters: no later term had a leader then. 0 as above."""
+        """Newest round echoed by a majority: at its start no later term had a leader. 0 if not leader."""
         return self._leading.reads.confirmed_round if self._leading is not None else 0
 
     @property
@@ -243,14 +243,14 @@ class RaftNode:
         return self._lead("propose").propose(data, membership)
 
     def read_index(self, context: int) -> None:
-        """Request the index for a linearizable read; answered by a `ReadReady` (index None if refused)."""
+        """Request the index for a linearizable read; `Ready.reads` returns it (index None if refused)."""
         if self._leading is not None:
             self._leading.reads.add(None, context)
         else:
             self._forwarded.add(context)
 
     def transfer(self, to: ReplicaId) -> None:
-        """Transfer leadership to another voter; refuse proposals until then, or for `transfer_ticks`.
+        """Transfer leadership to another voter; refuse proposals meanwhile, for at most `transfer_ticks`.
 
         Raises:
             NotLeaderError: this replica does not lead.
@@ -259,7 +259,7 @@ class RaftNode:
         self._lead("transfer").transfer.begin(to)
 
     def suspect_leader(self, leader: ReplicaId) -> None:
-        """Report a broken stream to `leader`; may vote now, campaigns after `suspicion_ticks`."""
+        """Report a broken stream to `leader`: end the lease now, campaign after `suspicion_ticks`."""
         if self._replica.leader == leader and self._leading is None:
             self._election.suspect()
 
@@ -271,8 +271,8 @@ class RaftNode:
     def began_anew(self, peer: ReplicaId) -> None:
         """Report a new stream from `peer`; messages of older streams no longer arrive.
 
-        The peer's log may be shorter than acknowledged: a damaged tail looked torn, or an older copy of the
-        directory was restored. Without this call the leader would treat its rejections as stale forever.
+        The peer may have lost acknowledged entries: it truncated a damaged tail that looked torn, or an older
+        copy of its directory was restored. Otherwise the leader would treat the peer's rejections as stale.
         """
         if self._leading is not None:
             self._leading.replication.begin_anew(peer)
@@ -284,7 +284,7 @@ class RaftNode:
             self._follow(self._replica.term, None)
 
     def persisted(self, sequence: int) -> None:
-        """Report that the `Persist` of this sequence is durable. The order must be the given one."""
+        """Report that the `Persist` of this sequence is durable. Call it in the order of the sequences."""
         replica = self._replica
         replica.outbox.persisted(sequence)
         replica.log.end_write(sequence)
@@ -294,7 +294,7 @@ class RaftNode:
             self._decide(self._election.on_durable())
 
     def keep_chunk(self, chunk: SnapshotChunk, next_offset: int) -> None:
-        """Report that the owner keeps the body up to `next_offset`, from this chunk or earlier."""
+        """Report that the owner has stored the body up to `next_offset`, from this chunk and earlier ones."""
         self._receiving.keep(chunk, next_offset)
 
     def restore(self, meta: SnapshotMeta) -> None:
@@ -313,7 +313,7 @@ class RaftNode:
             self._snapshot = meta
 
     def compact(self, index: int) -> None:
-        """Discard entries up to `index` from memory, which a durable snapshot contains. Idempotent."""
+        """Discard entries up to `index` from memory; a durable snapshot must contain them. Idempotent."""
         assert index <= self._snapshot.index, (
             f"no snapshot reaches {index}; the newest one is at {self._snapshot.index}"
         )
@@ -355,7 +355,7 @@ class RaftNode:
     # --- terms and roles ---
 
     def _is_of_this_term(self, message: Message) -> bool:
-        """Apply the rule of terms: enter a newer term; drop an older one, answering it where that helps."""
+        """Compare terms: enter a newer one; drop messages of an older one, and answer former leaders."""
         replica = self._replica
         if isinstance(message, VoteRequest):
             return self._may_answer(message)
@@ -402,7 +402,7 @@ class RaftNode:
         return True
 
     def _follow(self, term: int, leader: ReplicaId | None) -> None:
-        """Become a follower and end everything of another role or leader."""
+        """Become a follower; end leadership or candidacy, and refuse waiting reads."""
         replica = self._replica
         if term > replica.term:
             replica.enter_term(term)
@@ -479,7 +479,7 @@ class RaftNode:
         self._election.start_vote(transfer=True)
 
     def _after_answer(self, moved: bool) -> None:
-        """Handle a possible move of the commit index; step down if it covers this leader's own removal."""
+        """Step down if the commit index moved and now covers this leader's own removal."""
         leading = self._leading
         if moved and leading is not None and leading.is_dismissed():
             leading.bid_farewell()

@@ -2,8 +2,8 @@
 they wait for.
 
 Rule (invariant 7): a vote or an acknowledgement is never sent before everything that it promises is durable.
-Such a message is released with the next `Persist` or, if there is nothing new to write, after the writes in
-flight. Messages need not track their dependencies: everything recorded before them is on disk when they are
+Such a message is sent after the next `Persist` or, if there is nothing new to write, after the writes in
+flight. So a message need not list what it depends on: everything recorded before it is on disk when it is
 sent.
 """
 
@@ -44,7 +44,7 @@ class Outbox:
         self._sequence = 0
 
     def send(self, message: Message) -> None:
-        """Queue a message that promises nothing; it may be sent immediately."""
+        """Queue a message that promises nothing durable; it may be sent immediately."""
         self.messages.append(message)
 
     def send_when_durable(self, message: Message) -> None:
@@ -75,8 +75,8 @@ class Outbox:
         self.messages += writing.held
 
     def _settle_held(self) -> None:
-        """Release held messages after the last write in flight, or immediately without one, if there is
-        nothing new to write.
+        """Handle held messages if there is nothing new to write: attach them to the last write in flight, or
+        send them now if there is none.
         """
         if not self._held:
             return
@@ -89,7 +89,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether only `persist` can return something."""
+        """Whether nothing is queued except for held messages."""
         return not (self.messages or self.reads or self.chunks or self.snapshots or self.lost)
 
     def take_messages(self) -> tuple[Message, ...]:
@@ -114,7 +114,9 @@ class Outbox:
 
 
 def _hold(held: list[Message], message: Message) -> None:
-    """Append a message unless it is redundant: during a disk stall repetitions must not accumulate."""
+    """Append a message unless it repeats a held one, so that repetitions do not accumulate during a disk
+    stall.
+    """
     if held and isinstance(message, AppendResponse):
         last = held[-1]
         if (

@@ -1,8 +1,8 @@
 """Linearizable reads (read index): heartbeat rounds that prove leadership, and reads forwarded by followers.
 
-There are no lease reads: a check made before a pause of the process proves nothing after it (etcd-io/etcd
-#20418). A read is answered with a commit index taken after its arrival, once a majority has echoed a
-heartbeat round that started later.
+There are no lease reads: a process can check its lease, be paused, and then serve a read although the lease
+has expired (etcd-io/etcd #20418). A read is answered with a commit index taken after its arrival, once a
+majority has echoed a heartbeat round that started later.
 """
 
 from __future__ import annotations
@@ -75,15 +75,17 @@ class ReadRounds:
         self._arrived.append(read)
 
     def flush(self) -> None:
-        """Start a round for waiting reads unless one is in progress. This batches reads under load."""
+        """Start a round for new reads unless one is in progress; reads that arrive during a round share the
+        next one.
+        """
         if self._arrived and not self._rounds and self._replication.has_committed_own_term:
             self.begin_round()
 
     def begin_round(self) -> None:
-        """Send heartbeats. Their echo proves every read that has arrived until now.
+        """Send heartbeats; a majority's echo of them confirms every read that arrived before.
 
-        Until an entry of the current term is committed, the commit index may lag behind a former leader's;
-        reads wait.
+        Until an entry of the current term is committed, this leader's commit index may be below the former
+        leader's, so reads wait.
         """
         self._number += 1
         self._replication.send_heartbeats(self._number)
@@ -139,7 +141,8 @@ class ReadRounds:
 class ForwardedReads:
     """The follower's side.
 
-    Each request has a number of its own, so that an answer for an earlier process does not match.
+    Request numbers start at a random value, so that a late answer to an earlier process of this replica
+    matches no request.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -147,11 +150,11 @@ class ForwardedReads:
         self._next = replica.draw(1 << _WIRE_CONTEXT_BITS) << _WIRE_CONTEXT_BITS
         self._waiting: dict[
             int, tuple[int, int]
-        ] = {}  # wire context: the caller's context, and the tick it gives up
+        ] = {}  # by wire context: the caller's context and the tick of its timeout
         self._ticks = 0
 
     def add(self, context: int) -> None:
-        """Ask the leader; without a leader, or at the limit, refuse the read."""
+        """Forward a read to the leader; refuse it if there is no leader or `reads_max` reads wait."""
         replica = self._replica
         if replica.leader is None or len(self._waiting) >= replica.limits.reads_max:
             replica.outbox.reads.append(ReadReady(context, None))

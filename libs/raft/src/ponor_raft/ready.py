@@ -1,7 +1,7 @@
 """Instructions of the core to its owner, returned by `RaftNode.ready`.
 
-The owner executes them in field order and may work on several at a time, but `Persist`s must become durable
-in the given order and be reported in that order by `RaftNode.persisted`.
+The owner executes the fields of a `Ready` in order and may work on several `Ready`s at a time, but it must
+make `Persist`s durable, and call `RaftNode.persisted` for them, in the given order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Leader known to this replica; returned whenever a field changed."""
+    """Role, term and known leader of this replica; returned whenever one of them changed."""
 
     role: Role
     term: int
@@ -34,16 +34,15 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write this to the log, sync, then call `persisted(sequence)`; only then may `messages` leave.
+    """Write this to the log, sync, then call `persisted(sequence)`; only then may `messages` be sent.
 
-    `entries` are contiguous; when the first index is not above what was written before, the log is cut before
-    it (write it as a fact that later entries replace earlier ones of the same index and everything behind
-    them).
+    `entries` are contiguous; if the first index was written before, they replace that entry and all later
+    ones. (An append-only log writes them behind; its reader applies this rule.)
 
-    `begins_after`: a received snapshot has replaced the whole log, which begins anew behind this (index,
-    term): everything written before is void, also what lies below. The owner keeps this as a fact of its own
-    before it writes these entries; it may do so as early as `RaftNode.restore`. Without it a restart would
-    take the old entries for the beginning of the log, and find that they contradict the snapshot.
+    `begins_after`: a received snapshot has replaced the whole log. The new log starts after this (index,
+    term); all entries written before are void, whatever their index. The owner records this durably before it
+    writes these entries; it may do so as early as `RaftNode.restore`. Otherwise a restart would read the old
+    entries as the start of the log, and they contradict the snapshot.
     """
 
     sequence: int
@@ -55,8 +54,8 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class SendSnapshot:
-    """Send `to` one chunk of the snapshot at `index`, from `offset` (`index` 0: the newest snapshot, from its
-    start).
+    """Send one chunk of the snapshot at `index`, from `offset`, to `to`. `index` 0: the newest snapshot, from
+    0.
     """
 
     to: ReplicaId
@@ -78,8 +77,8 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class LostEntries:
-    """This replica acknowledged entries up to `acknowledged_index`, and its log ends at `last_index`: its
-    disk lost what was synced.
+    """The disk lost synced entries: the replica acknowledged up to `acknowledged_index`, its log ends at
+    `last_index`.
     """
 
     last_index: int

@@ -1,6 +1,7 @@
 """State shared by all parts of the core: identity, term and vote, role, known leader, log and outbox.
 
-The parts decide and keep their own state (timers, votes, progress, reads); `RaftNode` calls them.
+The other modules keep their own state (timers, votes, progress, reads) and make the decisions; `RaftNode`
+calls them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Replica:
         self.own = own
         self.limits = limits
         self.draw = draw
-        # A snapshot may be durable while the term in which it was received is not: no vote left in that term.
+        # A snapshot may be durable although the term in which it was received is not. This replica has then
+        # cast no vote in that term, because a vote is sent only after its term is durable.
         self.term = max(hard_state.term, log.last_term)
         self.voted_for = hard_state.voted_for if self.term == hard_state.term else None
         self.floor = hard_state.floor
@@ -68,27 +70,25 @@ class Replica:
 
     @property
     def may_campaign(self) -> bool:
-        """A voter may campaign, and so may a voter whose removal is not committed: it may be the only one
-        that has the entry of its removal; then no other candidate wins.
+        """Whether this replica is a voter, or a voter whose removal is not committed, and its log reaches the
+        floor.
 
-        It does not count its own vote (Ongaro's dissertation, section 4.2.2). A replica whose own log ends
-        before the floor may not.
+        A removed voter may be the only one with the entry of its removal; then no other candidate can win. It
+        does not count its own vote (Ongaro's dissertation, section 4.2.2).
         """
         is_complete = (self.log.last_term, self.log.last_index) >= self.floor
         return is_complete and self.configurations.may_decide(self.own, self.log.commit)
 
     @property
     def required(self) -> tuple[int, int]:
-        """(term, index) at which the log of a candidate must end, or behind it."""
+        """Minimum (term, index) of the last entry of a candidate's log."""
         return max((self.log.last_term, self.log.last_index), self.floor)
 
     def raise_floor(self, term: int, index: int) -> None:
-        """The entry of this term and index is committed. A log that ends before it says too little about what
-        candidates must have.
+        """Require of candidates the committed entry of this term and index, if this log ends before it.
 
-        The log of a correct follower that lags says too little as well, and then the floor changes nothing:
-        of any majority, the longest log has every committed entry. It matters when this replica had
-        acknowledged the entry, and its disk lost it.
+        This matters if the replica had acknowledged the entry and its disk lost it. For a correct follower
+        that lags, the floor changes nothing: in every majority, the longest log has all committed entries.
         """
         if self.required < (term, index):
             self.floor = (term, index)

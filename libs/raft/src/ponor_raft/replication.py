@@ -1,15 +1,15 @@
 """The leader's half of replication: progress of every other member, batching, flow control and commitment.
 
-`flush` creates the messages once per `Ready`, so that proposals in between are batched and followers share
-the same tuple.
+`flush` creates the messages once per `Ready`. So all proposals since the last `Ready` form one batch, and the
+messages to all followers share one tuple of entries.
 
 Rules:
 
-1. Only an entry of the leader's own term is committed by counting; earlier entries follow (Raft,
-   section 5.4.2).
-2. The leader counts like any other voter, up to what is durable locally. A group of one is no exception
-   (etcd-io/etcd #14370). A removed leader that waits for the commit of its removal does not count.
-3. Heartbeats never claim more than the follower is known to have (etcd-io/raft PR #149).
+1. Only an entry of the leader's own term is committed by counting acknowledgements; this also commits all
+   earlier entries (Raft, section 5.4.2).
+2. The leader counts itself like any other voter, up to its own durable index, even in a group of one
+   (etcd-io/etcd #14370). A removed leader that waits for the commit of its removal does not count itself.
+3. The commit index in a heartbeat never exceeds the follower's match index (etcd-io/raft PR #149).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ponor_raft.replica import Replica
 
 
 class Replication:
-    """Exists while this replica leads, for one term."""
+    """Replication during one term of this leader."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -35,7 +35,7 @@ class Replication:
 
     @property
     def progress(self) -> Mapping[ReplicaId, FollowerProgress]:
-        """Every other member."""
+        """Progress of every other member."""
         return self._progress
 
     @property
@@ -44,7 +44,7 @@ class Replication:
         return self._replica.log.commit >= self.term_began_at
 
     def follow_membership(self) -> None:
-        """Follow a change of the membership: track its members and no others."""
+        """Track exactly the members of the current membership."""
         replica = self._replica
         members = replica.membership.members
         next_index = replica.log.last_index + 1
@@ -57,7 +57,7 @@ class Replication:
     def begin_anew(self, peer: ReplicaId) -> None:
         """Reset the progress of `peer`, but send it the commit index.
 
-        Costs only a probe, because a commit index never decreases.
+        If `peer` has lost nothing, this costs one probe: the commit index at `peer` never decreases.
         """
         progress = self._progress.get(peer)
         if progress is None:
@@ -65,8 +65,8 @@ class Replication:
         log = self._replica.log
         progress.acknowledged_index = max(progress.acknowledged_index, progress.match_index)
         if progress.state is ProgressState.SNAPSHOT:
-            # The transfer goes on where it was. This message tells the peer what is committed, as the probe
-            # does in the other case.
+            # The snapshot transfer continues. This message carries the commit index, as the probe does in the
+            # other case.
             self._append(peer, progress, log.last_index, log.last_term, ())
             return
         self._progress[peer] = FollowerProgress(log.last_index + 1, progress.acknowledged_index)
@@ -74,7 +74,7 @@ class Replication:
     # --- sending ---
 
     def flush(self) -> None:
-        """Send all pending messages; a term's first message carries its opening entry."""
+        """Send all pending messages; none before the opening entry of the term was appended."""
         if self._replica.log.last_index < self.term_began_at:
             return
         for peer, progress in self._progress.items():
@@ -84,7 +84,7 @@ class Replication:
                 self._send(peer, progress, empty=False)
 
     def send_heartbeats(self, round_number: int) -> None:
-        """Send one heartbeat round. It waits neither for the disk nor for flow control."""
+        """Send one round of heartbeats, which wait neither for the disk nor for flow control."""
         replica = self._replica
         self._round = round_number
         for peer, progress in self._progress.items():
@@ -168,7 +168,8 @@ class Replication:
     def on_heartbeat_response(self, sender: ReplicaId, round_number: int) -> None:
         """Note that the member is alive.
 
-        Messages unanswered since before the heartbeat may be lost: send again or probe.
+        A message sent before this heartbeat and not answered yet may be lost: allow a new probe, or check
+        with an empty message.
         """
         progress = self._progress[sender]
         progress.heard_ticks_ago = 0
@@ -197,7 +198,9 @@ class Replication:
             progress.probe()
 
     def _on_rejection(self, progress: FollowerProgress, response: AppendResponse) -> None:
-        """Find a possible matching index: not above the hint, with a term not above the hint's."""
+        """Probe at the last entry that the follower may share: neither its index nor its term exceeds the
+        hint's.
+        """
         meeting_index = response.hint_index
         if response.hint_term > 0:
             meeting_index, _ = self._replica.log.last_at_or_below(response.hint_index, response.hint_term)
@@ -224,7 +227,9 @@ class Replication:
         return min(reached[membership.quorum - 1], replica.log.last_index)
 
     def tick(self) -> bool:
-        """Whether a majority of voters was heard within an election timeout (check-quorum)."""
+        """Advance time by one tick; return whether a majority of voters responded within an election timeout
+        (check-quorum).
+        """
         replica = self._replica
         for progress in self._progress.values():
             progress.heard_ticks_ago += 1

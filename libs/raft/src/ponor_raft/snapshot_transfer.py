@@ -1,8 +1,8 @@
 """Snapshot transfer to a member whose next entry is no longer in the leader's memory.
 
 The core requests chunks by offset; the owner reads, stores and verifies the body. One chunk is in flight per
-member. Each response carries the offset up to which the body is kept, so that a transfer resumes after a lost
-message, a restart or a change of leader.
+member. Each response carries the offset up to which the member has stored the body, so that a transfer
+resumes after a lost message, a restart or a change of leader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SnapshotSending:
         return False
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """Handle the probable loss of the chunk in flight: retry after the wait, not in a hot loop."""
+        """Handle the probable loss of the chunk in flight: retry after a pause, not in a hot loop."""
         progress = self._replication.progress.get(peer)
         if progress is not None and progress.state is ProgressState.SNAPSHOT:
             progress.snapshot_waited_ticks = max(
@@ -66,10 +66,10 @@ class SnapshotSending:
 
 
 def _note_offset(progress: FollowerProgress, ack: SnapshotAck) -> None:
-    """Continue after what the member keeps.
+    """Continue after the part that the member has stored.
 
-    An offset before the one sent is either a stale response, or the member lost data. Only time distinguishes
-    them: the next retry goes back.
+    If the offset is before the one sent, the response is stale or the member lost data. A stale response is
+    followed by a newer one; if none arrives until the next retry, the retry goes back to that offset.
     """
     if ack.index == progress.snapshot_index and ack.next_offset <= progress.snapshot_offset:
         if ack.next_offset < progress.snapshot_offset:
@@ -87,14 +87,14 @@ class SnapshotReceiving:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._with_owner: tuple[int, int] | None = (
-            None  # index and offset of the chunk that the owner works on
+            None  # index and offset of the chunk that the owner is storing
         )
         self._with_owner_ticks = 0
 
     def on_chunk(self, chunk: SnapshotChunk) -> None:
         """Pass a chunk to the owner, unless the log already contains the snapshot.
 
-        Then answer every request (etcd-io/etcd #18055).
+        In that case acknowledge every chunk (etcd-io/etcd #18055).
         """
         replica = self._replica
         if chunk.meta.index <= replica.log.commit:
@@ -106,7 +106,7 @@ class SnapshotReceiving:
         if replica.outbox.durable_hard_state.term < replica.term:
             replica.drop(
                 "chunk before its term is durable"
-            )  # a crash must not leave a snapshot of a term above the one that was kept
+            )  # after a crash, the snapshot's term must not be above the durable term
             return
         key = (chunk.meta.index, chunk.offset)
         if self._with_owner == key:
@@ -132,10 +132,10 @@ class SnapshotReceiving:
     def restore(self, meta: SnapshotMeta) -> None:
         """Restart the log after a durable and verified snapshot.
 
-        No effect if it is not newer than what the owner has applied.
+        No effect on the log if the owner has already applied the entries up to the snapshot.
 
-        The delivered index decides, not the commit index: entries between them are part of the snapshot now
-        and must not be delivered again.
+        Compare with the delivered index, not the commit index: the snapshot contains the entries between
+        them, so they must not be delivered again.
         """
         replica = self._replica
         log = replica.log
@@ -148,7 +148,7 @@ class SnapshotReceiving:
         self.acknowledge_installed(meta)
 
     def acknowledge_installed(self, meta: SnapshotMeta) -> None:
-        """Send an acknowledgement that everything up to there is durable, after the disk."""
+        """Acknowledge the snapshot once everything recorded so far is durable."""
         replica = self._replica
         if replica.leader is not None and replica.leader != replica.own:
             replica.outbox.send_when_durable(
@@ -158,7 +158,7 @@ class SnapshotReceiving:
             )
 
     def tick(self) -> None:
-        """Allow an owner that lost a chunk to receive its next repetition."""
+        """Accept the chunk again after a while, in case the owner lost it."""
         if self._with_owner is not None:
             self._with_owner_ticks += 1
             if self._with_owner_ticks >= self._replica.limits.snapshot_retry_ticks:

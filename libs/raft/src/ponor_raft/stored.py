@@ -1,4 +1,4 @@
-"""State that a restart found on disk, and the rule for combining its snapshot and its entries."""
+"""State that a restart found on disk, and the rule for combining the snapshot with the entries."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class StoredState:
 
     Attributes:
         hard_state: the newest one.
-        base: the newest snapshot, which the owner's state machine stands at; without one `SnapshotMeta(0, 0,
+        base: the newest snapshot, which the owner's state machine has loaded; without one `SnapshotMeta(0, 0,
             initial membership, bytes(16), 0)`.
-        entries: what the log holds, contiguous. They may begin before `base.index + 1`: trailing entries
-            spare slow followers a snapshot.
-        commit: known to be committed; at least `base.index`. Entries above `base.index` up to it are given
-            again in `Ready.committed`.
-        base_of_entries: index and term of the entry just before `entries[0]`; of no importance without
-            entries. Term 0 above index 0: not known any more, as behind a trimmed log.
+        entries: the log's contiguous entries. They may start before `base.index + 1`: with such entries the
+            leader can serve slow followers without a snapshot.
+        commit: known commit index; at least `base.index`. `Ready.committed` returns the entries above
+            `base.index` up to this index again.
+        base_of_entries: index and term of the entry just before `entries[0]`; ignored without entries. Term 0
+            at an index above 0: unknown, as after a trim of the log.
     """
 
     hard_state: HardState
@@ -32,7 +32,8 @@ class StoredState:
     base_of_entries: tuple[int, int]
 
     def open_log(self) -> LogWindow:
-        """Return the stored log without entries that do not reach the snapshot or contradict it.
+        """Return the stored log. Discard all entries if they end before the snapshot, start after it or
+        contradict it.
 
         Such entries remain if the process ended between `RaftNode.restore` and the next `Persist`: the
         durable snapshot replaced them. A snapshot contains committed entries only, so they are not committed.
@@ -54,8 +55,8 @@ class StoredState:
         return log
 
     def _known_beginning(self, entries: list[Entry]) -> tuple[int, int]:
-        """Determine the unknown term before the first entry: from the snapshot, or the first entry becomes
-        the base.
+        """Determine the entry before the first one: the snapshot's if it is adjacent; otherwise the first
+        entry becomes the base, since its term is known.
         """
         if entries[0].index == self.base.index + 1 and entries[0].term >= self.base.term:
             return self.base.index, self.base.term

@@ -15,7 +15,7 @@ from ponor_raft.replication import Replication
 
 
 class Transfer:
-    """Exists while this replica leads, for one term."""
+    """Leadership transfer during one term of this leader."""
 
     def __init__(self, replica: Replica, replication: Replication) -> None:
         self._replica = replica
@@ -44,7 +44,7 @@ class Transfer:
         self.tell_when_caught_up()
 
     def tell_when_caught_up(self) -> None:
-        """Continue the transfer after an acknowledgement."""
+        """Send `TimeoutNow` once the target has acknowledged the whole log."""
         target = self.target
         if target is None or self._told:
             return
@@ -58,7 +58,7 @@ class Transfer:
         self.tell_when_caught_up()
 
     def tick(self) -> None:
-        """Abort after `transfer_ticks`."""
+        """Advance time by one tick; abort the transfer after `transfer_ticks`."""
         if self.target is None:
             return
         self._elapsed_ticks += 1

@@ -1,4 +1,4 @@
-"""A write that starts in the sender's task and finishes in the writer's task."""
+"""A write that the sender's task starts and the writer's task finishes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Self
 class EagerWrite(Generator[Any, None, None]):
     """Awaitable that runs a coroutine's first step immediately, like an eager task (Python 3.12).
 
-    After the first step gRPC, and usually the socket, has the frame. Without it a frame waits for the writer
-    task to be scheduled; a single operation crosses four frames
+    After the first step gRPC, and usually the socket, has the frame. Otherwise a frame waits until the writer
+    task is scheduled, and one operation takes four frames
     (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
 
-    Await it once, in a task, for the rest of the coroutine and its exception. The coroutine must not use the
-    current task before its first wait: there is none.
+    Await it once, in a task, for the rest of the coroutine and its exception. The coroutine must not use
+    `current_task` before its first wait, because that step does not run in its own task.
     """
 
     __slots__ = ("_coroutine", "_ended", "_waits_for")
@@ -34,7 +34,7 @@ class EagerWrite(Generator[Any, None, None]):
         return self
 
     def send(self, _: None) -> Any:
-        """Return what the task must wait for next."""
+        """Continue the coroutine; return the future that the task must wait for next."""
         if self._ended is not None:
             raise self._ended
         waits_for, self._waits_for = self._waits_for, None

@@ -31,7 +31,7 @@ class OperationError(Exception):
 
     Attributes:
         code: a value of `ponor.common.v1.ErrorCode`.
-        message: one line that names the thing and the remedy.
+        message: one line that names the affected resource and the remedy.
         leader_address: with NOT_LEADER, HOST:PORT of the leader if known; otherwise empty.
     """
 

@@ -1,9 +1,9 @@
 """One gRPC call as a connection of the network port.
 
-grpc.aio cancels a whole call when the task that reads from it is cancelled (a timeout around `receive` would
-kill the connection), and allows one read and one write at a time. Therefore each stream has its own task that
-reads ahead and another that writes queued frames. Cancelled callers do not affect them, and a frame needs no
-task of its own.
+grpc.aio cancels a whole call when the task that reads from it is cancelled (so a timeout around `receive`
+would end the connection), and allows one read and one write at a time. Therefore each stream has its own task
+that reads ahead and another that writes queued frames. Cancelled callers do not affect them, and a frame
+needs no task of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ END_OF_CALL: Final = (
     asyncio.InvalidStateError,
     asyncio.CancelledError,
 )
-"""Raised by reads and writes of grpc.aio when the call is over: by status, by use after the end, or by
+"""Exceptions of grpc.aio's reads and writes after the call has ended: an error status, use after the end,
 cancellation."""
 
 
@@ -61,7 +61,7 @@ class FrameStream(ABC):
         self._news = asyncio.Event()
         self._taken = asyncio.Event()
         self._unsent: deque[bytes] = deque()
-        """The first frame is being written."""
+        """Queued frames. The writer task is writing the first one."""
         self._begun: EagerWrite | None = None
         self._unsent_bytes = 0
         self._takes_frames = True
@@ -70,7 +70,7 @@ class FrameStream(ABC):
         self._sent = asyncio.Event()
 
     async def send(self, frame: bytes) -> None:
-        """Send a frame, with backpressure. An accepted frame is delivered, or the connection ends.
+        """Send a frame, with backpressure. An accepted frame is delivered unless the connection ends.
 
         Raises:
             ValueError: the frame is larger than FRAME_BYTES_MAX.
@@ -102,9 +102,9 @@ class FrameStream(ABC):
         self._work.set()
 
     async def receive(self) -> bytes:
-        """Receive the next frame, including frames that arrived before the peer's end.
+        """Return the next frame. Frames that arrived before the peer ended the call are still returned.
 
-        Cancellation loses no frame.
+        A cancelled call loses no frame.
         """
         while self._closed_here or not self._arrived:
             if self._closed_here or self._read_all:
@@ -211,7 +211,7 @@ class FrameStream(ABC):
 
     @abstractmethod
     def _status(self) -> str:
-        """Reason for an end without an error."""
+        """Return the reason to report if the call ended without an error."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -293,7 +293,7 @@ class ClientStream(FrameStream):
 class ServerStream(FrameStream):
     """The called side.
 
-    The call lasts until `over` is set: by `close`, by the handler's return, or by the peer's end.
+    The call lasts until `over` is set: by `close`, when the handler returns, or when the peer ends the call.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:

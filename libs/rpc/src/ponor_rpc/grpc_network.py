@@ -33,18 +33,18 @@ COMMON_OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
 )
 SERVER_OPTIONS: Final = (
     *COMMON_OPTIONS,
-    # With SO_REUSEPORT two processes on one port would share the calls; a taken port must be an error
-    # instead.
+    # With SO_REUSEPORT two processes could bind one port and share the calls; binding a used port must fail.
     ("grpc.so_reuseport", 0),
-    # Less than the clients' ping interval; otherwise the server answers their pings with GOAWAY
+    # Must be less than the clients' ping interval; otherwise the server answers pings with GOAWAY
     # "too_many_pings".
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # A process that was suspended sends its overdue pings in a burst, which must not end the connection.
+    # A client that was suspended sends its overdue pings in a burst. Do not end its connection for that.
     ("grpc.http2.max_ping_strikes", 0),
 )
 CHANNEL_OPTIONS: Final = (
     *COMMON_OPTIONS,
-    # Callers have their own backoff. An HTTP proxy from the environment does not apply within the cluster.
+    # Callers have their own backoff. Ignore an HTTP proxy from the environment: connections stay in the
+    # cluster.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -74,7 +74,7 @@ class GrpcNetwork:
 
     @classmethod
     def telling(cls, health: Health) -> GrpcNetwork:
-        """Create the network of a service process; its health checks report `health`."""
+        """Create the network of a service process; its gRPC health service reports `health`."""
         return cls(health=health)
 
     async def connect(self, address: str, method: str) -> Connection:

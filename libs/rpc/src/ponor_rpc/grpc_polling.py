@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from typing import Final
 
 VARIABLE: Final = "GRPC_EXPERIMENTS"
-"""Read once by gRPC's core at import. It reports unknown names on stderr and ignores them."""
+"""gRPC's core reads this variable once, at import. It ignores unknown names and reports them on stderr."""
 ONE_POLLER: Final = "-event_engine_client,-event_engine_listener"
 
 

@@ -1,7 +1,7 @@
-"""Protobuf messages joined from encoded parts.
+"""Joining of encoded parts to protobuf messages.
 
-A field is its tag, length and bytes, and consecutive fields form one message. So a part that is already
-encoded, for the log or for a window, is not decoded and encoded again for the frame around it. The result
+A field is its tag, length and bytes, and consecutive fields form one message. So a frame can contain a part
+that is already encoded (for the log, or for a window) without decoding and encoding it again. The result
 equals protobuf's own encoding if the parts are in field number order. Source: protobuf's Encoding guide,
 "Message structure".
 """
@@ -13,7 +13,7 @@ from typing import Final
 VARINT: Final = 0
 LENGTH_DELIMITED: Final = 2
 _SHORT: Final = 1 << 11
-"""Smaller numbers are encoded in advance; most lengths are smaller."""
+"""Numbers below this are encoded in advance; most lengths are."""
 
 
 def varint(number: int) -> bytes:

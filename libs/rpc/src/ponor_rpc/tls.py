@@ -1,4 +1,4 @@
-"""Mutual TLS: both sides present a certificate of the same authorities.
+"""Mutual TLS: client and server present certificates that the same authorities signed.
 
 The files are read when a port is bound or a channel is created, so a new certificate needs only a restart.
 """

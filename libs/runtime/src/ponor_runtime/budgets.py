@@ -30,6 +30,16 @@ class ByteBudget:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
+    def bytes_max(self) -> int:
+        """The bound."""
+        return self._bytes_max
+
+    @property
+    def waiters_max(self) -> int:
+        """Callers that may wait at a time."""
+        return self._waiters_max
+
+    @property
     def held_bytes(self) -> int:
         """Bytes granted now."""
         return self._held
@@ -53,7 +63,7 @@ class ByteBudget:
         return True
 
     def charge(self, size_bytes: int) -> None:
-        """Count bytes that the caller already holds, even beyond the limit. Later requests wait longer."""
+        """Count bytes that the caller already holds, even above the limit; later requests wait longer."""
         self._held += size_bytes
 
     async def acquire(self, size_bytes: int) -> None:
@@ -76,7 +86,7 @@ class ByteBudget:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self.release(size_bytes)  # granted and cancelled in the same iteration of the loop
+                self.release(size_bytes)  # the request was granted, then cancelled before this task ran
             else:
                 self._waiters.remove(waiter)
                 self._grant()
@@ -95,7 +105,7 @@ class ByteBudget:
     def _grant(self) -> None:
         while self._waiters:
             size_bytes, granted = self._waiters[0]
-            if granted.done():  # cancelled; its `acquire` removes it from the queue
+            if granted.done():  # cancelled: `acquire` removes the request from the queue itself
                 break
             if not self._fits(size_bytes):
                 break

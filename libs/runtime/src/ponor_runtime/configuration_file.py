@@ -1,4 +1,4 @@
-"""Configuration file of a service: one JSON object, whose keys each service defines."""
+"""Configuration file of a service: one JSON object. Each service defines its keys."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class ConfigurationFile:
         return StartRefusedError(f"configuration {self._path}: {problem}")
 
     def text(self, name: str, what: str = "a text", *, default: str | None = None) -> str:
-        """Return a text; without a default it is required and not empty. `what` tells how to write it."""
+        """Return a text; without a default it is required and not empty. Errors state `what`, the form."""
         value = self.content.get(name, default)
         if not isinstance(value, str) or (default is None and not value):
             raise self.refused(f"{name!r} is missing; set it to {what}")
         return value
 
     def integer(self, name: str, low: int, high: int, *, default: int | None = None) -> int:
-        """Return a number within the bounds; without a default it is required."""
+        """Return a number within the bounds; without a default the key is required."""
         value = self.content.get(name, default)
         if not isinstance(value, int) or not low <= value <= high:
             raise self.refused(f"{name} {value!r} is not within {low}..{high}")
@@ -68,7 +68,7 @@ class ConfigurationFile:
     def configuration(
         self, options: OptionsT, settings: type[SettingsT]
     ) -> ServiceConfiguration[OptionsT, SettingsT]:
-        """Return the configuration with these options, and with what the common keys contain.
+        """Return the configuration: these options and the values of the common keys.
 
         Raises:
             SettingError: a setting is invalid; the message names it.

@@ -7,8 +7,8 @@ Rules for every implementation (checked by libs/runtime/tests/disk_conformance.p
 - An error from `sync` or `write` is fatal: the caller must not retry it (the kernel may have dropped the
   dirty pages and cleared the error; see "fsyncgate", PostgreSQL, 2018).
 
-Paths are absolute. A file has one user at a time per operation kind. Operations on one file run in call
-order.
+Paths are absolute. At most one caller at a time reads a file, and at most one writes it. Operations on one
+file run in call order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DiskFile(Protocol):
         ...
 
     async def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer at the end of the file."""
+        """Return up to `length` bytes; fewer only at the end of the file."""
         ...
 
     async def write(self, position: int, buffers: Sequence[Buffer]) -> None:
@@ -107,7 +107,7 @@ class Disk(Protocol):
     async def link(self, source: PurePath, target: PurePath) -> None:
         """Give a file a second name.
 
-        Raises `FileExistsError` if the name is taken (create-only step of the directory store).
+        Raises `FileExistsError` if the name is taken; the directory store creates objects with it.
         """
         ...
 

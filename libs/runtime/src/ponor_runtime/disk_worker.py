@@ -1,7 +1,7 @@
 """Worker threads that run disk calls in order and deliver the results to the event loop.
 
-`SystemDisk` binds a worker from the pool to each open file. A hop is one put into a C-level queue and one
-`call_soon_threadsafe`, without a Python lock, because every group commit pays for it.
+`SystemDisk` binds a worker from the pool to each open file. A call costs one put into a C-level queue and one
+`call_soon_threadsafe`, without a Python lock, because each group commit needs at least one call.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DiskWorker:
                 result = function(*arguments)
             except BaseException as raised:  # noqa: BLE001 - re-raised where the call is awaited
                 error = raised
-            # RuntimeError: the loop is closed, so there is no receiver for the result.
+            # RuntimeError: the loop is closed, so no caller waits for the result.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell, error, result)
             # Do not keep the buffers of the last job alive while waiting for the next one.
@@ -78,7 +78,7 @@ def settle(future: asyncio.Future[Any], error: BaseException | None, result: obj
 
 
 class DiskWorkerPool:
-    """Workers bound to one open file each and reused for later files.
+    """Pool of workers. Each is bound to one open file; after that file is closed, it serves another one.
 
     Not thread-safe: call all methods on the event loop's thread.
     """

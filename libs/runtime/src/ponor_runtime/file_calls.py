@@ -29,7 +29,7 @@ _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
 class WriteChunks:
-    """Pool of aligned buffers for uncached writes: one per concurrent write, a few kept for reuse.
+    """Pool of aligned buffers for uncached writes. Each concurrent write takes one; a few are kept for reuse.
 
     Several threads use it; a list's `pop` and `append` are atomic.
     """
@@ -44,7 +44,7 @@ class WriteChunks:
         except IndexError:
             memory = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with suppress(OSError):  # the kernel does not support huge pages
-                memory.madvise(mmap.MADV_HUGEPAGE)  # pins one page for the device instead of 512
+                memory.madvise(mmap.MADV_HUGEPAGE)  # the device needs one pinned page instead of 512
             return memoryview(memory)
 
     def give_back(self, chunk: memoryview) -> None:
@@ -68,7 +68,7 @@ class FileCalls:
         self._descriptor = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o644)
         self._chunks = chunks
         self._unsynced = True
-        """Whether unsynced writes may exist. True after open: writes of earlier processes are unknown."""
+        """Whether unsynced writes may exist. True after open: an earlier process may have left some."""
         self._write_and_sync = _WRITE_AND_SYNC
         # An uncached file bypasses the page cache (O_DIRECT): finding, clearing and filling a page costs
         # several times as much as copying its bytes, and data that is written once and read from memory does
@@ -116,8 +116,9 @@ class FileCalls:
 
     def write_sync(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers consecutively from `position` and make them durable."""
-        # With no other unsynced data, one pwritev with RWF_DSYNC replaces write and fdatasync: the thread
-        # acquires the GIL once less, and the kernel searches only the written range for dirty pages.
+        # If the file has no other unsynced data, one pwritev with RWF_DSYNC replaces write and fdatasync: the
+        # thread acquires the GIL one time less, and the kernel searches only the written range for dirty
+        # pages.
         size_bytes = sum(map(len, buffers))
         single = CHUNK_BYTES if self._direct is not None and not (position | size_bytes) % SECTOR_BYTES else 0
         in_one_call = 0 < size_bytes <= single or (self._direct is None and 0 < len(buffers) <= IOVECS_MAX)

@@ -1,9 +1,10 @@
 """Settings of glibc's allocator that reuse freed memory instead of returning it to the kernel.
 
-By default glibc maps and unmaps blocks above 128 KiB, or trims one of eight heaps, so every new cache block,
-read or response takes page faults and zeroes pages: 345 µs for a block of 512 KiB, where a copy into reused
-memory takes about 20 µs (docs/design/reading-and-caches.md#cold-readers-beside-a-producer). For services
-whose memory is bounded by budgets and that allocate large buffers all the time.
+By default glibc maps and unmaps blocks above 128 KiB, or trims one of eight heaps. Every new cache block,
+read or response then causes page faults, and the kernel zeroes pages: 345 µs for a block of 512 KiB, whereas
+a copy into reused memory takes about 20 µs
+(docs/design/reading-and-caches.md#cold-readers-beside-a-producer). Use these settings in services that bound
+their memory by budgets and often allocate large buffers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ARENA_MAX: Final = -8
 """Parameter names of malloc.h."""
 
 MAPPED_BYTES_MIN: Final = 8 << 20
-"""Larger blocks are mapped and unmapped; such frames are rare."""
+"""glibc maps and unmaps only larger blocks, which are rare."""
 KEPT_BYTES_MAX: Final = 64 << 20
 """Free memory beyond this at the end of the heap returns to the kernel."""
 
@@ -28,8 +29,8 @@ def use_freed_memory_again() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # not glibc
         return False
-    # One heap: one thread reads a buffer and another frees it. With a heap per thread each would hoard what
-    # the other needs.
+    # Use one heap, because one thread allocates a buffer and another frees it. With a heap per thread, memory
+    # freed into one heap would not be available to the other thread.
     return all(
         mallopt(ctypes.c_int(name), ctypes.c_int(value))
         for name, value in (

@@ -1,8 +1,8 @@
 """Health of a process: its readiness conditions and the liveness of its event loop.
 
-Parts of a service register conditions. The loop evaluates them several times per second. Probes run on
-another thread (`probe_endpoint`) and read the last result and its age, so a stalled loop is never reported as
-healthy.
+The modules of a service register conditions, and the event loop evaluates them several times per second.
+Probes run on another thread (`probe_endpoint`) and read the last result and its age, so a stalled loop is
+never reported as healthy.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ponor_runtime.clock import Clock
 LOOK_S: Final = 0.5
 """Interval between two evaluations."""
 READY_SILENCE_NS: Final = 3_000_000_000
-"""The process is not ready if its loop has not evaluated the conditions for longer."""
+"""The process is not ready if its loop has not evaluated the conditions for longer than this."""
 LIVE_SILENCE_NS: Final = 15_000_000_000
-"""The loop is stuck if it has not run for longer: a restart helps. No step of a service may take a hundredth
-of this."""
+"""A loop that has not run for longer than this is stuck and needs a restart. Every step of a service takes
+less than a hundredth of this."""
 
 Check: TypeAlias = Callable[[], str]
 """Runs on the loop, in microseconds; returns why the condition does not hold, or an empty string."""
@@ -32,7 +32,7 @@ class Unmet(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Answer to a probe."""
+    """Result of a probe: whether it passed, and why not."""
 
     is_good: bool
     lines: tuple[str, ...]
@@ -61,7 +61,7 @@ class Health:
         self._conditions[condition] = check
 
     def require_for(self, service: str, check: Check) -> None:
-        """Set the condition of one gRPC service. Services without one serve when the process is ready."""
+        """Set the condition of one gRPC service; one without a condition serves when the process is ready."""
         self._services[service] = check
 
     def announce(self) -> None:

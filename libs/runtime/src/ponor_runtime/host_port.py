@@ -6,7 +6,7 @@ from typing import Final
 
 PORT_MAX: Final = 65_535
 HOST_CHARACTERS_MAX: Final = 255
-"""Of a domain name, with the dots."""
+"""Maximum length of a domain name, including the dots."""
 
 
 def join_host_port(host: str, port: int) -> str:

@@ -3,9 +3,9 @@
 A group commit on this path needs no thread: one context switch per write instead of nine, and half the CPU
 (docs/design/storage-and-write-path.md#cost-of-an-append). The loop polls an eventfd for completions.
 
-Only small O_DIRECT overwrites of whole sectors qualify. All other writes use the file's thread, and so does a
-system that refuses the calls (another platform, a seccomp filter, `fs.aio-max-nr`). Refusals are therefore
-plain error numbers.
+Only small O_DIRECT overwrites of whole sectors qualify. All other writes use the file's thread, as do all
+writes on a system that refuses the calls (another platform, a seccomp filter, `fs.aio-max-nr`). Because
+refusals are normal, `begin` returns them as error numbers.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class KernelWrites:
         """Start to write all buffers consecutively, at most `WRITE_BYTES_MAX` bytes, and make them durable.
 
         Returns:
-            0: `ended` will be called from the loop. Otherwise the error number, and no write was started;
-                EAGAIN is temporary.
+            0 if the write has started; the loop will call `ended`. Otherwise an error number (EAGAIN is
+            temporary).
         """
         data = b"".join(buffers)
         if not self._idle:

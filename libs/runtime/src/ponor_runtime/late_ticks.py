@@ -1,9 +1,9 @@
 """Detection of late ticks and their cause: a long step of the loop, a lack of CPU, or a blocked thread.
 
-The thread's times are sampled when a wait begins and again whenever the loop runs, at most every `MARK_NS`.
-The result is approximate: the last sample before the tick was due is up to `MARK_NS` old on a busy loop, up
-to the whole wait on an idle one, and CPU time since then counts as lateness. So `ran` is over- rather than
-underestimated.
+`LateTicks` samples the thread's times when a wait begins and then whenever the loop runs, at most once per
+`MARK_NS`. The result is approximate: when the tick is due, the last sample is up to `MARK_NS` old on a busy
+loop, and up to the whole wait on an idle one. CPU time since that sample counts as lateness, so `ran` may be
+too large.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LOG: Final = logging.getLogger("ponor.loop")
 MARK_NS: Final = 5_000_000
 """Minimum interval between samples: a loop with a thousand iterations per second takes two hundred."""
 LATE_NS: Final = 12_800_000
-"""A smaller lateness is not analysed."""
+"""The causes of a smaller lateness are not determined."""
 STALL_NS: Final = 50_000_000
-"""No step of a service may block its loop for longer; such a tick is logged."""
+"""No step of a service may block its loop for longer; a later tick is logged."""
 LINES_NS: Final = 5_000_000_000
 """Minimum interval between two log lines; the next line counts the stalls in between."""
 
@@ -40,8 +40,8 @@ class Shares(NamedTuple):
 
 
 def shares(late_ns: int, before: ThreadTimes, after: ThreadTimes) -> Shares:
-    """Divide a lateness by the thread times sampled at or before the due time (`before`) and at the tick
-    (`after`).
+    """Divide a lateness into its causes by the thread times sampled at or before the due time (`before`) and
+    at the tick (`after`).
     """
     ran_ns = min(max(after.ran_ns - before.ran_ns, 0), late_ns)
     waited_ns = min(max(after.waited_ns - before.waited_ns, 0), late_ns - ran_ns)

@@ -33,13 +33,12 @@ PARENT_FD_VARIABLE: Final = "PONOR_PARENT_FD"
 EXIT_REFUSED: Final = 1
 EXIT_FAIL_STOP: Final = 70
 STOP_SECONDS_MAX: Final = 4.0
-"""Time to close after a stop request before the process exits anyway, unless the service postpones it.
-Acknowledged data is durable."""
+"""After this time since a stop request the process exits even if the service has not closed, unless the
+service postpones the exit. Acknowledged data is durable."""
 ORPHAN_SECONDS_MAX: Final = 1.0
-"""Time to close after the parent exited; not postponable. The next start needs ports and directory."""
+"""The same after the parent exited, without postponement: the next process needs ports and directory."""
 END_LOOKS: Final = 8
-"""Both deadlines are counted in this many steps: a process that was suspended for seconds loses only one of
-them."""
+"""Both times are counted in this many steps, so that a suspension of the process uses up only one step."""
 
 ServiceMain: TypeAlias = Callable[[Runtime, asyncio.Event], Awaitable[None]]
 """Serves until the event is set, then closes everything in order and returns."""
@@ -64,8 +63,8 @@ def run_service(
         main: the service.
         name: prefix of its lines on stderr.
         network: builds the network port, which serves the health of the process; called on the running loop.
-        remediable: errors besides `StartRefusedError`, `SettingError` and `OSError` whose message suffices
-            for an operator.
+        remediable: further errors that an operator can fix, besides `StartRefusedError`, `SettingError` and
+            `OSError`; the process prints only their message.
     """
     import uvloop
 
@@ -88,8 +87,8 @@ def run_service(
 def end_process(code: int) -> NoReturn:
     """End the process without shutting the interpreter down. Call after everything is closed.
 
-    Threads of compiled libraries (the object store's are Rust) may be about to call into Python. A finalizing
-    interpreter unwinds such a thread, and Rust aborts with SIGABRT
+    A thread of a compiled library (such as the object store's Rust threads) may be about to call into Python.
+    An interpreter that is shutting down unwinds such a thread, and Rust then aborts the process with SIGABRT
     (https://github.com/python/cpython/issues/87135).
     """
     log_lines.finish()
@@ -140,7 +139,7 @@ def _export_telemetry(telemetry: Telemetry, name: str) -> Callable[[], None]:
 
 
 class _ServiceProcess:
-    """`Process` of a service; ends itself if its stop takes too long."""
+    """`Process` of a service; ends the process if the stop takes too long."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
@@ -232,9 +231,9 @@ def _on_loop_error(
 ) -> None:
     """Fail-stop for an error that no task handled.
 
-    Only log it if it affects one connection (the loop has closed the transport it names) or nothing: a
-    warning without an exception, or BlockingIOError from gRPC's poller, which found its wake-up pipe already
-    read and polls again.
+    Only log three harmless kinds: an error that names a transport (it affects one connection, which the loop
+    has closed), a warning without an exception, and BlockingIOError of gRPC's poller, which read an empty
+    wake-up pipe and polls again.
     """
     error = context.get("exception")
     what = str(context.get("message", "the event loop"))
@@ -247,8 +246,8 @@ def _on_loop_error(
 def _fail_stop(name: str, what: str, error: BaseException) -> NoReturn:
     """End the process.
 
-    The loop blocks while the log is flushed (at most `FLUSH_SECONDS_MAX`): state is corrupt, so no handler
-    may run.
+    The flush of the log blocks the loop for at most `FLUSH_SECONDS_MAX`. That is intended: no handler may run
+    on corrupt state.
     """
     log_lines.finish()
     traceback.print_exception(error)

@@ -1,8 +1,8 @@
 """Log handler that writes on its own thread, so that the loop never waits for the log file.
 
-A write normally takes microseconds, but the file system can block the writer on a journal transaction for
-seconds while gigabytes are written back. A loop that waits that long misses heartbeats. The last lines of a
-failing process (`lifecycle`) are written synchronously.
+A write normally takes microseconds. But while the kernel writes back gigabytes, a journal transaction of the
+file system can block a write for seconds, and a blocked loop misses heartbeats. The last lines of a failing
+process (`lifecycle`) are written synchronously.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ LINES_MAX: Final = 10_000
 FLUSH_SECONDS_MAX: Final = 1.0
 """How long an exiting process waits for its lines: a hung disk must not delay the exit."""
 FLUSH_LOOKS: Final = 10
-"""The wait is counted in this many steps, so that a suspended machine does not use it up before the writer
-runs."""
+"""The wait is counted in this many steps, so that a suspension of the machine uses up only one step."""
 LAYOUT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 

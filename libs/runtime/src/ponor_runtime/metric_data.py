@@ -33,7 +33,7 @@ SCOPE: Final = "ponor"
 def create_instruments(provider: MeterProvider, telemetry: Telemetry) -> None:
     """Register every counter and gauge of the registry.
 
-    No unit is passed: the Prometheus reader would append it to names that already end with their unit.
+    Instruments get no unit, because the Prometheus reader would append it to names that already end with it.
     """
     meter = provider.get_meter(SCOPE)
     for name, metric in METRICS.items():
@@ -50,7 +50,7 @@ def with_histograms(
 ) -> MetricsData:
     """Add Ponor's histograms, counted since `since_wall_ns`, to the metrics that OpenTelemetry collected.
 
-    All share one scope of one resource: OTLP's encoder keeps only the last of several equal ones.
+    All metrics share one scope of one resource: of several equal scopes OTLP's encoder keeps only the last.
     """
     metrics = (
         []

@@ -19,7 +19,7 @@ class ConnectionClosedError(Exception):
 
 
 class Connection(Protocol):
-    """One bidirectional, ordered stream of frames without loss while it is open."""
+    """A bidirectional, ordered stream of frames. No frame is lost while it is open."""
 
     async def send(self, frame: bytes) -> None:
         """Send a frame; wait while the peer is slow (backpressure).

@@ -5,8 +5,8 @@ against all of them (libs/s3stream/tests/object_store_conformance.py). Wrappers 
 implement the same protocol and compose.
 
 Not a file system: no append, no rename, no directories. Keys are `/`-separated ASCII. Data puts are
-create-only because an object id is never reused: a put that finds its key taken is either a retry or comes
-from a fenced node.
+create-only. Because an object id is never reused, a put whose key is taken is either a retry or comes from a
+fenced node.
 """
 
 from __future__ import annotations

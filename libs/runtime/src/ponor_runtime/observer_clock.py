@@ -1,11 +1,11 @@
-"""Clock that stops while the process is not running; measures the silence of peers.
+"""Clock that stops while the process does not run; services measure the silence of peers with it.
 
 A process that was suspended (SIGSTOP, a frozen virtual machine, a blocked event loop) received no messages,
-although its peers may have sent some. Time beyond `absence_s` between two ticks is therefore not counted, so
-that frames that arrived meanwhile are read before timeouts expire.
+although its peers may have sent some. The clock therefore counts at most `absence_s` between two ticks, so
+that the process reads the frames that arrived meanwhile before timeouts expire.
 
 Use it for timeouts of peers: session timeouts, suspicion, leases, deadlines of moves. Do not use it for the
-process's own rights: a suspended broker must assume that it was replaced, and counts all time.
+process's own rights: a broker that was suspended must count all time and assume that it was replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECHECK_S_MIN: Final = 0.001
 class ObserverClock:
     """A `Clock` of observed time.
 
-    Run `run()` as a task while the clock is in use, or have one task wait with `sleep_towards`.
+    While the clock is in use, run `run()` as a task, or let one task wait with `sleep_towards`.
 
     `wall_ms` and `sleep` use the underlying clock: after sleeping until an observed time, read the clock
     again.
@@ -76,8 +76,9 @@ class ObserverClock:
     async def sleep_towards(self, left_s: float) -> None:
         """Sleep for at most `left_s`; call it in a loop from the one task that waits for a deadline.
 
-        It sleeps once until shortly before the deadline and then in ticks. An absence that ends before the
-        ticks is counted: frames that arrived during it are read in time.
+        It sleeps once until `absence_s` before the deadline, and then in ticks. An absence during the first
+        sleep counts as observed time up to the end of that sleep: enough time remains to read the frames that
+        arrived.
         """
         absence_s = self._absence_ns / 1e9
         step_s = left_s - absence_s if left_s > 2 * absence_s else min(left_s, self._tick_s)

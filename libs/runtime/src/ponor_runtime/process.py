@@ -8,7 +8,7 @@ from ponor_runtime.thread_times import ThreadTimes
 
 
 class Process(Protocol):
-    """The process around the service."""
+    """The process in which the service runs."""
 
     def cpu_ns(self) -> int:
         """CPU time of all threads of the process so far."""
@@ -22,21 +22,22 @@ class Process(Protocol):
     def is_hurried(self) -> bool:
         """Whether the process exits within a second because its parent exited.
 
-        The next start recovers what is still open.
+        Leave unfinished work to the recovery of the next start.
         """
         ...
 
     def postpone_end(self, seconds: float) -> None:
         """Extend the shutdown deadline to `seconds` from now.
 
-        A process exits some seconds after a stop request, whether it has finished or not. A longer stop calls
-        this first, as often as needed. No effect before a stop request or when hurried.
+        A process exits some seconds after a stop request, even if the service is still closing. A service
+        that needs longer calls this first, as often as needed. No effect before a stop request or when
+        hurried.
         """
         ...
 
 
 class UnwatchedProcess:
-    """A process without deadline and measurement: in the simulator and inside tools."""
+    """A process without shutdown deadline and without measurements, for the simulator and tools."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
 """Rate limit with a burst. No I/O.
 
-Like ATM's generic cell rate algorithm (GCRA), it stores one number: the time at which everything charged so
-far has passed at the rate. Every amount is accepted, so amounts larger than the burst also pass, and later
-ones wait longer.
+Like ATM's generic cell rate algorithm (GCRA), it stores one number: the time at which all amounts charged so
+far have passed at the given rate. `charge` accepts any amount, even one larger than the burst; later callers
+then wait longer.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ NS: Final = 1_000_000_000
 class RateLimit:
     """Passes `per_s` units per second on average, and `burst_s` seconds' worth at once after an idle period.
 
-    A caller that pays first charges its amount and waits for `wait_ns`; one that pays afterwards waits first.
-    `math.inf` units per second never wait.
+    A caller either charges its amount and then waits for `wait_ns`, or waits for `wait_ns` and charges
+    afterwards. A rate of `math.inf` means no limit.
     """
 
     def __init__(self, per_s: float, *, burst_s: float = 0.0) -> None:
@@ -27,7 +27,7 @@ class RateLimit:
         self._passed_at_ns = 0
 
     def charge(self, amount: int, now_ns: int, share: float = 1.0) -> None:
-        """Charge an amount at a share of the rate."""
+        """Charge an amount. With `share` it takes as long as at that share of the rate."""
         assert amount >= 0
         assert 0 < share <= 1
         self._passed_at_ns = max(self._passed_at_ns, now_ns) + int(amount / (self._per_s * share) * NS)
@@ -38,5 +38,5 @@ class RateLimit:
         self._passed_at_ns -= int(amount / self._per_s * NS)
 
     def wait_ns(self, now_ns: int) -> int:
-        """Return the nanoseconds until everything charged has passed, except for the burst."""
+        """Return the nanoseconds until all charged amounts but one burst have passed."""
         return max(0, self._passed_at_ns - now_ns - self._burst_ns)

@@ -20,7 +20,7 @@ ServiceAddresses: TypeAlias = Mapping[str, str]
 
 
 def write_ready_file(path: Path, addresses: ServiceAddresses, unmet: Sequence[Unmet] = ()) -> None:
-    """Replace the file atomically. Not durable: a crash of the machine also ends the process."""
+    """Replace the file atomically; not durably, because a crash of the machine also ends the process."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     content = {
         "pid": os.getpid(),

@@ -2,8 +2,8 @@
 
 Values come from `--set NAME=VALUE` or a configuration file. Each service and library declares its settings in
 its own dataclass, with `setting(default, within=(.., ..), unit=.., doc=..)`; the unit is omitted if the name
-contains it (bytes, ms, percent). The fields of a nested settings dataclass are read from the same flat names,
-so that a service can hold the settings of its libraries.
+contains it (bytes, ms, percent). A settings dataclass may contain others, such as those of a service's
+libraries; all fields share one flat set of names.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def load(cls: type[_T], values: Mapping[str, object], *, accept_others: bool = F
     Args:
         cls: a frozen dataclass.
         values: by setting name; absent names keep their default.
-        accept_others: ignore names of other classes; the caller has checked them against all services.
+        accept_others: ignore unknown names; the caller has checked them against the settings of all services.
 
     Raises:
         SettingError: names the setting and, if it is unknown, the nearest known name.

@@ -1,4 +1,4 @@
-"""The clock and randomness ports on the operating system. `lifecycle` creates them once per process."""
+"""The clock and randomness ports by the operating system. `lifecycle` creates them once per process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The disk port on POSIX files, `fdatasync`, and `flock` for directory locks.
 
 Every open file has its own thread (`disk_worker`), so that operations on one file run in call order and a
-slow sync of one file never delays another; calls on names share one more thread. `file_calls` holds the
-system calls on an open file. Group commits use native AIO without a thread where the kernel supports it
-(`kernel_writes`).
+slow sync of one file never delays another; operations on names (such as rename) share one more thread.
+`file_calls` holds the system calls on an open file. Group commits use native AIO without a thread where the
+kernel supports it (`kernel_writes`).
 """
 
 from __future__ import annotations
@@ -250,11 +250,11 @@ class SystemFile:
         refusal = kernel_writes.begin(descriptor, position, buffers, ended)
         self._in_kernel = not refusal
         if refusal not in {0, errno.EAGAIN}:
-            self._kernel_writes = None  # later writes would fail as well
+            self._kernel_writes = None  # the kernel would refuse later writes as well
         return self._in_kernel
 
     def _not_written(self, result: int) -> bool:
-        """Whether to write the same bytes again on the thread: the kernel refused AIO for them or wrote only
+        """Whether to write the same bytes again on the thread, because the kernel refused them or wrote only
         a part.
         """
         self._calls.forget_synced()

@@ -22,7 +22,7 @@ def report_to_loop(what: str, error: BaseException) -> None:
 
 
 class BackgroundTasks:
-    """Tasks that live as long as their owner.
+    """Tasks of one owner, which cancels them when it closes.
 
     Reaching `tasks_max` means that the service leaks tasks; `spawn` then raises.
     """
@@ -75,8 +75,8 @@ class BackgroundTasks:
 
 
 _SLEEP_S_MIN = 0.001
-"""Shorter sleeps may end before the clock has moved: a task that waits for a moment a nanosecond away would
-spin.
+"""A shorter sleep may end before the clock has advanced, so a task that waits for a time one nanosecond ahead
+would spin.
 """
 
 
@@ -92,7 +92,7 @@ class Wake:
         self._woken.set()
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Return after a wake-up, or after the time; consumes the wake-up."""
+        """Return after a wake-up, which this call consumes, or after `timeout_s`."""
         if timeout_s is None:
             await self._woken.wait()
         elif not self._woken.is_set():

@@ -61,8 +61,8 @@ class Telemetry:
 
     Attributes:
         tracing: receives spans; None while tracing is off.
-        request: sampled request whose synchronous part runs now; almost always None. The hot path checks only
-            this.
+        request: the sampled request whose synchronous part runs now; almost always None. The hot path checks
+            only this attribute.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 Names appear unchanged on the Prometheus endpoint and follow Prometheus' conventions: base units (seconds,
 bytes) at the end of the name, and `_total` at the end of every counter. A released name keeps its meaning.
-Histograms declare their bucket bounds here, so that the values of several processes can be added. Instruments
-record integers: `recorded_per_unit` of them are one shown unit.
+Histograms declare their bucket bounds here, so that histograms of several processes can be added up.
+Instruments record integers; `recorded_per_unit` recorded units are one shown unit.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def export_spans(
 ) -> Callable[[], None]:
     """Export spans; call the returned function to flush and stop.
 
-    Without a sampler OTEL_TRACES_SAMPLER decides.
+    If `sampler` is None, OTEL_TRACES_SAMPLER selects the sampler.
     """
     provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -24,15 +24,15 @@ class ThreadTimes(NamedTuple):
 
 
 class OwnThreadTimes:
-    """Reads the times of the thread that created it, on that thread; about a microsecond per read."""
+    """Times of the thread that created this object. Call `read` on that thread; it takes a microsecond."""
 
     __slots__ = ("_statistics",)
 
     def __init__(self) -> None:
         path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
         try:
-            # Kept open for the life of the process: opening costs more than reading, and there is one such
-            # thread.
+            # Open until the process exits: opening costs more than reading, and a process has only one such
+            # object.
             self._statistics: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._statistics = None

@@ -1,6 +1,6 @@
 """The tracing port on OpenTelemetry, loaded only by a process that exports spans.
 
-The sampler decides once at the root of a trace; children and other processes follow it.
+The sampler decides once, at the root of a trace; child spans, also in other processes, use that decision.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The tracing port, without OpenTelemetry: the hot path and the simulator import nothing.
+"""The tracing port. It does not import OpenTelemetry, so neither the hot path nor the simulator loads it.
 
 `trace_recording` implements it.
 
 Asynchronous work has a current span in a context variable, which tasks inherit. The synchronous hot path uses
 `Telemetry.request`, a plain attribute that is None unless a sampled request is being received. It is not a
-context variable because callbacks inherit those: every task that an append wakes would become part of the
-append's trace.
+context variable, because callbacks inherit context variables: every task that an append wakes would become
+part of the append's trace.
 
 Processes propagate a context as a W3C `traceparent` (https://www.w3.org/TR/trace-context/).
 """
@@ -82,7 +82,7 @@ class Span(Protocol):
         ...
 
     def end(self, *, error: str | None = None) -> None:
-        """End the span, with the error's type if it failed. Idempotent."""
+        """End the span; `error` is the type of the error if the work failed. Idempotent."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Admission of appends: immediate while memory and log have room, then through a bounded queue, then refused.
 
-The queue is a part of the log cache's budget: a waiting append is charged from the moment it is accepted.
+A waiting append counts against the log cache's budget from the moment it is queued.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Admission:
         """Charge an append of this many encoded bytes.
 
         Returns:
-            Whether it may go to the log immediately; otherwise it must `wait`.
+            Whether the caller may add it to the log immediately; otherwise the caller must call `wait`.
 
         Raises:
-            AppendBackpressureError: memory and queue are full; nothing is charged.
+            AppendBackpressureError: the memory or the queue is full; nothing is charged.
             ValueError: the record is larger than the log cache allows.
         """
         cache, commit = self._cache, self._commit
         charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
         if size_bytes <= commit.room_bytes and size_bytes <= self._record_bytes_max and not self._waiting:
-            # The common case, in which nothing has to be evicted: `reserve` inlined.
+            # The common case, in which nothing has to be evicted. This inlines `LogCache.reserve`.
             total_bytes = cache.charged_bytes + charge_bytes
             if total_bytes <= self._direct_bytes_max:
                 cache.charged_bytes = total_bytes
@@ -73,7 +73,8 @@ class Admission:
         return False
 
     def charge_unconditionally(self, size_bytes: int) -> None:
-        """Charge the append of an upload hook. It must travel with the block whose upload makes room.
+        """Charge the append of an upload hook, even above the budget. It belongs to a block whose upload will
+        free memory.
 
         Raises:
             ValueError: as `charge`; nothing is charged.
@@ -111,8 +112,8 @@ class Admission:
             )
 
     def _fits_direct(self, size_bytes: int) -> bool:
-        """Whether the oldest waiting append fits into the direct part. Charges of the appends
-        behind it do not count.
+        """Whether the oldest waiting append fits within `direct_bytes_max`, not counting the charges of
+        the appends behind it.
         """
         others_bytes = self._waiting_bytes - size_bytes - RECORD_OVERHEAD_BYTES
         return (

@@ -1,5 +1,5 @@
-"""Waits before repeated calls to a store. After an outage, the first answer ends the long waits of all
-calls.
+"""Waits before retries of calls to a store. After an outage, the first answer to any call ends the long
+waits of all calls.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.tasks import Wake
 
 ENDED_S_MIN: Final = 0.5
-"""Shorter waits run to their end: ending them would gain little, and they spread the calls."""
+"""An answer does not end shorter waits: that would save little time, and the waits spread the calls."""
 
 
 class SharedBackoff:
@@ -22,7 +22,7 @@ class SharedBackoff:
         self.answers = 0
 
     def answered(self) -> None:
-        """Count an answer of the store, and end the waits."""
+        """Count an answer of the store, and end all long waits."""
         self.answers += 1
         if self._waiting:
             for wake in self._waiting:
@@ -30,11 +30,11 @@ class SharedBackoff:
             self._waiting.clear()
 
     def call(self) -> CallBackoff:
-        """Return the waits of one call."""
+        """Create the backoff of one call."""
         return CallBackoff(self)
 
     async def sleep(self, delay_s: float, *, ends_early: bool) -> None:
-        """Wait, or until the next answer with `ends_early`."""
+        """Wait for `delay_s`. With `ends_early`, the store's next answer ends the wait."""
         if not ends_early or delay_s < ENDED_S_MIN:
             await self._clock.sleep(delay_s)
             return
@@ -49,8 +49,9 @@ class SharedBackoff:
 class CallBackoff:
     """The waits of one call.
 
-    An answer to another call ends a wait only if no call was answered since the wait before, or since the
-    call began. A store that refuses some calls and answers others therefore gets the full backoff.
+    An answer to another call ends a wait only if the store answered no call between the start of the
+    previous wait (or of this call) and the start of this wait. A call that a store refuses while it answers
+    others therefore waits for the full backoff.
     """
 
     def __init__(self, shared: SharedBackoff) -> None:

@@ -111,7 +111,7 @@ class StreamClient:
         """Open streams at new epochs and return them in the order of the arguments. A stream that
         is already open here at its epoch is returned unchanged.
 
-        Each group of 1,000 streams is opened atomically.
+        Each group of 500 streams is opened atomically.
 
         Raises:
             StreamFencedError: a stream is already at a newer epoch.
@@ -130,7 +130,7 @@ class StreamClient:
         return [self._open[stream_id] for stream_id, _ in wanted]
 
     def held(self, stream_id: StreamId) -> Stream | None:
-        """Return the stream if it is open here and its close was not answered yet; otherwise None."""
+        """Return the stream if it is open here and no close of it has completed; otherwise None."""
         return self._open.get(stream_id)
 
     async def read_together(
@@ -139,8 +139,8 @@ class StreamClient:
         """Read small amounts of many open streams, given as (id, start offset), from objects.
         Adjacent data is read with one GET.
 
-        A result may be shorter than that of the stream's own `fetch`, or empty, for any reason;
-        `fetch` then returns the data or raises the error.
+        A result may be empty or shorter than a result of `Stream.fetch`, for any reason. The caller
+        then calls `fetch`, which returns the data or raises the error.
         """
         uploaded: list[tuple[int, tuple[StreamId, int, int]]] = []
         for number, (stream_id, start_offset) in enumerate(parts):
@@ -166,11 +166,11 @@ class StreamClient:
         part of that block.
 
         The hook is synchronous, may append to open streams, and must not raise. Appends of hooks do
-        not trigger hooks. The hook returns whether it has more work; it is then called again in a
-        later turn of the event loop, before the same seal. A long hook should work for a
-        millisecond or two per call. If many hooks are due, they run over several turns. Data
-        appended meanwhile joins the same block, and the hook of its stream runs again, unless data
-        arrives faster than hooks run; then the hook runs for the next block.
+        not trigger hooks. A hook that returns True has more work: it is called again in a later turn
+        of the event loop, before the same seal. A long hook should work for a millisecond or two per
+        call. If many hooks are due, they run over several turns. Data appended in the meantime
+        becomes part of the same block, and the hook of its stream runs again before the seal. If data
+        arrives faster than hooks run, the hook runs again only before the next seal.
 
         Raises:
             StreamClosedError: the stream is not open here.
@@ -227,9 +227,9 @@ class StreamClient:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._close_streams(streams)
                 for stream in closing:
-                    with suppress(StreamFencedError):  # the caller receives the error
+                    with suppress(StreamFencedError):  # the caller of that close receives the error
                         await stream.close()
-        except TimeoutError:  # no controller is reachable; recovery closes the streams at the same ends
+        except TimeoutError:  # no controller is reachable; recovery closes the streams at the same offsets
             return False
         return True
 
@@ -248,7 +248,7 @@ class StreamClient:
     async def _close_chunk(self, streams: Sequence[Stream]) -> None:
         try:
             await self._streams.close_streams([stream.end() for stream in streams])
-        except StreamNotFoundError:  # just deleted; the controller closes all streams of a call or none
+        except StreamNotFoundError:  # a stream was just deleted, so the controller closed none of them
             for stream in streams:
                 await stream.close()
         for stream in streams:

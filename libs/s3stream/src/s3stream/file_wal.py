@@ -26,7 +26,7 @@ from s3stream.settings import StorageSettings
 
 
 class FileWal:
-    """`WriteAheadLog` on a journal. Create it with `open`; the directory admits one process at a time."""
+    """`WriteAheadLog` on a journal. Create it with `open`. Only one process can use a directory."""
 
     gathers = False
     trim_is_recorded = False
@@ -67,8 +67,8 @@ class FileWal:
         """
         journal_settings = JournalSettings(
             segment_bytes=settings.wal_segment_bytes,
-            # Queued entries are held by the log cache, whose budget is the real bound; hooks may
-            # exceed it slightly.
+            # The log cache holds the queued entries, so its budget is the effective bound. Appends of
+            # hooks may exceed that budget slightly.
             queue_bytes_max=2 * settings.log_cache_bytes_max,
             spares_max=settings.wal_spares_max,
         )
@@ -140,5 +140,5 @@ class FileWal:
         self._journal.trim(before_sequence)
 
     async def close(self, *, needless: bool = False) -> None:
-        del needless  # the next start finds it empty
+        del needless  # the next start opens this log again in any case
         await self._journal.close()

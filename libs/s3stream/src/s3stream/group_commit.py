@@ -1,8 +1,8 @@
 """Group commit: appends that arrive while the log syncs form its next entry and share one callback.
 
-Keeps the order of appends. A caller can also add a cut: an action that runs when everything
-appended before it is durable, and before anything later is acknowledged. A log that gathers by
-itself (`WriteAheadLog.gathers`) receives one entry per turn of the event loop.
+The order of appends is preserved. A caller can also add a cut: an action that runs when all
+earlier appends are durable, and before any later append is acknowledged. A log that itself combines
+entries (`WriteAheadLog.gathers`) receives one entry per turn of the event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DurableSink(Protocol):
         ...
 
     def on_wal_failed(self, appends: list[PendingAppend], error: BaseException) -> None:
-        """Report appends with an unknown outcome; all later appends also have an unknown outcome."""
+        """Report that the log failed, so the outcome of these appends and of all later ones is unknown."""
         ...
 
 
@@ -58,8 +58,9 @@ class _Entry:
 class GroupCommit:
     """Appends on their way to the log, in order.
 
-    One entry gathers. It is submitted at the end of the loop turn that began it. If other entries
-    are in flight and the log does not gather by itself, it waits for them, unless it is full.
+    At most one entry gathers appends. If no entry is in flight, or if the log combines entries, it is
+    submitted at the end of the loop turn in which it began. Otherwise it is submitted when no entry is
+    in flight anymore, or when it is full.
     """
 
     def __init__(self, wal: WriteAheadLog, sink: DurableSink, clock: Clock, *, entry_bytes_max: int) -> None:
@@ -73,7 +74,7 @@ class GroupCommit:
         self._gathering: _Entry | None = None
         self.room_bytes = 0
         """Bytes that the log certainly accepts: its room when the gathering entry began, minus the entry's
-        content; 0 while none gathers. Cached, because a query of the log costs more than an append may."""
+        content; 0 while no entry gathers. Cached, because a query of the log for every append is too slow."""
         self._unplaced: deque[_Entry] = deque()
         """Complete entries that are not in the log yet, because its queue is full."""
         self._in_flight: deque[_Entry] = deque()
@@ -124,7 +125,7 @@ class GroupCommit:
 
     def _hand_over(self, entry: _Entry) -> None:
         if entry is not self._gathering:
-            return  # submitted before the turn ended
+            return  # it was submitted before the turn ended
         assert entry.appends, "an entry is begun by an append"
         assert entry.sequence == -1, "an entry is handed over once"
         self._gathering = None
@@ -142,7 +143,7 @@ class GroupCommit:
                 assert self._in_flight, "an empty queue takes any entry"
                 return  # retried when the next entry is durable
             except StorageFailedError as error:
-                # Reported in order, and not from within the append of another caller whose record
+                # Reported later: in order, and not within the append of another caller, whose record
                 # filled this entry.
                 entry.refused = error
                 self._loop.call_soon(self._tell_refused)

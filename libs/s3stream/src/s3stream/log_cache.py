@@ -26,12 +26,12 @@ from s3stream.upload_plan import UploadPiece
 
 _RECORD_COST_BYTES = RECORD_HEADER_BYTES + RECORD_OVERHEAD_BYTES
 _EVICTED_BYTES_MAX = 1024 * 1024
-"""Bytes evicted beyond the need. Freeing a whole block of small records at once would take tenths
-of a second."""
+"""Most bytes evicted at once beyond those requested. Freeing a whole block of small records at once
+would take tenths of a second."""
 
 FETCH_RECORDS_MAX: Final = 4_096
-"""Records of one fetch. With tiny records, the requested bytes would contain so many that
-collecting them would block the event loop."""
+"""Records of one fetch. A fetch of many tiny records would otherwise block the event loop while it
+collects them."""
 
 
 class StreamRun:
@@ -58,8 +58,8 @@ class StreamRun:
         return self.size_bytes + len(self.records) * RECORD_OVERHEAD_BYTES
 
     def drop_oldest(self, charged_bytes: int) -> int:
-        """Drop records from the front until this many bytes are free, or none is left; slightly
-        more if that is cheaper.
+        """Drop records from the front until this many bytes are free or no record is left. Drop more if
+        that is cheaper.
 
         Returns:
             The charged bytes that were released.
@@ -252,7 +252,7 @@ class LogCache:
         self.charged_bytes += charge_bytes
 
     def put(self, chain: StreamChain, record: StreamRecord, size_bytes: int, sequence: int) -> None:
-        """Make a durable record readable and add it to the active block. It was charged before."""
+        """Make a durable record, which was already charged, readable and add it to the active block."""
         run = chain.active
         block = self.active
         if run is None:
@@ -271,7 +271,7 @@ class LogCache:
         block.charged_bytes += size_bytes + RECORD_OVERHEAD_BYTES
 
     def seal(self) -> SealedBlocks:
-        """Close the active block, together with data carried to it, and begin a new one."""
+        """Seal the active block and the data carried to it, and begin a new block."""
         blocks = (self.active,) if self.carried is None else (self.carried, self.active)
         for run in self.active.runs.values():
             run.chain.active = None

@@ -1,7 +1,7 @@
 """Execution of one upload plan: prepare ids, encode and put objects, commit.
 
-Used by the upload pipeline and by recovery. A put is retried without limit: the data must leave the
-write-ahead log, and backpressure bounds what waits behind it. Prepared ids expire, so an upload
+Used by the upload pipeline and by recovery. A put is retried without limit, because the write-ahead
+log cannot be trimmed before it; backpressure bounds the data that waits. Prepared ids expire, so an upload
 that takes too long restarts with new ids; garbage collection removes the old objects.
 """
 
@@ -34,11 +34,11 @@ from s3stream.upload_plan import UploadPiece, UploadPlan
 LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512
 BYTES_PER_TURN: Final = 4 * 1024 * 1024
-"""Records encoded in one turn of the event loop, about half a millisecond."""
+"""Records and bytes encoded in one turn of the event loop, in about half a millisecond."""
 
 PREPARED_PERCENT: Final = 80
-"""Share of the prepared ids' lifetime after which an upload restarts. The rest is reserved for the
-commit's way to the controller."""
+"""Share of the prepared ids' lifetime after which an upload restarts. In the rest of it, a commit
+that was sent can still reach the controller."""
 
 _RETRY_MS_FIRST: Final = 50
 
@@ -101,8 +101,8 @@ class ObjectUploader:
         Args:
             plan: the objects to upload.
             turn: awaited between puts and commit, so that older uploads commit first.
-            trim_sequence: called for the last commit, which sends the result to the controller:
-                after this commit the log needs no earlier entry.
+            trim_sequence: called before the last commit, which sends the result to the controller: the
+                first entry that the log still needs after this commit.
 
         Returns:
             The trim point sent to the controller, 0 if none.
@@ -236,8 +236,8 @@ class ObjectUploader:
         return writer.finish()
 
     async def _put_create_only(self, key: str, encoded: EncodedObject) -> None:
-        """Put an object. If its key exists, it must be an earlier attempt of this upload, because
-        the id was prepared for it.
+        """Put an object. If its key exists, an earlier attempt of this upload must have put it, because
+        the id was prepared for this upload.
         """
         try:
             await self._store.put(key, encoded.buffers)

@@ -44,7 +44,7 @@ class OpenStream:
         self.chain = StreamChain(state.stream_id)
         self.upload_hook: Callable[[], bool] | None = None
         self.awaits_hook = False
-        """Data other than a hook's was appended since the last run of the hook."""
+        """A caller other than a hook appended data since the last run of this stream's hook."""
         self.seen_in_image = False
         """The image has contained this stream. Its absence now means that it was deleted; before
         that, absence only means that the image lags."""

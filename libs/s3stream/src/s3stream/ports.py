@@ -18,7 +18,7 @@ PIECES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """State of a stream: offsets [start_offset, end_offset) are readable, appended under `epoch`."""
+    """State of a stream: offsets [start_offset, end_offset) are readable; its owner appends under `epoch`."""
 
     stream_id: StreamId
     epoch: StreamEpoch
@@ -90,8 +90,8 @@ class WalName:
 class OpenWal:
     """A log that is not closed. Everything in slots below `trim_sequence` is committed.
 
-    Read it from an image that shows the recovery's assignment: an older trim point may precede
-    slots that the owner deleted.
+    Read it from an image that shows the recovery's assignment. The trim point in an older image may
+    be below slots that the owner has deleted since.
     """
 
     name: WalName
@@ -123,8 +123,8 @@ class StreamManager(Protocol):
         Args:
             streams: at most 1,000. A stream that is already closed at the same epoch and end counts
                 as closed.
-            recovered: the log whose owner's streams these are, if another process recovers it;
-                None: the caller's own.
+            recovered: the log that the caller recovers, if its owner opened these streams; None: the
+                caller opened them.
 
         Raises:
             StreamFencedError: a stream is at another epoch or ends at another offset.
@@ -167,16 +167,15 @@ class ObjectManager(Protocol):
         trim_sequence: int = 0,
         recovered: WalName | None = None,
     ) -> None:
-        """Make objects visible, advance end offsets and move the log's trim point, atomically. The
-        caller prepared the ids.
+        """Make prepared objects visible, advance end offsets and move the log's trim point, atomically.
 
         Args:
             stream_set_object: at most one.
             stream_objects: any number.
-            trim_sequence: with this commit, the log in the object store (the caller's own or the
-                recovered one) needs no slot below this; 0: unchanged.
-            recovered: the log whose owner's streams these ranges belong to, if another process
-                recovers it; None: the caller's own streams.
+            trim_sequence: trim point of the log in the object store (the caller's own or the recovered
+                one) after this commit; 0: unchanged.
+            recovered: the log that the caller recovers, if the ranges belong to its owner's streams;
+                None: they belong to the caller's streams.
 
         Raises:
             PreparedExpiredError: the ids expired; nothing was committed, and the upload restarts.
@@ -225,7 +224,7 @@ class WalManager(Protocol):
 
     async def verify_epoch(self) -> None:
         """Return if the caller's epoch was current and not fenced at some time after this call.
-        Asks the controller, never an image.
+        The answer comes from the controller, never from an image.
 
         Raises:
             StreamFencedError: the epoch was replaced.

@@ -32,7 +32,7 @@ READERS_MAX: Final = 1_024
 IDLE_MS_MAX: Final = 60_000
 """Idle time after which a reader's claims are released."""
 IDLE_MS_UNDER_PRESSURE: Final = 5_000
-"""The same while other readers find no room for claims."""
+"""Idle time after which claims are released while other readers find no room for theirs."""
 
 _Place: TypeAlias = tuple[StreamId, int]
 
@@ -126,10 +126,10 @@ class ReadAhead:
         needed: Sequence[BlockEntry],
         rest: Sequence[BlockEntry],
     ) -> Sequence[BlockEntry]:
-        """Return how many of the `rest` blocks a read should fetch together with the blocks it
-        needs. Zero unless the read continues a reader and needs a GET of this object anyway.
+        """Return the `rest` blocks that a read should fetch together with the blocks it needs: none
+        unless the read continues a reader and needs a GET of this object anyway.
 
-        The read claims fetched blocks that it does not use when it ends (`advanced`).
+        When the read ends, `advanced` claims the fetched blocks that the read did not use.
 
         Args:
             stream_id: of this stream.
@@ -170,7 +170,7 @@ class ReadAhead:
                 self._blocks.unclaim(planned.key, planned.entry)
 
     def _put(self, place: _Place, reader: _Reader) -> _Reader:
-        """Return the reader at this position."""
+        """Store and return the reader, or keep the one already at this position if it has more claims."""
         other = self._readers.pop(place, None)
         if other is not None and len(other.ahead) > len(reader.ahead):
             reader, other = other, reader  # two readers met and are merged

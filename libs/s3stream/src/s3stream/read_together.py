@@ -73,7 +73,7 @@ class _Visit:
 
 
 class TogetherReader:
-    """Shares the caches of `ObjectStreamReader`."""
+    """Reads parts of many streams with the caches of `ObjectStreamReader`."""
 
     def __init__(
         self, objects: ObjectManager, indexes: ObjectIndexCache, blocks: BlockCache, clock: Clock
@@ -85,7 +85,7 @@ class TogetherReader:
 
     async def read(self, parts: Sequence[StreamPart], max_bytes: int) -> list[list[StreamRecord]]:
         """Return for each part its contiguous records from the start on: within `max_bytes`, but at
-        least one. A part that needs a separate read has none.
+        least one. The list is empty if the part needs a separate read.
 
         All parts together use at most half of the block cache.
         """
@@ -100,7 +100,7 @@ class TogetherReader:
         return [run.records for run in runs]
 
     async def _places(self, parts: Sequence[StreamPart]) -> dict[str, list[_Place]]:
-        """Return the pieces to read by object, with objects in the order in which the streams use them."""
+        """Return the pieces to read, grouped by object. Objects are in the order of their ids."""
         places: dict[str, list[_Place]] = {}
         for number, (stream_id, start_offset, end_offset) in enumerate(parts):
             if number % STREAMS_PER_TURN == 0:
@@ -113,8 +113,8 @@ class TogetherReader:
     async def _read_objects(
         self, visits: Sequence[_Visit], runs: Sequence[RecordRun], held: list[bool], room_bytes: int
     ) -> int:
-        """Append the pieces of some objects to the runs in order; return the bytes of room used. A
-        stream with a missing piece ends.
+        """Append the pieces of some objects to the runs in order; return the bytes of room used. A run
+        ends at a missing piece.
         """
         taken_bytes = 0
         opened = await asyncio.gather(*map(self._open, visits), return_exceptions=True)

@@ -40,8 +40,8 @@ OPENED_AT_ONCE_MAX: Final = 8
 """Objects of one read that are opened at the same time. The pieces of a small stream are in many objects."""
 
 READ_PIECES_MAX: Final = 16
-"""Pieces that a read requests from the read index. The maximum of an answer took 0.6 ms of the
-event loop per read, to use one or two pieces. This number suffices for read-ahead, and for a fetch
+"""Pieces that a read requests from the read index. Requesting `PIECES_MAX` took 0.6 ms of the event
+loop per read, and most reads use one or two pieces. This number suffices for read-ahead, and for a fetch
 of a stream with little data in each object."""
 
 LAG_WAIT_MS_FIRST: Final = 5
@@ -202,8 +202,8 @@ class ObjectStreamReader:
     async def _plan(self, pieces: Sequence[ObjectPiece], run: RecordRun) -> list[PlannedPiece]:
         """Return the blocks that may be needed, by object, up to the first object that cannot be opened.
 
-        An object shows how much data of the stream it has only after opening, so objects are opened
-        in groups of growing size until there is enough.
+        Only the index of an object shows how much data of the stream the object contains, so objects
+        are opened in groups of growing size until there is enough data.
         """
         planned: list[PlannedPiece] = []
         next_offset = run.next_offset

@@ -19,8 +19,7 @@ from s3stream.objects.format import BlockEntry
 from s3stream.records import StreamRecord
 
 RECORDS_MAX: Final = 4_096
-"""Records of one read. With tiny records, the requested bytes would contain so many that handling
-them would block the event loop."""
+"""Records of one read. A read of many tiny records would otherwise block the event loop."""
 
 
 class PlannedPiece(NamedTuple):

@@ -130,7 +130,7 @@ class UploadChunk:
         self._uploader = uploader
         self._settings = settings
         self._records: dict[StreamId, list[StreamRecord]] = {}
-        # summed here, so that the upload need not
+        # summed here, so that `upload` need not iterate over all records
         self._sizes_bytes: dict[StreamId, int] = {}
         self._charged_bytes = 0
         self._gathered_bytes = 0
@@ -164,7 +164,7 @@ class UploadChunk:
         assert self._records.keys() == self._sizes_bytes.keys()
         gathered, self._records, self._charged_bytes = self._records, {}, 0
         sizes_bytes, self._sizes_bytes = self._sizes_bytes, {}
-        # A deleted stream is not owned anymore. The controller ignores a stream that is deleted meanwhile.
+        # Deleted streams are not owned. The controller ignores data of streams that are deleted meanwhile.
         pieces = [_piece(gathered[stream_id], sizes_bytes[stream_id]) for stream_id in sorted(gathered)]
         if not pieces:
             return

@@ -1,6 +1,6 @@
 """Sealing of the active block: triggers, upload hooks, and which data of a sealed block is carried over.
 
-Triggers are size, age, pressure on memory or on the write-ahead log, and force. None fires without
+Triggers are size, age, pressure on memory or on the write-ahead log, and force. No trigger fires without
 data to upload, so an idle node sends no requests.
 
 Before a block is sealed, the hooks of streams with new data in it append small records (such as a snapshot of
@@ -28,7 +28,7 @@ from s3stream.wal import WriteAheadLog
 HOOKS_PER_TURN: Final = 64
 """Upload hooks that run in one turn of the event loop; each takes 50 to 100 microseconds."""
 HOOK_STEPS_PER_TURN: Final = 2
-"""Calls in one turn of hooks that did only a part of their work."""
+"""Calls in one turn after which the hook still had work to do."""
 HOOK_BYTES_PER_TURN: Final = 256 << 10
 """Bytes that hooks append in one turn; the last record may exceed it."""
 
@@ -68,13 +68,13 @@ class SealTriggers:
         )
 
     def pressure(self) -> bool:
-        """Whether data that was not uploaded fills memory or log so far that sealing would help."""
+        """Whether memory or log is so full of data not yet uploaded that a block should be sealed."""
         if not self._cache.active.runs and self._cache.carried is None:
             return False
         return self._cache.pinned_bytes >= self._settings.pressure_bytes or self._wal.wants_upload
 
     def due(self, *, pipeline_idle: bool) -> SealReason | None:
-        """Return the reason to seal now, if any, except for force.
+        """Return the reason to seal now, if any. The caller checks for `FORCE`.
 
         While uploads are in flight, pressure does not seal: the end of these uploads relieves it,
         and a seal would only create smaller objects.
@@ -96,11 +96,11 @@ class SealTriggers:
         return max(oldest_ns + self._interval_ns - self._clock.monotonic_ns(), 0) / 1e9
 
     def _oldest_ns(self) -> int | None:
-        """Return the relevant age: that of the active block, or that of carried data if nothing new arrived.
+        """Return when the active block, or without new data the carried block, began to age.
 
-        Carried records travel with the active block, so they wait for at most two intervals.
+        Carried records are uploaded with the active block, so they wait for at most two intervals.
         Sealing because of their age alone would split a block that fills within two intervals and
-        cost the object that carrying saves. Their age also does not count just after a seal.
+        cost the object that carrying saves. Their age therefore counts from the last seal.
         """
         if self._cache.active.runs:
             return self._cache.active.oldest_ns
@@ -109,7 +109,7 @@ class SealTriggers:
         return max(self._cache.carried.oldest_ns, self._sealed_ns)
 
     def may_carry(self, reason: SealReason) -> bool:
-        """Whether reason and log allow the block to leave a rest."""
+        """Whether the reason and the log allow a small rest to be carried."""
         return reason is SealReason.SIZE and self._wal.may_carry
 
 

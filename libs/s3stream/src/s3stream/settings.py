@@ -247,7 +247,7 @@ class StorageSettings:
 
     @property
     def direct_bytes_max(self) -> int:
-        """Charged bytes up to which an append goes to the WAL immediately; above it waits."""
+        """Charged bytes up to which an append goes to the WAL immediately; above this, it waits."""
         return self.log_cache_bytes_max - min(self.append_waiting_bytes_max, self.log_cache_bytes_max // 8)
 
     @property

@@ -253,8 +253,8 @@ class Storage:
         self._wal.trim(self._sequence_needed_after(None), recorded_sequence=recorded_sequence)
 
     def _sequence_needed_after(self, upload: Upload | None) -> int:
-        """Return the lowest log entry with uncommitted data after the commit of this upload, the oldest
-        one.
+        """Return the lowest log entry that has uncommitted data after the commit of `upload`, which must be
+        the oldest one; None: now.
         """
         sequences = [self._pipeline.first_sequence_without(upload)]
         sequences.extend(
@@ -273,8 +273,8 @@ class Storage:
                 self._admit_waiting()
             if self._wal.waits_for_space and self._pipeline.idle:
                 # Appends to the log wait for segments that only an upload can free. Therefore only
-                # durable data is uploaded, without the records of the hooks, which come with the
-                # next block; until then a recovery has more to read.
+                # durable data is uploaded, and no hooks run. Their records follow in the next
+                # block; until then, a recovery must read more.
                 self._submit(SealReason.PRESSURE)
             reason = self._due()
             if reason is not None:
@@ -310,8 +310,8 @@ class Storage:
         self._commit.cut(partial(self._seal, reason, forced))
 
     async def _run_hooks(self) -> None:
-        """Run the waiting hooks, over several turns if needed, and again those of streams that
-        received data meanwhile.
+        """Run the waiting hooks, over several turns if needed. A hook runs again if its stream received
+        data meanwhile.
         """
         left = 2 * len(self._hooks)
         while True:

@@ -1,5 +1,5 @@
-"""Takeover: another process, or the node's next one, recovers the log in the object store that a process
-left.
+"""Takeover: a process of another node, or the node's next process, recovers the log that a process left in
+the object store.
 
     walk and fence → filter → upload and commit, with the trim point → close the streams → close the log →
     delete the slots, never the fence
@@ -119,9 +119,9 @@ class _Takeover:
     async def run(self) -> RecoveryReport:
         """Repeat rounds until one succeeds.
 
-        A missing slot, or a refused commit or close, may mean that another recoverer is ahead. The
-        image tells: if the ends of the streams changed meanwhile, a new round begins from them. If
-        they did not change, the error is real.
+        A missing slot, or a refused commit or close, may mean that another recoverer is ahead. In that
+        case the image shows that the ends of the streams changed, and a new round begins from them.
+        If they did not change, the error is raised.
         """
         for _ in range(ROUNDS_MAX):
             owned = self._manager.streams_of(self._wal.name)
@@ -189,8 +189,8 @@ class _Takeover:
     async def _delete(self, walk: WalWalk) -> None:
         """Delete the slots below the end, including those that the owner left below the trim point."""
         if not self._manager.may_delete_recovered():
-            # The lost part of the controllers' log may have said more about these slots. The
-            # garbage collector deletes them after the confirmation.
+            # The forced recovery may have lost controller records about these slots. The garbage
+            # collector deletes the slots after the confirmation.
             LOG.warning(
                 "%s: its slots stay in the store until the forced recovery is confirmed", self._wal.name
             )

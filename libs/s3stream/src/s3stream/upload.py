@@ -1,8 +1,8 @@
 """Upload pipeline: sealed blocks are uploaded concurrently and committed in the order in which they
 were sealed.
 
-This order gives the trim point of the write-ahead log its meaning: everything before it is
-committed. `sealing` and `upload_plan` decide what is uploaded; `object_upload` executes one plan.
+Because of this order, everything before the trim point of the write-ahead log is committed.
+`sealing` and `upload_plan` decide what is uploaded; `object_upload` executes one plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Upload:
         self.plan = plan
         self.traces = traces
         self.trim_sequence = 0
-        """The trim point that its commit sent to the controller; 0: none."""
+        """The trim point that the commit of this upload sent to the controller; 0: none."""
         self.before: Upload | None = None
         self.task: asyncio.Task[None] | None = None
         self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,7 +79,7 @@ class UploadPipeline:
         return min((sequence for sequence in sequences if sequence is not None), default=None)
 
     def submit(self, upload: Upload) -> None:
-        """Start an upload; its future `committed` resolves when it is visible."""
+        """Start an upload; its future `committed` resolves after the commit."""
         assert upload.task is None, "an upload is submitted once"
         assert not upload.committed.done()
         upload.before = self.newest
@@ -95,8 +95,8 @@ class UploadPipeline:
             await asyncio.wait(tasks)
 
     def _start(self) -> None:
-        """Start the oldest uploads first. A younger upload would hold a place while it waits for an
-        older one, which waits for a place.
+        """Start the oldest uploads first. Otherwise a younger upload could hold a place while it waits
+        for an older one, which waits for a place.
         """
         for upload in islice(self._uploads, self._in_flight_max):
             if upload.task is None:
@@ -123,5 +123,5 @@ class UploadPipeline:
         turn = upload.before.committed if upload.before is not None else None
         told = None if self._trim_sequence is None else partial(self._trim_sequence, upload)
         upload.trim_sequence = await self._uploader.upload(upload.plan, turn=turn, trim_sequence=told)
-        if turn is not None:  # nothing to upload: all streams were deleted
+        if turn is not None:  # `upload` did not await it if all streams were deleted
             await asyncio.shield(turn)

@@ -3,8 +3,8 @@
 A stream's run of at least the split size becomes a stream object; the rest becomes one stream set object. A
 small rest does not get an object if there are stream objects: it is carried to the next upload, or shares the
 object of the smallest run (docs/design/storage-and-write-path.md#small-rests). The number of objects
-therefore follows the bytes, not the number of streams. A rest with more streams than one compaction can split
-becomes several stream set objects (docs/design/storage-and-write-path.md#narrow-set-objects).
+therefore depends on the bytes, not on the number of streams. A rest with more streams than one compaction can
+split becomes several stream set objects (docs/design/storage-and-write-path.md#narrow-set-objects).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SMALL_REST_DIVISOR = 8
 
 @dataclass(frozen=True, slots=True)
 class UploadPiece:
-    """Un-uploaded data of one stream at one epoch: offsets [start_offset, end_offset) without gaps,
-    as lists of records in order.
+    """Data of one stream at one epoch that is not uploaded yet: offsets [start_offset, end_offset)
+    without gaps, as lists of records in order.
     """
 
     stream_id: StreamId
@@ -126,8 +126,8 @@ def _is_small(rest: Sequence[UploadPiece], large: Sequence[UploadPiece], small_r
 def _in_equal_parts(rest: Sequence[UploadPiece], streams_max: int) -> list[Sequence[UploadPiece]]:
     """Divide a rest into as few parts as the limit allows, in the order of their streams.
 
-    The parts differ by at most one stream. A full part could not be joined with its counterpart of
-    the next upload.
+    The parts differ by at most one stream. A full part could not be joined with the part of the next
+    upload that has nearly the same streams.
     """
     assert streams_max > 0
     count = -(-len(rest) // streams_max)

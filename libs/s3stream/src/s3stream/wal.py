@@ -19,15 +19,15 @@ class WriteAheadLog(Protocol):
 
     @property
     def created(self) -> bool:
-        """Whether this process created the log, so that it contains nothing of an earlier process,
-        not even a proof that one existed.
+        """Whether this process created the log. The log then shows nothing about earlier processes, not
+        even whether one existed.
         """
         ...
 
     @property
     def gathers(self) -> bool:
-        """Whether the log itself decides which entries it writes together. It then receives an
-        entry every turn; otherwise one entry gathers while others are in flight.
+        """Whether the log itself decides which entries it writes together. It then receives one entry per
+        turn of the event loop; otherwise `GroupCommit` fills an entry while others are in flight.
         """
         ...
 
@@ -43,7 +43,7 @@ class WriteAheadLog(Protocol):
 
     @property
     def next_sequence(self) -> int:
-        """Number of the next entry; the previous entries may have the same number."""
+        """Number of the next entry, which may be that of earlier entries if the log writes them together."""
         ...
 
     @property
@@ -116,8 +116,8 @@ class WriteAheadLog(Protocol):
 
         Args:
             before_sequence: the lowest entry with uncommitted data.
-            recorded_sequence: the value of it that the last commit sent to the controller; 0: none.
-                A log that other processes recover deletes nothing above it.
+            recorded_sequence: the `before_sequence` that the last commit sent to the controller; 0: none.
+                A log that other processes recover deletes only entries below it.
         """
         ...
 

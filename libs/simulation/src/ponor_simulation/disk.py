@@ -26,7 +26,9 @@ from ponor_simulation.trace import Trace
 
 
 class AfterCrashError(GeneratorExit):
-    """A crashed process used its file. It ends a `finally` block of a collected coroutine quietly."""
+    """A crashed process used its file. As a `GeneratorExit`, the error ends a `finally` block without a
+    message.
+    """
 
 
 class RottenBit(NamedTuple):
@@ -58,7 +60,9 @@ class DiskFault:
 
 @dataclass(slots=True)
 class DiskSpeed:
-    """Bounds of the duration of an operation, in seconds. One in a hundred takes up to `hiccup_s` longer."""
+    """Bounds of the duration of an operation, in seconds. One operation in a hundred takes up to `hiccup_s`
+    longer.
+    """
 
     read_s: tuple[float, float] = (0.00005, 0.0003)
     write_s: tuple[float, float] = (0.00005, 0.0005)
@@ -178,7 +182,7 @@ class SimDisk:
     # Faults
 
     def crash(self, *, power_loss: bool) -> None:
-        """End the process. Without a power loss the machine keeps what was written."""
+        """End the process. Without a power loss the disk keeps unsynced data too."""
         self._life += 1
         self._locked.clear()
         self._names = _OperationQueue(self)
@@ -195,13 +199,13 @@ class SimDisk:
                 content[position] ^= 1 << bit
 
     def rot(self, lot: int) -> RottenBit | None:
-        """Flip one stored bit; None if the disk stores nothing.
+        """Flip one stored bit and return its place; None if no file has a byte that is not zero.
 
-        Every file is equally likely, and in it every byte that is not zero: most bytes of a fresh segment are
-        zero, and their rot shows nothing.
+        Every file is equally likely, and within a file every byte that is not zero: most bytes of a fresh
+        segment are zero, and flipping their bits tests nothing.
 
         Args:
-            lot: any number from 0; the same one selects the same bit of the same contents.
+            lot: a number of at least 0; equal numbers select the same bit of equal contents.
         """
         files = [
             (directory / name, state.durable)
@@ -221,7 +225,7 @@ class SimDisk:
 
     @property
     def life(self) -> int:
-        """The number of crashes. Operations from before a crash have no effect after it."""
+        """The number of crashes. Operations that began before a crash have no effect after it."""
         return self._life
 
     def duration(self, bounds: tuple[float, float]) -> float:
@@ -239,7 +243,7 @@ class SimDisk:
         return wall_ms_at(self._loop)
 
     def torn_at(self, size_bytes: int) -> int:
-        """Draw how many bytes of a write are applied when it begins; the others follow when it ends."""
+        """Draw how many bytes of a write are applied when the write begins; the rest follow when it ends."""
         return self._chance.randrange(-(-size_bytes // SECTOR_BYTES) + 1) * SECTOR_BYTES
 
     def check(self, operation: str, path: PurePath) -> None:
@@ -263,8 +267,8 @@ class SimDisk:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back after some virtual time, unless the process has crashed. A pause of the process
-        does not delay it.
+        """Run `callback` after `seconds` of virtual time, unless the process crashes before. A pause of the
+        process does not delay the callback.
         """
         life = self._life
         self._loop.call_later(
@@ -297,8 +301,8 @@ class SimDiskLock:
 
 
 class _OperationQueue:
-    """Runs operations one after the other, as the thread of a file does. A cancelled caller changes
-    nothing.
+    """Runs operations one after the other, as the thread of a file does. Cancelling a caller does not stop
+    its operation.
     """
 
     def __init__(self, disk: SimDisk) -> None:
@@ -414,7 +418,7 @@ class SimFile:
             await closing
 
     def _write(self, position: int, buffers: Sequence[Buffer]) -> asyncio.Future[None]:
-        # Copy at the call: the caller may reuse its buffers when the call returns.
+        # Copy now: the caller may reuse its buffers when this call returns.
         data = memoryview(b"".join(buffers))
         applied = min(self._disk.torn_at(len(data)), len(data))
 
@@ -439,8 +443,8 @@ class SimFile:
             del self._state.dirty[: len(begun)]
 
         def ended(syncing: asyncio.Future[None]) -> None:
-            # The kernel marks pages clean whose write-back failed ("fsyncgate", 2018): later syncs do not
-            # write them.
+            # After a failed write-back the kernel marks the pages clean ("fsyncgate", 2018), so later syncs
+            # do not write them.
             if not syncing.cancelled() and syncing.exception() is not None:
                 self._state.dirty.clear()
 

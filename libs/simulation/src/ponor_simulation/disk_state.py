@@ -1,6 +1,4 @@
-"""The contents of a simulated disk: bytes and names, each as processes see it and as a power loss leaves
-it.
-"""
+"""Contents of a simulated disk: bytes and names, as processes see them and as a power loss leaves them."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ class DirectoryState:
         self.names: dict[str, FileState] = {}
         self.durable: dict[str, FileState] = {}
         self.unsynced: list[dict[str, FileState | None]] = []
-        """Changes in order. Each is atomic: name to file, or to None for a removed name."""
+        """Atomic changes in order. Each maps names to files; None removes the name."""
 
     def change(self, change: dict[str, FileState | None]) -> None:
         """Make a change visible."""
@@ -95,7 +93,7 @@ class DiskState:
     def __init__(self) -> None:
         self.directories: dict[PurePath, DirectoryState] = {PurePath("/"): DirectoryState()}
         self._below: dict[PurePath, list[str]] = {}
-        """Subdirectories by directory; none is ever removed."""
+        """Subdirectories by directory; directories are never removed."""
 
     def directory(self, path: PurePath) -> DirectoryState:
         """A directory.
@@ -140,7 +138,7 @@ class DiskState:
         return sum(len(file.seen) for file in files.values())
 
     def lose_power(self, chance: random.Random, kept: float) -> int:
-        """Drop unsynced sectors and names. Return how many files lost bytes."""
+        """Drop a random part of the unsynced sectors and names. Return how many files lost bytes."""
         files: dict[int, FileState] = {}
         for directory in self.directories.values():
             for file in [*directory.names.values(), *directory.durable.values()]:

@@ -1,7 +1,7 @@
 """The state of the links between simulated processes: cut, clogged, lossy or slow.
 
-A link models TCP: a lost frame is one that no retransmission delivers, so the connection ends and
-nothing after the frame arrives. The order within a connection never changes.
+A link models TCP. A lost frame is one that no retransmission delivers, so the connection ends and no later
+frame arrives. The order within a connection never changes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ class Links:
     """The faulty links at this moment. A scenario replaces the whole value.
 
     Attributes:
-        cuts: nothing arrives and no connection is made until the cut ends; then sent frames arrive.
-        clogged_until_s: frames sent now arrive at this loop time at the earliest; connecting waits as long.
+        cuts: no frame arrives and no connection opens until the cut ends; then the frames sent meanwhile
+            arrive.
+        clogged_until_s: frames sent now arrive at this loop time at the earliest; new connections also wait
+            until then.
         losses: share of lost frames; each ends its connection.
-        delays: directions with their own law instead of the hub's.
+        delays: laws of the directions that do not use the hub's law.
     """
 
     cuts: dict[Direction, None] = field(default_factory=dict)

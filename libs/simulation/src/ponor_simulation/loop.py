@@ -28,8 +28,8 @@ never count as due.
 """
 CANCELLED_TIMERS_MAX: Final = 100
 CANCELLED_SHARE_MAX: Final = 0.5
-"""Cancelled timers are dropped when there are more timers than the bound and more than this share
-is cancelled; asyncio's numbers.
+"""The loop drops cancelled timers when it has more than CANCELLED_TIMERS_MAX timers and more than this share
+of them is cancelled. Both numbers are asyncio's.
 """
 
 
@@ -45,7 +45,7 @@ class Incarnation:
     """One life of a simulated process. Everything started in its context ends with it.
 
     Attributes:
-        paused: nothing of it runs. Due callbacks wait in `held`, in the order in which they became
+        paused: no code of the process runs. Due callbacks wait in `held`, in the order in which they became
             due.
     """
 
@@ -118,7 +118,7 @@ class _Due(float):
 
 
 class VirtualTimeLoop(asyncio.BaseEventLoop):
-    """An asyncio loop without the outside world.
+    """An asyncio loop without real time, threads and sockets.
 
     Args:
         seed: of the shuffle.
@@ -144,7 +144,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         run its `finally` blocks.
         """
         self.outside = contextvars.Context()
-        """A context without a process: what is scheduled in it survives every crash."""
+        """A context without a process: callbacks that are scheduled in it survive every crash."""
 
     def time(self) -> float:
         return self._now
@@ -309,7 +309,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             turn.append(timer)
 
     def _drop_cancelled_timers(self) -> None:
-        """Drop cancelled timers at the head, and all of them when they are the majority of many."""
+        """Drop the cancelled timers at the head; drop all cancelled timers when they are the majority of many
+        timers.
+        """
         scheduled = self._scheduled
         if (
             len(scheduled) > CANCELLED_TIMERS_MAX

@@ -27,7 +27,7 @@ from ponor_simulation.object_store import OpenUpload, SimBucket, SimObjectStore
 
 
 class SimMultipartStore:
-    """`MultipartStore` on the bucket of a simulated store; every call meets that store's faults."""
+    """`MultipartStore` on the bucket of a simulated store; that store's faults affect every call."""
 
     def __init__(self, store: SimObjectStore, *, part_size_bytes_min: int = 1) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class SimMultipartStore:
 
         upload = await self._store.call("multipart_create", key, applied)
         begun = self._bucket.multiparts.get(upload.upload_id)
-        if begun is not None:  # otherwise it was collected before a paused caller received the answer
+        if begun is not None:  # otherwise the collector aborted it before a paused caller received the answer
             begun.owner = INCARNATION.get()
         return upload
 

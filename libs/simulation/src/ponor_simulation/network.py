@@ -1,9 +1,9 @@
 """A simulated network: ordered connections between processes, with delays, resets and cut links.
 
-It has the `Network` port of every process, and the hub between them. Frames of one connection keep
-their order, as on gRPC. Connections fail as on TCP: at once when a process ends, later for one side
-than for the other, or silently while a link is cut. Different connections have no common order: an
-abandoned connection may deliver frames after its successor, or the same frames twice.
+It has the `Network` port of every process, and the hub between them. Frames of one connection keep their
+order, as on gRPC. Connections fail as on TCP: at once when a process ends, later for one side than for the
+other, or silently while a link is cut. Different connections have no common order: an abandoned connection
+may deliver frames after its successor does, and both may deliver the same frames.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ponor_simulation.trace import Trace
 
 WINDOW_FRAMES_MAX: Final = 64
 WINDOW_BYTES_MAX: Final = 1024 * 1024
-"""Bytes in flight or unread per direction. Above it `send` waits, as with gRPC's flow control; one
-frame always passes.
+"""Maximum bytes in flight or unread per direction. At the bound `send` waits, as with gRPC's flow control; an
+empty window accepts a frame of any size.
 """
 FIRST_FREE_PORT: Final = 40_000
 GIVE_UP_S: Final = (0.2, 3.0)
@@ -36,7 +36,7 @@ class NetworkHub:
     """All connections between the processes.
 
     Attributes:
-        delay_law: for directions without their own.
+        delay_law: the law of directions that `links.delays` does not contain.
         links: the faulty links.
         lost_frames, abandoned_connections, stalled_frames: how often each fault took effect.
     """
@@ -54,7 +54,7 @@ class NetworkHub:
         self._listeners: dict[str, SimListener] = {}
         self._connections: dict[_Pipe, None] = {}
         self._called: dict[SimConnection, Call] = {}
-        """Connections by the caller's end, until the caller closes it."""
+        """Connections that their caller has not closed, by the caller's end."""
         self._forgotten: list[str] = []
         self._next_port = FIRST_FREE_PORT
 
@@ -84,7 +84,7 @@ class NetworkHub:
         return lost
 
     def patience_s(self) -> float:
-        """Draw how long an end does not detect that its connection is dead, in seconds."""
+        """Draw the time until an end detects that its connection is dead, in seconds."""
         return self._chance.uniform(*GIVE_UP_S)
 
     def cut(self, source: str, target: str) -> None:
@@ -106,7 +106,7 @@ class NetworkHub:
         return (source, target) in self.links.cuts
 
     def abandon_connections(self, side: str, other: str) -> int:
-        """Let one side give up every connection to the other, which detects it later. Return how many."""
+        """Abandon every connection of `side` to `other`, which detects it later. Return how many."""
         pipes = [
             pipe
             for pipe in self._connections
@@ -178,7 +178,7 @@ class NetworkHub:
         self._connections.pop(pipe, None)
 
     def called(self, connection: SimConnection, call: Call) -> None:
-        """Record that a caller has a connection. It must close it, even after the other end did."""
+        """Record a caller's connection. The caller must close it, even after the other end closed it."""
         self._called[connection] = call
 
     def hung_up(self, connection: SimConnection) -> None:
@@ -186,8 +186,8 @@ class NetworkHub:
         self._called.pop(connection, None)
 
     def forgotten(self) -> list[str]:
-        """Describe connections that will never be closed: the task that made one has ended or has
-        made another.
+        """Describe connections that will never be closed: the task that opened the connection has ended or
+        has opened another one.
         """
         callers = dict.fromkeys(call.caller for call in self._called.values())
         return [*self._forgotten, *(each for caller in callers for each in self._forgotten_by(caller))]
@@ -284,8 +284,8 @@ class _Pipe:
             self._launch(None)
 
     def abandon(self) -> None:
-        """Give the connection up at the sending end. The receiving end detects it later; what it
-        sends until then is lost.
+        """Abandon the connection at the sending end. The receiving end detects this later; frames that it
+        sends until then are lost.
         """
         self.abandoned = True
         self.opposite.lose_all()
@@ -293,7 +293,7 @@ class _Pipe:
         self._hub.loop.call_later(self._hub.patience_s(), self.break_off, context=self._hub.loop.outside)
 
     def lose_all(self) -> None:
-        """Drop everything that arrives."""
+        """Drop all frames that have not been received, and all later ones."""
         self._void = True
         self._under_way.clear()
         self._arrived.clear()
@@ -396,7 +396,7 @@ class SimConnection:
             self._closed = True
             self._hub.hung_up(self)
             self._outgoing.finish()
-            if not self._outgoing.abandoned:  # otherwise the other end has not detected it yet
+            if not self._outgoing.abandoned:  # an abandoned connection ends later at the other end
                 self._incoming.hang_up()
 
 

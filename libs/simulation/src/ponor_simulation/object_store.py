@@ -53,7 +53,7 @@ class OpenUpload:
 
     Attributes:
         owner: the process life that created it and received its id; None if no process did.
-        given_up: a process called abort. What is then still open is for the collector.
+        given_up: a process called abort; if the call fails, the collector must abort the upload.
     """
 
     key: str

@@ -1,7 +1,7 @@
 """A simulated process: a program on a machine with a disk, a clock and a network address.
 
-A crash is SIGKILL or a pulled plug: the program stops between two instructions, its connections
-break, and the disk keeps what it promised to keep.
+A crash is a SIGKILL or a power loss: the program stops between two instructions, its connections break, and
+the disk keeps synced data, after a SIGKILL also unsynced data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ponor_simulation.trace import Trace
 
 
 class ProcessGoneError(BaseException):
-    """Unwinds code that stopped its own process; no code handles it."""
+    """Raised in code that stopped its own process, to unwind the stack; no code catches it."""
 
 
 class SimProcess:
@@ -55,7 +55,7 @@ class SimProcess:
         self.on_end: Callable[[Runtime], None] | None = None
         """Called when a life of the process has ended for any reason."""
         self.when_ended: Callable[[], None] | None = None
-        """Called once, after the next end, when the disk is not in use."""
+        """Called once, after the next end of the process, when no process uses the disk."""
         self.failure: BaseException | None = None
         self.finished = False
         self.changed_at_s = 0.0
@@ -86,7 +86,7 @@ class SimProcess:
         self._loop.resume(self._incarnation)
 
     def start(self) -> None:
-        """Start the program on what the disk holds."""
+        """Start the program with the current contents of the disk."""
         assert self._incarnation is None, f"{self.name} is already running"
         self._starts += 1
         self.failure = None
@@ -104,7 +104,7 @@ class SimProcess:
         )
 
     def crash(self, *, power_loss: bool = False) -> None:
-        """End the program at once. A power loss also drops what its disk did not sync."""
+        """End the program at once. A power loss also drops a random part of the disk's unsynced data."""
         self._record("crash", str(power_loss))
         self._end(power_loss=power_loss)
 
@@ -148,7 +148,7 @@ async def wait_until(condition: Callable[[], bool], *, poll_s: float = 0.01, tim
     """Let virtual time pass until a condition holds.
 
     Raises:
-        TimeoutError: it did not within `timeout_s` of virtual time.
+        TimeoutError: the condition did not hold within `timeout_s` of virtual time.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

@@ -19,7 +19,7 @@ from ponor_simulation.trace import Trace
 
 _T = TypeVar("_T")
 FINALLY_BLOCKS_MAX: Final = 20
-"""Bound of the `finally` blocks with an await in one abandoned coroutine."""
+"""Maximum number of `finally` blocks with an await in one abandoned coroutine."""
 
 
 class SimulationFailedError(AssertionError):
@@ -30,7 +30,7 @@ class Simulation:
     """A world from a seed. Use it once: create processes, then `run` a scenario.
 
     Attributes:
-        chance: for choices of the scenario.
+        chance: random generator for choices of the scenario.
     """
 
     def __init__(self, seed: int, *, shuffle: bool = True) -> None:
@@ -67,13 +67,13 @@ class Simulation:
             SimulationFailedError: the scenario raised, or a task failed and no code awaited it.
         """
         collects = gc.isenabled()
-        # The time of a garbage collection depends on earlier work of this interpreter, and finalizers run
-        # with it.
+        # A garbage collection runs finalizers, and its time depends on earlier work of this interpreter. Runs
+        # with the same seed would therefore differ.
         gc.disable()
         try:
             result = self.loop.run_until_complete(scenario)
         except Exception as raised:
-            if self._errors:  # it happened first, and the scenario's error may only be its consequence
+            if self._errors:  # the first cause; the error of the scenario may be its consequence
                 message, error = self._errors[0]
                 raise SimulationFailedError(self._story(f"{message}: {error!r}")) from error or raised
             raise SimulationFailedError(self._story(f"{type(raised).__name__}: {raised}")) from raised
@@ -98,7 +98,7 @@ class Simulation:
 
     def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        # Errors of abandoned coroutines that are being closed are no failures.
+        # Errors that abandoned coroutines raise while they are closed are not failures.
         if not self._is_over and not isinstance(error, ProcessGoneError):
             self._errors.append((str(context.get("message")), error))
 

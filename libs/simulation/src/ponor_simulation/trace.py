@@ -12,7 +12,8 @@ from typing import Final
 
 LINES_MAX: Final = 200
 UNHASHED_LINES_MAX: Final = 256
-"""Lines are hashed in batches of this size: one call per line would cost as much as making it."""
+"""Lines are hashed in batches of this size: one hash call per line would cost as much as building the line.
+"""
 
 
 class Trace:

@@ -76,8 +76,8 @@ async def run(
         ready: called with the addresses when clients are accepted.
         bind: creates the frontend.
         connect_peer: opens connections to the Kafka listeners of other brokers.
-        condition: what is known of the store's create-only put; while unproven, a log in the store
-            asks the controllers before every acknowledgement.
+        condition: the result of the check of the store's create-only put. If it is UNPROVEN, a broker
+            with a log in the store asks the controllers before every acknowledgement.
 
     Raises:
         DirectoryInUseError: another process has locked the data directory.
@@ -192,8 +192,8 @@ class _Broker:
             directory = self._options.data / WAL_DIRECTORY
             streams = await start_on_file(self._runtime, settings, self._node, ports, directory, self._tasks)
         else:
-            # Slots are named by the node epoch: a restored older copy of the controllers' log must
-            # not assign the same epoch again.
+            # The names of the log's slots contain the node epoch, so no epoch may be assigned twice. This
+            # record shows later whether the controllers' log was restored from an older copy.
             witnessed = ports.witness.write(self._node.session.seen)
             if not await first_of(asyncio.ensure_future(witnessed), stop):
                 return None

@@ -53,7 +53,8 @@ BUDGETS: Final = (
         "requests in process",
         "in_flight_bytes_max",
         "ponor_kafka_inflight_bytes",
-        "connections are not read until answers have been sent: TCP backpressure",
+        "connections are not read until answers have been sent: TCP backpressure. Requests above 8 KiB other"
+        " than Produce, which a client may let wait, take at most half",
     ),
     Budget(
         "one request",

@@ -172,7 +172,8 @@ async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[Unc
     so the image is made current first.
     """
     await node.subscription.wait_current(CURRENT_MS_MAX)
-    rows = node.subscription.image[STREAMS].find(STREAMS_OPEN_AT, node.node_id)
+    # A copy: the image's list becomes shorter with every operation.
+    rows = list(node.subscription.image[STREAMS].find(STREAMS_OPEN_AT, node.node_id))
     lost = tuple(_open_end(node, row) for row in rows)
     for end in lost:
         LOG.warning(

@@ -115,7 +115,10 @@ class BrokerSettings:
         doc="Fetch responses in memory, all clients together. Above it, responses shrink to one batch.",
     )
     fetch_wait_ms_max: int = setting(
-        300_000, within=(0, DAY_MS), doc="Longest wait of a Fetch for data; limits the client's max_wait_ms."
+        300_000,
+        within=(0, DAY_MS),
+        doc="Longest wait of a Fetch for data; limits the client's max_wait_ms. Requests above 8 KiB wait at"
+        " most 500 ms.",
     )
     parked_fetches_max: int = setting(
         20_000,

@@ -216,18 +216,25 @@ def fetched(answer: Any, version: int) -> dict[int, tuple[int, int, str, int]]:
     }
 
 
-async def test_a_group_named_repeatedly_is_fetched_once(wire: Wire) -> None:
+async def test_groups_and_partitions_named_repeatedly_are_fetched_once(wire: Wire) -> None:
+    """An offset has up to 4 KiB of metadata: a request of 4 MiB could have an answer of several GB."""
     await wire.send(ApiKey.OFFSET_COMMIT, 8, committing(8, OffsetCommitRequestPartition(1, 40)))
-    some = OffsetFetchRequestTopics("t", ZERO_UUID, [1])
-    asked = [("g", None), ("h", None), ("g", [some]), ("g", None), ("g", [some])]
+    some = OffsetFetchRequestTopics("t", ZERO_UUID, [1, 0, 1])
+    asked = [("g", None), ("h", None), ("g", [some, some]), ("g", None), ("g", [some])]
     groups = [OffsetFetchRequestGroup(group_id, topics=topics) for group_id, topics in asked]
     answer = await wire.send(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
-    assert [(group.group_id, len(group.topics)) for group in answer.groups] == [
-        ("g", 1),
-        ("h", 0),
-        ("g", 1),
-        ("g", 1),
-    ]
+    assert [
+        (group.group_id, [row.partition_index for topic in group.topics for row in topic.partitions])
+        for group in answer.groups
+    ] == [("g", [1]), ("h", []), ("g", [1, 0])]
+
+
+@pytest.mark.parametrize("version", [7, 8, 10])
+async def test_a_partition_named_repeatedly_has_one_row(wire: Wire, version: int) -> None:
+    await wire.send(ApiKey.OFFSET_COMMIT, 8, committing(8, OffsetCommitRequestPartition(1, 40)))
+    answer = await wire.send(ApiKey.OFFSET_FETCH, version, fetching(version, [1] * 1_000))
+    (topic,) = (answer.groups[0] if version >= 8 else answer).topics
+    assert [(row.partition_index, row.committed_offset) for row in topic.partitions] == [(1, 40)]
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
@@ -246,6 +253,16 @@ async def test_commits_of_every_version_are_fetched_by_every_version(wire: Wire,
         if fetch_version >= 2:
             everything = await wire.send(ApiKey.OFFSET_FETCH, fetch_version, fetching(fetch_version, None))
             assert fetched(everything, fetch_version) == {1: (40, told_epoch, "where I was", 0)}
+
+
+async def test_the_longest_retention_time_is_accepted(wire: Wire) -> None:
+    """The sum with the clock has more than 64 bits: the commit counted as in flight for ever."""
+    request = committing(2, OffsetCommitRequestPartition(1, 40))
+    request.retention_time_ms = (1 << 63) - 1
+    answer = await wire.send(ApiKey.OFFSET_COMMIT, 2, request)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+    found = await wire.send(ApiKey.OFFSET_FETCH, 8, fetching(8, [1]))
+    assert fetched(found, 8)[1][0] == 40
 
 
 async def test_invalid_commits_are_refused_by_partition(wire: Wire) -> None:

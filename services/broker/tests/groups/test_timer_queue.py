@@ -95,3 +95,19 @@ async def test_a_pause_of_the_coordinator_does_not_expire_members(clock_type: An
     await clock.pass_ms(10_000)
     assert [name for _, name in recorder.fired] == ["session"]
     await tasks.close()
+
+
+async def test_cancelled_and_moved_timers_leave_few_entries(clock_type: Any) -> None:
+    """A rebalance timeout may be 24 days, and a client may start rebalances in a loop."""
+    clock, tasks = clock_type(), BackgroundTasks(fail)
+    timers, recorder = TimerQueue(clock, tasks), Recorder(clock)
+    timers.set("due", 50, partial(recorder.note, "due"))
+    for number in range(10_000):
+        timers.set("join", (1 << 31) - 1, partial(recorder.note, "join"))
+        timers.cancel("join")
+        timers.set("session", 1_800_000 - number, partial(recorder.note, "session"))
+    assert len(timers) == 2
+    assert len(timers._heap) < 2_000
+    await clock.pass_ms(100)
+    assert recorder.fired == [(50, "due")]
+    await tasks.close()

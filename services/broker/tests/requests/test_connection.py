@@ -17,12 +17,18 @@ from ponor_broker.requests.connection import (
     PendingAnswer,
     Response,
 )
-from ponor_broker.requests.request_flow import QUEUED_STARTS_PER_TURN_MAX, RequestFlow
+from ponor_broker.requests.request_flow import (
+    LARGE_CONTROL_BYTES,
+    QUEUED_STARTS_PER_TURN_MAX,
+    STARTS_PER_LOOK,
+    RequestFlow,
+)
 from ponor_broker.requests.running_requests import RequestsUnderWay
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer
 from ponor_runtime.system import SystemClock
 
+from services.broker.tests.partition_rig import SteppedClock
 from services.broker.tests.serving_kit import Permission
 
 PRODUCE = b"\x00\x00"
@@ -159,6 +165,99 @@ async def test_requests_wait_for_the_budget_and_release_it() -> None:
     second.closed()
     await settle()
     assert first._flow.in_flight.held_bytes == first._flow.waiting.held_bytes == 0
+
+
+async def test_slow_requests_of_one_read_start_in_several_turns() -> None:
+    """64 small Produces that decompress to 60 MiB each stopped the event loop for seven seconds."""
+
+    class SlowBroker(Broker):
+        def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
+            clock.now_ms += 30
+            return super().dispatch(frame, connection, received_ns)
+
+    clock = SteppedClock()
+    budgets = [ByteBudget("bytes", 1 << 20) for _ in range(2)]
+    flow = RequestFlow(clock, in_flight=budgets[0], waiting=budgets[1])
+    broker, wire = SlowBroker(), Wire()
+    connection = ClientConnection(broker, wire, ConnectionContext("peer"), flow)
+    receive(connection, *(PRODUCE + b"%d" % number for number in range(PIPELINED_PRODUCES_MAX)))
+    assert len(broker.started) == STARTS_PER_LOOK
+    await asyncio.sleep(0)
+    assert len(broker.started) == 2 * STARTS_PER_LOOK
+    async with asyncio.timeout(30):
+        while len(broker.started) < PIPELINED_PRODUCES_MAX:
+            await asyncio.sleep(0)
+    assert broker.started == [b"%d" % number for number in range(PIPELINED_PRODUCES_MAX)]
+    connection.closed()
+    assert [budget.held_bytes for budget in budgets] == [0, 0]
+
+
+async def test_slow_requests_of_many_connections_start_in_several_turns() -> None:
+    """Each of 80 connections sends one request whose start takes 60 ms, in the same turn."""
+
+    class SlowBroker(Broker):
+        def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
+            clock.now_ms += 60
+            return super().dispatch(frame, connection, received_ns)
+
+    clock = SteppedClock()
+    budgets = [ByteBudget("bytes", 1 << 20) for _ in range(2)]
+    flow = RequestFlow(clock, in_flight=budgets[0], waiting=budgets[1])
+    broker = SlowBroker()
+    connections = [ClientConnection(broker, Wire(), ConnectionContext(f"{n}"), flow) for n in range(80)]
+    for number, connection in enumerate(connections):
+        receive(connection, PRODUCE + b"%d" % number)
+    assert len(broker.started) == 1
+    for turn in range(1, 80):
+        await asyncio.sleep(0)
+        assert turn <= len(broker.started) <= turn + 1
+    assert sorted(map(int, broker.started)) == list(range(80))
+    for connection in connections:
+        connection.closed()
+    assert [budget.held_bytes for budget in budgets] == [0, 0]
+
+
+async def test_reads_that_are_each_within_the_bound_share_it() -> None:
+    """Each of 80 connections sends one request whose start takes 40 ms: the turn took 3.2 s."""
+
+    class SlowBroker(Broker):
+        def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
+            clock.now_ms += 40
+            return super().dispatch(frame, connection, received_ns)
+
+    clock = SteppedClock()
+    budgets = [ByteBudget("bytes", 1 << 20) for _ in range(2)]
+    flow = RequestFlow(clock, in_flight=budgets[0], waiting=budgets[1])
+    broker = SlowBroker()
+    connections = [ClientConnection(broker, Wire(), ConnectionContext(f"{n}"), flow) for n in range(80)]
+    for number, connection in enumerate(connections):
+        receive(connection, PRODUCE + b"%d" % number)
+    assert len(broker.started) == 2
+    for connection in connections:
+        connection.closed()
+
+
+async def test_large_requests_that_wait_leave_room_for_those_of_other_clients() -> None:
+    """A client chooses how long a Fetch waits."""
+    broker, wire, first = connect(budget_bytes=4 * LARGE_CONTROL_BYTES)
+    flow, large = first._flow, bytes(LARGE_CONTROL_BYTES)
+    clients = [first, *(ClientConnection(broker, wire, ConnectionContext("c"), flow) for _ in range(6))]
+    for number, client in enumerate(clients[:4]):
+        receive(client, FETCH + b"%d" % number + large[:-1])
+    receive(clients[4], FETCH + b"small")
+    receive(clients[5], PRODUCE + b"produce" + large)
+    assert [name.rstrip(b"\0") for name in broker.started] == [b"0", b"small", b"produce"]
+    broker.work[b"0" + large[:-1]].set_result([b"answered"])
+    await settle()
+    assert broker.started[-1] == b"1" + large[:-1]
+    clients[1].closed()  # while it runs
+    clients[3].closed()  # while it waits
+    await settle()
+    assert broker.started[-1] == b"2" + large[:-1]
+    for client in clients:
+        client.closed()
+    await settle()
+    assert flow.in_flight.held_bytes == flow.large_control.held_bytes == flow.waiting.held_bytes == 0
 
 
 async def test_a_refused_request_closes_the_connection_and_drops_queued_ones() -> None:

@@ -52,6 +52,11 @@ from ponor_kafka.messages.offset_for_leader_epoch import (
 )
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ponor_kafka.messages.sync_group import SyncGroupRequest
+from ponor_kafka.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from ponor_kafka.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -143,6 +148,9 @@ def _refused_of_transactions(key: ApiKey, version: int) -> tuple[Message, ErrorC
             return AddOffsetsToTxnRequest("x", 1, 0, GROUP), COORDINATOR
         case ApiKey.END_TXN:
             return EndTxnRequest("x", 1, 0, True), COORDINATOR
+        case ApiKey.TXN_OFFSET_COMMIT:
+            topic = TxnOffsetCommitRequestTopic("t", partitions=[TxnOffsetCommitRequestPartition(0, 1)])
+            return TxnOffsetCommitRequest("x", GROUP, 1, 0, topics=[topic]), COORDINATOR
         case ApiKey.DESCRIBE_TRANSACTIONS:
             return DescribeTransactionsRequest(["x"]), COORDINATOR
         case _:
@@ -154,6 +162,7 @@ REFUSED = {
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.ADD_OFFSETS_TO_TXN,
     ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.LIST_TRANSACTIONS,
     ApiKey.PRODUCE,

@@ -25,7 +25,7 @@ from ponor_compactor.pace import Pace
 NAME = "ponor_compactor"
 REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError, WrongClusterError)
 GC_THRESHOLDS = (50_000, 50, 100)
-"""Collect rarely: hundreds of thousands of index entries contain no cycles."""
+"""Run Python's garbage collector rarely: most objects are index entries, which form no cycles."""
 
 
 async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:

@@ -37,11 +37,9 @@ async def run(
 ) -> None:
     """Compact until `stop` is set.
 
-    The caller owns the stores and closes them. `pace` is the object that the stores notify of "slow down", if
-    any.
-
-    A task in progress at the stop is abandoned: its lease expires, and garbage collection deletes its output.
-    The errors are those of `run_node`.
+    The caller owns the stores and closes them. `pace` must be the policy of these stores, which records their
+    "slow down" errors. At the stop the worker abandons a task in progress: the lease expires, and garbage
+    collection deletes the output. The errors are those of `run_node`.
     """
 
     def begin(session: SessionClient, joined: Joined, tasks: BackgroundTasks) -> None:

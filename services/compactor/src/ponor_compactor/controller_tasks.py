@@ -21,12 +21,12 @@ from ponor_compactor.leased_task import LeasedTask
 from ponor_compactor.settings import CompactorSettings
 
 COMMIT_BYTES_MAX: Final = 1016 * 1024
-"""A single operation in flight may have 1 MiB including its envelope
+"""Maximum size of a commit: an operation with its envelope may have 1 MiB
 (`SessionSettings.bytes_in_flight_max`).
 """
 REASON_CHARACTERS_MAX: Final = 256
 _ID_OF_ANY: Final = ObjectId(2**55 - 1)
-"""Has the encoded length of the longest id."""
+"""Placeholder for size estimates; no id has a longer encoding."""
 
 Result = wire.CompactionOutcome
 WriteSeen = Callable[[], Awaitable[None]]
@@ -46,15 +46,13 @@ class ControllerTasks:
     def __init__(
         self, session: Submits, settings: CompactorSettings, write_seen: WriteSeen | None = None
     ) -> None:
-        """Use `write_seen` to record the observed position of the controllers' log in the store; None: do not
-        record it.
-        """
+        """`write_seen` records in the store how far this node saw the controllers' log, or is None."""
         self._session = session
         self._settings = settings
         self._write_seen = write_seen
 
     async def lease(self) -> LeasedTask | None:
-        """Lease a task; return None if there is none.
+        """Lease a task; return None if the controller has none.
 
         Raises:
             OperationError: this cluster does not compact (yet); the message gives the reason.
@@ -86,8 +84,8 @@ class ControllerTasks:
         body = wire.PrepareObjects(count=count, ttl_ms=self._settings.compactor_prepared_ttl_ms)
         reserved = (await self._session.submit(wire.Operation(prepare_objects=body))).objects_reserved
         if self._write_seen is not None:
-            # Record the position before using an id: an older copy of the controllers' log would assign the
-            # ids again.
+            # First record how far this node saw the controllers' log. The record exposes an older copy of the
+            # log, which would assign the ids again.
             await self._write_seen()
         return PreparedObjects(
             ObjectId(reserved.first_object_id), reserved.count, reserved.namespace, reserved.bucket_index
@@ -97,7 +95,7 @@ class ControllerTasks:
         """Commit the outputs in place of the sources.
 
         Raises:
-            OperationError: the controller refuses; nothing has changed.
+            OperationError: the controller refused and changed nothing.
             OperationTooLargeError: the commit is too large; `require_fit` checks this before the copy.
         """
         body = _commit(task, made.stream_set_object, made.stream_objects)

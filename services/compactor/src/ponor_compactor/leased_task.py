@@ -17,7 +17,7 @@ class LeasedTask:
     """The sources to replace, and the token that identifies the lease.
 
     Attributes:
-        streams: the existing streams as of `planned_index`; data of other streams in the sources is dropped.
+        streams: the existing streams as of `planned_index`; the compaction drops data of other streams.
     """
 
     task_id: int

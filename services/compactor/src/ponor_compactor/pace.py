@@ -1,12 +1,12 @@
-"""Rate limits of a compactor's store access: an implementation of `s3stream.compaction.movement.Throttle`,
-and the policy of its stores that reports "slow down" errors to the limits.
+"""Rate limits of a compactor's store access: a `s3stream.compaction.movement.Throttle` that is also the
+policy of the stores, so that it lowers the limits when a store returns a "slow down" error.
 
 Limits apply to bytes read, bytes written and requests per second. Compaction can wait, while uploads and
-reads cannot. A "slow down" error therefore halves the share of the limits in use, which takes up to a minute
-without errors to recover. `s3stream.stores.congestion` limits the calls in flight.
+reads cannot. A "slow down" error therefore halves the share of the limits in use; without further errors the
+share recovers within a minute. `s3stream.stores.congestion` limits the calls in flight.
 
-A store without "slow down" errors may share a disk with the write-ahead log. Bytes therefore also pass
-through one token bucket for reads and writes together, at the rate that `rate_ramp` sets: a compactor
+A store that never returns "slow down" errors may share a disk with the write-ahead log. Bytes therefore also
+pass through one token bucket for reads and writes together, at the rate that `rate_ramp` sets: a compactor
 alternates reads and writes, and the device sees the sum.
 """
 
@@ -33,11 +33,15 @@ DEAF_NS: Final = NS
 """Time after a halving in which further "slow down" errors, usually of calls in flight, are ignored."""
 BURST_S: Final = 1.0
 EVEN_BURST_S: Final = 0.125
-"""Lets small tasks pass without a pause, while each part of a large task waits for its own bytes."""
+"""Small tasks run without a pause; each part of a large task waits for the time that its bytes take at the
+rate.
+"""
 
 
 class Pace(StorePolicy):
-    """Delays store calls to the current rates. The caller reports the duration of tasks."""
+    """Delays store calls to the current rates. The caller reports the start and end of each task with
+    `working`.
+    """
 
     def __init__(self, clock: Clock, settings: CompactorSettings, telemetry: Telemetry) -> None:
         self._clock = clock

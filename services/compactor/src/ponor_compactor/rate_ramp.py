@@ -1,8 +1,9 @@
 """Share of its maximum rates that a compactor uses: low while it keeps up, rising while it does not. No I/O.
 
-The share grows exponentially during work and falls while idle. It settles where the compactor works four
-fifths of the time. A steady load is therefore copied at about the lowest sufficient rate instead of in
-bursts, which would delay the syncs of a write-ahead log on the same device (docs/design/compaction.md#pace).
+The share grows exponentially while the compactor works and falls while it is idle. It settles at the value at
+which the compactor works four fifths of the time. A steady load is therefore copied at about the lowest
+sufficient rate instead of in bursts, which would delay the syncs of a write-ahead log on the same device
+(docs/design/compaction.md#pace).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 from ponor_runtime.rate_limit import NS
 
 DOUBLING_NS: Final = 120 * NS
-"""Time of uninterrupted work that doubles the share. If a load needs five times the minimum, about two and a
-half minutes of it accumulate until the share is sufficient.
+"""Time of uninterrupted work that doubles the share. If a load needs five times the minimum share, a backlog
+of about two and a half minutes accumulates before the share is sufficient.
 """
 HALVING_NS: Final = DOUBLING_NS // 4
 """Idle time that halves the share. With this ratio, four fifths of work and one fifth of idle time keep the

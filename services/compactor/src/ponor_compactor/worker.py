@@ -62,8 +62,8 @@ STORE_FAILED is not among them: the worker lets the lease expire, so that the ta
 queue.
 """
 PAUSING: Final = (Outcome.NOTHING, Outcome.STORE_FAILED, Outcome.REFUSED)
-"""Outcomes that lengthen the pause when they repeat. Other failures are followed by the shortest pause, and
-DONE by none.
+"""Outcomes that lengthen the pause when they repeat. After other failures the worker waits for the shortest
+pause; after DONE it does not wait.
 """
 _OUTCOME_OF: Final = {
     Result.RESULT_DONE: Outcome.DONE,
@@ -117,7 +117,7 @@ class Worker:
 
         Raises:
             NodeFencedError: another process registered under this node id; this one must stop.
-            SessionClosedError: the session was closed on this side.
+            SessionClosedError: this process closed the session.
         """
         while True:
             outcome = await self.once()
@@ -131,7 +131,7 @@ class Worker:
 
         Raises:
             NodeFencedError: another process registered under this node id; this one must stop.
-            SessionClosedError: the session was closed on this side.
+            SessionClosedError: this process closed the session.
         """
         try:
             task = await self._tasks.lease()
@@ -195,8 +195,8 @@ class Worker:
             await asyncio.gather(work, heartbeat, return_exceptions=True)
 
     async def _renew(self, task: LeasedTask) -> None:
-        """Renew until another worker has the task. The work continues while no controller answers; the token
-        decides at the commit.
+        """Renew the lease until the controller refuses. The work continues while no controller answers: the
+        controller checks the token at the commit.
         """
         while True:
             await self._clock.sleep(self._settings.compactor_lease_ttl_ms / RENEWALS_PER_LEASE / 1000)

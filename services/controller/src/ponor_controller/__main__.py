@@ -18,7 +18,7 @@ from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorr
 
 NAME = "ponor_controller"
 LOADING_THRESHOLDS = (50_000, 50, 100)
-"""GC thresholds during the start: rows form no cycles, and objects that survive the start are frozen."""
+"""GC thresholds during the start. They are high, because rows form no cycles and `gc.freeze` follows."""
 SERVING_THRESHOLDS = (500, 50, 2_000)
 """GC thresholds while serving. Young objects are collected often: a thousand operations in flight are all
 alive, and rare large collections took 10 ms each and a quarter of a leader's CPU

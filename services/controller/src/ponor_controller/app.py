@@ -280,8 +280,8 @@ async def _open_log(
 ) -> RecordLog:
     log_settings = RecordLogSettings(
         segment_bytes=settings.log_segment_bytes,
-        # Room for everything that the core accepts: own proposals, or the appends of two leaders to a
-        # follower.
+        # The queue holds everything that the Raft core accepts: a leader's proposals, or the appends of two
+        # leaders to a follower.
         queue_bytes_max=8 * settings.proposals_bytes_max,
         trailing_entries=settings.log_trailing_batches,
         trailing_bytes_max=settings.log_trailing_bytes_max,

@@ -68,7 +68,7 @@ from ponor_controller.settings import ControllerSettings
 from ponor_controller.startup.recovery import Recovered
 
 ABSENCES_PER_SESSION_TIMEOUT: Final = 4
-"""Absences of this process shorter than this part of a session timeout count as silence of the nodes."""
+"""The silence of nodes includes absences of this process shorter than 1/4 of a session timeout."""
 
 
 class Controller:

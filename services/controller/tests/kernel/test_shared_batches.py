@@ -13,7 +13,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.kernel.executor import SLICE_NS, SLICES_MAX, execute_operations
 from ponor_controller.kernel.lanes import Lanes
 from ponor_controller.kernel.operation import PendingOperation
-from ponor_controller.kernel.proposer import GROUP_BYTES_MAX, UNDER_WAY_MAX
+from ponor_controller.kernel.proposer import GROUP_BYTES_MAX, GROUP_ROWS_MAX, UNDER_WAY_MAX
 from ponor_metadata.image import snapshot
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.counters import COUNTERS
@@ -101,6 +101,30 @@ def test_a_group_is_limited_by_bytes_and_a_wide_operation_is_alone() -> None:
     assert max(sizes) <= GROUP_BYTES_MAX
     leader.commit()
     assert len(leader.answers) == 100
+
+
+@pytest.mark.parametrize("partitions", [7, 200, 1_000])
+def test_a_group_is_limited_by_the_rows_that_it_changes(partitions: int) -> None:
+    """Before, one batch deleted 40 topics of 1,000 partitions, in one turn of 180 ms in each process."""
+    ledger = Ledger()
+    broker = ledger.register(0)
+    topics = []
+    for number in range(8):
+        body = wire.CreateTopic(name=f"t{number}", partitions=partitions, replication_factor=-1)
+        topics.append(ledger.do(broker, create_topic=body).topic_held.topic_id)
+    leader = _gathering(ledger)
+    for request_id, topic_id in enumerate(topics, 1):
+        leader.execute(broker, request_id, delete_topic=wire.DeleteTopic(topic_id=topic_id))
+    leader.proposer.propose_open()
+    deleted = [
+        sum(record.HasField("topic_deleted") for record in entry.batch.records)
+        for entry in leader.consensus.entries
+    ]
+    assert sum(deleted) == len(topics)
+    assert max(deleted) == min(len(topics), max(1, GROUP_ROWS_MAX // partitions))
+    leader.commit()
+    assert len(leader.answers) == len(topics)
+    assert not len(ledger.image[PARTITIONS])
 
 
 def test_an_answer_too_large_for_a_frame_is_refused_and_changes_nothing() -> None:

@@ -1,7 +1,7 @@
 """Abort abandoned multipart uploads, whose parts cost money and appear in no listing of objects.
 
-An upload is kept while its object is PREPARED, even after the lease has expired: the writer may complete it
-until the row is removed.
+An upload stays while its object is PREPARED, even after the lease has expired: the writer may complete the
+upload until the controller removes the object's row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ponor_gc.verdicts import Verdict, is_own_key, judge_upload
 
 LOG: Final = logging.getLogger(__name__)
 ABORTED_AT_ONCE_MAX: Final = 10_000
-"""Uploads that one pass examines; the next pass finds the rest."""
+"""Maximum number of uploads that one pass examines; the next pass finds the rest."""
 
 
 class AbandonedUploads:
@@ -50,7 +50,7 @@ class AbandonedUploads:
 
         Raises:
             ObjectStoreError: the store failed.
-            MetadataLagError, HistoryReplacedError, OperationError: as `followed_image`.
+            MetadataLagError, HistoryReplacedError, OperationError: raised by `followed_image`.
         """
         if self._store is None:
             self._warn_once("it does not support multipart uploads")
@@ -68,7 +68,7 @@ class AbandonedUploads:
     async def _own(
         self, store: MultipartStore, current: ReadImage, report: ReconcileReport
     ) -> list[OpenMultipart]:
-        """Return open uploads of this cluster's objects; other uploads in the bucket are only counted."""
+        """Return the open uploads of this cluster's objects, and count the other uploads in the bucket."""
         cluster = cluster_of(await current())
         own: list[OpenMultipart] = []
         async for upload in store.list_multiparts(""):

@@ -1,9 +1,9 @@
 """Check whether this collector may delete objects in its store.
 
 Every proof that an object is dead assumes that the namespace belongs to this cluster and that the metadata is
-the newest. The marker in the store (docs/formats/cluster-marker.md) and ids beyond the counter can disprove
-this: another cluster writes here, or the controllers' log is older than the store. The collector then only
-reports.
+the newest. A different marker in the store (docs/formats/cluster-marker.md) and objects with ids that the
+counter has not reached disprove this: another cluster writes to the namespace, or the controllers' log is
+older than the store. The collector then only reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ponor_runtime.telemetry import Telemetry
 
 LOG: Final = logging.getLogger(__name__)
 MARKER_MS_MAX: Final = 60_000
-"""Time for which a verified marker is trusted."""
+"""Time after which the collector reads a verified marker again."""
 
 
 def marker_of(cluster: ClusterRow) -> ClusterMarker:

@@ -1,4 +1,4 @@
-"""Pause between two sweeps: short while there is garbage, doubling while there is none."""
+"""Pause between two sweeps: short while sweeps find garbage, doubling while they find none."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class PollInterval:
         self._next_ms = self._min_ms
 
     def after_full(self) -> int:
-        """Return the pause after a sweep that reached its limit, so that more garbage is likely."""
+        """Return the pause after a sweep that reached its limit: more garbage is likely."""
         self._next_ms = self._min_ms
         return 0
 
     def after_some(self) -> int:
-        """Return the pause after a sweep that deleted objects below its limit."""
+        """Return the pause after a sweep that deleted fewer objects than its limit."""
         self._next_ms = self._min_ms
         return self._min_ms
 

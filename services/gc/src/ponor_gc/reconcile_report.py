@@ -16,7 +16,7 @@ class ReconcileReport:
     """Findings of one pass.
 
     Attributes:
-        only_looked: nothing was deleted or aborted.
+        only_looked: the pass only reported; it deleted and aborted nothing.
         refusal: why this collector must not delete; empty if it may.
         is_whole: the pass covered every prefix.
         uploads_listed: the store can list multipart uploads.

@@ -2,8 +2,8 @@
 dead.
 
 One pass covers the objects of this cluster's namespace at a bounded rate. It finds garbage that claims cannot
-find: a put that arrived after its deletion was confirmed, or a deletion that the store undid. `wal_leftovers`
-handles write-ahead logs, which have other keys.
+find: objects whose put arrived after their deletion was confirmed, or whose deletion the store undid.
+`wal_leftovers` handles write-ahead logs, which have other keys.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LOG: Final = logging.getLogger(__name__)
 PAGE_KEYS: Final = 1_000
 """Listed keys after which the pass pauses to keep its rate."""
 DEAD_AT_ONCE_MAX: Final = 10_000
-"""Maximum dead keys of a prefix in memory; if there are more, the prefix is listed again after these are
-deleted.
+"""Maximum dead keys of a prefix in memory; if there are more, the pass deletes these and lists the prefix
+again.
 """
 
 
 class Reconciliation:
-    """Reconciles all prefixes; after a failed pass, the next one resumes at the failed prefix."""
+    """Reconciles all prefixes; after a failed pass, the next pass resumes at the failed prefix."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Reconciliation:
 
         Raises:
             ObjectStoreError: the store failed.
-            MetadataLagError, HistoryReplacedError, OperationError: as `followed_image`.
+            MetadataLagError, HistoryReplacedError, OperationError: raised by `followed_image`.
         """
         cluster = cluster_of(await current())
         if cluster is None:
@@ -85,7 +85,8 @@ class Reconciliation:
     ) -> tuple[list[ObjectInfo], bool]:
         """Return the apparently dead objects under a prefix, and whether the list is complete.
 
-        Nothing is deleted during the listing, because a retry of the listing after an error needs its keys.
+        The pass deletes only after the listing, because a retry after an error resumes behind the last listed
+        key and fails if that key was deleted.
         """
         image = await current()
         put_before_ms = self._clock.wall_ms() - self._settings.reconcile_age_ms_min
@@ -118,9 +119,9 @@ class Reconciliation:
         return dead, is_complete
 
     async def _is_beyond_counter(self, info: ObjectInfo, current: ReadImage) -> bool:
-        """Return whether the metadata, read after the listing, still has not assigned the object's id.
+        """Return whether metadata that is read after the listing still has not assigned the object's id.
 
-        An id is assigned before its object is put, so newer metadata must know it.
+        The controller assigns an id before a writer puts the object, so this metadata must contain the id.
         """
         image = await current()
         cluster = cluster_of(image)
@@ -128,12 +129,14 @@ class Reconciliation:
         return judge_object(info, image, cluster, 0) is Verdict.FUTURE
 
     async def _delete(self, dead: list[ObjectInfo], current: ReadImage, report: ReconcileReport) -> bool:
-        """Delete the objects that are dead by the current metadata; return whether any were deleted."""
+        """Delete the objects that are dead according to the current metadata; return whether any were
+        deleted.
+        """
         batch_keys = self._settings.delete_keys_max
         before = report.deleted
         for at in range(0, len(dead), batch_keys):
-            # Metadata read after the listing knows every listed object. Reading it before each batch also
-            # detects a forced recovery.
+            # Metadata that is read after the listing covers every listed object. Reading it again before each
+            # batch also detects a forced recovery.
             image = await current()
             cluster = cluster_of(image)
             assert cluster is not None
@@ -160,5 +163,5 @@ class Reconciliation:
 
 
 def may_delete(cluster: ClusterRow, settings: GcSettings) -> bool:
-    """Return whether a pass may delete."""
+    """Return whether the settings and the cluster's state allow a pass to delete."""
     return not settings.reconcile_dry_run and not cluster.incarnation_unconfirmed

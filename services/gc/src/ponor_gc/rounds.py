@@ -27,7 +27,7 @@ LOG: Final = logging.getLogger(__name__)
 RETRY_MS: Final = 600_000
 """Pause after a failed round, unless the interval is shorter."""
 JITTER: Final = 0.2
-"""Random share of the interval, so that collectors that started together spread out."""
+"""Random share by which each interval varies, so that collectors that started together spread out."""
 NOT_NOW: Final = (ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError)
 
 
@@ -79,7 +79,7 @@ class Rounds:
 
         Raises:
             ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError: the round failed; the
-                next one resumes there.
+                next round resumes at the failed prefix.
         """
         report = ReconcileReport()
         async with self._follow() as current:

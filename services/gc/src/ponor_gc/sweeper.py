@@ -1,8 +1,8 @@
 """Sweeper: claims garbage from the controller, deletes it, and confirms the deletion.
 
-The order makes every crash harmless: objects that were deleted and not confirmed are claimed and deleted
-again, and deleting absent objects is not an error. An empty claim makes no request to the store and writes no
-record at the controller.
+A crash at any point is harmless: a collector later claims and deletes unconfirmed objects again, and deleting
+absent objects is not an error. A claim that grants no objects causes no store request and no controller
+record.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Sweeper:
 
         Raises:
             NodeFencedError: another process registered under this node id; this one must stop.
-            SessionClosedError: the session was closed on this side.
+            SessionClosedError: this process closed the session.
         """
         # A collector that may not delete leaves the objects to other collectors.
         if self._is_refused and not await self._may_delete():
@@ -101,8 +101,8 @@ class Sweeper:
         if not await self._may_delete():
             self._failures.add()
             return Sweep.FAILED
-        # Record the position first: an older copy of the controllers' log would still list the objects
-        # deleted here.
+        # First record in the store how far this node saw the controllers' log. The record exposes an older
+        # copy of the log, in which the objects deleted here would still be live.
         await self._witness.write(self._session.seen)
         keys_max = self._settings.delete_keys_max
         for at in range(0, len(granted), keys_max):

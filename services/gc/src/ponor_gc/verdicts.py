@@ -1,8 +1,9 @@
 """Decide from a key and the metadata whether an object may be deleted. No I/O.
 
-The proof: the counter assigns an id once, the id has a row from then until its deletion is confirmed, and the
-row never returns. An id below the counter without a row is therefore dead permanently: no reader uses it and
-no commit accepts it. The minimum age is not part of the proof; it protects against a bug in it.
+The proof: the counter assigns an id once, the object has a row from then until its deletion is confirmed, and
+the row never returns. An object without a row whose id is below the counter is therefore permanently dead: no
+reader uses it and no commit accepts it. The minimum age is not part of the proof; it limits the damage of an
+error in the proof.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ class Verdict(Enum):
     """Verdict about a key. Only DEAD objects are deleted."""
 
     KNOWN = "known"
-    """The metadata has a row of it in any state: it is live, or a claim collects it."""
+    """The metadata has a row for the object: the object is live, or a claim will collect it."""
     FUTURE = "future"
-    """Its id was not assigned when the metadata was read, or is being assigned."""
+    """The controllers had not assigned the object's id when the metadata was read."""
     YOUNG = "young"
     """Dead, but younger than the minimum age, or of unknown age."""
     STRANGE = "strange"
     """No object of this cluster can have this key."""
     OTHERS = "others"
-    """Belongs to another namespace, or is not an object."""
+    """The key of the upload belongs to another cluster, or is not an object key."""
     DEAD = "dead"
 
 
@@ -47,9 +48,7 @@ def judge_object(info: ObjectInfo, view: View, cluster: ClusterRow, put_before_m
 
 
 def judge_upload(upload: OpenMultipart, view: View, cluster: ClusterRow, begun_before_ms: int) -> Verdict:
-    """Judge one open multipart upload. After its object was committed, another upload to the same key is
-    garbage.
-    """
+    """Judge one open multipart upload. An open upload to the key of a committed object is garbage."""
     object_id = _own_id(upload.key, cluster)
     if object_id is None:
         return Verdict.OTHERS
@@ -62,7 +61,7 @@ def judge_upload(upload: OpenMultipart, view: View, cluster: ClusterRow, begun_b
 
 
 def is_own_key(key: str, cluster: ClusterRow) -> bool:
-    """Return whether the key is one that this cluster assigns."""
+    """Return whether this cluster assigns the key."""
     return _own_id(key, cluster) is not None
 
 

@@ -1,8 +1,8 @@
-"""Delete slots that arrive in a write-ahead log in the object store after the log was closed; a put may
-arrive after any delay.
+"""Delete slots that the store adds to an object WAL after the log was closed; a put may take effect after any
+delay.
 
 A log counts as closed when its epoch is over (a newer process registered, or the node was fenced) and the
-metadata, read during the pass, has no row of it. Both conditions are permanent.
+metadata, read during the pass, has no row for the log. Both conditions are permanent.
 
 Only data slots are deleted, never fences: a fence must outlive every process that may resume and put (rules
 R3 and R4 of docs/formats/object-wal.md). Fences are therefore the only objects that accumulate without limit,
@@ -81,7 +81,7 @@ class WalLeftovers:
                 )
 
     async def collect(self) -> int:
-        """Run one pass; return the number of late slots found (and deleted, unless it only reports).
+        """Run one pass; return the number of late slots found (and deleted, unless the pass only reports).
 
         Raises:
             ObjectStoreError: the store failed.

@@ -23,7 +23,7 @@ from ponor_cluster_simulation.invariants.registry import Checks
 
 CONTROLLER: Final = "controller"
 FOLLOWER: Final = "broker"
-"""Prefix of processes that hold an image and follow the metadata for their whole life."""
+"""Prefix of the names of processes that hold an image and follow the metadata as long as they run."""
 
 
 class ClusterWatch:
@@ -32,7 +32,7 @@ class ClusterWatch:
     Attributes:
         controllers: the controller of each process's current life.
         followers: the subscription of each process's current life.
-        digests: index to the first digest seen; all later ones must be equal.
+        digests: index to the first digest seen, which all later digests of the index must equal.
         on_batch: called with every committed batch once, in order; the ledger uses it.
     """
 
@@ -107,7 +107,7 @@ class ClusterWatch:
         return next(reversed(self.followers.values()), None)
 
     def follow(self, subscription: SubscriptionClient) -> None:
-        """Check every state that a subscription shows, and that it never goes back."""
+        """Check every image that a subscription publishes, and that its index never decreases."""
         shown = 0
 
         def batch_shown(batch: RecordBatch) -> None:
@@ -174,11 +174,11 @@ class ClusterWatch:
             )
 
     def saw(self, image: MetadataImage, number: int = 3) -> None:
-        """Compare an image with all images of its index.
+        """Compare an image with all images seen at the same index.
 
         Args:
             image: of any process.
-            number: the invariant that the comparison counts for.
+            number: the invariant that the comparison checks.
 
         Raises:
             InvariantBrokenError: another image had other contents at this index.

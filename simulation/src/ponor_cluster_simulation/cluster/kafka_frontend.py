@@ -22,10 +22,11 @@ from ponor_runtime.network import Connection, ConnectionClosedError, Listener
 from ponor_runtime.runtime import Runtime
 
 KAFKA: Final = "kafka"
-"""The method under which Kafka connections are made."""
+"""Method name of Kafka connections on the simulated network."""
 LENGTH_BYTES: Final = 4
 UNSENT_BYTES_MAX: Final = 1 << 20
-"""Answers that the client has not received; above it no new request starts."""
+"""Maximum bytes of answers that the client has not received; at this bound the broker starts no new request.
+"""
 
 
 class SimFrontend:

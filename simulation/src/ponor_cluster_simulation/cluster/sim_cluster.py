@@ -47,13 +47,13 @@ ORDINAL: Final = ClusterOrdinal(1)
 CONTROLLER_ADDRESS: Final = "controller:9090"
 KAFKA_PORT: Final = 9092
 KAFKA_ADDRESS: Final = f"broker:{KAFKA_PORT}"
-"""Of the broker in clusters with one broker."""
+"""Kafka address of the broker in clusters with one broker."""
 SERVICE_PORT: Final = 9090
 PEER_PORT: Final = 9091
 STORE_DIRECTORY: Final = PurePosixPath("/store")
 FIRST_GC: Final = 1_000
 FIRST_COMPACTOR: Final = 2_000
-"""Node numbers."""
+"""Lowest node number of collectors, and of compactors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class ClusterSettings:
 class SimCluster:
     """Controllers, brokers, a garbage collector, and optional compactors.
 
-    With `store_in_directory` the objects are files of the broker's machine; the collector shares
-    it, and both crash together. Otherwise every service has its own machine, and a bucket stores
-    the objects.
+    With `store_in_directory` the objects are files of the broker's machine; the collector runs on this
+    machine and crashes with the broker. Otherwise every service has its own machine, and a bucket stores the
+    objects.
 
     Attributes:
         processes: by name. A collector that shares the broker's machine has no entry.
@@ -124,7 +124,7 @@ class SimCluster:
             process.on_end = partial(self._ended, name)
         self.serving: dict[str, None] = {}
         self.lost_rights: Callable[[str], bool] = lambda _: False
-        """Whether a broker was fenced and may therefore stop; set by the run."""
+        """Returns whether a broker was fenced and may therefore stop; the run sets it."""
         self._stops: dict[str, asyncio.Event] = {}
 
     def start(self, name: str) -> None:
@@ -139,7 +139,7 @@ class SimCluster:
                 self.start(name)
 
     def stop(self, name: str) -> None:
-        """Request an orderly end, as SIGTERM does."""
+        """Request an orderly shutdown, as SIGTERM does."""
         self._stops[name].set()
 
     @property
@@ -149,12 +149,12 @@ class SimCluster:
 
     @property
     def has_leader(self) -> bool:
-        """Whether a controller leads and has detected it."""
+        """Whether a controller has detected that it leads."""
         return self.leader is not None
 
     @property
     def leader(self) -> str | None:
-        """The leading controller; of several, the one with the newest term."""
+        """The controller that leads; if several claim to lead, the one with the newest term."""
         leading = {
             self.watch.controllers[name].consensus.term: name
             for name in self.controllers

@@ -1,4 +1,5 @@
-"""The supervisor of a simulated cluster: restarts ended processes, and fails the run if an end had no reason.
+"""The supervisor of a simulated cluster: restarts ended processes; an end without a valid reason fails the
+run.
 
 Valid reasons: an orderly stop, a fence, a disk error before the end, and damaged data at the start.
 """
@@ -27,7 +28,8 @@ REFUSALS: Final = (
 )
 """Errors of a controller that refuses to start on its data."""
 FENCED: Final = (NodeFencedError, StorageFailedError)
-"""Errors of a fenced broker, detected by the controllers' answer or by the fence in its write-ahead log."""
+"""Errors with which a fenced broker ends; the controllers' answer or the fence in its log reveals the fence.
+"""
 RESTART_S: Final = 0.3
 
 

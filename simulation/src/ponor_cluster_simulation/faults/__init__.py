@@ -1,1 +1,3 @@
-"""Faults: drawn from the seed before a run begins, executed by an injector, replayed whole or in part."""
+"""Faults: drawn from the seed before a run begins, executed by an injector; a replay may execute only some of
+them.
+"""

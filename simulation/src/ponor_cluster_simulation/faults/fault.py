@@ -1,6 +1,6 @@
 """One fault: kind, target, time, duration and degree.
 
-The value has everything that its execution depends on. A fault therefore means the same whichever
+A fault contains everything that its execution depends on. Its meaning therefore does not depend on which
 other faults a run executes.
 """
 
@@ -32,21 +32,22 @@ STEPS: Final = (
     "wal_trimmed",
     "wal_closed",
 )
-"""Kinds of records that are a step of a move or of a failover."""
+"""Kinds of records that are steps of moves or failovers."""
 OPENINGS: Final = ("node_registered", "wal_opened", "stream_created", "key_put", "stream_opened")
-"""Targets of opening faults: kinds of committed records that create something that must be owned or closed.
+"""Targets of opening faults: kinds of committed records that create a resource, which a process must own or
+close.
 
 The fault affects the process that requested the record, before it receives the answer.
 """
 OPENINGS_IN_BUCKETS: Final = ("objects_prepared", "objects_claimed", "put")
-"""Additional targets with a bucket; "put" is a call of the bucket."""
+"""Additional targets in clusters with a bucket; "put" is a call of the bucket."""
 OPENINGS_OF_COMPACTORS: Final = (
     "compaction_leased",
     "multipart_create",
     "multipart_part",
     "multipart_complete",
 )
-"""Additional targets with compactors; the last three are calls of the bucket."""
+"""Additional targets in clusters with compactors; the last three are calls of the bucket."""
 
 
 class FaultKind(Enum):
@@ -55,23 +56,23 @@ class FaultKind(Enum):
     """
 
     CRASH = "crash"
-    """A machine loses power (degree 1: unsynced sectors are lost) or only its process (0). It
-    restarts after the duration.
+    """A machine loses power (degree 1: unsynced sectors are lost), or its process is killed (degree 0). The
+    process restarts after the duration.
     """
     CRASH_IN_OPERATION = "crash-in-operation"
     """A machine loses power during the n-th disk operation from now on (degree n)."""
     CRASH_IN_STEP = "crash-in-step"
     """A machine loses power when the next record of a kind is committed (degree: index into STEPS)."""
     BROKERS_CRASH = "brokers-crash"
-    """All brokers but one lose power at once (degree: which one does not)."""
+    """All brokers except one lose power at once (degree: number of the exception)."""
     ZOMBIE = "zombie"
-    """A broker is paused until everything is judged. Then it resumes."""
+    """A broker is paused until the cluster has replaced it and the judgement is over; then it resumes."""
     POWER_CUT = "power-cut"
     """All machines lose power at once."""
     STOP = "stop"
-    """A process receives SIGTERM; it must end, and is restarted."""
+    """A process receives SIGTERM and must end; the supervisor restarts it."""
     PAUSE = "pause"
-    """A process is paused; messages and timers wait for it."""
+    """A process is paused; its messages and timers wait."""
     LONG_PAUSE = "long-pause"
     """Any process, also a client's, is paused for 1 to 60 s; the run continues until it has resumed."""
     PAUSE_IN_TASK = "pause-in-task"
@@ -91,11 +92,11 @@ class FaultKind(Enum):
     RESET = "reset"
     """All connections between two processes are reset at both ends."""
     ABANDON = "abandon"
-    """One end gives its connections up and reconnects; the other end still reads frames in flight."""
+    """One end abandons its connections and reconnects; the other end still reads frames in flight."""
     CUT = "cut"
-    """Nothing arrives in one direction."""
+    """No frame of one direction arrives."""
     ISOLATION = "isolation"
-    """Nothing arrives at or from a process."""
+    """No frame to or from a process arrives."""
     PARTITION = "partition"
     """A controller and the other controllers are disconnected; other processes still reach all of them."""
     CUT_OFF = "cut-off"
@@ -113,15 +114,15 @@ class FaultKind(Enum):
     DISK_SLOW = "disk-slow"
     """Syncs of a machine take up to `degree` seconds."""
     DISK_ERROR = "disk-error"
-    """A write, sync or read of a machine fails with EIO, after some others succeeded (degree: how many)."""
+    """A write, sync or read of a machine fails with EIO after `degree` others succeeded."""
     DISK_FULL = "disk-full"
     """Files on a machine's disk cannot grow (ENOSPC)."""
     DISK_ROT = "disk-rot"
-    """A stored bit of a machine flips while it is down. The fault atlas keeps enough good copies."""
+    """A stored bit of a machine flips while it is down. The draw leaves enough undamaged copies."""
     STORE_ERRORS = "store-errors"
     """Calls of the object store fail without effect (503; degree: share)."""
     STORE_TIMEOUTS = "store-timeouts"
-    """Calls of the object store take effect and fail (degree: share)."""
+    """Calls of the object store take effect, but return a timeout (degree: share)."""
     STORE_SHORT_READS = "store-short-reads"
     """Gets return fewer bytes than stored (degree: share)."""
     STORE_SLOW = "store-slow"
@@ -135,7 +136,7 @@ class Fault:
     """One fault of a schedule.
 
     Attributes:
-        number: its index in the drawn schedule; parts of the schedule keep it.
+        number: the fault's index in the drawn schedule; a part of the schedule keeps the numbers.
         at_s: start, in virtual seconds after the workload began.
         duration_s: until the fault ends, or until a crashed process restarts.
         degree: see `FaultKind`.
@@ -150,7 +151,7 @@ class Fault:
 
     @property
     def direction(self) -> tuple[str, str]:
-        """The source and destination of a link's fault."""
+        """The source and destination process of a fault of a link."""
         source, _, target = self.target.partition(">")
         return source, target
 

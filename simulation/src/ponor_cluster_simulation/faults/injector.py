@@ -1,7 +1,7 @@
 """The injector: executes the faults of a schedule at their times, and ends them.
 
 The state of links, machines and store is computed from the active faults. Faults may therefore overlap, and
-leaving one out does not change what another one means. The injector draws no random numbers.
+omitting a fault does not change the meaning of others. The injector draws no random numbers.
 """
 
 from __future__ import annotations
@@ -105,9 +105,10 @@ class FaultInjector:
         self._until_s: dict[int, float] = {}
         self.crashes = 0
         self.cut_off_until_s: dict[str, float] = {}
-        """By process: until when a fault disconnects it from the controllers, or an orderly stop may take."""
+        """By process: the latest end of faults that disconnect it from the controllers, and of orderly stops.
+        """
         self.hindered_until_s: dict[str, float] = {}
-        """By process: until when a fault affects its disk, its clock or the store."""
+        """By process: the latest end of faults that affect its disk, its clock or the store."""
         self.sleeping: dict[str, object] = {}
         self._roles: dict[str, str] = {}
         self._awaiting: list[Fault] = []
@@ -135,7 +136,7 @@ class FaultInjector:
         }
 
     async def run(self, faults: Sequence[Fault]) -> None:
-        """Execute all faults, each at its time from now."""
+        """Execute all faults, each `at_s` seconds from now."""
         began = self._simulation.loop.time()
         for fault in faults:
             await asyncio.sleep(max(began + fault.at_s - self._simulation.loop.time(), 0.0))
@@ -223,8 +224,8 @@ class FaultInjector:
             self._instant[fault.kind](fault)
 
     def _note_struck(self, fault: Fault) -> None:
-        """Record until when a fault is a valid reason for a fence. The process itself records
-        pauses and ends.
+        """Record until when a fault is a valid reason for a fence. `SimProcess` records pauses and ends
+        itself.
         """
         if fault.kind in CUTTING:
             self._note(self.cut_off_until_s, [fault.target], fault.duration_s)
@@ -361,7 +362,7 @@ class FaultInjector:
     def _sleep(self, fault: Fault) -> None:
         """Pause one of several brokers until the judgement; the others must continue without it."""
         process = self._cluster.processes[fault.target]
-        is_registered = fault.target in self._cluster.serving  # otherwise it has no rights to lose
+        is_registered = fault.target in self._cluster.serving  # an unregistered broker has no rights to lose
         if process.running and is_registered and not process.paused and not self.sleeping:
             self.sleeping[fault.target] = process.runtime
             process.pause()
@@ -416,10 +417,10 @@ class FaultInjector:
         self._cluster.processes[fault.target].disk.faults.append(DiskFault(operation, errno.EIO, skip=skip))
 
     def _rot(self, fault: Fault) -> None:
-        """Flip a bit of a stopped machine; it shows at the next start.
+        """Stop a machine in order and flip a bit on its disk, which the next start detects.
 
-        The machine is stopped in order first. The last group of a log has no proof of its sync
-        before that, and no format with one copy can distinguish its damage from a torn write.
+        Before an orderly stop, a log has no proof that its last group was synced, and no format with one copy
+        can distinguish damage of this group from a torn write.
         """
         process = self._cluster.processes[fault.target]
         if fault.target not in self._cluster.serving or not process.running:

@@ -1,8 +1,8 @@
 """Faults between the opening of a resource and the answer to the process that opened it.
 
-An operation of the controllers opens a resource when its records are committed, a call of the
-bucket when it is applied. The fault affects the process that requested it. That process cannot
-record the resource, so another one must own or close it.
+An operation of the controllers opens a resource when its records are committed. A call of the bucket opens a
+resource when the call is applied. The fault affects the process that requested the resource. This process
+cannot record the resource, so another process must own or close it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ponor_cluster_simulation.faults.fault import Fault, FaultKind
 
 AT_OPEN: Final = frozenset({FaultKind.CRASH_AT_OPEN, FaultKind.LOST_AT_OPEN, FaultKind.PAUSE_AT_OPEN})
 REGISTRATIONS: Final = frozenset({"node_registered", "wal_opened"})
-"""Records without an operation; they name their node themselves."""
+"""Records that belong to no operation; they contain their node id."""
 
 
 class Openings:
@@ -25,7 +25,7 @@ class Openings:
     Args:
         name_of: the process of a node; None if it is not in the cluster.
         strike: executes a fault on a process after the current event.
-        struck: called with each executed fault and what was opened.
+        struck: called with each executed fault and the kind of the opened resource.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Openings:
         self._waiting.clear()
 
     def committed(self, record: Record) -> None:
-        """Process a committed record. The last record of an operation names its node."""
+        """Process a committed record. The last record of an operation contains the node id."""
         if not self._waiting:
             self._opened.clear()
             return
@@ -72,7 +72,7 @@ class Openings:
         due = [fault for fault in self._waiting if fault.target == what]
         if name is None or not due:
             return False
-        fault = due[0]  # one fault per opening; the others wait for the next one
+        fault = due[0]  # one fault per opening; the other faults wait for the next opening
         self._waiting.remove(fault)
         self._struck(fault, what)
         self._strike(fault, name)

@@ -31,13 +31,13 @@ KINDS_SHARE: Final = 0.5
 FAULTS_BOUNDS: Final = (5, 14)
 SAFETY_S_BOUNDS: Final = (6.0, 14.0)
 AFTER_PAUSE_S: Final = 4.0
-"""Time that a run continues after a long pause, to observe what the resumed process does."""
+"""Time that a run continues after a long pause, to check the resumed process."""
 
 CLOCK_JUMPS_MS: Final = (-1_500_000, -5_000, 5_000, 1_500_000)
-"""Two at once stay below one hour, by which a timestamp may be ahead of the broker
+"""Two jumps at once stay below one hour, the maximum by which a timestamp may be ahead of the broker's clock
 (message.timestamp.after.max.ms).
 
-A refusal above that would be correct.
+A broker rightly refuses timestamps above this maximum.
 """
 
 
@@ -135,7 +135,7 @@ def _stopped(machines: Machines) -> Sequence[str]:
 
 
 def _rotting(machines: Machines) -> Sequence[str]:
-    """The fault atlas: a minority of the voters, and no disk with the only copy."""
+    """Machines whose stored bits may flip: a minority of the voters; never the disk with the only copy."""
     return machines.controllers[: (len(machines.controllers) - 1) // 2]
 
 
@@ -210,7 +210,7 @@ LATER_DRAWS: Final[dict[FaultKind, _Draws]] = {
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All faults of a run. After `safety_s` seconds everything is healed."""
+    """All faults of a run. After `safety_s` seconds the injector ends all faults."""
 
     safety_s: float
     kinds: tuple[FaultKind, ...]

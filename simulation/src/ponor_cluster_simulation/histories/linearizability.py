@@ -1,11 +1,11 @@
 """Linearizability: search for one order of all operations that explains every answer and respects real time.
 
-The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with Lowe's
-cache ("Testing for linearizability", 2017). It runs per key, because a history is linearizable if
-and only if its part for each key is (Herlihy and Wing, 1990).
+The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with Lowe's cache
+("Testing for linearizability", 2017). It runs per key, because a history is linearizable if and only if the
+history of each key is linearizable (Herlihy and Wing, 1990).
 
 The problem is NP-complete. With the cache, some hundred operations per key take milliseconds.
-`configurations_max` bounds the search: a history that is too wide is an error, never a pass.
+`configurations_max` bounds the search: a history that exceeds it raises an error and never passes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class SequentialModel(Protocol):
         """Return the next state, or `REFUSED`."""
 
     def without_effect(self, operations: Sequence[Operation]) -> set[int]:
-        """Return positions of operations without a return that explain no answer and may be omitted."""
+        """Return positions of operations that never returned and that the search may omit, because they
+        explain no answer.
+        """
 
 
 class Register:
-    """read, write, and compare-and-set (`cas` writes `value` if `expected` was there). The initial
-    value is None.
+    """Register with read, write and compare-and-set (`cas` writes `value` if the state is `expected`). The
+    initial value is None.
     """
 
     initial: Hashable = None
@@ -54,7 +56,7 @@ class Register:
         return operation.value if state == operation.expected else REFUSED
 
     def without_effect(self, operations: Sequence[Operation]) -> set[int]:
-        """Return unreturned operations whose value no other operation used."""
+        """Return positions of operations that never returned and whose value no other operation used."""
         needed = {each.value for each in operations if each.kind == "read"}
         needed |= {each.expected for each in operations if each.kind == "cas"}
         return {
@@ -175,7 +177,7 @@ def find_anomalies(
     """Return the keys that are not linearizable, in order; an empty list if all are.
 
     Raises:
-        HistoryTooWideError: undecided within `configurations_max` for one key.
+        HistoryTooWideError: the search of one key needs more than `configurations_max` configurations.
     """
     model = model or Register()
     by_key: dict[str, list[Operation]] = defaultdict(list)

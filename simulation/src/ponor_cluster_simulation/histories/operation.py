@@ -1,8 +1,8 @@
 """One operation as its client observed it.
 
-`value` was written or read. With `returned` None the client does not know whether the operation
-took effect; such reads are omitted. Times are numbers of one clock. An operation that had no effect
-is not in a history.
+`value` was written or read. If `returned` is None, the client does not know whether the operation took
+effect; a history omits such reads. All times are from one clock. A history does not contain operations that
+had no effect.
 """
 
 from __future__ import annotations

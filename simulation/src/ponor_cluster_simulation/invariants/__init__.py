@@ -1,4 +1,4 @@
-"""Invariants of clusters: their list, and a ledger that checks every committed record with its own rules.
+"""Invariants of clusters: their list, and a ledger that checks every committed record.
 
-The ledger shares no code with the services, so that it does not repeat their errors.
+The ledger has its own rules and shares no code with the services, so that it does not repeat their errors.
 """

@@ -1,9 +1,9 @@
 """The ledger of compactions and snapshot leases: invariants 26, 35 and 36.
 
-The protocol rules check that offsets are covered (`protocols.compactions`). This ledger compares
-the stored bytes. A compaction moves whole blocks: each block of an output is one source block, or
-several adjacent ones, byte for byte. Each source block with live data is in an output, and the
-output's index describes its records.
+The protocol rules check that the outputs cover all offsets (`protocols.compactions`). This ledger compares
+the stored bytes. A compaction moves whole blocks: each block of an output is one source block, or several
+adjacent ones, byte for byte. Each source block with live data is in an output, and the output's index
+describes its records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stored(NamedTuple):
 
 
 Blocks: TypeAlias = dict[tuple[int, int], Stored]
-"""By stream and first offset."""
+"""Stored blocks by stream and first offset."""
 
 
 @dataclass(slots=True)
@@ -53,9 +53,9 @@ class CompactionLedger:
 
     Attributes:
         swaps: number of swaps by kind of task.
-        given_again: leases of a task after its first.
-        over_some: swaps of tasks that had lost some sources.
-        without_outputs: swaps without outputs.
+        given_again: number of leases after the first one of each task.
+        over_some: number of swaps of tasks that had lost some sources.
+        without_outputs: number of swaps without outputs.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CompactionLedger:
         """Index of the newest swap."""
 
     def sources_of(self, task_id: int) -> tuple[int, ...]:
-        """Return the sources of a task; none if it is unknown."""
+        """Return the sources of a task; empty if the task is unknown."""
         task = self.tasks.get(task_id)
         return () if task is None else task.sources
 
@@ -149,7 +149,7 @@ class CompactionLedger:
             )
 
     def _live_pieces(self, old: Blocks, stream_id: int, start: int, end: int) -> list[tuple[int, int]]:
-        """The source blocks of a block whose first part was in a removed source, if that part is trimmed."""
+        """Return the source blocks of an output block whose trimmed first part was in a removed source."""
         found = sorted(at for stream, at in old if stream == stream_id and start < at < end)
         if not found or self._is_wanted(stream_id, found[0]):
             return []
@@ -259,7 +259,7 @@ class SnapshotLedger:
         )
 
     def require_unpinned(self, object_id: int, page: ObjectPage, what: str) -> None:
-        """Check that no lease needs an object that is claimed or deleted."""
+        """Check that no lease needs an object that a collector claims or deletes."""
         if page.committed_at_index == 0:
             return
         for lease_id, lease in self.leases.items():

@@ -1,7 +1,7 @@
 """Valid reasons for the fence of a broker: invariant 45.
 
-Shortly before, the broker was paused, ended or disconnected from the controllers. Or it was the
-source of a move and a fault of its disk, its clock or the store hindered it. Any other fence took
+Shortly before, the broker was paused, ended or disconnected from the controllers. Or it was the source of a
+move and a fault of its disk, its clock or the store hindered it. For any other fence, the controller mistook
 the absence of another process for the silence of this broker.
 """
 
@@ -23,9 +23,9 @@ class Fences:
     Args:
         checks: counts the checks.
         now_s: virtual time.
-        horizon_s: time after a fault in which it may still lead to a fence.
-        cut_off_until_s: by process name, until when a fault disconnects it from the controllers.
-        hindered_until_s: by process name, until when a fault affects its disk, its clock or the store.
+        horizon_s: time after a fault within which the fault may still lead to a fence.
+        cut_off_until_s: returns until when a fault disconnects a process from the controllers.
+        hindered_until_s: returns until when a fault affects a process's disk, its clock or the store.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Fences:
             broker.paused
             or not broker.running
             or broker.changed_at_s >= since_s
-            # Without a leading controller the process that replaced a crashed one cannot register.
-            # The fence then concerns the crashed process, however long the other one has been running.
+            # While no controller leads, a restarted broker cannot register. The fence is then that of the
+            # crashed process, however long the new one has been running.
             or broker.started_at_s > self._registered_at_s.get(node_id, 0.0)
             or self._cut_off_until_s(broker.name) >= since_s
         )

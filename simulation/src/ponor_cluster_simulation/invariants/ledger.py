@@ -82,7 +82,7 @@ class Ledger:
         return self._steps.taken
 
     def _record(self, record: records.Record, place: Place) -> None:
-        """Call the rules for a record: the methods with the name of its kind, if there are any."""
+        """Call the rules for a record: the methods of all ledgers that have the name of the record's kind."""
         kind = record.WhichOneof("kind") or ""
         parts = (self.streams, self.partitions, self.objects, self.wals, self.compactions, self.snapshots)
         for part in (self, *parts):
@@ -115,7 +115,7 @@ class Ledger:
         self.producer_ids_end = first + record.count
 
     def operation_completed(self, record: records.OperationCompleted, _: Place) -> None:
-        """Check that an operation is executed once, for a current process."""
+        """Check that the controllers execute an operation once, for a current process."""
         name = (record.node_id, record.node_epoch, record.request_id)
         actor = Actor(record.node_id, record.node_epoch)
         self._checks.require(

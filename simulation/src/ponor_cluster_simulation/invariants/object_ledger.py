@@ -27,7 +27,7 @@ class ObjectPage:
     destroyed_at_ms: int = 0
     claimed_until_ms: int = 0
     committed_at_index: int = 0
-    """0 if it was never committed."""
+    """0 if the object was never committed."""
     destroyed_at_index: int = 0
     size_bytes: int = 0
     """Size at the commit."""
@@ -40,7 +40,7 @@ class ObjectLedger:
 
     Args:
         bucket: the store; None if it cannot be observed.
-        destroy_delay_ms: how long destroyed objects must stay.
+        destroy_delay_ms: minimum time between the destruction and the claim of an object.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ObjectLedger:
         self._destroy_delay_ms = destroy_delay_ms
         self.objects: dict[int, ObjectPage] = {}
         self.before_removal: Callable[[int, ObjectPage, str], None] = lambda *_: None
-        """Called with each object that is claimed, or deleted from the bucket."""
+        """Called before each object is claimed, or deleted from the bucket."""
         self._highest_id = -1
 
     # Records
@@ -86,9 +86,9 @@ class ObjectLedger:
         self._committed(record, pieces, place)
 
     def objects_destroyed(self, record: records.ObjectsDestroyed, place: Place) -> None:
-        """Record destroyed objects, which `destroyed_are_dead` checks after the batch.
+        """Record destroyed objects; `destroyed_are_dead` checks them after the batch.
 
-        The outputs of a swap replace the live data of its sources.
+        The sources of a swap are not checked: its outputs replace their live data.
         """
         for object_id in record.object_ids:
             self._move(object_id, (Phase.PREPARED, Phase.COMMITTED), Phase.DESTROYED)

@@ -19,7 +19,7 @@ class PartitionPage:
 
     Attributes:
         leader, leader_epoch: the current leader.
-        owners: leader epoch to the node that opened a stream of the partition under it.
+        owners: leader epoch to the node that opened a stream of the partition at this epoch.
         streams: all its streams.
     """
 
@@ -33,7 +33,7 @@ class PartitionLedger:
     """The ledger of partitions.
 
     Attributes:
-        moves_begun, moves_cancelled, elections: their numbers; an election is a change of the leader.
+        moves_begun, moves_cancelled, elections: number of each; an election is a change of the leader.
     """
 
     def __init__(self, checks: Checks, streams: StreamLedger) -> None:

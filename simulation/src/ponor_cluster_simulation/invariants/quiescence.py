@@ -32,7 +32,7 @@ def abandoned_objects(view: View) -> list[str]:
     for row in view[OBJECTS]:
         if row.state is ObjectState.PREPARED:
             if row.expires_at_ms < view.cluster_time_ms:
-                found.append(f"object {row.object_id}is prepared, and its lease has expired")
+                found.append(f"object {row.object_id} is prepared, and its lease has expired")
             elif not is_current(view, row.node_id, row.node_epoch):
                 found.append(
                     f"object {row.object_id} is prepared for an earlier process of node {row.node_id}"

@@ -1,7 +1,7 @@
 """The list of invariants, and the counter of their checks.
 
-Numbers never change: reports, tests and documents refer to them. An invariant without a check stays
-in the list with the reason, so that a report shows what a run does not prove.
+Numbers never change: reports, tests and documents refer to them. An invariant that runs do not check stays in
+the list with the reason, so that a report shows what a run does not prove.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Invariant:
     """One row.
 
     Attributes:
-        checked_by: the part of a run that checks it; empty if none does.
-        elsewhere: the other test that proves it, or the reason why there is none.
+        checked_by: the part of a run that checks the invariant; empty if runs do not check it.
+        elsewhere: the other test that proves the invariant, or the reason why no test does.
     """
 
     number: int

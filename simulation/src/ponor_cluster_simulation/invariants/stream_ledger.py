@@ -33,8 +33,8 @@ class Place:
 
     Attributes:
         index, now_ms: index and cluster time of the batch.
-        actor: the process of the operation; None if the batch does not name it.
-        destroyed: objects that this batch destroys; a ledger adds to it.
+        actor: the process whose operation the batch executes; None if the batch does not contain it.
+        destroyed: objects that this batch destroys; the object ledger fills the list.
         swap: the compaction whose swap contains the record.
         replaced: the sources of the swap.
     """
@@ -59,7 +59,7 @@ class StreamPage:
     committed: int = 0
     """Sum of the committed lengths."""
     ranges: list[tuple[int, int]] = field(default_factory=list)
-    """(epoch, start) of each range; it ends where the next one begins."""
+    """(epoch, start) of each range; a range ends where the next one begins."""
     pieces: list[Piece] = field(default_factory=list)
 
 
@@ -72,7 +72,9 @@ class StreamLedger:
         """Node to its newest epoch."""
         self.fenced: set[Actor] = set()
         self.recoverers: dict[Actor, Actor] = {}
-        """For each open log in the store: the process that acts for it, at first the owner."""
+        """Owner of each open object WAL to the process that may commit its content; at first the owner
+        itself.
+        """
         self.streams: dict[int, StreamPage] = {}
         self.abandoned: set[int] = set()
         """Streams of deleted topics that are not deleted yet."""
@@ -158,7 +160,7 @@ class StreamLedger:
         Args:
             stream_id: the stream.
             piece: its offsets and object.
-            actor: the caller, if the batch names it.
+            actor: the caller; None if the batch does not contain it.
             writer: the process for which the object was prepared.
         """
         page, name = self._page(stream_id), f"stream {stream_id}"
@@ -178,7 +180,7 @@ class StreamLedger:
         page.pieces.append(piece)
 
     def replaced(self, sources: Iterable[int], pieces: Iterable[tuple[int, Piece]]) -> None:
-        """Check a compaction: pieces between start and end stay complete and disjoint.
+        """Check a compaction: each stream's pieces still cover start to end without gap or overlap.
 
         Args:
             sources: the replaced objects.
@@ -208,8 +210,8 @@ class StreamLedger:
     def _acts_for(self, actor: Actor, owner: Actor) -> bool:
         """Whether `actor` may act for `owner`.
 
-        A log in the store belongs to one process or its recoverer, a log in a file to all processes
-        of the node.
+        For an object WAL, only the owner or, once assigned, the recoverer may act; for a file WAL, every
+        process of the node may.
         """
         recoverer = self.recoverers.get(owner)
         return actor.node_id == owner.node_id if recoverer is None else actor == recoverer

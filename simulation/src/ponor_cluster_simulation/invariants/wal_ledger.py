@@ -38,8 +38,8 @@ class WalLedger:
 
     Attributes:
         namespace: of the cluster, part of every key.
-        recoveries: logs that another process than the owner closed.
-        fences: fences found when their log was closed.
+        recoveries: number of logs that a process other than the owner closed.
+        fences: number of fences that were found when a recovered log was closed.
     """
 
     def __init__(self, checks: Checks, streams: StreamLedger, bucket: SimBucket | None) -> None:
@@ -49,8 +49,8 @@ class WalLedger:
         self.namespace = ""
         self.pages: dict[Actor, WalPage] = {}
         self._late: set[str] = set()
-        """Slots that were put after they were trimmed, by repeated puts. The collector deletes them
-        after the log is closed.
+        """Slots that a repeated put stored after the trim. The collector deletes them after the log is
+        closed.
         """
         self.recoveries = 0
         self.fences = 0
@@ -104,7 +104,7 @@ class WalLedger:
     # The bucket
 
     def put(self, key: str) -> None:
-        """Check a new slot: its log must be open before, otherwise no process would find the slot."""
+        """Check a new slot: its log must have been opened, otherwise no process would find the slot."""
         name, sequence = parse_slot_key(key)
         page = self.pages.get(Actor(name.node_id, name.epoch))
         self._checks.require(31, page is not None, f"slot {key} of a log that was never opened")
@@ -156,7 +156,7 @@ class WalLedger:
         self.fences += 1
 
     def _are_committed(self, owner: Actor, first: int, end: int) -> None:
-        """Check that all records of some slots are committed, or of an ended epoch of their stream."""
+        """Check that all records of some slots are committed or belong to an ended epoch of their stream."""
         if self._bucket is None:
             return
         for sequence in range(first, end):

@@ -1,9 +1,9 @@
 """Trace validation: checks that committed batches are steps that the protocols allow.
 
-It reads records only: no image, no `apply`, no validator. Every operation ends with its
-`OperationCompleted` in the same batch, so the calling process of a step is known, except for the
-first parts of a change that spans several batches. Records omit the epoch of a commit and the end
-of a close; only the exhaustive search checks the rules that need them.
+It reads records only: no image, no `apply`, no validator. Every operation ends with its `OperationCompleted`
+in the same batch, so the calling process of a step is known, except for the first parts of a change that
+spans several batches. Records do not contain the epoch of a commit and the end of a close; only the
+exhaustive search checks the rules that need them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CommittedSteps:
     """The protocols' state after the batches so far. A forbidden step is recorded and has no effect.
 
     Attributes:
-        destroy_delay_ms: the controllers' setting; with 0 the delay is not checked.
+        destroy_delay_ms: the controllers' setting; 0 disables the check of the delay.
         taken: allowed steps by kind of record, for coverage.
     """
 
@@ -199,8 +199,8 @@ class CommittedSteps:
         return wal
 
     def _actor(self, stream: Stream, step: _Step) -> int:
-        """The node for which the caller acts on a stream: that of a log that it recovers, otherwise its
-        own.
+        """The node for which the caller acts on a stream: the owner of a log that it recovers, otherwise the
+        caller's node.
         """
         if step.caller is None:
             return stream.node
@@ -292,8 +292,8 @@ class CommittedSteps:
         return objects.committed(each, node, node_epoch, committed_at)
 
     def _hold(self, object_id: int, held: Sequence[tuple[int, int, int]], step: _Step) -> None:
-        """Check the data of a committed object. Those of an upload extend streams; those of a
-        compaction are checked at its end.
+        """Check the data of a committed object. The data of an upload extend streams; `compaction_ended`
+        checks the data of a compaction.
         """
         self._compactions.holds(object_id, held)
         if step.swap is not None:
@@ -412,7 +412,7 @@ def find_forbidden_steps(
 
 
 def callers_of(batch: Sequence[records.Record]) -> list[Caller | None]:
-    """Return the process of the operation of each record: that of the next OperationCompleted in the
+    """Return for each record the process whose operation caused it, from the next OperationCompleted in the
     batch.
     """
     callers: list[Caller | None] = []

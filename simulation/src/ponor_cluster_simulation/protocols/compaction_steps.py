@@ -1,6 +1,6 @@
 """Checks the committed records of compactions and snapshot leases; a part of `committed_steps`.
 
-Records omit the token of a commit; only the exhaustive search checks rules that need it.
+Records do not contain the token of a commit; only the exhaustive search checks the rules that need it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Compactions: which worker may replace which objects, and by what.
+"""Compactions: which worker may replace which objects, and by which outputs.
 
-These are the controller's rules, in cluster time, on offsets. A model may drop each rule by name.
+These are the controller's rules, in cluster time, on offsets. A model may disable each rule by name.
 `objects` has the rules of the objects themselves; the ledger compares the bytes.
 """
 
@@ -30,7 +30,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """The rules; a model may drop each.
+    """The rules; a model may disable each.
 
     Attributes:
         source_of_one_task: an object is the source of one task at a time.
@@ -38,7 +38,7 @@ class CompactionRules:
         token_rises: each lease of a task has a new token.
         swapped_by_holder: only the current worker swaps, once.
         holds_everything: the outputs contain all live data of the sources.
-        holds_nothing_else: the outputs contain nothing else.
+        holds_nothing_else: the outputs contain no other data.
         all_at_once: the remaining sources are destroyed when the outputs are committed.
     """
 
@@ -74,7 +74,8 @@ def leased(
         rules: active rules.
 
     Raises:
-        NotAllowedError: a source belongs to another task, the lease is live, or the token does not follow.
+        NotAllowedError: a source belongs to another task, the lease is live, or the token does not rise by
+            one.
     """
     shared = set(task.sources) & set(taken)
     if rules.source_of_one_task and shared:
@@ -121,8 +122,8 @@ def covered(
         sources: contents of the remaining sources.
         outputs: contents of the outputs.
         start_of: current starts of streams.
-        all_known: no source was removed. Contents of a removed one are below the starts and may be
-            in an output.
+        all_known: no source was removed. The data of a removed source are trimmed, but an output may contain
+            them.
         rules: active rules.
 
     Raises:
@@ -173,14 +174,14 @@ def _without(parts: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
 
 
 def require_unpinned(destroyed_at: int, begun_at: Iterable[int]) -> None:
-    """Check that no lease keeps an object that is claimed.
+    """Check that no lease keeps an object that a collector claims.
 
     Args:
         destroyed_at: when the object was destroyed.
         begun_at: starts of the live leases.
 
     Raises:
-        NotAllowedError: a lease keeps it.
+        NotAllowedError: a lease keeps the object.
     """
     oldest = min(begun_at, default=None)
     if oldest is not None and destroyed_at >= oldest:

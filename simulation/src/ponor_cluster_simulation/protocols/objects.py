@@ -1,6 +1,6 @@
 """Objects: PREPARED -> COMMITTED -> DESTROYED -> GONE, or PREPARED -> DESTROYED -> GONE.
 
-These are the controller's rules, in cluster time. A model may drop each rule by name.
+These are the controller's rules, in cluster time. A model may disable each rule by name.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Object(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectRules:
-    """The rules; a model may drop each.
+    """The rules; a model may disable each.
 
     Attributes:
-        ids_once: an id is given once.
+        ids_once: an id is assigned once.
         commit_needs_prepared: only a PREPARED object can be committed.
-        commit_by_preparer: only by the process that prepared it.
-        commit_in_lease: only until its lease ends.
+        commit_by_preparer: only the process that prepared an object can commit it.
+        commit_in_lease: an object can be committed only until its lease ends.
         claim_after_lease: a PREPARED object is claimed only after its lease and the delay, in which a put may
             still be in flight.
         claim_after_delay: a DESTROYED object is claimed only after the delay, in which readers of older
@@ -66,10 +66,10 @@ ALL_RULES: Final = ObjectRules()
 def prepared(
     known: Object | None, node: int, node_epoch: int, expires_at: int, rules: ObjectRules = ALL_RULES
 ) -> Object:
-    """A new object; `known` is the object with this id before, if any.
+    """A new object; `known` is an earlier object with this id, or None.
 
     Raises:
-        NotAllowedError: the id was given before.
+        NotAllowedError: the id was assigned before.
     """
     if known is not None and (rules.ids_once or known.phase is not Phase.GONE):
         raise NotAllowedError(f"an id given again: it is {known.phase.name}")
@@ -77,7 +77,7 @@ def prepared(
 
 
 def committed(each: Object, node: int, node_epoch: int, now: int, rules: ObjectRules = ALL_RULES) -> Object:
-    """The object in use.
+    """The object after its commit.
 
     Raises:
         NotAllowedError: it is not PREPARED, not the caller's, or its lease has expired.
@@ -95,7 +95,7 @@ def committed(each: Object, node: int, node_epoch: int, now: int, rules: ObjectR
 
 
 def destroyed(each: Object, now: int) -> Object:
-    """The object when no stream refers to it.
+    """The object after its destruction, when no stream refers to it.
 
     Raises:
         NotAllowedError: it is already destroyed.
@@ -108,8 +108,8 @@ def destroyed(each: Object, now: int) -> Object:
 def claimed(
     each: Object, collector: tuple[int, int], now: int, until: int, delay: int, rules: ObjectRules = ALL_RULES
 ) -> Object:
-    """The object under a collector (node, node epoch) that may delete it. A PREPARED one is
-    destroyed by the claim.
+    """The object after a claim by a collector (node, node epoch), which may then delete it. The claim
+    destroys a PREPARED object.
 
     Raises:
         NotAllowedError: it is in use, its lease or the delay has not ended, or another collector holds it.
@@ -134,7 +134,7 @@ def claimed(
 
 
 def removed(each: Object, collector: tuple[int, int] | None, rules: ObjectRules = ALL_RULES) -> Object:
-    """The object when it is deleted from the store; `collector` is the caller, None if unknown.
+    """The object after its deletion from the store; `collector` is the caller, None if unknown.
 
     Raises:
         NotAllowedError: it is not destroyed, or not claimed by the collector.

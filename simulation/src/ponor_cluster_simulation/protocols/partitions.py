@@ -1,7 +1,7 @@
-"""Partitions: which node leads one, and how it moves to another broker.
+"""Partitions: which node leads a partition, and how the partition moves to another broker.
 
-These are the controller's rules. A model may drop each rule by name. The caller tracks by the rules
-of `streams` whether the streams of a partition are closed.
+These are the controller's rules. A model may disable each rule by name. The caller uses the rules of
+`streams` to track whether the streams of a partition are closed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionRules:
-    """The rules; a model may drop each.
+    """The rules; a model may disable each.
 
     Attributes:
         epoch_rises: the epoch of an election is above all earlier ones.
@@ -73,7 +73,7 @@ def cancelled(partition: Partition) -> Partition:
 def elected(
     partition: Partition, leader: int, epoch: int, *, may_leave: bool, rules: PartitionRules = ALL_RULES
 ) -> Partition:
-    """The partition under a leader and an epoch; a move ends with it.
+    """The partition after an election, which also ends a move.
 
     Args:
         partition: before the election.

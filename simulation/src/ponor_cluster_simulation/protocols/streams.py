@@ -1,6 +1,6 @@
-"""Streams: which process may open, commit, trim and close one, and the state afterwards.
+"""Streams: which process may open, commit, trim and close a stream, and the state afterwards.
 
-These are the controller's rules. A model may drop each rule by name.
+These are the controller's rules. A model may disable each rule by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class NotAllowedError(Exception):
 
 
 class Stream(NamedTuple):
-    """A stream: owner, epochs, and committed offsets [start, end). `node_epoch` is the owner's at
+    """A stream: owner, epochs, and committed offsets [start, end). `node_epoch` is the owner's node epoch at
     the opening.
     """
 
@@ -30,7 +30,7 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamRules:
-    """The rules; a model may drop each.
+    """The rules; a model may disable each.
 
     Attributes:
         callers_node_epoch: only the newest process of a node may act.
@@ -60,7 +60,7 @@ def require_newest(node: int, node_epoch: int, newest: int | None, rules: Stream
     """Check that the caller is the newest process of its node.
 
     Raises:
-        NotAllowedError: it is not.
+        NotAllowedError: the caller is not the newest process.
     """
     if rules.callers_node_epoch and node_epoch != newest:
         raise NotAllowedError(f"epoch {node_epoch} of node {node} acts, and the node is at epoch {newest}")
@@ -84,11 +84,11 @@ def opened(stream: Stream, epoch: int, node: int, node_epoch: int, rules: Stream
 def committed(
     stream: Stream, node: int, start: int, end: int, epoch: int | None = None, rules: StreamRules = ALL_RULES
 ) -> Stream:
-    """The stream with [start, end) committed; `epoch` is the one that the writer named, None if
-    unknown.
+    """The stream with [start, end) committed; `epoch` is the epoch in the writer's request, None if unknown.
 
     Raises:
-        NotAllowedError: not open, not the owner, another epoch, or a gap or overlap.
+        NotAllowedError: the stream is closed, the caller is not the owner, the epoch differs, or the offsets
+            leave a gap or overlap.
     """
     if rules.commit_by_owner and not stream.open:
         raise NotAllowedError(f"node {node} commits [{start}, {end}) of a closed stream")
@@ -108,10 +108,10 @@ def committed(
 def closed(
     stream: Stream, node: int, epoch: int, end: int | None = None, rules: StreamRules = ALL_RULES
 ) -> Stream:
-    """The stream after its owner closed it; `end` is the one that the owner named, None if unknown.
+    """The stream after its owner closed it; `end` is the end in the owner's request, None if unknown.
 
     Raises:
-        NotAllowedError: not open, not the owner, another epoch, or another end.
+        NotAllowedError: the stream is closed, the caller is not the owner, or the epoch or the end differs.
     """
     if not stream.open:
         raise NotAllowedError(f"node {node} closes a stream that is closed")

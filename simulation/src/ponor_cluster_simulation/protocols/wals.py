@@ -12,7 +12,7 @@ from ponor_cluster_simulation.protocols.streams import NO_NODE, NotAllowedError
 
 
 class Wal(NamedTuple):
-    """An open log. `recoverer` (node, node epoch) may act for it; without an assignment its owner does."""
+    """An open log. `recoverer` (node, node epoch) and the owner may trim and close it."""
 
     trim_sequence: int = 0
     recoverer: tuple[int, int] = (NO_NODE, NO_NODE)
@@ -23,7 +23,7 @@ def opened(known: Wal | None, *, was_closed: bool) -> Wal:
     """A new log.
 
     Raises:
-        NotAllowedError: an epoch has at most one log.
+        NotAllowedError: the node epoch already has or had a log.
     """
     if known is not None or was_closed:
         raise NotAllowedError("a log that is opened twice")
@@ -31,7 +31,7 @@ def opened(known: Wal | None, *, was_closed: bool) -> Wal:
 
 
 def trimmed(wal: Wal, sequence: int, caller: tuple[int, int] | None, owner: tuple[int, int]) -> Wal:
-    """The log from a slot on.
+    """The log after a trim up to `sequence`.
 
     Raises:
         NotAllowedError: the trim goes back, or the caller neither owns nor recovers the log.
@@ -46,7 +46,7 @@ def assigned(wal: Wal, recoverer: tuple[int, int], token: int, *, owner_is_over:
     """The log with a recoverer.
 
     Raises:
-        NotAllowedError: its owner may still write, or the token does not follow.
+        NotAllowedError: the owner may still commit, or the token does not rise by one.
     """
     if not owner_is_over:
         raise NotAllowedError("a recovery of the log of a process that may still commit")

@@ -1,7 +1,7 @@
 """Clients of a Raft group: they read and write registers, give up after a timeout, and record the history.
 
-A write is acknowledged when the proposing replica applies its entry at that index. It has failed if
-another entry is there. Otherwise its result is unknown. Reads may go to any replica.
+A write is acknowledged when the proposing replica applies its entry at that index. The write has failed if
+the replica applies another entry there. Otherwise its result is unknown. Reads may go to any replica.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ THINK_MS_MAX = 160.0
 
 @dataclass(slots=True)
 class _Asked:
-    """An operation in flight. `index` is that of the proposal, or the index that a read waits for."""
+    """An operation in flight. `index` is that of the proposed entry, or the index that a read waits for."""
 
     client: int
     key: int
@@ -63,7 +63,7 @@ class Clients:
         self._next_value = 0
         self._next_context = 0
         self._writes: dict[tuple[Replica, int, int], _Asked] = {}
-        """By replica, its life, and index."""
+        """Unanswered writes by replica, life of the replica, and index."""
         self._asked_reads: dict[tuple[Replica, int], _Asked] = {}
         self._waiting_reads: dict[Replica, list[_Asked]] = {}
         self.stopped = False
@@ -137,7 +137,7 @@ class Clients:
     # --- answers ---
 
     def applied(self, replica: Replica, entry: Entry) -> None:
-        """Decide the replica's own proposal at the index of an applied entry."""
+        """Decide the outcome of the proposal that this replica made at the index of an applied entry."""
         asked = self._writes.pop((replica, replica.life, entry.index), None)
         if asked is not None and not asked.ended:
             if asked.term == entry.term:

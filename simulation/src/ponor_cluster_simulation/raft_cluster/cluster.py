@@ -34,16 +34,16 @@ SAFETY_MS: Final = 30_000.0
 LIVENESS_MS_MAX: Final = 30_000.0
 LEADER_CRASH_MS_MAX: Final = 40.0
 BACKLOG_MAX: Final = 5_000
-"""Events that wait for a paused process; later ones are lost."""
+"""Maximum number of events that wait for a paused process; later events are lost."""
 VALIDATED: Final = 0.05
-"""Share of the calls after which the core validates itself, which reads its whole log."""
+"""Share of the calls after which the run validates the core, which reads the whole log."""
 NEVER: Final = (
     "conflict with a committed entry",
     "second leader in one term",
     "commit beyond the log",
     "acknowledgement beyond the log",
 )
-"""Reasons for dropped messages that a correct group never has."""
+"""Reasons for dropping a message that never occur in a correct group."""
 
 
 class RaftCluster:
@@ -63,7 +63,9 @@ class RaftCluster:
         self._retired: set[ReplicaId] = set()
         self._removed: dict[ReplicaId, None] = {}
         self._meets: tuple[ReplicaId, ReplicaId] | None = None
-        """A leader, and a voter that exchanges messages with it and writes without delay."""
+        """A leader and a voter that exchange messages without delay; the voter's writes also end without
+        delay.
+        """
         self.invariants = RaftInvariants(lambda: ((each.own, each.disk) for each in self._replicas.values()))
         self.network = RaftNetwork(self.timeline, self._chance, self.swarm, self._deliver, self._unreachable)
         self.clients = Clients(
@@ -279,7 +281,7 @@ class RaftCluster:
         self.timeline.after(length_ms, self.network.heal)
 
     def retire_removed(self) -> None:
-        """Stop about half of the removed replicas; the others continue and must disturb no member."""
+        """Stop about half of the removed replicas; the others continue and must not disturb the members."""
         for own in list(self._removed):
             replica = self._replicas[own]
             if self._chance.random() < 0.5 or self.faults.ended:
@@ -305,8 +307,8 @@ class RaftCluster:
     # --- time ---
 
     def _live(self, replica: Replica, life: int, what: Callable[[], None]) -> None:
-        """Execute an event of one life of a process: now, after its pause, or never if that life has
-        ended.
+        """Execute an event of one life of a process: now, after the pause of the process, or never if this
+        life has ended.
         """
         if replica.life != life or replica.node is None:
             return

@@ -1,7 +1,7 @@
 """The disk of one replica: writes end in order, and a crash loses the unfinished ones or their tail.
 
-As in a journal, the hard state is stored before entries, and an entry at or below the last index
-cuts the log.
+As in a journal, a write stores the hard state before the entries, and an entry at or below the last index
+cuts the log there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RaftDisk:
     """A disk; its owner decides when the oldest write ends.
 
     Attributes:
-        durable: called with the old and new hard state whenever a new one is durable.
+        durable: called with the old and the new hard state whenever a new hard state becomes durable.
     """
 
     snapshot: StoredSnapshot
@@ -81,7 +81,9 @@ class RaftDisk:
         write.ended()
 
     def crash(self, chance: Random) -> None:
-        """Lose power. A random prefix of the unfinished writes is durable, and none is reported."""
+        """Lose power. A random prefix of the unfinished writes becomes durable; the disk reports none of
+        them.
+        """
         survivors = chance.randrange(len(self._writes) + 1)
         writes, self._writes = list(self._writes), deque()
         for write in writes[:survivors]:
@@ -141,9 +143,9 @@ class RaftDisk:
     def _append(self, entries: tuple[Entry, ...]) -> None:
         """Append entries, or replace the entries from their first index on.
 
-        After a received snapshot the log continues after it; older entries are dropped unless the snapshot
-        agrees with them. A write that began before the snapshot was installed may end later. Its entries are
-        then below the snapshot, part of a replaced log, or directly after the snapshot.
+        After a received snapshot the log continues at the next index; older entries are dropped unless they
+        agree with the snapshot. A write that began before the snapshot was installed may end later. Its
+        entries are then below the snapshot, part of a replaced log, or directly after the snapshot.
         """
         first, meta = entries[0].index, self.snapshot.meta
         kept = first - self.before[0] - 1

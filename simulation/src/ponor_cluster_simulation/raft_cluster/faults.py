@@ -47,13 +47,15 @@ class Group(Protocol):
         """Delay the ends of all writes."""
 
     def free_space(self, replica: Replica) -> None:
-        """Give the disk space for snapshots."""
+        """End a full disk: the replica can store snapshots again."""
 
     def cut(self, links: list[tuple[ReplicaId, ReplicaId]], length_ms: float) -> None:
         """Cut links."""
 
     def leads_alone(self, leader: Replica, follower: Replica) -> bool:
-        """Whether the newest leader is connected, has everything committed, and is the only leader."""
+        """Whether `leader` is the only and newest leader, is connected to `follower`, and has the highest
+        commit index.
+        """
 
     def put_back(self, leader: Replica, victim: Replica, copy: RaftDisk) -> None:
         """Replace a voter's disk by an older copy and restart it connected to the leader."""
@@ -144,7 +146,7 @@ class Faults:
     def _seclusion(self) -> None:
         """Pause a leader and cut its links for twice as long.
 
-        When it resumes it has counted few ticks, receives nothing, and still acts as the leader.
+        When the leader resumes, it has counted few ticks, receives no messages, and still acts as the leader.
         """
         leader = self._leader()
         if leader is None:
@@ -171,7 +173,9 @@ class Faults:
             self._timeline.after(length_ms, partial(self._group.free_space, replica))
 
     def _partition(self) -> None:
-        """Cut links of one replica, of one half, or single ones, in one or both directions."""
+        """Cut the links of one replica or of a random set of replicas, in one or both directions, or only
+        some of them.
+        """
         chance, replicas = self._chance, list(self._group.replicas)
         if chance.random() < 0.6:
             victim = self._leader() or self._victim()
@@ -188,9 +192,10 @@ class Faults:
     # --- operations on the group ---
 
     def _older_copy(self) -> None:
-        """Cut a minority of the voters off, and later replace another voter's disk by its copy of now.
+        """Disconnect a minority of the voters, and later restore another voter's disk to its present
+        contents.
 
-        What is committed meanwhile is on the disks of the others, and missing on the copy.
+        Entries that are committed meanwhile are on the disks of the other voters, but not in the copy.
         """
         leader = self._leader()
         if leader is None or leader.node is None:
@@ -207,10 +212,10 @@ class Faults:
         self._timeline.after(length_ms * 0.9, partial(self._put_back, victim, victim.disk.copy()))
 
     def _put_back(self, victim: Replica, copy: RaftDisk) -> None:
-        """Restore the copy, often crash the leader soon after, and sometimes the voter.
+        """Restore the copy; soon after, often crash the leader, and sometimes also the voter.
 
-        A voter can learn from a leader only that it lost acknowledged entries. There must be
-        exactly one leader, and the voter must receive its message first.
+        Only a leader's message can inform a voter that it lost acknowledged entries. There must be exactly
+        one leader, and the voter must receive a message of this leader first.
         """
         leader = self._leader()
         if self.ended or leader is None or leader is victim or not self._group.leads_alone(leader, victim):

@@ -2,26 +2,22 @@
 
 They share no code with the core's own asserts.
 
-     1. One leader per term.
-     2. Log matching: index and term identify one entry and one entry before it.
-     3. Committed entries never change, also over crashes.
-     4. The commit index of a life never falls.
-     5. A leader has every entry committed in earlier terms. What it commits ends with an entry of
-     its own
-        term (Figure 8 of the paper).
-     6. Applied <= committed <= last.
-     7. A vote or acknowledgement is sent after what it promises is durable. What a leader commits
-     is
-        durable at a majority.
-     8. Term, vote and floor on a disk never go back.
-     9. A membership change concerns one voter, and begins after the previous change and an entry of
-     the
-        leader's term are committed.
-    10. Snapshots contain committed entries only. All replicas have the same digest at an index.
-    11. A linearizable read includes everything acknowledged before its request.
-    47. A voter that lost committed entries and has received a leader's message since then grants no
-    vote to
-        a candidate that lacks them, itself included.
+ 1. A term has at most one leader.
+ 2. Log matching: two entries with the same index and term are equal, and so are the entries before them.
+ 3. Committed entries never change, also over crashes.
+ 4. The commit index of a replica never falls while its process runs.
+ 5. A leader has every entry committed in earlier terms. It commits only up to an entry of its own term
+    (Figure 8 of the paper).
+ 6. Applied <= committed <= last.
+ 7. A replica sends a vote or an acknowledgement after the state that it promises is durable. The entries
+    that a leader commits are durable at a majority.
+ 8. Term, vote and floor on a disk never go back.
+ 9. A membership change changes one voter. It begins after the previous change and an entry of the leader's
+    term are committed.
+10. Snapshots contain committed entries only. All replicas have the same digest at an index.
+11. A linearizable read includes everything acknowledged before its request.
+47. A voter that lost committed entries, and then received a leader's message, votes for no candidate that
+    lacks these entries, itself included.
 """
 
 from __future__ import annotations
@@ -62,7 +58,9 @@ class RaftInvariants:
         """The term of the leader that committed each entry; it never falls."""
         self._digests: dict[int, bytes] = {}
         self._seen: dict[tuple[ReplicaId, int], tuple[int, int]] = {}
-        """By life: its last checked commit index, and the term that it led then (0 if none)."""
+        """By life of a replica: the last checked commit index, and the term that the replica led then (0 if
+        none).
+        """
         self.acknowledged_index = 0
         self._owed: dict[ReplicaId, int] = {}
 
@@ -147,7 +145,7 @@ class RaftInvariants:
             self._commit(replica, node, commit)
 
     def _commit(self, replica: Replica, node: RaftNode, commit: int) -> None:
-        """Check a leader's new commit index: a majority must have the entries durable."""
+        """Check a leader's new commit index: the entries must be durable at a majority."""
         term = node.term_at(commit)
         assert term is not None, "what becomes committed is in the leader's memory"
         _require(
@@ -228,8 +226,8 @@ class RaftInvariants:
             )
 
     def owes(self, own: ReplicaId) -> None:
-        """Note a voter with an older copy of its disk; a leader informs it of all committed entries
-        before it votes.
+        """Note a voter whose disk was replaced by an older copy. Before it votes, a leader informs it of the
+        commit index.
         """
         self._owed[own] = self.commit_index
 
@@ -253,7 +251,7 @@ class RaftInvariants:
         self.acknowledged_index = max(self.acknowledged_index, index)
 
     def read(self, replica: Replica, index: int, floor: int) -> None:
-        """Check the index of a read; `floor` was the acknowledged index at its request."""
+        """Check the index of a read; `floor` was the highest acknowledged index when the read began."""
         _require(
             index >= floor,
             11,

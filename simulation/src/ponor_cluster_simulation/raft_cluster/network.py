@@ -16,7 +16,7 @@ from ponor_cluster_simulation.raft_cluster.timeline import Timeline
 DELAY_MS = (0.5, 3.0)
 STRAY_MS_MAX = 1_500.0
 TOLD_OF_LOSS = 0.3
-"""Share of the losses that are reported to the sender."""
+"""Share of the losses that the network reports to the sender."""
 
 
 class RaftNetwork:
@@ -39,7 +39,7 @@ class RaftNetwork:
         self._arrived: dict[tuple[ReplicaId, ReplicaId], float] = {}
         self._sent = 0
         self._broken: dict[ReplicaId, int] = {}
-        """Number of messages sent before the streams of a replica broke."""
+        """Replica to the number of messages that had been sent when its streams last broke."""
         self.calm = False
         self.counts: Counter[str] = Counter()
 

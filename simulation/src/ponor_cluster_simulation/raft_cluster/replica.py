@@ -18,12 +18,12 @@ from ponor_cluster_simulation.raft_cluster.disk import RaftDisk, StoredSnapshot
 from ponor_cluster_simulation.raft_cluster.state_machine import DIGEST_BYTES, Registers
 
 READIES_MAX = 1000
-"""Bound of the rounds of `ready` after one call; more is an endless loop."""
+"""Maximum number of `ready` rounds after one call; more rounds are an endless loop."""
 NO_MEMBERS = Membership(())
 
 
 class World(Protocol):
-    """What a replica reports to its group."""
+    """The interface through which a replica reports events to its group."""
 
     def send(self, replica: Replica, message: Message) -> None:
         """Send a message."""
@@ -41,7 +41,7 @@ class World(Protocol):
         """An entry was applied."""
 
     def snapshot_stored(self, replica: Replica, meta: SnapshotMeta) -> None:
-        """Its own or a received snapshot is durable."""
+        """The replica's own or a received snapshot is durable."""
 
     def installed(self, replica: Replica) -> None:
         """A received snapshot became the state."""
@@ -208,7 +208,7 @@ class Replica:
             assert self.life == life
             self._snapshot_under_way = False
             if self.disk.snapshot.meta != meta:
-                return  # a received one is newer
+                return  # a received snapshot is newer
             self._world.snapshot_stored(self, meta)
             node.snapshot_available(meta)
             self._forget(node, meta.index - self._habits.trailing_entries)

@@ -1,7 +1,7 @@
-"""What one seed does to its group: kinds, frequency and size of faults.
+"""Parameters that a seed draws for its group: kinds, frequency and size of faults.
 
-Each seed omits some kinds, because a run with all of them hides effects that need quiet (swarm
-testing; Groce et al., ISSTA 2012).
+Each seed omits some kinds, because some faults hide the effects of others (swarm testing; Groce et al., ISSTA
+2012).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Swarm:
 
     Attributes:
         faults: kinds that occur, one every `fault_every_ms` on average.
-        drift: how much the tick rates of replicas differ. Safety must not depend on the vote lease and
-            check-quorum.
+        drift: how much the tick rates of replicas differ. With drift the vote lease and check-quorum may
+            fail; safety must not depend on them.
         leader_crash: how often a leader loses power soon after its election, with a log that few others have.
     """
 

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 
 class Timeline:
-    """Events by time in ms; events of one time run in the order of their addition."""
+    """Events by time in ms; events with equal times run in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0

@@ -1,1 +1,1 @@
-"""One run: its plan, its parts, its course, and the judgement at its end."""
+"""One run: its plan, its parts, its execution, and the judgement at its end."""

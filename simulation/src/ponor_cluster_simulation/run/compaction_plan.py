@@ -14,21 +14,22 @@ from ponor_controller.settings import CompactionSettings, SnapshotLeaseSettings
 from s3stream.settings import KIB, MIB
 
 COMPACTORS: Final = (0, 1, 2, 2)
-"""Choices of a seed with a bucket."""
+"""Numbers of compactors that a seed with a bucket chooses from."""
 RECONCILES_SHARE: Final = 0.35
 """A reconciliation makes 256 listings, which is expensive compared with the rest of a run."""
 KEYED_SHARE: Final = 0.25
 REQUESTS_PER_PART: Final = 3
-"""One for the part, one for its share of the reads, one for repeats after lost answers."""
+"""One request for the part, one for its share of the reads, one for repeats after lost answers."""
 NARROW_SHARE: Final = 0.15
-"""Of seeds with compactors: the memory budget is too small for some blocks."""
+"""Share of the seeds with compactors in which the memory budget is too small for some blocks."""
 NARROW_BYTES: Final = (6 * KIB, 12 * KIB)
 WRONG_COMPACTORS_SHARE: Final = 0.25
-"""Of seeds with compactors."""
+"""Share of the seeds with compactors."""
 WEARS_EARLY_SHARE: Final = 0.25
-"""Of seeds with compactors: set objects are rewritten after a minimal trim.
+"""Share of the seeds with compactors in which a minimal trim causes a rewrite of set objects.
 
-Stale committers trim within blocks there. Some objects then have no dead block, so a task ends as settled.
+In these seeds stale committers trim within blocks. Some objects then have no dead block, so a task ends as
+settled.
 """
 NEVER_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
@@ -36,15 +37,15 @@ DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What a seed decides about compaction.
+    """The part of a seed's plan that concerns compaction.
 
     Attributes:
-        compactors: their number; 0 if objects are in a directory.
-        wrong_compactors: clients that commit wrong plans.
-        part_size_bytes_min: of the bucket.
-        readers: cold readers under leases.
+        compactors: number of compactors; 0 if objects are in a directory.
+        wrong_compactors: number of clients that commit wrong plans.
+        part_size_bytes_min: the bucket's minimum part size.
+        readers: number of cold readers under leases.
         keyed: one topic is compacted by key.
-        reconcile_interval_ms: between two comparisons of the bucket with the metadata.
+        reconcile_interval_ms: time between two comparisons of the bucket with the metadata.
         snapshots: limits of leases.
     """
 

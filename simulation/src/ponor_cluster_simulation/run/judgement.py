@@ -43,7 +43,7 @@ ANSWER_S_MAX: Final = 20.0
 QUIESCENT_S_MAX: Final = 120.0
 """Virtual time in which the cluster must become quiescent after the last fault."""
 IDLE_S_MIN: Final = 2.0
-"""Compaction is finished after this time without a task; its workers poll more often."""
+"""Time without a task after which compaction is finished; the workers' poll interval is shorter."""
 
 
 class Judgement:
@@ -66,7 +66,7 @@ class Judgement:
         self._check_linearizable()
         await self._check_settled()
         await self._check_zombies()
-        for reader in self._clients.broker_readers:  # they also compare the answers of resumed zombies
+        for reader in self._clients.broker_readers:  # these readers also check the answers of resumed zombies
             reader.stop = True
         await self._check_after_power_cut()
         if len(self._cluster.controllers) == 1:
@@ -168,8 +168,8 @@ class Judgement:
     async def _await_end_of_compaction(self) -> None:
         """Wait until no task, lease or multipart upload is left.
 
-        An upload must be ended if its creator is running. Where the bucket is reconciled, no upload
-        may be left.
+        An upload must be completed or aborted if its creator is running. If the collector reconciles the
+        bucket, no upload may be left.
         """
         ledger, loop = self._world.ledger, self._world.simulation.loop
         store, calm_since = self._cluster.store, loop.time()
@@ -209,7 +209,7 @@ class Judgement:
         return not len(image[RECLAIMS]) and not len(image[DELETIONS])
 
     async def _await_explained(self, number: int, left: Callable[[MetadataImage], list[str]]) -> None:
-        """Wait until a row explains everything; `left` describes what none explains."""
+        """Wait until `left`, which describes rows that violate invariant `number`, is empty."""
         try:
             await wait_until(lambda: not left(self._image()), poll_s=0.1, timeout_s=QUIESCENT_S_MAX)
         except TimeoutError:
@@ -346,8 +346,8 @@ class Judgement:
 async def _check_rot(world: RunWorld) -> None:
     """Stop the only controller, flip a bit of its disk, start it, and compare its state.
 
-    There is no second copy, so it must refuse to start, or start with everything committed. The orderly stop
-    makes its log end with a proof of what was synced; even a damaged last entry is then detected.
+    The disk is the only copy, so the controller must refuse to start, or start with all committed batches.
+    The orderly stop writes a proof of the synced end of the log, which also reveals a damaged last entry.
 
     Raises:
         InvariantBrokenError: the controller serves less than was committed.
@@ -372,8 +372,8 @@ async def _check_rot(world: RunWorld) -> None:
     image, observer = cluster.watch.controllers[name].image, world.observer
     assert observer is not None
     world.checks.require(3, image.index >= before, f"{name} has {image.index} of {before}: {place}")
-    # The observer has the image from before. A controller that lost a part of it would send another history,
-    # or nothing at all.
+    # The observer has the image from before the damage. A controller that lost batches would send another
+    # history, or nothing.
     await world.wait(
         LIVENESS, "the observer follows", lambda: observer.image.index == image.index, s_max=ANSWER_S_MAX
     )

@@ -1,7 +1,7 @@
 """A run's plan: everything that a seed decides before the run begins.
 
-It has the shape of the cluster and its clients, small sizes for every bound, and the schedule of
-faults. A run depends on the plan and the code only.
+A plan contains the numbers of services and clients, small values for every bound, and the schedule of faults.
+A run depends on the plan and the code only.
 """
 
 from __future__ import annotations
@@ -31,53 +31,52 @@ from ponor_cluster_simulation.faults.swarm import Machines, Schedule, draw_sched
 from ponor_cluster_simulation.run.compaction_plan import CompactionPlan, draw_compaction
 
 CONTROLLERS: Final = (1, 3, 3)
-"""Choices of a seed."""
+"""Numbers of controllers that a seed chooses from."""
 BROKERS: Final = (1, 1, 2, 3, 3)
-"""Choices of a seed with a bucket."""
+"""Numbers of brokers that a seed with a bucket chooses from."""
 COORDINATOR_PARTITIONS: Final = 2
 WALS: Final = (WalKind.FILE, WalKind.OBJECT, WalKind.OBJECT)
 BUCKET_SHARE: Final = 0.8
 STALE_COMMITTERS_SHARE: Final = 0.6
 STILL_SHARE: Final = 0.5
-"""Of seeds: the balancer makes no move."""
+"""Share of the seeds in which the balancer makes no move."""
 CONTROLLER_READERS_SHARE: Final = 0.3
-"""Of seeds with three controllers."""
+"""Share of the seeds with three controllers."""
 BROKER_READERS_SHARE: Final = 0.5
-"""Of seeds with several brokers."""
+"""Share of the seeds with several brokers."""
 CUTS_OFF_MAX: Final = 3
-"""In seeds with broker readers."""
+"""Maximum number of CUT_OFF faults that seeds with broker readers add."""
 STALE_LEADERS_MAX: Final = 2
-"""Additional ones, in seeds with controller readers."""
+"""Maximum number of STALE_LEADER faults that seeds with controller readers add."""
 LONG_PAUSES_SHARE: Final = 0.25
 LONG_PAUSES_MAX: Final = 2
 PAUSES_IN_TASKS_SHARE: Final = 0.35
-"""Of seeds with compactors."""
+"""Share of the seeds with compactors."""
 PAUSES_IN_TASKS_MAX: Final = 3
 OPEN_FAULTS_SHARE: Final = 0.35
 OPEN_FAULTS_MAX: Final = 3
-"""Of each kind."""
+"""Maximum number of faults of each kind."""
 SMALL_PAGES_SHARE: Final = 0.3
-"""Of seeds: a listing has several pages, and objects change between them."""
+"""Share of the seeds in which a listing has several pages, so that objects change between pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a seed decides.
+    """The plan of a seed.
 
     Attributes:
-        has_bucket: a bucket stores objects; otherwise a directory of the broker's machine does, which the
-            collector shares.
-        brokers: their number; 1 without a bucket.
+        has_bucket: a bucket stores objects; otherwise objects are in a directory of the broker's machine, on
+            which the collector also runs.
+        brokers: number of brokers; 1 without a bucket.
         wal: where brokers store records that are not uploaded.
         stale_committers: nodes that take streams from each other; they need a bucket.
         groups: consumer groups that commit offsets.
         repeaters: clients that repeat operations on purpose.
         controller_readers: one per controller, or none.
         broker_readers: one per broker, or none.
-        mover_pause_s_max: between requests of the client that moves partitions; None if there is no
-            such client.
-        pause_s_max: between requests of a producer or consumer.
-        listing_page_keys: of the bucket.
+        mover_pause_s_max: maximum pause of the client that moves partitions; None for no such client.
+        pause_s_max: maximum pause between requests of a producer or consumer.
+        listing_page_keys: keys in one page of the bucket's listings.
     """
 
     seed: int

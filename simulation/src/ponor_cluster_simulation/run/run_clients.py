@@ -31,7 +31,9 @@ from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
 
 TOPIC: Final = "orders"
 PASSING: Final = {"internal.segment.bytes": "9500", "retention.bytes": "10000"}
-"""Configuration of topics that are filled and deleted, in runs with compaction: they are also trimmed."""
+"""Configuration, in runs with compaction, of the topics that the admin fills and deletes: retention also
+trims them.
+"""
 FIRST_STALE_COMMITTER: Final = 50
 FIRST_REPEATER: Final = 60
 FIRST_WRONG_COMPACTOR: Final = 70
@@ -51,14 +53,14 @@ class _Stoppable(Protocol):
 class RunClients:
     """All clients of a run.
 
-    Process names (`rival-0`, `meddler-0`, …) seed the random numbers of the processes. A changed name changes
-    what every recorded seed does.
+    Process names (`rival-0`, `meddler-0`, …) seed the random numbers of the processes. A changed name would
+    change the course of every recorded seed.
 
     Args:
-        simulation: starts their processes.
-        cluster: what they use.
-        plan: how many of each kind.
-        observed_index: the newest metadata index that the run's observer was shown.
+        simulation: starts the processes of the clients.
+        cluster: the cluster that the clients use.
+        plan: gives the number of clients of each kind.
+        observed_index: returns the newest metadata index that the run's observer has received.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The parts of one run: the cluster, its clients, the ledger, and what the run remembers of faults."""
+"""The parts of one run: the cluster, its clients, the ledger, and the checks of fences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ponor_cluster_simulation.run.plan import RunPlan
 from ponor_cluster_simulation.run.run_clients import RunClients
 
 FENCE_HORIZON: Final = 2
-"""Session timeouts plus re-election timeouts within which a fault of a broker may still lead to its fence."""
+"""Number of periods (session timeout plus re-election timeout) within which a fault may lead to a fence."""
 
 
 class RunWorld:
@@ -57,7 +57,7 @@ class RunWorld:
         """Let virtual time pass until `condition` holds.
 
         Raises:
-            InvariantBrokenError: it does not hold within `s_max`; `number` is the invariant.
+            InvariantBrokenError: the condition does not hold within `s_max`; `number` is the invariant.
         """
 
         def holds() -> bool:

@@ -54,7 +54,7 @@ class Admin:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it was stopped after it created the topic."""
+        """Whether the client was stopped after it created the topic."""
         return self.stop and self._made > 0
 
     async def run(self, runtime: Runtime) -> None:

@@ -1,8 +1,8 @@
 """Readers that stay with one broker: each reads partition ends and committed offsets over one connection.
 
-Other clients leave a paused broker, so none of them would observe its answers when it resumes. A
-replaced broker may not have detected its fence yet. Its answers must not be older than one session
-timeout: it must stop answering before another broker can lead its partitions.
+Other clients leave a paused broker and would not observe its answers after it resumes. A replaced broker may
+not have detected its fence yet. Its answers must not be older than one session timeout: it must stop
+answering before another broker can lead its partitions.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 
 INVARIANT: Final = 40
 PATIENCES_S: Final = (6.0, 60.0)
-"""Timeouts of a connection. With the short one it is replaced while its broker is paused; with the
-long one it keeps its fetch session.
+"""Timeouts of a connection. With the short timeout the reader replaces the connection during a pause of the
+broker; with the long timeout the connection keeps its fetch session.
 """
 REMEMBERED_EVERY_S: Final = 0.2
 PAUSE_S: Final = (0.05, 0.3)
@@ -56,7 +56,7 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """A fetch session of one connection; `told` has the high watermarks after its answers."""
+    """A fetch session of one connection; `told` has the high watermarks that the broker returned."""
 
     patience_s: float
     told: dict[int, int] = field(default_factory=dict)
@@ -123,7 +123,9 @@ class BrokerReader:
             await runtime.clock.sleep(runtime.randomness.uniform(*PAUSE_S))
 
     def _floor(self, runtime: Runtime) -> Known:
-        """What was acknowledged one session timeout ago: the lower bound of every answer from now on."""
+        """The offsets that were acknowledged one session timeout ago: the lower bound of every answer from
+        now on.
+        """
         before_s = _now_s(runtime) - self._bound_s
         while len(self._known) > 1 and self._known[1].at_s <= before_s:
             self._known.popleft()

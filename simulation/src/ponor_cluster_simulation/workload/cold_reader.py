@@ -1,8 +1,8 @@
 """Readers under snapshot leases: each locates stream data in an image and reads it from the store repeatedly.
 
-While a lease is live, every object of its image must exist, even if it is compacted, trimmed, deleted
-or collected. Clocks drift, so a reader that misses an object asks the controllers whether the lease
-is over. The bytes of an offset must always be equal, in whichever object they are.
+While a lease is live, every object of its image must exist, even if it is compacted, trimmed, deleted or
+collected. Clocks drift, so a reader that does not find an object checks with the controllers whether the
+lease is over. Every read of an offset must return the same bytes, from whichever object.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ColdReader:
     async def _read_one(
         self, runtime: Runtime, client: ClusterClient, subscription: SubscriptionClient
     ) -> None:
-        """Open a lease, read what its image names, and read it again later."""
+        """Open a lease, read the streams as its image locates them, and read them again later."""
         below = runtime.randomness.below
         ttl_ms = LEASE_MS[below(len(LEASE_MS))]
         lease = await client.open_snapshot(self.name, ttl_ms, timeout_s=ASKED_S_MAX)
@@ -129,7 +129,7 @@ class ColdReader:
             await client.close_snapshot(lease.lease_id, timeout_s=ASKED_S_MAX)
 
     def _places(self, subscription: SubscriptionClient, lot: int) -> list[tuple[StreamId, int, list[Piece]]]:
-        """Select some streams and locate all of [start, end) of each, as the image promises."""
+        """Select some streams and locate [start, end) of each in the image."""
         image = subscription.image
         rows = [row for row in image[STREAMS] if row.end_offset > row.start_offset]
         first = lot % max(len(rows), 1)
@@ -154,7 +154,7 @@ class ColdReader:
         self._checks.require(36, False, f"{self.name} misses {gone} under lease {lease_id}")
 
     def _require_expired(self, refused: OperationError) -> None:
-        """Renew the lease until a controller answers; the answer must be that it is over."""
+        """Require that a refusal states that the lease is over."""
         is_over = refused.code == error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED
         self._checks.require(36, is_over, f"{self.name} was refused: {refused}")
 

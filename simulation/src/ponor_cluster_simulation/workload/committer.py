@@ -1,8 +1,8 @@
 """A consumer group with one rising offset: it commits to its current coordinator and fetches the
 offset in between.
 
-The offsets topic moves and fails over as any other. At the end the coordinator must return the last
-acknowledged offset. Before that, an answer of a replaced coordinator may be old, but never too new.
+The partitions of the offsets topic move and fail over like all others. At the end the coordinator must return
+the last acknowledged offset. Before that, an answer of a replaced coordinator may be old, but never too new.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Committer:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Commit until stopped and answered."""
+        """Commit until `stop` is set and the last request is answered."""
         while not self.is_finished:
             with suppress(ConnectionClosedError):
                 address = await self._coordinator(runtime)
@@ -102,7 +102,7 @@ class Committer:
             await runtime.clock.sleep(runtime.randomness.uniform(0.01, self._pause_s_max))
 
     async def _commit(self, client: KafkaClient) -> ErrorCode:
-        """Commit the next offset, or repeat the one without an answer."""
+        """Commit the next offset, or repeat a commit that was not acknowledged."""
         if self.acknowledged == self._sent:
             self._sent += 1
         row = OffsetCommitRequestPartition(0, self._sent, committed_metadata=None)

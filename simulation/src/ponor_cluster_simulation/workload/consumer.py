@@ -1,5 +1,5 @@
-"""A consumer that checks every answer: it follows all partitions from leader to leader and
-sometimes goes back.
+"""A consumer that checks every answer: it follows each partition from leader to leader and sometimes seeks
+back.
 
 It compares every record with what any consumer has read. It has one conversation per broker, and
 fetches a partition in one conversation at a time.
@@ -25,9 +25,9 @@ from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 from ponor_cluster_simulation.workload.leaders import Leaders
 
 VERSIONS: Final = (4, 11, 12, 16)
-"""From 12 on an answer names the new leader, from 16 on also its address."""
+"""Fetch versions. From 12 on an answer contains the new leader, from 16 on also the leader's address."""
 SESSION_VERSIONS: Final = {False: (11, 12), True: (16,)}
-"""By whether the session names topics by id; a session cannot change that."""
+"""Versions by whether the session uses topic ids; a session cannot switch between ids and names."""
 TOPIC_ID_MIN: Final = 13
 SESSION_LOST: Final = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 """The broker restarted, or an answer was lost with its connection. The next fetch must be a full one."""
@@ -51,7 +51,7 @@ class _Conversation:
     """The fetch session with one broker.
 
     Attributes:
-        uses_ids: the session names topics by id.
+        uses_ids: the session uses topic ids instead of names.
         told: what the broker remembers of the session: partition to offset and leader epoch.
     """
 
@@ -62,7 +62,7 @@ class _Conversation:
     told: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def begin(self, version: int, *, with_session: bool) -> None:
-        """Drop the session, and start a new one if `wanted`."""
+        """Drop the session, and start a new one if `with_session` is true."""
         self.session_id = 0
         self.session_epoch = 0 if with_session else -1
         self.uses_ids = version >= TOPIC_ID_MIN
@@ -73,8 +73,8 @@ class Consumer:
     """One consumer. Its process never crashes.
 
     Attributes:
-        logs: what it has read, by partition, from offset 0 to its position.
-        high_watermarks: the largest one received, by partition; a lower one is a violation.
+        logs: the values read, by partition, from offset 0 to the position.
+        high_watermarks: the highest high watermark received, by partition; a lower one is a violation.
         looks: number of high watermarks received.
     """
 
@@ -114,7 +114,7 @@ class Consumer:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether it has read all acknowledged records."""
+        """Whether the consumer has read up to all high watermarks."""
         return self._is_told and list(map(len, self.logs)) == self.high_watermarks
 
     @property
@@ -122,7 +122,7 @@ class Consumer:
         return all(end >= 0 for end in self.high_watermarks)
 
     async def _talk(self, runtime: Runtime, node: int) -> None:
-        """Fetch from one broker what it leads, over any number of connections."""
+        """Fetch the partitions that one broker leads, over any number of connections."""
         while not self.stop:
             if not self._led_by(node):
                 await runtime.clock.sleep(runtime.randomness.uniform(0.01, 0.05))

@@ -1,8 +1,8 @@
 """Readers that stay with one controller: each makes linearizable reads over one connection.
 
-Other clients leave a paused or disconnected controller, so none of them would observe its answers
-when it resumes. An answer is an index, and indexes only grow. The history is therefore linearizable
-if and only if no answer is below an index that was known before its request.
+Other clients leave a paused or disconnected controller and would not observe its answers after it resumes. An
+answer is an index, and indexes only grow. The history is therefore linearizable if and only if no answer is
+below an index that was known before its request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from ponor_runtime.runtime import Runtime
 from ponor_cluster_simulation.invariants.registry import Checks
 
 PATIENCE_S: Final = 8.0
-"""Longer than a pause and partition of a controller; one direction of a connection may be dead."""
+"""Longer than a pause plus a partition of a controller, but bounded: one direction of a connection may be
+dead.
+"""
 PAUSE_S: Final = (0.05, 0.2)
 
 

@@ -1,6 +1,6 @@
 """The records that clients of a simulated cluster sent and received, and the rules that they must obey.
 
-Every value names its producer, partition and number, so that a misplaced record is visible at once.
+Every value contains its producer, partition and number, so that every misplaced record is detected.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ClusterHistory:
     reads: int = 0
 
     def acknowledge(self, first: Value, count: int, base_offset: int | None) -> None:
-        """Record an acknowledged batch; without an offset it is a repeat of an old append."""
+        """Record an acknowledged batch; without an offset the batch repeats an old append."""
         if base_offset is not None:
             self.ends[first.partition] = max(self.ends.get(first.partition, 0), base_offset + count)
         for index in range(count):

@@ -63,8 +63,8 @@ class KeyedHistory:
 
     Attributes:
         sent: all sent records by number.
-        acknowledged: offset to the record acknowledged there.
-        seen: offset to the record that a reader saw there.
+        acknowledged: acknowledged records by offset.
+        seen: records that a reader saw, by offset.
     """
 
     sent: list[Keyed] = field(default_factory=list)
@@ -73,11 +73,11 @@ class KeyedHistory:
     reads: int = 0
 
     def latest(self) -> dict[int, tuple[int, Keyed]]:
-        """Key to its last acknowledged record, with the offset."""
+        """Return the last acknowledged record of each key, with its offset."""
         return {record.key: (offset, record) for offset, record in sorted(self.acknowledged.items())}
 
     def see(self, offset: int, record: Keyed) -> None:
-        """Record and check a record that a reader saw."""
+        """Add a record that a reader saw to the history, and check it."""
         self.reads += 1
         known = self.seen.setdefault(offset, record)
         assert known == record, f"{TOPIC}: offset {offset} was {known} and is {record}"
@@ -86,8 +86,8 @@ class KeyedHistory:
 
 
 class KeyedWriter:
-    """Writes one batch at a time and does not repeat it without an acknowledgement. Its process
-    never crashes.
+    """Writes one batch at a time. Does not send a batch again if no acknowledgement arrives. Its
+    process never crashes.
     """
 
     def __init__(self, history: KeyedHistory, *, bootstrap: Sequence[str], pause_s_max: float) -> None:
@@ -168,7 +168,7 @@ class KeyedWriter:
 
 
 class KeyedReader:
-    """Reads the whole log repeatedly, and again after it was stopped. Its process never crashes."""
+    """Reads the whole log repeatedly, and again after `stop` is set. Its process never crashes."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class KeyedReader:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Read until stopped, and then the whole log again."""
+        """Read the whole log repeatedly, until a read that began after the stop passes `_judge`."""
         while not self.is_finished:
             is_last = self.stop
             log = await self._read_all(runtime)
@@ -197,8 +197,8 @@ class KeyedReader:
             await runtime.clock.sleep(runtime.randomness.uniform(0.2, 1.5))
 
     async def _read_all(self, runtime: Runtime) -> dict[int, Keyed] | None:
-        """Read the log from one leader, which must have everything acknowledged before; None if it
-        was not read to the end.
+        """Read the log from one leader; return None if the read did not reach the end. The leader must
+        have all records that were acknowledged before the read.
         """
         self._due = self._history.latest()
         leader = self._leaders.leader_of(0)
@@ -259,10 +259,10 @@ class KeyedReader:
         return record
 
     def _judge(self, log: dict[int, Keyed]) -> bool:
-        """Check that each key's last record, or a later one, is in the log.
+        """Check that the log contains, for each key, the last acknowledged record or a later one.
 
-        Return whether no record is left that a removed tombstone deleted. A concurrent cleaning may
-        make it seem so for one read.
+        Return False if a tombstone was removed and a record that it deletes is left. A read during a cleaning
+        may find this.
         """
         is_clean = True
         for key, (offset, latest) in self._due.items():
@@ -279,8 +279,8 @@ class KeyedReader:
         return is_clean
 
     def _may_be_deleted(self, key: int, offset: int) -> bool:
-        """Whether a tombstone of the key may be after an offset; the offset of an unacknowledged
-        one is unknown.
+        """Whether a tombstone of the key may be after an offset; the offset of an unacknowledged tombstone is
+        unknown.
         """
         where = {record.number: at for at, record in self._history.acknowledged.items()}
         return any(

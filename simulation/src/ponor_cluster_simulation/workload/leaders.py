@@ -1,6 +1,6 @@
 """The leaders that one client has learned, from Metadata of any broker and from hints in answers (KIP-951).
 
-Every failure triggers a new Metadata request. An older leader epoch than the known one is ignored, as in
+Every failure triggers a new Metadata request. Leaders with an epoch below the known one are ignored, as in
 Kafka's clients, so that a broker with an old image cannot send a client back to a deposed leader.
 """
 
@@ -19,7 +19,7 @@ from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 METADATA_VERSION: Final = 12
 ANSWER_S_MAX: Final = 2.0
 RENEWAL_S_MIN: Final = 0.05
-"""Between two Metadata requests."""
+"""Minimum time between two Metadata requests."""
 NOT_THERE_YET: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
@@ -45,7 +45,7 @@ class Leaders:
     """What one client has learned about a topic.
 
     Attributes:
-        addresses: node id to the address of every broker that was named.
+        addresses: node id to address, for every broker that an answer contained.
         topic_id: None before the first Metadata answer with the topic.
         hints: number of hints with a newer leader.
     """
@@ -89,7 +89,7 @@ class Leaders:
         return known[lot % len(known)]
 
     async def renew(self, runtime: Runtime, is_over: Callable[[], bool]) -> None:
-        """Request Metadata after every doubt, until cancelled."""
+        """Request Metadata after every `doubt`, until `is_over`."""
         while not is_over():
             if self._is_doubtful:
                 self._is_doubtful = False

@@ -46,9 +46,9 @@ class Mover:
 
     Args:
         topics: topics to move, and their numbers of partitions.
-        bootstrap: brokers to request.
+        bootstrap: addresses of the brokers that receive the requests.
         nodes: brokers to move to.
-        pause_s_max: between two requests.
+        pause_s_max: maximum pause between two requests.
 
     Attributes:
         asked: number of requested moves; `accepted`: number of accepted ones.

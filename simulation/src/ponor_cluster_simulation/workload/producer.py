@@ -1,9 +1,9 @@
 """An idempotent producer over several partitions, with sequences, pipelining and retries as in
 Kafka's clients.
 
-A partition has one batch in flight until the broker has its producer state, then up to `WINDOW`.
-After a failure all unacknowledged batches are sent again in order, once none is in flight. After a
-change of the leader, batches go to the new one when those at the old one are answered or given up.
+A partition has up to `WINDOW` batches in flight. After a failure the producer waits until no batch is in
+flight and sends all unacknowledged batches again in order. After a change of the leader, it sends to the new
+leader when the batches at the old leader are answered or given up.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from ponor_cluster_simulation.workload.leaders import Leaders
 WINDOW: Final = 4
 """One less than the batches that a broker remembers.
 
-Newer acknowledged batches may otherwise displace a batch without an answer from the broker's memory.
+Otherwise newer acknowledged batches may displace an unanswered batch from the broker's memory.
 """
 REQUEST_TIMEOUT_S: Final = 4.0
 VERSIONS: Final = (7, 9, 11)
-"""The newest one names the new leader instead."""
+"""Produce versions. An error answer of the newest version contains the new leader."""
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -83,7 +83,6 @@ class Lane:
     partition: int
     node: int = -1
     next_number: int = 0
-    is_known: bool = False
     unacknowledged: deque[Batch] = field(default_factory=deque)
     under_way: int = 0
     answers_due: int = 0
@@ -101,8 +100,7 @@ class Lane:
             self.under_way = 0
         if leader is None or (leader != self.node and self.under_way > 0):
             return False
-        window = WINDOW
-        return not self.is_failed and self.under_way < min(window, len(self.unacknowledged))
+        return not self.is_failed and self.under_way < min(WINDOW, len(self.unacknowledged))
 
     def broken(self) -> None:
         """The connection has closed: no batch is in flight, and the broker may have stored any of them."""
@@ -171,7 +169,7 @@ class Producer:
                 await runtime.clock.sleep(runtime.randomness.uniform(0.001, self._pause_s_max))
 
     async def _talk(self, runtime: Runtime, node: int) -> None:
-        """Send to one broker what it leads, over any number of connections."""
+        """Send the batches of the partitions that one broker leads, over any number of connections."""
         while not self.is_finished:
             if not any(self._is_for(lane, node) for lane in self._lanes):
                 await runtime.clock.sleep(runtime.randomness.uniform(0.01, self._pause_s_max))
@@ -267,8 +265,8 @@ class Producer:
             self._acknowledged(lane, batch, row.base_offset)
             return
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and lane.is_in_doubt(batch):
-            # It is stored, but older than the batches that the broker remembers. Kafka's clients take this
-            # for an acknowledgement.
+            # The batch is stored, but older than the batches that the broker remembers. Kafka's clients treat
+            # this error as an acknowledgement.
             self._acknowledged(lane, batch, None)
             return
         follows_a_failure = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first
@@ -281,5 +279,4 @@ class Producer:
     def _acknowledged(self, lane: Lane, batch: Batch, base_offset: int | None) -> None:
         lane.unacknowledged.remove(batch)
         lane.under_way -= 1
-        lane.is_known = True
         self._history.acknowledge(batch.first, len(batch.sizes_bytes), base_offset)

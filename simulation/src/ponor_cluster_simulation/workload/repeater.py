@@ -1,8 +1,8 @@
 """A client that repeats operations on purpose: the same operation, and another operation under the same id.
 
-The shipped client never does that, so this client implements the session protocol itself. A repeat
-must get the first answer. Another body under a used id must be refused, on any connection and any
-controller. The keys are written once, so their values never change.
+The shipped client never does that, so this client implements the session protocol itself. The answer to a
+repeat must equal the first answer. The controllers must refuse another body under a used id, on any
+connection. A put does not change an existing key, so values never change.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Repeater:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Repeat operations until stopped and answered."""
+        """Repeat operations until `stop` is set and the last operation is answered."""
         incarnation = runtime.randomness.token(16)
         attempts = 0
         while not self.is_finished:
@@ -85,7 +85,9 @@ class Repeater:
             self.is_finished = self.stop and self._first is None
 
     async def _provoke(self, runtime: Runtime, connection: Connection) -> None:
-        """Send one operation until it is answered, repeat it, and then send another one under its id."""
+        """Send one operation until it is answered, sometimes repeat it, and then send another operation under
+        the same id.
+        """
         if self._first is None:
             self._request_id += 1
         key = f"repeated/{self._request_id % KEYS}"
@@ -107,7 +109,7 @@ class Repeater:
         self._checks.require(
             27,
             is_mismatch or not was_kept,
-            f"id {self._request_id}  was accepted with another body: {refused}",
+            f"id {self._request_id} was accepted with another body: {refused}",
         )
         self.mismatches += is_mismatch
         self._first = None

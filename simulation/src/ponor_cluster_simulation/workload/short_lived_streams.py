@@ -1,8 +1,8 @@
 """Streams that exist for a moment, and the history of all answers about them: registers with
 "there" or "gone".
 
-Closing a stream that the caller does not own changes nothing, so its refusal is a read. A deposed
-controller that has not detected its deposition would answer it from an old image.
+A request to close a stream that the caller does not own changes nothing, so its refusal acts as a read. A
+deposed controller that has not detected its deposition might answer the request from an old image.
 `histories.linearizability` decides whether one order of all operations explains the answers.
 """
 

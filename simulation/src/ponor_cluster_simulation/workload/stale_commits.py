@@ -1,8 +1,8 @@
 """Nodes that take streams from each other and commit under lost epochs.
 
-Each node opens streams that others own, and commits what it prepared while it owned them. It continues after
-it lost a stream, so that every commit that must be fenced is tried. Committed objects are in the store, as a
-broker's are. The ledger checks the result; this client checks only the answers.
+Each node opens streams that others own, and commits what it prepared while it owned them. A node continues to
+commit after it lost a stream, so that the run tries every commit that must be fenced. Committed objects are
+in the store, like those of brokers. The ledger checks the result; this client checks only the answers.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class SharedStreams:
     """The streams that stale committers compete for, and the answers that they received.
 
     Attributes:
-        shares_objects: commit stream set objects of one block, and trim all but a part of the newest one;
-            otherwise commit stream objects.
+        shares_objects: commit stream set objects of one block, and trim all but a part of the newest one; if
+            false, commit stream objects.
         epochs: stream to the highest requested epoch.
         acknowledged: (stream, start) to the object whose commit was acknowledged there.
         fenced: number of refusals.
@@ -65,7 +65,7 @@ class SharedStreams:
 
 
 class StaleCommitter:
-    """One of the nodes. Its process never crashes, but its session breaks as any other."""
+    """One of the nodes. Its process never crashes, but its session may break."""
 
     def __init__(
         self, name: str, node_id: NodeId, shared: SharedStreams, store: ObjectStore, addresses: Sequence[str]
@@ -76,11 +76,11 @@ class StaleCommitter:
         self._store = store
         self._addresses = addresses
         self._ends: dict[int, tuple[int, int]] = {}
-        """Stream to the epoch under which this node owned it, and the end that it saw."""
+        """Stream to the epoch under which this node owned it, and the end offset that this node observed."""
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Compete until stopped and answered."""
+        """Compete until `stop` is set and the last request is answered."""
         identity = NodeIdentity(
             self._node_id, NodeRole.BROKER, runtime.randomness.token(16), kafka_host=self.name, kafka_port=1
         )
@@ -95,7 +95,7 @@ class StaleCommitter:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(session.run())
             await session.ready()
-            draining = wire.SetDrain(node_id=self._node_id, draining=True)  # it must not lead partitions
+            draining = wire.SetDrain(node_id=self._node_id, draining=True)  # it must lead no partitions
             await session.submit(wire.Operation(set_drain=draining))
             async with asyncio.TaskGroup() as work:
                 work.create_task(self._ask_on(runtime, session, work))

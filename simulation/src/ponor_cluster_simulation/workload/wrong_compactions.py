@@ -1,8 +1,8 @@
 """A client that leases compactions and commits plans that do not follow from the sources.
 
 A correct worker never has a stale plan: sources do not change, and starts of streams only rise. Only wrong
-commits prove that the controller compares plans. The client writes no bytes: an accepted commit would
-therefore name an object that is not in the store. When its leases expire, other workers get the tasks.
+commits test that the controller checks plans. The client writes no bytes: an accepted commit would therefore
+name an object that is not in the store. When its leases expire, other workers get the tasks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from ponor_runtime.runtime import Runtime
 from ponor_cluster_simulation.invariants.registry import Checks
 
 LEASES_MAX: Final = 6
-"""Bound of its tasks: every task that it gives back is postponed for minutes."""
+"""Maximum number of tasks that the client leases: the controller postpones every returned task for minutes.
+"""
 LEASE_MS: Final = (400, 1_500, 4_000)
 OBJECT_TTL_MS: Final = 5_000
 PAUSE_S: Final = (0.3, 1.5)
 FROM_A_LOST_LOG: Final = 1_000_000
-"""Batches by which a wrong plan is ahead of the log."""
+"""Number of batches by which a wrong plan is ahead of the log."""
 Result = wire.CompactionOutcome
 ENDS: Final = frozenset({Result.RESULT_SOURCE_GONE, Result.RESULT_STALE_PLAN, Result.RESULT_FENCED})
 """Answers that change nothing."""
@@ -46,7 +47,7 @@ REFUSALS: Final = frozenset(
 
 
 class WrongCompactor:
-    """The client. Its process never crashes, but its session breaks as any other.
+    """The client. Its process never crashes, but its session may break.
 
     Attributes:
         outcomes: number of each answer.
@@ -84,7 +85,7 @@ class WrongCompactor:
         self.is_finished = True
 
     async def _try_task(self, runtime: Runtime, session: SessionClient) -> bool:
-        """Lease one task, if there is one. Return whether it did."""
+        """Lease one task, if the controller has one. Return False if it granted none."""
         ttl_ms = LEASE_MS[runtime.randomness.below(len(LEASE_MS))]
         lease = wire.LeaseCompaction(ttl_ms=ttl_ms, source_bytes_max=1 << 40)
         try:

@@ -35,7 +35,7 @@ __all__ = ["AbortedRange", "BatchDecoder", "Clip"]
 
 ROWS_MAX: Final = 1 << 16
 ROWS_MAX_LIMIT: Final = 1 << 20
-"""Maximum topic names in one Arrow column."""
+"""Limit of `rows_max`, so that the topic names fit into one Arrow column."""
 BYTES_MAX: Final = 4 << 20
 """Bytes of keys, values and headers of one Arrow batch: large enough to amortize the cost of a batch, small
 enough to stay in cache.

@@ -55,7 +55,7 @@ class BlockRecords:
         self.at = 0
         """Position of the next record."""
         self.expected = -1
-        """Its stream offset; -1 before the first."""
+        """Stream offset of the next record; -1 before the first record."""
 
     def next(self) -> PlacedBatch | None:
         """Return the next batch that overlaps the clip; None at the end.
@@ -69,7 +69,7 @@ class BlockRecords:
             if at > size:
                 raise self._broken(max(self.expected, 0), f"{size - self.at} bytes remain in the block")
             _, _, stream_offset, _, count, payload_bytes = _UNPACK(self.block, self.at)
-            # Below 0 for remains of an earlier cleaning in the block, which no segment and no clip includes.
+            # Negative for records of an earlier cleaning in the block; no segment and no clip includes them.
             start = stream_offset + self.kafka_shift
             end = start + count
             if (

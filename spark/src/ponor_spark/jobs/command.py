@@ -290,7 +290,7 @@ def _decoding(registry: str, subject: str, topic: str) -> Decoding | None:
 
 @contextmanager
 def _one_line_errors(written: str = "") -> Iterator[None]:
-    """`written`: the option that names where Spark writes."""
+    """Reduce errors to one line. `written`: the option with the path to which Spark writes."""
     try:
         yield
     except PonorSparkError as error:
@@ -315,7 +315,7 @@ def unwrapped(error: Exception) -> str | None:
 
 
 def _unwritten(error: Exception) -> str | None:
-    """Return the file system's error out of Spark's error text, in the same way."""
+    """Return the file system's error out of Spark's error text, as `unwrapped` does."""
     return _last_line(
         error,
         r"^(?:Caused by)?: (?!java\.io\.EOF)(?:java\.io|java\.nio\.file|org\.apache\.hadoop\.[\w.]+)\.\w+Exception: (.+)$",  # noqa: E501

@@ -44,8 +44,8 @@ class ParquetResult:
 
 
 def run_id(given: Mapping[str, str], path: str) -> str:
-    """Return an id that is the same for the same source and target, so that the next run recognises one that
-    died.
+    """Return an id that is the same for the same source and target, so that a run can find the staging
+    directory of a crashed run.
     """
     return hashlib.sha256(json.dumps([sorted(given.items()), path]).encode()).hexdigest()[:16]
 
@@ -104,15 +104,15 @@ def write(
 
 
 def _beside(path: str, run: str) -> str:
-    """Return the staging directory, hidden from readers of the parent, because Spark ignores names that begin
-    with a dot.
+    """Return the staging directory. Its name begins with a dot, so that Spark ignores it when it reads the
+    parent.
     """
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.{run}.staging"
 
 
 def _with(frame: DataFrame, partition_by: Sequence[str]) -> Any:
-    """Return the frame's own types, directory columns last as in Spark: nothing is inferred from names."""
+    """Return the frame's schema, directory columns last, so that Spark infers no types from the names."""
     return frame.select(*[name for name in frame.columns if name not in partition_by], *partition_by).schema
 
 

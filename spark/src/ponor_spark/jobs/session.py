@@ -28,11 +28,11 @@ LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings of a session for one command in a terminal, which is not reachable from outside."""
+"""Settings of a local session for one command: its ports are not reachable from other machines."""
 
 
 class SparkMissingError(PonorSparkError):
-    """pyspark is not installed, or another package that the job needs."""
+    """pyspark, or another package that the job needs, is not installed."""
 
 
 def need(module: str, extra: str, what: str) -> None:

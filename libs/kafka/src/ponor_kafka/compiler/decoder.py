@@ -1,8 +1,8 @@
 """Generator of the decoder of one message version.
 
-The result is one flat function: nested structs are loops, runs of fixed-width fields and the following length
-prefix are one precompiled unpack, compact lengths have a one-byte fast path. Lengths and counts are checked
-against the remaining bytes before any allocation.
+The result is one flat function. Arrays of structs become nested loops; a run of fixed-width fields and the
+length prefix after it become one precompiled unpack; compact lengths have a one-byte fast path. Lengths and
+counts are checked against the remaining bytes before any allocation.
 """
 
 from ponor_kafka.compiler.layout import Layout
@@ -210,7 +210,7 @@ class _DecoderWriter:
 
 
 def _arguments(struct: Struct, values: dict[str, str]) -> list[str]:
-    """Positional arguments up to the last decoded field; the constructor has the other defaults."""
+    """Positional arguments up to the last decoded field; the constructor supplies defaults for the others."""
     last = max((index for index, field in enumerate(struct.fields) if field.name in values), default=-1)
     return [
         values.get(field.name, default_source(field.default, field)) for field in struct.fields[: last + 1]

@@ -20,14 +20,14 @@ BUFFERS_PER_STEP: Final = 2_000
 def encoder_source(layout: Layout, *, in_steps: bool = False) -> tuple[str, dict[str, object]]:
     """Generate `encode(m, out)` and the names that it needs in addition to those of `build`.
 
-    With `in_steps` it is a generator that pauses between elements of arrays of structs; it has then
-    joined the bytes written so far.
+    With `in_steps` the function is a generator that pauses between elements of arrays of structs. Before a
+    pause it joins the bytes written so far.
     """
     writer = _EncoderWriter(layout, in_steps=in_steps)
     writer.struct(layout.message.body, "m")
     writer.flush()
     body = "\n".join(writer.source.lines)
-    # The condition is never true. Without any `yield` it would be no generator.
+    # The condition is never true; the `yield` makes the function a generator even if it never pauses.
     head = "    done = []\n    if not add:\n        yield\n" if in_steps else ""
     result = "done + out" if in_steps else "out"
     return (

@@ -1,4 +1,6 @@
-"""Widths of fields in one version, and minimum sizes of array elements, which limit hostile counts."""
+"""Widths of fields in one version, and minimum sizes of array elements, against which array counts are
+checked.
+"""
 
 from ponor_kafka.schema.model import FIXED_WIDTH_FORMATS, Field, Message, Schema, Struct
 

@@ -49,7 +49,7 @@ BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(
 
 
 class Synonym(NamedTuple):
-    """A broker setting that is the default of another setting, and the factor for its number."""
+    """A broker setting whose value, multiplied by `factor`, is the default of another setting."""
 
     name: str
     factor: int = 1
@@ -106,7 +106,7 @@ _BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The setting and its synonyms in other units, by precedence."""
+    """A broker setting and its synonyms in other units, by precedence."""
     return _BROKER_SYNONYMS.get(name, (name,))
 
 
@@ -124,4 +124,4 @@ def topic_values(broker_values: Mapping[str, str]) -> dict[str, str]:
 
 def _multiplied(text: str, factor: int) -> str:
     number = int(text)
-    return str(number * factor) if number >= 0 else text  # -1 means the same in every unit
+    return str(number * factor) if number >= 0 else text  # -1 has the same meaning in every unit

@@ -1,7 +1,7 @@
 """Changes of settings: KIP-339's operations and the rules that span several settings. Pure functions.
 
-The controller validates changes with them. A replay of its log does not need them because the log holds the
-results. Error messages are Kafka's.
+The controller validates changes with them. A replay of the controller's log does not use them, because the
+log contains the resulting settings. Error messages are Kafka's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LISTENER_ONLY_EXCEPT: Final = frozenset({"sasl.enabled.mechanisms", "sasl.mecha
 
 
 class ChangeKind(IntEnum):
-    """Numbers of IncrementalAlterConfigs."""
+    """Kinds of changes, with their numbers in IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -40,7 +40,7 @@ def changed_topic_configs(
 ) -> dict[str, str]:
     """Apply changes to a topic's own settings; return them sorted.
 
-    With `replace`, settings without a change are removed.
+    With `replace`, settings that are not in `changes` are removed.
 
     Raises:
         ConfigError: a change or the result is invalid.

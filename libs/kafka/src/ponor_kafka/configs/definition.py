@@ -9,7 +9,7 @@ from ponor_kafka.configs.value_rules import ValueRule
 
 
 class ConfigType(IntEnum):
-    """Numbers of DescribeConfigs (KIP-569)."""
+    """Types of settings, with their numbers in DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -48,7 +48,7 @@ class ConfigDefinition:
         rule: restricts the values of the type; None for no restriction.
         doc: one sentence.
         note: remark about its effect, or empty.
-        unlisted: described only if it is set.
+        unlisted: DescribeConfigs returns the setting only if it is set.
     """
 
     name: str
@@ -73,4 +73,4 @@ class ConfigDefinition:
 
 
 class ConfigError(Exception):
-    """A setting or value is invalid. The client receives the message; it is Kafka's where known."""
+    """A setting or value is invalid. The client receives the message: Kafka's text where known."""

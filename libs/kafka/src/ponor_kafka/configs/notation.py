@@ -6,10 +6,10 @@ A setting has two or three lines:
       EFFECT: DOC
       note: NOTE
 
-DEFAULT is empty for an empty text and `null` for none. RULE, SCOPE and `unlisted` are optional; a broker
-setting without SCOPE is read-only. Rules: `LOW..`, `LOW..HIGH`, `LOW..HIGH or N`, `a | b` (one of these),
-`any case: A | B`, `items: a | b` (a list of these), `items` (no empty item), `not empty`, `throttled
-replicas`.
+An empty DEFAULT is an empty text; `null` means that there is no default. RULE, SCOPE and `unlisted` are
+optional; a broker setting without SCOPE is read-only. Rules: `LOW..`, `LOW..HIGH`, `LOW..HIGH or N`, `a | b`
+(one of these), `any case: A | B`, `items: a | b` (a list of these), `items` (no empty item), `not empty`,
+`throttled replicas`.
 """
 
 from __future__ import annotations

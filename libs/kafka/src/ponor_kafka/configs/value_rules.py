@@ -24,7 +24,7 @@ class ValueRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A number in low..high, or `also`."""
+    """A number from `low` to `high`, or equal to `also`."""
 
     low: float
     high: float | None = None
@@ -50,7 +50,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words; applies to every item of a list."""
+    """One of the given words; for a list, every item must be one of them."""
 
     words: tuple[str, ...]
     any_case: bool = False

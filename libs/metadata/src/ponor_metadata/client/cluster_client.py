@@ -86,8 +86,8 @@ class ClusterClient:
         return (await self._ask(request, timeout_s)).snapshot
 
     async def renew_snapshot(self, lease_id: int, ttl_ms: int, *, timeout_s: float) -> wire.SnapshotOpened:
-        """Extend a lease by `ttl_ms` from now, at most to the maximum age of a lease; the answer has its new
-        end.
+        """Extend a lease by `ttl_ms` from now, at most to the maximum age of a lease. The answer has the new
+        end of the lease.
 
         Raises:
             OperationError: SNAPSHOT_EXPIRED: the lease has ended; its objects may be deleted.

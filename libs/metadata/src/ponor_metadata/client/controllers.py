@@ -10,8 +10,8 @@ from ponor_runtime.randomness import Randomness
 LEARNED_MAX: Final = 32
 """Limit of addresses taken from the quorum's record. A quorum has a few members."""
 HINTS_IN_A_ROW_MAX: Final = 2
-"""Leader hints followed without a delay. Two controllers that name each other must not keep a node
-reconnecting.
+"""Leader hints that a client follows in a row without a delay. It then waits and tries the next address,
+because two controllers may name each other.
 """
 
 
@@ -91,7 +91,7 @@ class ControllerChoice:
 
 
 class ReconnectBackoff:
-    """Delays drawn from [min/2, bound), the bound doubling from `ms_min` to `ms_max` until `reset`."""
+    """Random delays from [ms_min/2, bound). The bound doubles from `ms_min` to `ms_max` until `reset`."""
 
     def __init__(self, randomness: Randomness, *, ms_min: int, ms_max: int) -> None:
         assert 0 < ms_min <= ms_max

@@ -63,6 +63,6 @@ class ImageDivergedError(ProtocolError):
 
 
 class HistoryReplacedError(Exception):
-    """A forced recovery began a history without some batches that this process has acted upon. It must
+    """A forced recovery began a history that lacks batches on which this process has acted. The process must
     restart.
     """

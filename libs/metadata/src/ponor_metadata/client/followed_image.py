@@ -42,9 +42,10 @@ class _SnapshotInTransit:
 
 
 class FollowedImage:
-    """Attributes: listeners: called with each batch right after it was applied to `image`, in order.
-    image_listeners: called with the new image after a snapshot replaced `image`; `listeners` do not get its
-    batches.
+    """The image and its listeners.
+
+    `listeners` are called with each batch right after it was applied to `image`, in order. `image_listeners`
+    are called with the new image after a snapshot replaced `image`; no listener gets the snapshot's batches.
     """
 
     def __init__(self, snapshot_bytes_max: int, give_way: Callable[[], Awaitable[None]]) -> None:
@@ -156,8 +157,7 @@ class FollowedImage:
         for encoded in frame.batches:
             digest = running_digest(digest, encoded)
         if digest != frame.digest:
-            # The histories differ, or bytes were damaged. The image stays at the last verified index until a
-            # snapshot replaces it.
+            # The image stays at the last verified index until a snapshot replaces it.
             raise ImageDivergedError(f"the digest after index {image.index} differs from the controller's")
         for encoded in frame.batches:
             before = image.index

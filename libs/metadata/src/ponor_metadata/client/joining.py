@@ -38,7 +38,8 @@ LOG: Final = logging.getLogger("ponor.joining")
 ASK_SECONDS_MAX: Final = 10.0
 """Time without an answer of the controllers until a warning is logged; the node retries."""
 STORE_SECONDS_MAX: Final = 5.0
-"""Time without an answer of the store until a warning is logged, or until a node that may begins without it.
+"""Time without an answer of the store until a warning is logged, or until a node with a copy of the marker
+starts without the store.
 """
 RETRY_SECONDS: Final = 0.5
 WAITS: Final = (
@@ -102,7 +103,7 @@ async def join(
             node does not wait for a store that does not answer.
 
     Raises:
-        WrongClusterError: they do not belong together.
+        WrongClusterError: controllers, node and store do not belong to one cluster.
     """
     loop = asyncio.get_running_loop()
     joining = loop.create_task(_join(runtime, controllers, node_id, membership, store, copy), name="joining")
@@ -168,8 +169,8 @@ async def verify_store(
 
 
 async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) -> tuple[SeenHistory, ...]:
-    """Check the store of a node that began without it, as soon as it answers; return the records of nodes in
-    it.
+    """Check the store as soon as it answers, for a node that started without it; return the records of nodes
+    in the store.
 
     Raises:
         WrongClusterError: the store is of another cluster, or not the one in which an earlier start found the

@@ -62,9 +62,9 @@ class LeaderCalls(Generic[R]):
 
         Args:
             frame: the request.
-            answer_s_max: how long one controller may take: one that is cut off does not refuse, it is silent,
-                and others know the answer too.
-            timeout_s: how long to go on.
+            answer_s_max: limit of one controller's answer. A controller that is cut off sends none, so the
+                call then tries another controller.
+            timeout_s: limit of all attempts.
 
         Raises:
             OperationError: the request was refused; a retry would not help.

@@ -1,10 +1,9 @@
-"""Process of a node without clients of its own: the garbage collector or a compactor.
+"""Process of a node that serves no clients: the garbage collector or a compactor.
 
 Its configuration file is a JSON object that `ponor up` writes:
 
-    {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "cluster_id": ID, "share_store": true |
-    false,
-     "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE}}
+    {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "cluster_id": ID,
+     "share_store": true | false, "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE}}
 
 `node_id`, `controllers` and `object_store` are required. `data` is accepted and ignored: the process stores
 nothing.
@@ -69,7 +68,7 @@ def node_options(file: ConfigurationFile) -> NodeOptions:
     """Return the options that all nodes have.
 
     Raises:
-        StartRefusedError: one is missing or invalid.
+        StartRefusedError: an option is missing or invalid.
     """
     controllers = file.content.get("controllers")
     if (

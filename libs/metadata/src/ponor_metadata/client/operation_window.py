@@ -15,8 +15,8 @@ from ponor.controller.v1.session_service_pb2 import Operation, OperationBatch, O
 from ponor_rpc.joined_messages import joined_messages, message_head, number_field
 
 ENVELOPE_BYTES: Final = 32
-"""Upper bound of the bytes that a frame adds to its operations, and that an operation needs for id and
-length.
+"""Upper bound of a frame's bytes without its operations, and of the bytes that the id and length of an
+operation take.
 """
 OPERATIONS: Final = SessionRequest.OPERATIONS_FIELD_NUMBER
 FIRST_INCOMPLETE_ID: Final = OperationBatch.FIRST_INCOMPLETE_ID_FIELD_NUMBER
@@ -48,7 +48,7 @@ class PendingOperation:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the window that it takes."""
+        """Bytes that the operation takes in the window."""
         return len(self.encoded) + ENVELOPE_BYTES
 
 
@@ -121,7 +121,7 @@ class OperationWindow:
         return pending
 
     def abandon(self, pending: PendingOperation) -> None:
-        """Give up an operation. One that was sent stays until its answer, because its id is in use."""
+        """Give up an operation. A sent operation stays until its answer arrives, because its id is in use."""
         if not pending.sent and pending.request_id in self._pending:
             self._unsent.remove(pending)
             self.complete(pending.request_id)

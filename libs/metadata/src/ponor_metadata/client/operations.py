@@ -28,7 +28,7 @@ def operation_digest(operation: Operation) -> bytes:
 def _body(operation: Operation) -> bytes:
     """Return the encoding without the request id.
 
-    Fields are encoded in the order of their numbers, so it is cut off without a copy.
+    Fields are encoded in the order of their numbers, so the request id can be cut off without a copy.
     """
     encoded = operation.SerializeToString(deterministic=True)
     request_id = operation.request_id
@@ -63,7 +63,7 @@ def operation_attributes(operation: Operation) -> Attributes:
 @contextmanager
 def traced_operation(telemetry: Telemetry, operation: Operation) -> Iterator[Operation]:
     """Yield the operation to send: a copy with the id of a new span if the current task is part of a sampled
-    trace, else itself.
+    trace, else `operation`.
     """
     tracing = telemetry.tracing
     if tracing is None or (parent := tracing.current()) is None:

@@ -1,5 +1,5 @@
-"""Calls that describe or change the quorum. A repeated change succeeds: adding a present learner, for
-example.
+"""Calls that describe or change the quorum. A repeated change succeeds, for example adding a learner that is
+already a member.
 """
 
 from __future__ import annotations

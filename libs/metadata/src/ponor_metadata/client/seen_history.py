@@ -80,7 +80,7 @@ async def read_seen(store: ObjectStore, namespace: str) -> tuple[SeenHistory, ..
 
 
 class Witness:
-    """Records in the store how far a node saw the log, in one object that newer ones replace."""
+    """Records in the store how far a node saw the log, in one object that each newer record replaces."""
 
     def __init__(self, store: ObjectStore, clock: Clock, namespace: str, node_id: NodeId) -> None:
         self._store = store
@@ -134,7 +134,7 @@ class Witness:
         try:
             await self._store.put(key, [key.encode()])
         except ObjectAlreadyExistsError:
-            return True  # a retry of its own put
+            return True  # an earlier attempt of this put succeeded
         except ObjectStoreError as error:
             LOG.warning(
                 "the record of how far this node saw the controllers' log is not written yet: %s", error

@@ -53,7 +53,7 @@ NO_DEADLINE: Final = nullcontext()
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Bounds of a session. The first three are the protocol's own.
+    """Bounds of a session. The protocol defines the first three.
 
     `welcome_timeout_ms`: a controller without a leader answers after at most 1 s; one that takes longer than
     this is dead or disconnected.
@@ -74,7 +74,7 @@ class SessionClient:
     Attributes:
         fenced: set when this process lost its node id; the service must stop.
         fenced_listeners: called with the reason, before callers that wait for answers continue.
-        cluster_time_ms: the last received cluster clock; 0 before.
+        cluster_time_ms: the last received cluster clock; 0 before the first.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SessionClient:
         self._welcome: Welcome | None = None
         self._told = asyncio.Event()  # welcomed with the present identity, fenced, or closed
         self.seen: SeenHistory | None = None
-        """How far this process saw the controllers' log, by messages of leaders."""
+        """How far this process saw the controllers' log, according to messages of leaders."""
         self._wake_sender = asyncio.Event()
         self._pause_before_send = 0.0
         self._last_sent_ns = 0
@@ -167,7 +167,7 @@ class SessionClient:
 
     @property
     def silence_ms(self) -> int | None:
-        """Time since the leader's last frame, own pauses included; None before the first Welcome."""
+        """Time since the leader's last frame, including pauses of this process; None before a Welcome."""
         if self._heard_ns is None:
             return None
         return (self._clock.monotonic_ns() - self._heard_ns) // 1_000_000
@@ -228,7 +228,7 @@ class SessionClient:
         return result
 
     async def register_again(self, seen: tuple[SeenHistory, ...]) -> None:
-        """Send a new Hello with what nodes recorded in the store; return when a leader accepted it.
+        """Send a new Hello with the records of nodes in the store; return when a leader accepted it.
         Operations continue under the same ids.
 
         Raises:
@@ -323,7 +323,7 @@ class SessionClient:
                 await self._closing.wait()
 
     async def _converse(self, address: str) -> None:
-        """Run one connection; it ends with an exception. Return only if the node is fenced."""
+        """Run one connection until it fails with an exception. Return only if the node is fenced."""
         connection = self._connection = await self._network.connect(address, SESSION)
         told = self._told
         try:

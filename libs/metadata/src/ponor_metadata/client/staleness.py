@@ -15,7 +15,7 @@ from ponor_runtime.clock import Clock
 CLAIMS_MAX: Final = 64
 """Limit of commit indices that the image has not reached.
 
-Beyond it a new one replaces the previous one, which can only increase the reported staleness.
+At the limit a new index replaces the previous one, which can only increase the reported staleness.
 """
 
 
@@ -40,7 +40,7 @@ class Staleness:
         return (self._clock.monotonic_ns() - self._current_at_ns) // 1_000_000
 
     def connected(self) -> None:
-        """Begin a new connection: the previous one's probe gets no answer."""
+        """Begin a new connection; a probe on the previous connection gets no answer."""
         self._answered = True
         self._probe_sent_ns = self._clock.monotonic_ns() - self._interval_ns
 
@@ -57,8 +57,8 @@ class Staleness:
         return self._probe
 
     def claimed(self, probe: int, commit_index: int, staleness_ms: int) -> None:
-        """Take an answer: when the controller received `probe`, `commit_index` was its newest, last confirmed
-        `staleness_ms` before.
+        """Process the answer to `probe`. When the controller received the probe, its newest index was
+        `commit_index`, which was last confirmed as the cluster's newest `staleness_ms` earlier.
         """
         if self._answered or probe != self._probe:
             return
@@ -66,7 +66,7 @@ class Staleness:
         known_ns = self._probe_sent_ns - staleness_ms * 1_000_000
         if self._claims and len(self._claims) == CLAIMS_MAX:
             self._claims.pop()
-        # A controller that is behind the previous one must not remove that one's claim.
+        # The answer of a controller that is behind the previous controller must not remove earlier claims.
         while self._claims and self._claims[-1][0] >= commit_index and self._claims[-1][1] <= known_ns:
             self._claims.pop()
         self._claims.append((commit_index, known_ns))

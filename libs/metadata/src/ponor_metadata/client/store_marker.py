@@ -109,7 +109,7 @@ async def _named(store: ObjectStore, key: str) -> str:
     try:
         return str(await read_marker(store, key) or key)
     except MarkerDamagedError as error:
-        # It may be damaged or of a later release. This must not stop the nodes of this cluster.
+        # The marker may be damaged or of a later release. This must not stop the nodes of this cluster.
         return f"a cluster whose marker is not readable ({error})"
 
 

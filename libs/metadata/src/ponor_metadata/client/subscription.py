@@ -72,8 +72,8 @@ class SubscriptionClient:
 
     Attributes:
         listeners: called with each batch right after it was applied to `image`, in order.
-        image_listeners: called with the new image after a snapshot replaced `image` (its batches were not
-            announced one by one).
+        image_listeners: called with the new image after a snapshot replaced `image`; no listener gets the
+            snapshot's batches.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class SubscriptionClient:
 
         Raises:
             MetadataLagError: within `deadline_ms` no majority confirmed a leader, or the image did not reach
-                its index.
+                the leader's index.
         """
         try:
             async with asyncio.timeout(None if deadline_ms is None else deadline_ms / 1000):
@@ -178,7 +178,7 @@ class SubscriptionClient:
         Raises:
             OperationError: the controllers refuse this subscriber, for example because of another cluster.
             UnknownRecordError: this build is older than the log.
-            HistoryReplacedError: a forced recovery undid what this process may have acted upon.
+            HistoryReplacedError: a forced recovery discarded batches on which this process may have acted.
         """
         assert self._running is None, "the subscription runs already"
         self._running = asyncio.current_task()
@@ -210,7 +210,7 @@ class SubscriptionClient:
         self._fail_waiters()
 
     async def _follow(self, address: str) -> None:
-        """Run one connection from its start to its end, which is an exception."""
+        """Run one connection until it fails with an exception."""
         connection = self._connection = await self._network.connect(address, SUBSCRIBE)
         self._followed.connected()
         self._staleness.connected()

@@ -24,8 +24,8 @@ _NUMBERS: Final = {name: number for number, name in KINDS.items()}
 
 
 def running_digest(previous: bytes, encoded_batch: bytes) -> bytes:
-    """Return BLAKE2b-128 of the previous digest and the batch's bytes in the log. Two images are equal if it
-    is.
+    """Return BLAKE2b-128 of the previous digest and the batch's bytes in the log. Images with equal digests
+    are equal.
     """
     assert len(previous) == DIGEST_BYTES
     return blake2b(previous + encoded_batch, digest_size=DIGEST_BYTES).digest()

@@ -257,7 +257,7 @@ class Blocks(ABC, Generic[K]):
                 self._join(b)
         elif (
             len(self._blocks) > 1
-        ):  # a map keeps its last block, so that one which fills and empties allocates nothing
+        ):  # a map keeps its last block, so that a map that fills and empties again allocates nothing
             del self._blocks[b], self._firsts[b]
         return old
 

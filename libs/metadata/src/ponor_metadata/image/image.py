@@ -28,7 +28,7 @@ _RULES_BY_NUMBER: Final = {
 
 
 class MetadataImage(Tables):
-    """The tables of all committed batches. Fulfils `View`.
+    """The tables of all committed batches. Implements `View`.
 
     Attributes:
         index: index of the newest batch, 0 before the first.

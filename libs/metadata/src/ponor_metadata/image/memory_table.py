@@ -43,7 +43,7 @@ class ImageTable(Table[K, R], Protocol[K, R]):
         rows.
 
         Raises:
-            ValueError: they are not in order, or do not belong into this section.
+            ValueError: they are not in order, or do not belong in this section.
         """
         ...
 
@@ -57,7 +57,7 @@ class ImageTable(Table[K, R], Protocol[K, R]):
 
 
 class Places:
-    """The rows under one index key: their orders, ascending, and at the same positions their keys."""
+    """Rows under one index key, as parallel lists of ascending orders (see `Index.order`) and row keys."""
 
     __slots__ = ("keys", "orders")
 

@@ -1,8 +1,8 @@
 """The image's table of objects: 28 bytes per PREPARED or COMMITTED row; DESTROYED rows are not packed.
 
 The fields that rows of one node's epoch have in common (state, namespace, bucket, owner) are stored once, as
-a numbered origin. Origin numbers are local to this process. A PREPARED row stores its expiry where a
-COMMITTED one stores the time of its commit; neither has the other.
+a numbered origin. Origin numbers are local to this process. One field holds the expiry of a PREPARED row or
+the commit time of a COMMITTED row; no row has both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Origin(NamedTuple):
 class WaitingObjects(Sequence[ObjectRow]):
     """Objects of one state in due order.
 
-    In blocks, because there may be a million and most are removed at the front.
+    Blocks store them, because there may be a million objects and most are removed at the front.
     """
 
     __slots__ = ("_due", "_table")
@@ -124,7 +124,7 @@ class ObjectTable:
         return None if kept is None else ObjectRow(*kept)
 
     def __contains__(self, key: object) -> bool:
-        # Keys of another type cannot be asked for: mypy sees to it.
+        # mypy rejects keys of another type.
         return self.get(key) is not None  # type: ignore[arg-type]
 
     def __len__(self) -> int:
@@ -191,7 +191,7 @@ class ObjectTable:
 
     def freeze(self) -> tuple[FrozenRows, ...]:
         in_use, destroyed, origins = self._in_use.freeze(), self._destroyed.freeze(), tuple(self._origins)
-        # The section contains origins, because their numbers are local to this process.
+        # The section contains the fields of origins, because origin numbers are local to this process.
         rows = ((key, *origins[number], size, time_ms) for key, (number, size, time_ms) in in_use.drain())
         return (
             FrozenRows(len(in_use), rows),

@@ -38,7 +38,7 @@ class ProposedBatch:
 
 
 class Overlay(Tables):
-    """The tables of all proposed batches. Fulfils `View`."""
+    """The image with the changes of all proposed batches. Implements `View`."""
 
     __slots__ = ("__weakref__", "_image", "_newest", "_open", "_proposed")
 
@@ -59,7 +59,7 @@ class Overlay(Tables):
 
     @property
     def index(self) -> int:
-        """Index of the open batch, else of the newest proposed one, or the image's."""
+        """Index of the open batch, else of the newest proposed batch, else of the image."""
         return self._image.index if self._newest is None else self._newest[0]
 
     @property
@@ -111,9 +111,7 @@ class Overlay(Tables):
             parts += (message_head(RECORDS, len(each)), each)
 
     def close_batch(self) -> ProposedBatch:
-        """End the open batch and return it with its bytes, which have to be the bytes in the log as with
-        `propose`.
-        """
+        """End the open batch and return it. As with `propose`, the log must have exactly its bytes."""
         parts, self._open = self._open, None
         assert parts is not None, "no batch is open"
         assert len(parts) > 1, "a batch without records"
@@ -127,7 +125,7 @@ class Overlay(Tables):
         self._proposed.append(ProposedBatch(batch.index, batch.SerializeToString(deterministic=True)))
 
     def commit(self, index: int) -> list[ProposedBatch]:
-        """Apply all batches up to `index` to the image and forget the rows that only they touched.
+        """Apply all batches up to `index` to the image and forget the rows that no later batch touched.
 
         Returns:
             These batches, for subscribers.

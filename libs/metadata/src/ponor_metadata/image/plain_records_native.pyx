@@ -118,7 +118,7 @@ cdef int stands_at(dict index, object index_key, object stream_id) except -1:
 
 
 cdef class PlainRecords:
-    """Applies plain records to one image, and calls the rules for others.
+    """Applies plain records to one image, and calls the rules for other records.
 
     It refers to the storage of the image's tables: create a new one after `MetadataImage.adopt`.
     """
@@ -361,7 +361,7 @@ cdef class PlainRecords:
         return True
 
     cdef bint ends_below(self, int64_t object_id, int64_t expires) except -1:
-        """Whether such an object is the last by its id, and the last to expire."""
+        """Whether an object with this id and expiry is the last one by id and by expiry."""
         cdef object last
         if self.in_use.count() and keys_of(self.in_use.blocks[-1])[-1] >= object_id:
             return False
@@ -381,8 +381,8 @@ cdef class PlainRecords:
         return 0
 
     cdef Py_ssize_t prepared(self, int64_t object_id, Py_ssize_t *b, int64_t *expires, uint32_t *twin) except -2:
-        """The place of an object that may be committed, and the number of its origin once it is; -1 if there is
-        none.
+        """The position of a PREPARED object; -1 if there is none, or if the origin that it has after its
+        commit has no number yet. Sets `twin` to this number.
         """
         cdef Py_ssize_t i
         cdef uint32_t number
@@ -422,7 +422,7 @@ cdef class PlainRecords:
         return 0
 
     cdef Py_ssize_t ending_at(self, int64_t stream_id, int64_t end, Py_ssize_t *b) except -2:
-        """The place of a stream that is open and ends there; -1 if there is none."""
+        """The position of the stream if it is open and ends at `end`; -1 otherwise."""
         cdef Py_ssize_t i
         cdef object row
         b[0] = self.streams.block_of(stream_id)
@@ -455,7 +455,7 @@ cdef class PlainRecords:
         else:
             packed[0], packed[1], packed[2] = stream_id, start, end
             self.holdings.append_packed(block, object_id, <char *>packed, HOLDING_BYTES)
-        # What begins at the end begins above all others.
+        # An object that begins at the stream's end is the last of the stream's objects.
         ids = PyDict_GetItem(self.of_stream, stream_id)
         if ids is NULL:
             self.of_stream[stream_id] = new_array("q", (object_id,))

@@ -1,8 +1,8 @@
 """The read index: finds the objects that contain a range of a stream, from a view, without I/O.
 
-It follows the stream objects in order (docs/architecture.md). Where they end, the stream's ranges name the
-node that wrote the offset, and that node's stream set objects are searched; then it continues with the stream
-objects, until the request is covered or the metadata ends.
+The search follows the stream objects in order (docs/architecture.md). Where they end, it takes the node that
+wrote the offset from the stream's ranges and searches that node's stream set objects. Then it continues with
+the stream objects, until the request is covered or the metadata ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def find_pieces(
     `limit`.
 
     The answer is short if the limit is reached or the metadata ends (it may lag: retry later). It is empty if
-    the stream is unknown, or the offset is below its start or not committed.
+    the stream is unknown, or the offset is below the stream's start or not committed.
     """
     stream = view[STREAMS].get(stream_id)
     if stream is None or start_offset < stream.start_offset:
@@ -99,11 +99,11 @@ class _Walk:
         return found
 
     def find_in_stream_set_objects(self, node_id: NodeId) -> bool:
-        """Search the node's stream set objects with the stream for the offset; return whether it was found.
+        """Find the offset in the node's stream set objects that contain the stream; return whether it exists.
 
-        Offsets rise with the commit order, except after compactions. So the search begins with the last
-        object that starts at or below the offset if they rise, goes back from there and wraps around. The
-        next search begins behind the found object and usually reads one object.
+        Offsets rise with the commit order, except after compactions. A binary search therefore finds where
+        to begin: at the last object that starts at or below the offset. The search goes back from there and
+        wraps around. The next search begins after the found object and usually reads one object.
         """
         count = len(self._set_objects)
         if self._likely is None:

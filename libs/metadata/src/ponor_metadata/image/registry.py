@@ -22,7 +22,7 @@ def _distinct(values: list[Any], what: str) -> None:
 
 
 NOUNS: Final = _load_nouns()
-"""In the order of their file names."""
+"""All nouns, in the order of their file names."""
 SCHEMAS: Final[tuple[Schema[Any, Any], ...]] = tuple(
     sorted((each for noun in NOUNS for each in noun.schemas), key=lambda schema: schema.sections[0].number)
 )

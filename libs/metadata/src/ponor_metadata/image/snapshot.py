@@ -35,8 +35,8 @@ SECTION_HEADER: Final = Struct("<BH")
 """Number of the kind, and number of rows."""
 SECTION_ROWS_MAX: Final = 512
 SECTION_BYTES_MAX: Final = 16 * 1024
-"""Limit of the weighed columns. One step encodes or decodes a section, and 16 KiB of packed ranges are 3,000
-pieces.
+"""Limit of a section's weighed columns (`Section.weighed`). One step encodes or decodes a section, and 16 KiB
+of packed ranges are 3,000 pieces.
 """
 
 
@@ -133,7 +133,7 @@ class SnapshotReader:
         """Read magic and header. The data must not change: no copy is made (80 MB would block for 55 ms).
 
         Raises:
-            SnapshotCorruptError: they break the layout.
+            SnapshotCorruptError: magic or header break the layout.
         """
         self._data = memoryview(data)
         if bytes(self._data[: len(MAGIC)]) != MAGIC:

@@ -27,17 +27,16 @@ cdef extern from "Python.h":
 def untrack(container):
     """Exclude a container from garbage collection; its reference count still frees it.
 
-    A collection of the second generation visits every item of every list that was created since the process began to
-    serve: 70 to 130 ms for a million keys, in one step of the event loop
-        (docs/design/time-and-turns.md#garbage-collection).
-    Lists of a table's keys and rows contain numbers, strings, bytes and tuples of these, so they are in no
-    reference cycle.
+    A collection of the second generation visits every item of every list that was created since the process
+    began to serve: 70 to 130 ms for a million keys, in one step of the event loop
+    (docs/design/time-and-turns.md#garbage-collection). Lists of a table's keys and rows contain numbers,
+    strings, bytes and tuples of these, so they are in no reference cycle.
     """
     PyObject_GC_UnTrack(<void *>container)
 
 
 cdef int64_t start_of(list firsts, list blocks, int64_t key) except? -1:
-    """The start offset of a row that is there."""
+    """The start offset of a row, which must exist."""
     cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(firsts), middle, b
     cdef array.array keys
     cdef bytearray data
@@ -67,7 +66,7 @@ cdef int64_t start_of(list firsts, list blocks, int64_t key) except? -1:
 def note_all(dict of_stream, rows, list keys, list values):
     """Add loaded rows of (stream, start, end) to the lists of object ids by stream.
 
-    Returns the positions of rows that were not added, because they do not begin behind the last object of their stream.
+    Returns the positions of rows that were not added: their start is not above that of the last object.
     """
     assert rows._layout.format == "<qqq", "compiled for another layout of stream objects"
     cdef list firsts = rows._firsts, blocks = rows._blocks, left = []

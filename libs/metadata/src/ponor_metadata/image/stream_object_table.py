@@ -28,7 +28,7 @@ HOLDING: Final = Struct("<qqq")
 
 
 class _Tail(Sequence[int]):
-    """The items of an array behind the first `gone`, without a copy."""
+    """The items of an array after the first `gone` items, without a copy."""
 
     __slots__ = ("_gone", "_ids")
 
@@ -70,11 +70,11 @@ class StreamObjectTable:
 
     def get(self, key: ObjectId) -> StreamObjectRow | None:
         values = self._rows.get(key)
-        # As NamedTuple._make does it, without its detour.
+        # As NamedTuple._make, without its overhead.
         return None if values is None else tuple.__new__(StreamObjectRow, (key, *values))
 
     def __contains__(self, key: object) -> bool:
-        # Keys of another type cannot be asked for: mypy sees to it.
+        # mypy rejects keys of another type.
         return self._rows.get(key) is not None  # type: ignore[arg-type]
 
     def __len__(self) -> int:

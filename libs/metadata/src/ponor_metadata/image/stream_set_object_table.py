@@ -53,7 +53,7 @@ class StreamSetObjectTable:
         self._at_node: dict[int, Places] = {}
         self._with_stream: dict[int, array[int]] = {}
         self._slot_of: dict[int, int] = {}
-        # By slot.
+        # Object ids by slot.
         self._object_ids = array("q")
         self._orders = array("q")
         self._free: list[int] = []

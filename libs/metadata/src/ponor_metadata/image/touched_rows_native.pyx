@@ -23,7 +23,7 @@ cdef object new_tuple = tuple.__new__
 cdef class Change:
     """An uncommitted change of a row (None: deleted). `present`: the row before it, if the table has indexes.
 
-    Without garbage collection, because rows are in no cycles and thousands are in flight.
+    Excluded from garbage collection, because rows are in no cycles and thousands are in flight.
     """
 
     cdef readonly object key, row, present
@@ -148,7 +148,7 @@ cdef class TouchedRows:
             unnoted.popleft()
         while changes and (<Change>changes[0]).batch_index <= through:
             first = changes.popleft()
-            if PyDict_GetItem(self._touched, first.key) is <PyObject *>first:  # else it was touched again
+            if PyDict_GetItem(self._touched, first.key) is <PyObject *>first:  # else a later batch changed it
                 del self._touched[first.key]
         return 0
 

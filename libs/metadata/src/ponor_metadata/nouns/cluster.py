@@ -24,8 +24,8 @@ CONTROLLER_BITS: Final = 6
 EPOCH_BITS: Final = 18
 """Leader epochs are int32 in Kafka's protocol: 2^13 runs of 2^18 epochs fit.
 
-A run exceeds the registrations of one node, and the elections of one partition, that a lost part of the log
-can contain.
+A lost part of the log cannot contain as many registrations of one node, or elections of one partition, as a
+run has epochs.
 """
 INCARNATION_MAX: Final = (1 << 31) - 1
 
@@ -162,7 +162,7 @@ def tenant_created(view: View, record: records.TenantCreated) -> None:
 def cluster_stop_announced(view: View, record: records.ClusterStopAnnounced) -> None:
     """Announce a stop of the whole cluster, replacing an earlier announcement.
 
-    It ends by the cluster clock, without a record.
+    The stop ends at a time of the cluster clock, without a record.
     """
     cluster = require_cluster(view)
     assert record.until_ms >= 0, f"a stop until {record.until_ms}"

@@ -57,7 +57,7 @@ COMPACTIONS_OF_SOURCE: Final[Index[ObjectId, CompactionRow]] = Index(
 COMPACTIONS_OF_WORKER: Final[Index[NodeId, CompactionRow]] = Index(
     "of_worker", lambda row: (row.worker_id,), lambda row: row.task_id
 )
-"""Tasks that a worker leased last, by task id."""
+"""Tasks by the worker that leased them last, in the order of task ids."""
 COMPACTIONS: Final[Schema[int, CompactionRow]] = Schema(
     "compactions",
     CompactionRow,
@@ -81,7 +81,7 @@ COMPACTIONS: Final[Schema[int, CompactionRow]] = Schema(
 
 
 def compaction_leased(view: View, record: records.CompactionLeased) -> None:
-    """Lease a new task, or lease a task to another worker, then without the sources that were destroyed."""
+    """Lease a new task, or lease a task to another worker without the sources that are destroyed by now."""
     row = _leased_row(record)
     name = f"compaction {row.task_id}"
     worker = view[NODES].get(row.worker_id)

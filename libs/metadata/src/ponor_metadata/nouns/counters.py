@@ -26,7 +26,7 @@ TASK_COUNTERS: Final = (COMPACTION, SNAPSHOT)
 FIRST_SEQUENCE: Final = 1
 """Sequence 0 is never used: an id of 0 means "none" on the wire."""
 INCARNATION_JUMP: Final = 1 << 32
-"""How far a forced recovery moves a counter at least: further than a lost part of the log can have."""
+"""Least distance by which a forced recovery moves a counter; a lost part of the log moves it less."""
 RUN_BITS: Final = 36
 """Each incarnation has a run of 2^36 sequences: 2^13 runs fit."""
 

@@ -1,4 +1,4 @@
-"""Keys: small values that brokers keep in the metadata."""
+"""Keys with small values, which brokers store in the metadata."""
 
 from __future__ import annotations
 

@@ -37,9 +37,8 @@ ALL_BROKERS: Final = NodeId(-1)
 FIRST_NODE_EPOCH: Final = NodeEpoch(1)
 NODE_ID_LIMIT: Final = 1 << 30
 FLOOR_STEP_MAX: Final = 4_096
-"""Up to this many ids below a risen floor are deleted one by one: more than a session has in flight.
-
-A longer step iterates over the kept results.
+"""A floor that rises by at most this many ids causes one look-up per id; a higher rise causes an iteration
+over the kept results. A session has fewer operations in flight.
 """
 
 
@@ -47,7 +46,7 @@ class NodeRole(IntEnum):
     """The role of a node; numbers of ponor.metadata.v1.NodeRole."""
 
     NONE = 0
-    """Of an unregistered node. Its row stays, because epochs of a node id never start over."""
+    """The role of an unregistered node. Its row stays, because epochs of a node id never start over."""
     BROKER = 1
     COMPACTOR = 2
     GC = 3
@@ -191,7 +190,7 @@ def node_fenced(view: View, record: records.NodeFenced) -> None:
 def node_unregistered(view: View, record: records.NodeUnregistered) -> None:
     """Take the role from a fenced node.
 
-    Its row and epoch stay: objects and streams refer to epochs of the node id, so they never start over.
+    Its row and epoch stay: objects and streams refer to epochs of the node id, so epochs never start over.
     """
     node = _node_at(view, record.node_id, record.node_epoch)
     assert node.fenced, f"node {record.node_id} has its rights"
@@ -237,9 +236,7 @@ def operation_completed(view: View, record: records.OperationCompleted) -> None:
 
 
 def _forget_results(view: View, node_id: NodeId, known_floor: int, floor: int) -> None:
-    """Delete a node's results below `floor`. Those below `known_floor` were deleted when the floor rose to
-    it.
-    """
+    """Delete a node's results below `floor`. Results below the former `known_floor` are already deleted."""
     operations = view[OPERATIONS]
     if floor - known_floor <= FLOOR_STEP_MAX:
         for below in range(known_floor, floor):

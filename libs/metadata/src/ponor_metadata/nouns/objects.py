@@ -214,8 +214,8 @@ def _commit(view: View, object_id: int, size_bytes: int, committed_at_ms: int) -
     row = _object(view, ObjectId(object_id))
     assert row.state is ObjectState.PREPARED, f"object {object_id} is {row.state.name}, not PREPARED"
     assert size_bytes > 0, f"object {object_id} is empty"
-    # Not by `_replace`, because an upload commits hundreds of objects in one step. row[9:] is as in PREPARED
-    # rows.
+    # `_replace` is too slow here, because an upload commits hundreds of objects in one step. row[9:] keeps
+    # the values of the PREPARED row.
     view[OBJECTS].put(
         ObjectRow(row.object_id, ObjectState.COMMITTED, *row[2:6], 0, size_bytes, committed_at_ms, *row[9:])
     )
@@ -273,8 +273,8 @@ def _check_references(view: View) -> None:
 
 
 def _check_coverage(view: View) -> None:
-    """Check that objects contain every offset of [start, end) once. Set objects may also hold earlier
-    ones.
+    """Check that objects contain every offset of [start, end) once. Stream set objects may also hold earlier
+    offsets.
     """
     pieces: dict[StreamId, list[tuple[int, int, NodeId | None]]] = defaultdict(list)
     for stream_object in view[STREAM_OBJECTS]:

@@ -17,8 +17,8 @@ DIRECTORY_ID_BYTES: Final = 16
 
 
 class QuorumMemberRow(NamedTuple):
-    """A controller of the quorum. One that lost its disk returns as another member: the same node, a new
-    directory.
+    """A controller of the quorum. A controller that lost its disk returns as another member, with the same
+    node id and a new directory id.
     """
 
     node_id: NodeId
@@ -63,8 +63,9 @@ def voters_set(view: View, record: records.VotersSet) -> None:
 def incarnation_raised(view: View, record: records.IncarnationRaised) -> None:
     """Begin a new incarnation after a forced recovery.
 
-    What the lost part of the log handed out is unknown. Every counter jumps over it, epochs begin above it
-    (`cluster.epoch_floor`), and nothing is deleted from the store until the incarnation is confirmed.
+    It is unknown which ids and epochs the lost part of the log handed out. Every counter jumps over them,
+    epochs begin above them (`cluster.epoch_floor`), and nothing is deleted from the store until the
+    incarnation is confirmed.
     """
     cluster = require_cluster(view)
     assert record.incarnation > cluster.incarnation, f"incarnation {cluster.incarnation} does not rise"

@@ -33,7 +33,7 @@ SNAPSHOTS: Final[Schema[int, SnapshotRow]] = Schema(
 
 
 def snapshot_leased(view: View, record: records.SnapshotLeased) -> None:
-    """Begin a lease. From now on GC may not claim objects that are destroyed."""
+    """Begin a lease. GC may not claim objects that are destroyed from now on."""
     counters.take(view, counters.SNAPSHOT, record.lease_id)
     assert record.index < view.index, f"snapshot {record.lease_id}: index {record.index} is not over yet"
     assert record.begun_at_ms <= view.cluster_time_ms, f"snapshot {record.lease_id}: begins in the future"

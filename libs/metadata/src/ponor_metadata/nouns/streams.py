@@ -23,9 +23,9 @@ TOPIC_TAG: Final = "topic"
 PARTITION_TAG: Final = "partition"
 """The tag that holds the number of a stream's partition, in decimal."""
 JOINED_FROM_RANGES: Final = 4
-"""`stream_opened` joins covered ranges of streams with at least so many.
+"""`stream_opened` joins covered ranges of streams that have at least so many ranges.
 
-Compiled code opens streams with fewer (`plain_records_native`).
+Compiled code opens streams with fewer ranges (`plain_records_native`).
 """
 LOOKUPS_MAX: Final = 32
 """Stream objects that one call of `_join_covered` reads; further ranges keep their node until a later
@@ -118,8 +118,8 @@ class StreamObjectRow(NamedTuple):
 
 
 class ReclaimRow(NamedTuple):
-    """A trimmed or deleted stream. Some objects with pieces of it and without live data may not be destroyed
-    yet.
+    """A trimmed or deleted stream. Objects that hold pieces of it and no live data may still have to be
+    destroyed.
     """
 
     stream_id: StreamId
@@ -271,7 +271,7 @@ def stream_deleted(view: View, record: records.StreamDeleted) -> None:
 def streams_reclaimed(view: View, record: records.StreamsReclaimed) -> None:
     """End the reclaims of streams whose dead objects are all destroyed.
 
-    Asserted for stream objects only: a stream set object may have too many pieces for one step.
+    The rule asserts this for stream objects only: a stream set object may have too many pieces for one step.
     """
     for stream_id in map(StreamId, record.stream_ids):
         assert stream_id in view[RECLAIMS], f"stream {stream_id} was neither trimmed nor deleted"

@@ -53,8 +53,8 @@ class TopicRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """A partition of a topic. During a move the leader is still the source, and `replicas` names the target
-    alone.
+    """A partition of a topic. During a move the leader is still the source, and `replicas` has only the
+    target.
     """
 
     topic_id: bytes
@@ -206,7 +206,7 @@ def orphans_found(view: View, record: records.OrphansFound) -> None:
 
 
 def topic_purged(view: View, record: records.TopicPurged) -> None:
-    """End the deletion of a topic. A stream that still named it would never be deleted."""
+    """End the deletion of a topic. No stream may name the topic now, because it would never be deleted."""
     assert record.topic_id in view[DELETIONS], f"topic {record.topic_id.hex()} was not deleted"
     left = next(iter(view[STREAMS].find(STREAMS_OF_TOPIC, record.topic_id.hex())), None)
     assert left is None, f"topic {record.topic_id.hex()}: stream {left} is left"

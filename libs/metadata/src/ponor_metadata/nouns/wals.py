@@ -57,7 +57,7 @@ WALS: Final[Schema[tuple[NodeId, NodeEpoch], WalRow]] = Schema(
 def wal_opened(view: View, record: records.WalOpened) -> None:
     """Open a log under the node's present epoch.
 
-    Only that process does it, so two processes never write into one log.
+    Only the process with that epoch opens it, so two processes never write into one log.
     """
     node_id, epoch = NodeId(record.node_id), NodeEpoch(record.wal_epoch)
     assert is_current(view, node_id, epoch), f"node {node_id} epoch {epoch} is stale: it opens no log"

@@ -1,7 +1,7 @@
 """Columns: encodings of one value of many rows in a section of a snapshot (docs/formats/image.md).
 
-Each column writes and reads a whole sequence at once, because a row of a million may cost a few hundred
-nanoseconds only. A list of values has exactly one encoding.
+Each column writes and reads a whole sequence at once, because an image may have a million rows and each may
+cost only a few hundred nanoseconds. A list of values has exactly one encoding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORD_BYTES: Final = 8
 VALUES_MAX: Final = 1 << 20
 """Values in one column of one section, including values in lists.
 
-Writers stay far below; readers refuse larger counts.
+Writers stay far below this limit; readers refuse larger counts.
 """
 
 

@@ -97,7 +97,7 @@ class Merged(Sequence[R], Generic[R]):
 
 
 def rows_behind(found: Sequence[R], index: Index[Any, R], order: Any) -> Iterator[R]:
-    """Iterate over the rows whose order is above `order`, by binary search. `found`: what `index` found."""
+    """Iterate over the rows whose order is above `order`, by binary search. `found`: a result of `index`."""
     if isinstance(found, Merged):
         return found.behind(order)
     first = bisect_right(found, order, key=index.order)
@@ -105,8 +105,8 @@ def rows_behind(found: Sequence[R], index: Index[Any, R], order: Any) -> Iterato
 
 
 def last_at(found: Sequence[R], index: Index[Any, R], order: Any) -> R | None:
-    """Return the last row whose order is at most `order`, or None, by binary search. `found`: what `index`
-    found.
+    """Return the last row whose order is at most `order`, or None, by binary search. `found`: a result of
+    `index`.
     """
     if isinstance(found, Merged):
         row: R | None = found.last_at(order)

@@ -2,14 +2,11 @@
 searches.
 
 Layout (docs/formats/records.md): pieces sorted by (stream id, start offset) without overlaps. A piece has
-three unsigned LEB128 numbers of at most 9 bytes in their shortest form: the stream id minus the previous
-piece's (first piece:
-    minus 0);
-the start offset, minus the previous piece's end if the stream is the same; the number of offsets, at least 1.
-The encoding is canonical: one blob for each list of pieces. Compiled code packs and unpacks; the interpreted
-versions here
-    describe what
-is wrong with data that it rejects.
+three unsigned LEB128 numbers of at most 9 bytes in their shortest form: the stream id minus that of the
+previous piece (first piece: minus 0); the start offset, minus the end of the previous piece if the stream is
+the same; the number of offsets, at least 1. The encoding is canonical: one blob for each list of pieces.
+Compiled code packs and unpacks; the interpreted versions here describe what is wrong with data that the
+compiled code rejects.
 """
 
 from __future__ import annotations
@@ -109,7 +106,7 @@ class DecodedRanges:
 
 
 class PackedRanges:
-    """A packed form that is decoded at its first search. Immutable; equal if the bytes are."""
+    """A packed form that is decoded at its first search. Immutable; equal if the bytes are equal."""
 
     __slots__ = ("_decoded", "data")
 

@@ -131,9 +131,8 @@ class Table(Protocol[K, R]):
 class Tables(dict[Schema[Any, Any], Any]):
     """Tables by schema: `tables[STREAMS]`.
 
-    A dictionary, because apply rules look up several tables per record: a `__getitem__` in Python costs three
-    times
-        as much.
+    A dictionary, because apply rules look up several tables per record, and a `__getitem__` in Python costs
+    three times as much.
     """
 
     __slots__ = ()

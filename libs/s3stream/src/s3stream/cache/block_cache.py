@@ -3,9 +3,9 @@ adjacent blocks.
 
 A block is charged before its GET is sent: the charge first evicts cached blocks, then waits for
 room. Blocks that were read ahead (`claim`) are charged as well. They stay cached until their reader
-uses them and take at most half of the room, but they give way to a read that finds no room. A
-reader accounts for evicted blocks that it still holds. `read_ahead` decides which blocks to read
-ahead.
+uses them and take at most half of `bytes_max`. If a read finds no room, the cache makes the oldest
+of them evictable. The cache does not count evicted blocks that a reader still holds; the reader must
+bound them. `read_ahead` decides which blocks to read ahead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from s3stream.objects.format import BlockEntry
 from s3stream.objects.reader import READ_TRIES_MAX, OpenedObject
 
 RUNS_IN_FLIGHT: Final = 8
-"""A small cache uses shorter runs, so that several readers have room at the same time."""
+"""Runs that the cache has room for. A small cache uses shorter runs, so that several readers fit."""
 
 _BlockKey: TypeAlias = tuple[str, int]
 """Object key and position. They always identify the same bytes, because objects are immutable."""
@@ -103,7 +103,7 @@ class BlockCache:
         self._cached_bytes = 0
         self._fetches: dict[_BlockKey, _Fetch] = {}
         self._claims: dict[_BlockKey, int] = {}  # number of readers expected to use a block
-        self._claimed: OrderedDict[_BlockKey, DataBlock] = OrderedDict()  # waiting reads, oldest first
+        self._claimed: OrderedDict[_BlockKey, DataBlock] = OrderedDict()  # claimed and cached, oldest first
         self._claimed_here_bytes = 0
         self._claimed_bytes = 0  # bytes of all claims, including blocks in flight
         self._pinned = ByteBudget("block cache", bytes_max)  # blocks in flight, and claimed cached blocks
@@ -206,8 +206,8 @@ class BlockCache:
         return taken
 
     def claim_read(self, key: str, block: DataBlock) -> bool:
-        """Claim a cached block for a reader that will return for the rest of it; False if there is no
-        room.
+        """Claim a cached block for a reader that will read the rest of it later. Return False if there is
+        no room.
         """
         name = (key, block.entry.position)
         if name not in self._blocks and name not in self._claimed and name not in self._fetches:
@@ -222,8 +222,8 @@ class BlockCache:
         self._add_claimed(name, block)
 
     def unclaim(self, key: str, entry: BlockEntry) -> None:
-        """Release the claim of one reader that used the block or stopped. The block then becomes
-        evictable.
+        """Release the claim of one reader that used the block or stopped. The last release makes the
+        block evictable.
         """
         name = (key, entry.position)
         self._claims[name] -= 1
@@ -246,7 +246,7 @@ class BlockCache:
         self._make_room()
 
     def _give_way(self, size_bytes: int) -> None:
-        """Release claims when a waiting read has no room and no fetch in flight will free any."""
+        """Make claimed blocks evictable until the read fits or can wait for a fetch in flight to end."""
         while self._claimed and not self._fits(size_bytes):
             self._let_go(next(iter(self._claimed)))
             self._given_up.add()
@@ -329,8 +329,8 @@ class BlockCache:
         return blocks
 
     async def keep_tail(self, opened: OpenedObject) -> None:
-        """Cache the blocks that the opening of an object returned, if there is room. Damaged blocks
-        are skipped; a later read reports them.
+        """Cache the blocks in the tail that `open_object` fetched, if there is room. At a damaged block
+        it stops without an error; a later read reports the damage.
         """
         key = opened.index.key
         entries = opened.index.blocks_behind(opened.tail_position)

@@ -23,8 +23,8 @@ class ObjectIndexCache:
     """
 
     def __init__(self, store: ObjectStore, *, bytes_max: int, on_opened: OnOpened | None = None) -> None:
-        """Create an empty cache. `on_opened` receives the result of every opening, including blocks
-        in the fetched tail.
+        """Create an empty cache. `on_opened` receives every opened object with its fetched tail, which
+        may contain blocks.
         """
         self._store = store
         self._on_opened = on_opened
@@ -39,8 +39,8 @@ class ObjectIndexCache:
         return self._held_bytes
 
     async def open(self, key: str, size_bytes: int, range_count: int = 0) -> ObjectIndex:
-        """Return the verified index of an object. The metadata give its size and number of ranges
-        (0: unknown).
+        """Return the verified index of an object. Its size and number of ranges (0: unknown) come from
+        the metadata.
 
         Raises:
             ObjectNotFoundError: no such object.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
-"""Size of a huge page, where the system supports them: one fault maps 2 MiB."""
+"""The advice to use huge pages, so that one fault maps 2 MiB; None if the system has no such advice."""
 
 
 class BlockMemory:

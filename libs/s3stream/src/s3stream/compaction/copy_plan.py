@@ -22,7 +22,7 @@ class CopyLimits:
     budget_bytes: int
     """Bytes of blocks in memory at a time."""
     object_bytes_max: int = 4096 * MIB
-    """Largest output. Each output is as large as this allows."""
+    """Largest output. Sources are joined until the next one would exceed it."""
     part_size_bytes_min: int = 5 * MIB
     """The store's minimum size of every part except the last. A smaller piece cannot be copied
     within the store."""
@@ -85,7 +85,7 @@ class CopyPlan:
 
     @property
     def outputs(self) -> tuple[PlannedOutput, ...]:
-        """Blocks of the output in offset order."""
+        """The planned outputs in offset order."""
         return tuple(copy.output for copy in self.copies)
 
     @property

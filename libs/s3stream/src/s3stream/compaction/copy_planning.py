@@ -1,5 +1,5 @@
-"""Planning of stream object compactions: joins adjacent objects, and lets the store copy pieces
-that are large enough.
+"""Planning of stream object compactions: joins adjacent objects. The store copies pieces that are
+large enough.
 
 A server-side copy moves no bytes through this process, but every part except the last must have the
 store's minimum size. Smaller pieces are rewritten together with adjacent ones, in whole blocks,
@@ -48,7 +48,8 @@ def plan_stream_objects(
 
     Objects with consecutive offsets are joined up to the largest size; a gap in the offsets ends an output.
     Expired objects are dropped, as are expired blocks at the beginning of an object. A commit replaces all
-    sources, so objects that cannot be joined are copied too, unless the plan would gain nothing.
+    sources, so objects that cannot be joined are copied too. A plan that would neither reduce the number of
+    objects nor drop blocks is empty and `is_settled`.
 
     Raises:
         SourcesDisagreeError: two sources contain the same offset.
@@ -113,8 +114,8 @@ class _Parts:
         self._waiting_bytes = 0
 
     def add(self, stretch: _Stretch) -> None:
-        """Copy the stretch if it is large enough. Rewrite its first blocks as long as the preceding
-        part is too small, or all of it if the stretch is small.
+        """Copy the stretch, except its first blocks that the preceding part needs to reach the minimum
+        size. If the rest is then smaller than that minimum, rewrite it too.
         """
         minimum = self._limits.part_size_bytes_min
         taken = 0
@@ -161,7 +162,7 @@ class _Parts:
         self._waiting, self._waiting_bytes = [], 0
 
     def _copy(self, first: SourceBlock, size_bytes: int) -> None:
-        """Divide the rest of a stretch, from the first block on, into copies of about equal size."""
+        """Divide the rest of a stretch, from block `first` on, into copies of about equal size."""
         count = -(-size_bytes // self._limits.copy_bytes_max)
         at = first.entry.position
         for number in range(count):

@@ -25,10 +25,10 @@ from s3stream.ports import PreparedObjects, UploadedObject
 
 READS_IN_FLIGHT_MAX: Final = 4
 """Without reads in place, each concurrent read briefly holds its bytes twice: in the client and in
-the buffer. With reads of 4 MiB this adds a constant to the budget."""
+the buffer. With reads of 4 MiB, this needs up to 16 MiB above the budget."""
 
 UPLOADS_IN_FLIGHT_MAX: Final = 4
-"""Concurrent uploads need no copies, because they send from the buffer itself."""
+"""Concurrent uploads need no memory above the budget, because they send from the buffer itself."""
 
 Prepare: TypeAlias = Callable[[int], Awaitable[PreparedObjects]]
 Progress: TypeAlias = Callable[[int, int], None]

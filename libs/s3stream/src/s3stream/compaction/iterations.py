@@ -1,9 +1,9 @@
 """Division of a compaction into iterations that fit into the budget, with their memory layout and
 multipart uploads.
 
-An iteration's buffer contains, in order: bytes of the stream set object carried from the previous
-iteration, its next blocks, then one stream object after the other. Every part is therefore a slice
-of the buffer. The functions are pure.
+An iteration's buffer contains, in order: the bytes of the stream set object that the previous
+iteration carried over, that object's next blocks, then one stream object after the other. Every
+part is therefore a slice of the buffer. The functions are pure.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class IterationCutter:
         self._open = _Open(held_bytes=carried_bytes)
 
     def _shared_parts_of(self, pending_bytes: int) -> tuple[list[PlannedPart], int]:
-        """Plan the parts of the stream set object at the beginning of the buffer. Also return how
-        many remaining bytes are too few for a part and are carried over.
+        """Plan the parts of the stream set object, whose `pending_bytes` begin the buffer. Also return
+        the bytes to carry over: all of them if they are too few for a part, otherwise 0.
         """
         is_complete = self._shared_missing == 0
         if not pending_bytes or (pending_bytes < self._limits.part_size_bytes_min and not is_complete):

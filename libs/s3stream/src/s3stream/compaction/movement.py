@@ -2,7 +2,7 @@
 buffer.
 
 Each block is checked in the buffer against the CRC32C of its index entry. No record is decoded. The buffer is
-reused for every iteration and task (`block_memory.py`); the uploaded bytes are the bytes that were checked.
+reused for every iteration and task (`block_memory.py`). Uploads send the checked bytes from the buffer.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class BlockReader:
         Raises:
             ObjectNotFoundError: a source was deleted.
             ObjectCorruptError: a block did not match its index entry in any attempt.
-            ObjectStoreError: see the classes.
+            ObjectStoreError: the store failed.
         """
         await all_of(self._read(read, memory) for read in reads)
 
@@ -190,7 +190,7 @@ class PartUploads:
         del self._open[key], self._parts[key]
 
     async def abort(self) -> None:
-        """Abort open uploads if the store answers; garbage collection aborts the others."""
+        """Abort all open uploads. If the store fails to abort one, garbage collection aborts it."""
         for upload in self._open.values():
             try:
                 await self._multipart.abort_multipart(upload)

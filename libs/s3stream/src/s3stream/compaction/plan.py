@@ -52,7 +52,7 @@ class PlanLimits:
     streams_max: int = 20_000
     """Streams of one plan."""
     objects_max: int = COMMIT_OBJECTS_MAX
-    """Outputs of one plan, all of which one commit names."""
+    """Outputs of one plan; one commit lists all of them."""
     blocks_max: int = 128 * 1024
     """Blocks of one plan; each takes 512 bytes of memory."""
     block_bytes_max: int = BLOCK_BYTES_MAX
@@ -79,7 +79,7 @@ class OutputKind(Enum):
 
 
 class PlacedBlock(NamedTuple):
-    """A block, given by its source, and its place in the iteration's buffer."""
+    """The index entry of a block in its source, and the block's place in the iteration's buffer."""
 
     entry: BlockEntry
     place: int
@@ -110,8 +110,8 @@ class PlannedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """The content of the buffer at one time. `carried_bytes` at its beginning remain from the
-    previous iteration, because they were too few for a part.
+    """One filling of the buffer. The first `carried_bytes` remain from the previous iteration,
+    because they were too few for a part.
     """
 
     carried_bytes: int
@@ -190,8 +190,8 @@ class CompactionPlan:
 
 
 def encoded_index(entries: Iterable[BlockEntry], block_bytes_max: int = 1) -> bytes:
-    """Return entries with the positions that they have in an object of just these blocks. Small
-    blocks are joined up to a size.
+    """Encode the index of an object that contains only these blocks. Small adjacent blocks are
+    joined up to `block_bytes_max`.
     """
     return b"".join(entry.encode() for entry in joined_blocks(entries, block_bytes_max))
 

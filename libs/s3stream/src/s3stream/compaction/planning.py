@@ -62,15 +62,15 @@ def plan_set_objects(
                 " fewer sources"
             )
         # A run that spans iterations becomes several objects, and the iteration boundaries depend
-        # on which runs stay together.
+        # on `own`. The outputs must therefore be planned again after each reduction of `own`.
         del own[max(1, len(own) - excess) :]
 
 
 def _own_objects(runs: Sequence[Run], limits: PlanLimits, *, force_split: bool) -> list[int]:
     """Return the numbers of the runs that become stream objects: the largest, as many as one commit takes.
 
-    The others wait in the stream set object for a later compaction, which copies them again; the
-    smallest cost least.
+    The other runs go into the stream set object, from which a later compaction copies them again.
+    The smallest runs are the cheapest to copy twice.
     """
     size_bytes_min = 0 if force_split else limits.split_size_bytes
     wanted = [number for number, run in enumerate(runs) if run.size_bytes >= size_bytes_min]

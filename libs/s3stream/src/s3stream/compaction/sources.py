@@ -36,7 +36,7 @@ class ObjectLocation(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its key in the store."""
+        """The object's key in the store."""
         return object_key(self.namespace, self.object_id)
 
 
@@ -100,9 +100,8 @@ async def _read_index(store: ObjectStore, location: ObjectLocation) -> ObjectInd
 def live_blocks(sources: Sequence[SourceIndex], streams: Mapping[StreamId, StreamState]) -> list[SourceBlock]:
     """Return the live blocks, sorted by (stream, offset).
 
-    A block is dropped if it ends at or below the start of its stream, or if its stream is not in
-    `streams` because it was deleted. A block that spans the start is kept whole, because cutting it
-    would require decoding.
+    A block is dropped if it ends at or below the start of its stream, or if its stream was deleted. A block
+    that spans the start is kept whole, because cutting it would require decoding.
 
     Raises:
         SourcesDisagreeError: two blocks contain the same offset, or a later one has an older epoch.

@@ -20,8 +20,10 @@ Copy: TypeAlias = "asyncio.Future[None]"
 class Hedge(NamedTuple):
     """A time at which one more copy may be sent.
 
-    Attributes: after_ms: delay since the first copy. granted: called once at that time; returns
-    whether to send the copy, and takes its cost from the budget.
+    Attributes:
+        after_ms: delay since the first copy.
+        granted: called once at that time. Returns whether to send the copy; if so, its cost is taken
+            from the budget.
     """
 
     after_ms: float
@@ -36,16 +38,17 @@ async def put_hedged(
     hedges: Sequence[Hedge],
     leave: Callable[[list[Copy]], None],
 ) -> int:
-    """Put, and repeat the put at each granted moment while there is no answer. Return which copy
-    was answered first, from 0 on.
+    """Put an object, and send another copy at each granted time until the outcome is known. Return the
+    number of the copy that succeeded; the first has number 0.
 
-    A failed copy says nothing about the others, so the call fails only when no copy is left.
+    A copy that failed does not decide about the others. The call fails only when all copies failed, or
+    when one found that the key exists.
 
     Args:
         store: with retries and limits.
         key: key of the object.
         buffers: content of the object.
-        hedges: moments in order.
+        hedges: times in order.
         leave: receives the unanswered copies when the call ends.
 
     Raises:
@@ -69,15 +72,15 @@ async def put_hedged(
 
 
 def break_off(copies: Sequence[Copy]) -> None:
-    """Cancel copies and close their connections. Each may have been stored or not."""
+    """Cancel copies and close their connections. The store may or may not have stored each of them."""
     for copy in copies:
         copy.cancel()
         copy.add_done_callback(ignore_outcome)
 
 
 def ignore_outcome(call: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of a call whose result is not needed, because asyncio reports unretrieved
-    ones.
+    """Retrieve the exception of a call whose result is not needed; asyncio would log it
+    otherwise.
     """
     if not call.cancelled():
         call.exception()

@@ -1,11 +1,11 @@
 """Decides when a late put of a log is repeated, and how often.
 
-Slots are acknowledged in order, so one late put delays all later ones. There are two moments for a
-second request. *Early*, at a little more than twice the median latency: this shortens the tail of
+Slots are acknowledged in order, so one late put delays all later ones. A second request is sent at
+one of two times. *Early*, at a little more than twice the median latency: this shortens the tail of
 the store's latencies and uses the half of the request budget that pacing leaves free. *Late*, at
 four times the usual latency and not before `late_ms`: the answer is then probably lost, and nothing
-else would end the wait. Late copies have a separate allowance, so that a slow store cannot exhaust
-it with early copies.
+else would end the wait. Early and late copies have separate allowances, so that many early copies to
+a slow store cannot use up the allowance of late ones.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from s3stream.object_wal.hedged_put import Hedge
 from s3stream.object_wal.pacing import Pacing
 
 EARLY_MEDIANS: Final = 2.25
-"""With lognormal latencies and a p99 of four times the median, one put in eleven takes longer
+"""Multiple of the median. With lognormal latencies and a p99 of four medians, one put in eleven takes longer
 (docs/design/object-wal.md#hedged-puts)."""
 
 EARLY_MS_MIN: Final = 40
-"""Below this age a put is not hedged early: such delays come from a pause of this process or of the
-server's disk, which would delay a second request too. Stores that answer in a few milliseconds are
+"""A put is not hedged earlier than this: shorter delays come from a pause of this process or of the
+server's disk, which would delay a second request too. Puts to stores that answer in a few milliseconds are
 never hedged early."""
 
 ANSWERS_KEPT: Final = 64
@@ -37,7 +37,7 @@ ANSWERS_MIN: Final = 16
 LATE_LATENCIES: Final = 4
 LATE_SHARE: Final = 0.05
 SAVED_MAX: Final = 4.0
-"""Limit of the unused allowance that accumulates."""
+"""Largest unused allowance, in copies."""
 
 
 class Allowance:
@@ -68,11 +68,11 @@ class Hedging:
     """Hedging of one log.
 
     Args:
-        pacing: owner of the request budget.
+        pacing: keeps the request budget.
         clock: of this process.
         telemetry: receives the counts of second copies.
         early_share: share of puts that may be hedged early; 0: none.
-        late_ms: earliest late moment.
+        late_ms: minimum age of a put that is hedged late.
         early_bytes_max: larger slots are not hedged early, because their size explains the delay.
     """
 
@@ -98,10 +98,10 @@ class Hedging:
 
     @property
     def early_ms(self) -> float:
-        """The early moment of the next put in ms; 0 while there are too few samples.
+        """When to hedge the next put early, in ms after its start; 0 while there are too few samples.
 
-        Uses the median and not the mean, because the samples include hedged puts, which change only
-        the upper half.
+        Uses the median and not the mean, because hedging shortens only the longest samples, which do
+        not affect the median.
         """
         if len(self._took_ms) < ANSWERS_MIN:
             return 0.0
@@ -109,7 +109,7 @@ class Hedging:
 
     @property
     def late_ms(self) -> float:
-        """The late moment of the next put in ms."""
+        """When to hedge the next put late, in ms after its start."""
         return max(self._late_ms, LATE_LATENCIES * self._pacing.latency_ms)
 
     def began(self) -> None:
@@ -118,12 +118,12 @@ class Hedging:
         self._late.began()
 
     def answered(self, took_ms: float) -> None:
-        """Record its confirmation, by any copy."""
+        """Record the confirmation of a slot's put, by any of its copies."""
         assert took_ms >= 0
         self._took_ms.append(took_ms)
 
     def hedges(self, size_bytes: int) -> list[Hedge]:
-        """Return the moments for a put of this many bytes, in order."""
+        """Return the times at which to hedge a put of this many bytes, in order."""
         late = Hedge(self.late_ms, partial(self._granted, self._late, is_early=False))
         early_ms = self.early_ms
         if not 0 < early_ms < late.after_ms or size_bytes > self._early_bytes_max:

@@ -2,8 +2,8 @@
 acknowledged in order.
 
 A slot is acknowledged when it and all slots below it are confirmed (rule R2). With `verify`, the
-writer first asks the controller whether this process is still its node, for stores whose
-create-only put is not proven. `s3stream.takeover` recovers logs of earlier epochs.
+writer first verifies with the controller that this process still owns its node epoch. This is for
+stores that are not proven to support create-only puts. `s3stream.takeover` recovers logs of earlier epochs.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class ObjectWal:
         self._waiting: deque[_Slot] = deque()
         """Slots that were not put yet. The last one gathers; the others are full."""
         self._in_flight: deque[_Slot] = deque()
-        """Slots that were put and not acknowledged, in order. The first ones may be confirmed and
-        wait for the controller."""
+        """Slots whose put has begun and that are not acknowledged, in order. The first ones may be
+        confirmed and wait for the verification of the epoch."""
         self._retained: deque[tuple[int, int]] = deque()
         """Sequence and size of acknowledged slots from the trim point on."""
         self._retained_bytes = 0
@@ -283,7 +283,7 @@ class ObjectWal:
                     self._deletion.delete_below(self._next_sequence)
         except (TimeoutError, S3StreamError) as error:
             LOG.warning("%s stays open; it will be recovered: %s: %s", self.name, type(error).__name__, error)
-        with suppress(TimeoutError):  # otherwise the garbage collector deletes them
+        with suppress(TimeoutError):  # after a timeout, the garbage collector deletes the slots
             async with asyncio.timeout(CLOSE_WAIT_S):
                 await self._deletion.finish()
         self._fail(StorageFailedError(f"{self.name}: the write-ahead log was closed"))
@@ -304,7 +304,7 @@ class ObjectWal:
         return None if self._due_ns is None else max(self._due_ns - self._clock.monotonic_ns(), 0) / 1e9
 
     def _pump(self) -> None:
-        """Put all slots that are due, and sleep until the next one is."""
+        """Put all slots that are due, and set the time of the next one."""
         self._due_ns = None
         while self._waiting and self._failure is None:
             slot = self._waiting[0]
@@ -319,7 +319,7 @@ class ObjectWal:
                 is_full=is_full,
             )
             if due_ns is None:
-                return  # the next answer calls this method again
+                return  # the next answer to a put calls this method again
             if due_ns > now_ns:
                 self._due_ns = due_ns
                 if self._sleeps_until_ns is None or due_ns < self._sleeps_until_ns:
@@ -370,14 +370,14 @@ class ObjectWal:
         return label, [*encoded.buffers, label.encode()]
 
     def _confirmed_below(self) -> int:
-        """One past the last slot that is confirmed together with all below it."""
+        """One past the last slot of which it and all slots below it are confirmed."""
         for slot in self._in_flight:
             if not slot.confirmed:
                 return slot.sequence
         return self._in_flight[-1].sequence + 1 if self._in_flight else 0
 
     def _acknowledge(self, below: int) -> None:
-        """Acknowledge all slots below `end`."""
+        """Acknowledge all slots below `below`."""
         entries = sum(len(slot.waiters) for slot in self._in_flight if slot.sequence < below)
         if entries:
             self._pacing.acknowledged(entries)

@@ -1,14 +1,14 @@
 """Decides when the gathering slot is put. A state machine without clock, tasks or store.
 
 It balances three goals. A single append must not wait, so an idle log puts immediately. Every put
-costs the same, so puts stay within the declared budget, and slots grow when little of it is left.
-In between, a few puts overlap within one store latency: more would save little time, cost money,
-and delay later slots, which are acknowledged in order.
+costs the same, so puts stay within the configured budget, and slots grow when little of it is left.
+Between these extremes, a few puts overlap within one store latency: more would save little time,
+cost money, and delay later slots, which are acknowledged in order.
 
 Appends that were acknowledged together tend to be followed by others that arrive together: a
 producer with five requests in flight sends five more when a slot is confirmed. An idle log
-therefore waits until as many entries have arrived as were acknowledged together last, while they
-keep coming, so that they share a slot again.
+therefore waits until as many entries have arrived as were last acknowledged together, or until no
+more arrive. These entries then share a slot again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Pacing:
         return int(min(max(wanted_ns, GAP_MS_MIN * 1e6), GAP_MS_MAX * 1e6))
 
     def hurry(self) -> None:
-        """Put the gathering slot as soon as a place is free, because a caller waits for it."""
+        """Put the gathering slot as soon as the limits in flight allow, because a caller waits for it."""
         self._hurried = True
 
     def due_ns(
@@ -83,7 +83,7 @@ class Pacing:
         came_ns: int,
         is_full: bool = False,
     ) -> int | None:
-        """Return when the oldest slot should be put (possibly in the past), or None while no place is free.
+        """Return when the oldest slot should be put (possibly in the past); None while a limit is reached.
 
         The result may change with every append, put and answer.
 
@@ -116,8 +116,8 @@ class Pacing:
     def put(self, now_ns: int, size_bytes: int) -> None:
         """Record a put."""
         self._count_tokens(now_ns)
-        # Negative if full or hurried slots did not wait; later ones then wait longer. The debt is
-        # limited to one burst.
+        # Full or hurried slots do not wait and can make the count negative, down to minus one burst.
+        # Later slots then wait longer.
         self._tokens = max(self._tokens - 1, -self._burst)
         self._last_put_ns = now_ns
         self._hurried = False
@@ -125,8 +125,8 @@ class Pacing:
         self.bytes_in_flight += size_bytes
 
     def hedge(self, now_ns: int, *, only_spare: bool) -> bool:
-        """Take the cost of a second copy from the budget. With `only_spare`, return False if this
-        would delay a slot.
+        """Take the cost of a second copy from the budget. With `only_spare`, return False instead if
+        less than half of the burst would remain, because this would delay a slot.
         """
         self._count_tokens(now_ns)
         if only_spare and self._tokens - 1 < self._burst / 2:

@@ -1,8 +1,8 @@
 """Deletion of slots below a committed trim point (rule R4): in the background, in small batches, with pauses.
 
 Correctness does not depend on it: the next recovery and the garbage collector delete remaining slots. A trim
-point moves when an upload ends, which is when other requests are urgent: the next step of a move, or the
-first appends after a failover. Deletions slow them down in stores that delete key by key: in SeaweedFS, a put
+point moves when an upload ends. Other requests are often urgent then: the next step of a move, or the first
+appends after a failover. Deletions slow them down in stores that delete key by key: in SeaweedFS, a put
 during a call that deletes 60 slots took four times as long (docs/design/object-wal.md#slot-deletion).
 """
 
@@ -27,7 +27,7 @@ LINGER_S: Final = 1.0
 KEYS_PER_CALL_MIN: Final = 20
 KEYS_PER_CALL_MAX: Final = 1_000
 BACKLOG_CALLS: Final = 8
-"""A longer queue is deleted in this many calls, so that deletion keeps up with any store."""
+"""One call deletes an eighth of a long queue, so that deletion keeps up with any store."""
 REST: Final = 3
 """Pause after a call, as a multiple of the call's duration."""
 
@@ -50,8 +50,8 @@ class SlotDeletion:
         self._count = telemetry.counter("ponor_wal_object_deleted_total")
 
     def delete_below(self, sequence: int) -> None:
-        """Request deletion of the slots below `end`. Their data is committed and the controller has
-        the trim point.
+        """Request deletion of the slots below `sequence`. Their data is committed and the controller
+        has the trim point.
         """
         assert sequence >= self._wanted, "a trim point never goes back"
         self._wanted = sequence
@@ -59,7 +59,7 @@ class SlotDeletion:
             self._running = self._tasks.spawn(self._run(), "delete slots")
 
     async def finish(self) -> None:
-        """Delete everything requested without further pauses. After a failure, the collector or a
+        """Delete all requested slots without further pauses. After a failure, the garbage collector or a
         recovery deletes the rest.
         """
         self._hurries = True
@@ -68,7 +68,7 @@ class SlotDeletion:
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
-        """Delete everything requested. After a failure, the rest waits for the next request."""
+        """Delete all requested slots. After a failure, the next request retries the rest."""
         await self._rest(LINGER_S)
         try:
             while self._deleted < self._wanted:
@@ -90,8 +90,8 @@ class SlotDeletion:
 
 
 async def delete_recovered(store: ObjectStore, name: WalName, sequences: Sequence[int], clock: Clock) -> None:
-    """Delete slots of a recovered log in the same way. The garbage collector deletes the rest after
-    a failure.
+    """Delete slots of a recovered log in batches with pauses. After a failure, the garbage collector
+    deletes the rest.
     """
     left = list(sequences)
     try:

@@ -1,7 +1,7 @@
 """Keys of slots: `hash-prefix / wal / origin namespace / node / epoch / sequence`.
 
 Epoch and sequence are padded, so that keys sort as numbers. The key contains the epoch, so no put or delete
-of an older process can name a slot of a newer one (rule R1). A node has one hash prefix for all its epochs,
+of an older process can affect a slot of a newer one (rule R1). A node has one hash prefix for all its epochs,
 so a recoverer lists one prefix.
 """
 

@@ -1,9 +1,9 @@
 """Reads an abandoned log from the trim point to its end, and makes that end final (rules R2 and R3).
 
-Slots contain data up to the first hole. The walk puts a fence into the hole if it is still empty.
-From then on nothing at or above the fence can be acknowledged to the old owner, because slots are
-acknowledged in order. The fence marks the end regardless of which process put it, so every
-recoverer finds the same end. A fence is never deleted.
+Slots contain data up to the first hole. The walk puts a fence into the hole, create-only. From then
+on the old owner can acknowledge no slot at or above the fence, because it acknowledges slots in
+order. The fence marks the end regardless of which process put it, so every recoverer finds the same
+end. A fence is never deleted.
 
 If a slot above a hole proves that the hole was acknowledged, then an object was lost, and recovery stops.
 """
@@ -37,8 +37,8 @@ from s3stream.ports import OpenWal
 from s3stream.records import StreamRecord
 
 FENCES_AHEAD_MAX: Final = 64
-_REMEDY: Final = "Nothing of this slot and behind it was recovered; restore the object and recover again"
 """Fences put at once against an owner that continues to write: more than its puts in flight."""
+_REMEDY: Final = "Nothing of this slot and behind it was recovered; restore the object and recover again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class WalWalk:
         that stops early must close the iterator.
 
         Raises:
-            WalCorruptError: an acknowledged slot is missing, or a slot is damaged; names it.
+            WalCorruptError: an acknowledged slot is missing, or a slot is damaged; the message names it.
             ObjectStoreError: the store did not answer within the retries.
         """
         async for info in self._store.list(wal_prefix(self._name)):
@@ -144,11 +144,11 @@ class WalWalk:
         if read is not None:
             return await read
         if at not in self.listed and at not in self._fences:
-            return None  # most likely a hole; a create-only put of its fence answers this in one call
+            return None  # most likely a hole; the create-only put of a fence shows this in one call
         return await self._get(at)
 
     def _expect(self, at: int) -> None:
-        """Read a slot that exists although it was not listed."""
+        """Treat a slot as listed, because it exists although the listing lacked it."""
         self.listed.setdefault(at, SLOT_BYTES_MAX)
         self._next_read = at
 
@@ -175,7 +175,7 @@ class WalWalk:
 
     async def _fence(self, at: int, ahead: int) -> bool:
         """Put a fence into a hole, and into the following positions if the owner continues to
-        write. Return whether the fence in the hole is ours.
+        write. Return whether this walk put the fence into the hole.
         """
         assert ahead > 0
         await self._check_nothing_acknowledged_above(at)
@@ -205,8 +205,8 @@ class WalWalk:
         return size_bytes > LABEL_BYTES  # a fence is not an acknowledged slot
 
     async def _check_nothing_acknowledged_above(self, hole: int) -> None:
-        """Check whether a later slot proves that the missing one was acknowledged. The highest slot
-        has the newest information.
+        """Check that no later slot proves that the missing one was acknowledged. The highest slot has the
+        newest acknowledged sequence.
 
         Raises:
             WalCorruptError: the store lost the slot.

@@ -21,10 +21,10 @@ from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, TIMESTAMP_MIN, StreamRecord
 
 RECORDS_PER_STEP: Final = 256
-"""Records walked in one turn of the event loop, about a quarter of a millisecond."""
+"""Records that a read decodes in one turn of the event loop, in about a quarter of a millisecond."""
 
 RECORDS_PER_WALK: Final = 16_384
-"""Blocks up to this size are verified in one turn, in less than half a millisecond."""
+"""Blocks of up to this many records are verified in one turn, in less than half a millisecond."""
 
 _BLOCK_OVERHEAD_BYTES: Final = 600
 _RECORD_OVERHEAD_BYTES: Final = 12
@@ -110,7 +110,7 @@ def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
 
 
 def _misplaced(key: str, entry: BlockEntry, data: bytes, at: int, offset: int) -> ObjectCorruptError:
-    """Return the rule that the record at the walk's stop breaks."""
+    """Return the error for the record before which the walk stopped."""
     if len(data) - at < RECORD_HEADER_BYTES:
         return _corrupt(key, entry.position + at, f"record: {len(data) - at} bytes remain")
     stream_id, epoch, base_offset, _, count, payload_bytes = RECORD_HEADER.unpack_from(data, at)

@@ -1,11 +1,11 @@
-"""Object format v1: the sizes and structs that writer and reader share, and nothing that writes or reads.
+"""Object format v1: the sizes and structs that the writer and the readers share.
 
     data block 0 | … | data block n−1 | index block | footer
 
 docs/formats/object.md describes every byte. Stream objects and stream set objects have the same format. All
-integers are big-endian. Differences to the format of AutoMQ that this one descends from: 64-bit end offsets
-(a 32-bit delta lost data there, its PR 3339), CRC32C, stream epoch and max timestamp for every block, and a
-footer that proves itself.
+integers are big-endian. The format is based on AutoMQ's. Differences: 64-bit end offsets (a 32-bit delta
+lost data in AutoMQ, see its PR 3339), CRC32C, stream epoch and max timestamp for every block, and a footer
+with its own CRC.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ magic.
 
 FOOTER_BYTES: Final = FOOTER.size
 FOOTER_CHECKED_BYTES: Final = 36
-"""The footer's CRC32C covers these first bytes; what follows is the CRC itself and the magic."""
+"""The footer's CRC32C covers these first bytes. The CRC itself and the magic follow them."""
 
 assert ENTRY_BYTES == 64
 assert FOOTER_BYTES == 48
@@ -79,7 +79,7 @@ class BlockEntry(NamedTuple):
 
 def spread_of(min_timestamp_ms: int, max_timestamp_ms: int) -> int:
     """Return the `spread` of an entry with these bounds of its timestamps: 0 if they are too far
-    apart, which includes an unknown minimum.
+    apart or the minimum is unknown.
     """
     spread = max(max_timestamp_ms - min_timestamp_ms, 0) + 1
     return spread if spread <= SPREAD_MAX else 0

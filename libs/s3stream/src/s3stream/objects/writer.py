@@ -17,8 +17,8 @@ from s3stream.ports import StreamRange
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord
 
 KEEP_THE_LOCK: Final = 0
-"""Makes `crc32c` keep the interpreter's lock: a payload takes microseconds, reacquiring the lock
-may take longer."""
+"""Makes `crc32c` keep the interpreter's lock: the checksum of a payload takes microseconds, and
+reacquiring the lock may take longer."""
 
 
 class EncodedObject(NamedTuple):
@@ -159,7 +159,7 @@ class ObjectWriter:
 
 
 def _ranges(entries: list[BlockEntry]) -> list[StreamRange]:
-    """Return the entries, with adjacent blocks of one stream and epoch joined."""
+    """Return the ranges of the entries; adjacent blocks of one stream and epoch share a range."""
     ranges: list[StreamRange] = []
     for entry in entries:
         start = entry.start_offset

@@ -2,7 +2,7 @@
 
 Every call is one attempt, as with obstore; `retrying.py` repeats calls. Payloads are signed only if
 the location requires it. The first call creates the client, because that needs a running event
-loop. Its service model takes about 30 MiB, so only processes that need it create one.
+loop. The client's service model takes about 30 MiB, so only processes that need it create one.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 A put writes a temporary file, syncs it, links it to its name and syncs the directory. The link makes a put
 create-only: the kernel refuses a taken name. Several processes share a ROOT. Each holds the lock of one
-numbered upload directory while it runs, so the next process that opens the store can tell files of a dead
-process from those of a living one, and deletes them. The suffix marks objects, because the Disk port cannot
+numbered upload directory while it runs. The next process that opens the store therefore detects the files
+of processes that exited, and deletes them. The suffix marks objects, because the Disk port cannot
 tell files from directories.
 """
 
@@ -106,9 +106,9 @@ class DirectoryObjectStore:
             directories[path.parent] = None
             with as_store_error(key), suppress(FileNotFoundError):
                 await self._disk.remove(path)
-        # A deletion that a crash undid would leak the object, because the collector has confirmed
-        # it. The directory of a missing name is therefore synced too: the process that removed it
-        # may have crashed before its sync.
+        # If a crash undid a deletion that the garbage collector has confirmed, the object would
+        # leak. The directory of a missing name is therefore synced too: the process that removed
+        # the name may have crashed before its sync.
         for directory in directories:
             with as_store_error(str(directory)), suppress(FileNotFoundError):
                 await self._disk.sync_directory(directory)
@@ -169,8 +169,8 @@ class DirectoryObjectStore:
         try:
             await self._disk.link(temporary, path)
         except FileExistsError:
-            # The existing name may belong to a put that did not reach this sync. The caller may
-            # rely on its durability.
+            # The put that made the existing name may have crashed before its sync, and this caller
+            # may rely on the durability of that object.
             await self._disk.sync_directory(path.parent)
             raise ObjectAlreadyExistsError(f"{key}: the key is taken") from None
         await self._disk.sync_directory(path.parent)

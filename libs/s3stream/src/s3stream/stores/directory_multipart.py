@@ -10,8 +10,9 @@ crash loses only the upload.
 A part is written to its place if all parts before it have begun, which is how objects are written; its etag
 contains the place. A completion is then a sync and a link. Parts in separate files are first copied to their
 places. If the places do not fit (parts were omitted, or replaced by parts of another length), everything is
-copied. Writes bypass the page cache (`ponor_runtime.file_calls`): with files only, every byte passed it three
-times, which was nine tenths of a compaction's CPU (docs/design/compaction.md#plans).
+copied. Writes bypass the page cache (`ponor_runtime.file_calls`). When all parts were separate files, every
+byte passed the page cache three times, which took nine tenths of a compaction's CPU
+(docs/design/compaction.md#plans).
 """  # noqa: E501
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from s3stream.stores.directory import DirectoryObjectStore, as_store_error
 from s3stream.stores.placed_parts import PartPlaces, PlacedFile, etag_of, place_of
 
 KEY_BYTES_MAX: Final = 160
-"""Key, id and number are one file name; object keys are half of this."""
+"""Key, upload id and part number form one file name. Object keys have at most half of this length."""
 
 PIECE_BYTES: Final = 1024 * 1024
 """Bytes in memory while files are joined or copied."""
@@ -129,7 +130,7 @@ class DirectoryMultipartStore:
         self._places.pop(upload.upload_id, None)
         prefix = self._path(upload, "").name
         with as_store_error(upload.key):
-            # The mark is removed last, so that an interrupted abort is listed and can be repeated.
+            # The `begun` file is removed last, so that an interrupted abort is listed and can be repeated.
             names = [name for name in await self._disk.list(self._directory) if name.startswith(prefix)]
             for name in sorted(names, key=lambda name: name.endswith(_BEGUN)):
                 with suppress(FileNotFoundError):
@@ -187,7 +188,7 @@ class DirectoryMultipartStore:
         return crc, size_bytes
 
     async def _is_in_place(self, upload: MultipartUpload, parts: Sequence[UploadedPart]) -> bool:
-        """Copy the part to its place unless it is there; return False if the place contains other data."""
+        """Copy parts in separate files to their places, and sync. Return False if the places do not fit."""
         end = 0
         missing: list[tuple[int, UploadedPart]] = []
         for part in parts:

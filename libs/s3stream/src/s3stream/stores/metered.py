@@ -34,7 +34,7 @@ _WRITES = frozenset({"put", "multipart_part"})
 
 @runtime_checkable
 class CountsRequests(Protocol):
-    """A raw store with operations of several requests."""
+    """A raw store in which one operation may take several requests."""
 
     def requests_of(self, operation: str, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
         """Return the requests of one operation by name (`REQUEST_CLASSES`). `taken`: the key existed."""

@@ -5,11 +5,11 @@ buffer, which costs more than sending them. aiohttp iterates over this body and 
 connection between pieces. botocore needs the length, and reads and rewinds the body if payloads are
 signed.
 
-The owner may reuse the buffers as soon as the call has ended, even after a failure, although a
-closed connection may still send what it accepted. A server accepts a body only after it received
-all of it. By then the connection holds only the last `COPIED_BYTES`, because aiohttp waits for it
-to drain after every piece. The end of a body is therefore passed as a copy, so a server that
-accepts late stores the bytes of the call.
+The caller may reuse the buffers as soon as the call has ended, even after a failure. A closed
+connection may then still send bytes that it accepted during the call. These can only be the last
+`COPIED_BYTES` of a body that the server stores, because aiohttp waits for the connection to drain
+after every piece, and a server stores only complete bodies. The end of a body is therefore sent from
+a copy, so the server stores the bytes of the call.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ponor_runtime.disk import Buffer
 from s3stream.stores.buffers import joined, total_bytes
 
 PIECE_BYTES: Final = 1024 * 1024
-"""Unsent bytes stay queued by reference, without a copy. A quarter of this size costs a tenth more CPU."""
+"""Bytes queued in one write, by reference and not as a copy. A quarter of this costs a tenth more CPU."""
 
 COPIED_BYTES: Final = 2 * PIECE_BYTES
 """Larger than the last piece plus what a drained connection may still hold of earlier ones (64
-KiB). For a part of 64 MiB, this adds a thirtieth of copying."""
+KiB). For a part of 64 MiB, this copies a thirtieth of the bytes."""
 
 
 class PartBody:

@@ -25,7 +25,7 @@ def etag_of(crc: int, place: int | None) -> str:
 
 
 def place_of(etag: str) -> int | None:
-    """Return the position in an etag."""
+    """Return the position in an etag; None if the part is in a separate file."""
     _, separator, place = etag.partition("@")
     return int(place) if separator else None
 
@@ -69,7 +69,7 @@ class PlacedFile:
             raise
 
     async def write(self, position: int, piece: Buffer) -> None:
-        """Write pieces at a position. They are not durable yet."""
+        """Write a piece at a position. It is not durable yet."""
         view = memoryview(piece)
         if len(view) < DIRECT_BYTES_MIN:
             await self._write_cached(position, view)

@@ -1,8 +1,8 @@
 """Policies around an object store: retries, limits, rates and metering as one pipeline.
 
 A store describes each call as an `Operation` and hands the pipeline an attempt: one call of the raw store.
-Every policy runs the attempt of the policy inside it, when and as often as it decides. Listings are iterated,
-so they have a method of their own (docs/design/storage-and-write-path.md#store-policies).
+Every policy decides when and how often it runs the attempt of the next inner policy. Listings are iterated,
+so they have a separate method (docs/design/storage-and-write-path.md#store-policies).
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class PolicyMultipartStore:
     """`MultipartStore` whose calls to a raw store follow policies.
 
     A repeated creation may leave an upload behind, which garbage collection aborts. A completion whose answer
-    was lost finds its key taken or its upload closed; the object then has the length of its parts. This
-    proves enough, because an object id is prepared for one writer.
+    was lost is repeated and finds its key taken or its upload closed. If the object then has the length of
+    the parts, the completion succeeded, because an object id is prepared for one writer.
 
     Args:
         raw: one attempt per call.

@@ -29,7 +29,7 @@ class ReadsInPlace(Protocol):
 
         Raises:
             ObjectNotFoundError: no such object.
-            ObjectStoreError: see the classes.
+            ObjectStoreError: the store failed.
         """
         ...
 

@@ -4,13 +4,13 @@ Every call here is one attempt: obstore's own retries are off, so that `metered.
 `retrying.py` decides. Payloads are not signed (`x-amz-content-sha256: UNSIGNED-PAYLOAD`, a quarter of the CPU
 of a signed 8 MiB put); objects carry their own checksums.
 
-Measured with obstore 0.12.1 against SeaweedFS 4.48 (tests/test_object_stores_s3.py holds it to this):
+Measured with obstore 0.12.1 against SeaweedFS 4.48 (tests/test_object_stores_s3.py verifies it):
 - a single put in mode "create" sends `If-None-Match: *`, the server answers 412 when the key is taken;
-- in mode "create" obstore never goes multipart, whatever `use_multipart` says, and its multipart has no
-  condition at all: it overwrites.
-Puts above `MULTIPART_BYTES_MIN` therefore ask with a HEAD first. Two writers of one key could both see it
-free, but an object id has one writer, so the only race is with that writer's own earlier attempt, and that
-one writes the same bytes.
+- in mode "create" obstore never uses multipart uploads, regardless of `use_multipart`, and its multipart
+  uploads have no condition: they overwrite.
+Puts above `MULTIPART_BYTES_MIN` therefore send a HEAD first. Two writers of one key could both find it free.
+But an object id has one writer, so a put can race only with an earlier attempt of the same writer, which
+writes the same bytes.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ def connect(location: S3Location) -> S3Store:
         "conditional_put": "etag",
     }
     if location.endpoint:
-        # The second name outranks the first and may be set in the process's environment, but the
-        # URL must win.
+        # obstore prefers the second name, which the environment may also set, but the location
+        # must take precedence.
         config["endpoint"] = location.endpoint
         config["aws_endpoint_url_s3"] = location.endpoint
     if location.access_key_id:

@@ -66,7 +66,7 @@ class InPlaceReader:
         self._threads: ThreadPoolExecutor | None = None
         self._idle: deque[HTTPConnection] = deque()
         self._urls: dict[str, tuple[float, SplitResult]] = {}
-        """With the time of signing in seconds of the event loop."""
+        """Signed URLs by key, with the event-loop time in seconds at which they were signed."""
 
     async def read(self, key: str, start: int, places: Sequence[memoryview]) -> int:
         """As `ReadsInPlace.get_into`.

@@ -2,8 +2,9 @@
 in observed time, which excludes pauses of this process.
 
 A heartbeat moves its session's timer, so moving must be cheap: a later deadline only overwrites a
-number, and the heap entry that becomes due too early is then pushed again. Bound: one timer per
-key, and at most one heap entry for each time a timer was moved earlier.
+number. When the timer's old heap entry is due, it is pushed again with the new deadline. A timer that is
+cancelled or moved to an earlier time leaves a stale entry in the heap. Clients choose timeouts of up to
+24 days, so stale entries could stay that long: when most entries are stale, the heap is built again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from ponor_runtime.observer_clock import ObserverClock
 from ponor_runtime.tasks import BackgroundTasks
 
 _NS_PER_MS = 1_000_000
+_STALE_MIN = 1_000
+"""Number of stale heap entries up to which the heap is never built again."""
 _LOOK_S_MIN = 0.1
 """Minimum sleep while the queue is paused."""
 
@@ -81,6 +84,14 @@ class TimerQueue:
         self._ties += 1
         timer.queued_ns = timer.deadline_ns
         heapq.heappush(self._heap, (timer.deadline_ns, self._ties, key))
+        if len(self._heap) > 2 * len(self._timers) + _STALE_MIN:
+            self._heap = [entry for entry in self._heap if self._is_current(entry)]
+            heapq.heapify(self._heap)
+
+    def _is_current(self, entry: tuple[int, int, Hashable]) -> bool:
+        queued_ns, _, key = entry
+        timer = self._timers.get(key)
+        return timer is not None and timer.queued_ns == queued_ns
 
     def _wake_by(self, deadline_ns: int) -> None:
         if self._sleeper is not None:

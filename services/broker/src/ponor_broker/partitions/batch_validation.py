@@ -28,13 +28,14 @@ from ponor_kafka.record_batch import (
 )
 from ponor_kafka.record_rules import INT64_MAX, INT64_MIN, RecordFault, RecordWalk
 from ponor_kafka.record_walk import walk_records
+from s3stream.errors import AppendBackpressureError
 
 from ponor_broker.partitions.errors import NotOneBatchError, PartitionError, RecordError
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
 RECORD_ERRORS_MAX: Final = 1_000
-"""Records that an answer lists individually; the message contains the total."""
+"""Records that an answer lists individually; the message of a batch contains its total."""
 SCRATCH_BYTES: Final = 1 << 20
 """Size of the reused buffer; larger batches are decompressed into a new one."""
 _LZ4: Final = int(Codec.LZ4)
@@ -54,6 +55,20 @@ class ValidBatch(NamedTuple):
     min_timestamp: int
 
 
+class RequestShare:
+    """Counts for the bounds that the batches of one request share. One turn of the event loop validates them
+    all, and a batch of 2 KB may decompress to 60 MiB, or contain a thousand wrong records.
+    """
+
+    __slots__ = ("decompressed_bytes", "record_errors")
+
+    def __init__(self) -> None:
+        self.decompressed_bytes = 0
+        """Bytes that compressed batches became so far."""
+        self.record_errors = 0
+        """Records that the answer lists so far."""
+
+
 class BatchValidator:
     """The rules, with this broker's bound on decompression."""
 
@@ -62,12 +77,19 @@ class BatchValidator:
         self._scratch = bytearray(min(SCRATCH_BYTES, decompressed_batch_bytes_max))
 
     def validate(
-        self, records: memoryview | None, version: int, config: TopicConfig, now_ms: int
+        self,
+        records: memoryview | None,
+        version: int,
+        config: TopicConfig,
+        now_ms: int,
+        share: RequestShare | None = None,
     ) -> ValidBatch:
         """Return the batch to append: the original, changed in place, or a new one under the topic's codec.
+        `share` is that of the request; None if it has one batch.
 
         Raises:
             PartitionError: with Kafka's code, and the records concerned.
+            AppendBackpressureError: earlier batches of the request took its share; retry this one.
         """
         batch = _only_batch(records)
         if batch.base_offset != 0:
@@ -78,12 +100,14 @@ class BatchValidator:
         except KafkaWireError as error:
             raise PartitionError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         codec = batch.attributes & CODEC_MASK
+        share = RequestShare() if share is None else share
         if codec:
             _check_codec(codec, version)
+            self._check_share(share)
         _check_header(batch)
-        data, walk = self._walk(batch, config, now_ms)
+        data, walk = self._walk(batch, config, now_ms, share)
         if walk.faults or (batch.attributes & TIMESTAMP_TYPE_BIT and config.is_log_append_time):
-            raise _refused_records(batch, walk, config, now_ms)
+            raise _refused_records(batch, walk, config, now_ms, share)
         if config.compression != _PRODUCER and (target := _CODECS[config.compression]) != codec:
             batch = recompressed(batch, data, target, _level(target, config))
             _check_size(batch, config)
@@ -101,14 +125,24 @@ class BatchValidator:
         batch.set_create_time(walk.max_timestamp)
         return ValidBatch(batch, min_timestamp)
 
-    def _walk(self, batch: BatchView, config: TopicConfig, now_ms: int) -> tuple[Buffer, RecordWalk]:
+    def _check_share(self, share: RequestShare) -> None:
+        """Refuse a compressed batch if the earlier ones of its request decompressed to as much as one may."""
+        if share.decompressed_bytes >= self._decompressed_bytes_max:
+            raise AppendBackpressureError(
+                f"the batches of the request decompress to {share.decompressed_bytes} bytes so far; send the"
+                " others again"
+            )
+
+    def _walk(
+        self, batch: BatchView, config: TopicConfig, now_ms: int, share: RequestShare
+    ) -> tuple[Buffer, RecordWalk]:
         """Check every record; return the uncompressed records, which may be in the scratch buffer."""
         is_fixed = bool(batch.attributes & TIMESTAMP_TYPE_BIT)
         timestamp_min, timestamp_max = _timestamp_bounds(config, now_ms)
         try:
             if batch.attributes & CODEC_MASK == _LZ4:
                 check_readable_by_kafka(batch.view[HEADER_BYTES:])
-            data = batch.uncompressed(self._decompressed_bytes_max, self._scratch)
+            data = self._uncompressed(batch, share)
             walk = walk_records(
                 data,
                 batch.record_count,
@@ -117,11 +151,24 @@ class BatchValidator:
                 config.is_compacted,
                 timestamp_min,
                 timestamp_max,
-                RECORD_ERRORS_MAX,
+                # One fault at least: without any, the batch would count as valid.
+                max(RECORD_ERRORS_MAX - share.record_errors, 1),
             )
         except KafkaWireError as error:
             raise _invalid(str(error)) from error
         return data, walk
+
+    def _uncompressed(self, batch: BatchView, share: RequestShare) -> Buffer:
+        bytes_max = self._decompressed_bytes_max
+        if not batch.attributes & CODEC_MASK:
+            return batch.uncompressed(bytes_max)
+        taken_bytes = bytes_max  # of damaged data: it is unknown how far it was read
+        try:
+            data = batch.uncompressed(bytes_max, self._scratch)
+            taken_bytes = len(data)
+        finally:
+            share.decompressed_bytes += taken_bytes
+        return data
 
 
 def _only_batch(records: memoryview | None) -> BatchView:
@@ -186,17 +233,26 @@ def _timestamp_bounds(config: TopicConfig, now_ms: int) -> tuple[int, int]:
     )
 
 
-def _refused_records(batch: BatchView, walk: RecordWalk, config: TopicConfig, now_ms: int) -> PartitionError:
-    """Build the error for well-formed records that the topic does not allow: one line for each, and
-    a summary.
+def _refused_records(
+    batch: BatchView, walk: RecordWalk, config: TopicConfig, now_ms: int, share: RequestShare
+) -> PartitionError:
+    """Build the error for well-formed records that the topic does not allow: one line for each that fits
+    into the request's share, and a summary.
     """
+    room = RECORD_ERRORS_MAX - share.record_errors
+    error = _listed(batch, walk, config, now_ms, room)
+    share.record_errors += len(error.record_errors)
+    return error
+
+
+def _listed(
+    batch: BatchView, walk: RecordWalk, config: TopicConfig, now_ms: int, room: int
+) -> PartitionError:
     if batch.attributes & TIMESTAMP_TYPE_BIT and config.is_log_append_time:
         wrong_type = "only the broker may set the timestamp type LogAppendTime"
-        errors = [
-            RecordError(index, wrong_type) for index in range(min(batch.record_count, RECORD_ERRORS_MAX))
-        ]
+        errors = [RecordError(index, wrong_type) for index in range(min(batch.record_count, room))]
         return PartitionError(ErrorCode.INVALID_TIMESTAMP, wrong_type, errors)
-    errors = _describe(walk.faults, _timestamp_bounds(config, now_ms))
+    errors = _describe(walk.faults[:room], _timestamp_bounds(config, now_ms))
     if walk.bad_timestamps:
         message = f"{walk.bad_timestamps} of {batch.record_count} records have timestamps out of range"
         return PartitionError(ErrorCode.INVALID_TIMESTAMP, message, errors)

@@ -24,7 +24,7 @@ from ponor_kafka.errors import KafkaWireError
 from ponor_runtime.budgets import BudgetExceededError
 from ponor_runtime.disk import Buffer
 
-from ponor_broker.requests.request_flow import RequestFlow
+from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, STARTS_PER_LOOK, RequestFlow
 
 Response: TypeAlias = Sequence[Buffer] | None
 """Buffers of one response frame; None: the request has no answer (acks=0)."""
@@ -171,15 +171,20 @@ class ClientConnection:
 
     def frames_received(self, frames: Sequence[bytearray]) -> None:
         """Start or queue complete requests, in order of arrival."""
-        self._flow.note_read()
+        flow = self._flow
+        flow.note_read()
+        starts_max = 0 if flow.is_turn_over else PIPELINED_PRODUCES_MAX
         for number, frame in enumerate(frames):
-            if not self._queue and number < PIPELINED_PRODUCES_MAX and self._admits(frame):
+            if not self._queue and number < starts_max and self._admits(frame):
                 self._start(frame)
+                if number % STARTS_PER_LOOK == STARTS_PER_LOOK - 1 and flow.is_turn_long():
+                    starts_max = number
             else:
                 self._enqueue(frame)
-        if len(frames) > PIPELINED_PRODUCES_MAX:
+        if len(frames) > starts_max:
             # the first ones may be answered already, so no answer would start the others
             self._take_turn()
+        flow.end_read()
 
     def set_writable(self, *, writable: bool) -> None:
         """Note whether the client reads its answers fast enough. No request starts while it does not."""
@@ -199,7 +204,7 @@ class ClientConnection:
             self._admission.cancel()
         while self._places:
             place = self._places.popleft()
-            self._flow.in_flight.release(place.frame_bytes)
+            self._release(place.frame_bytes)
             place.abandon()
 
     def _enqueue(self, frame: bytearray) -> None:
@@ -225,6 +230,8 @@ class ClientConnection:
         while self._queue and started < starts_max and self._admits(self._queue[0]):
             self._start(self._dequeue())
             started += 1
+            if started % STARTS_PER_LOOK == 0 and self._flow.is_turn_long():
+                starts_max = started
         if started == starts_max:
             self._take_turn()
         self._apply_room()
@@ -254,22 +261,29 @@ class ClientConnection:
             self._alone or len(places) >= PIPELINED_PRODUCES_MAX or not frame.startswith(_PRODUCE)
         ):
             return False
-        if self._flow.in_flight.try_acquire(len(frame)):
+        size_bytes = len(frame)
+        is_large = size_bytes > LARGE_CONTROL_BYTES and not frame.startswith(_PRODUCE)
+        if self._flow.try_start(size_bytes, is_large=is_large):
             return True
-        self._admission = asyncio.get_running_loop().create_task(self._wait_for_room(len(frame)))
+        waiting = self._wait_for_room(size_bytes, is_large=is_large)
+        self._admission = asyncio.get_running_loop().create_task(waiting)
         return False
 
-    async def _wait_for_room(self, size_bytes: int) -> None:
+    def _release(self, size_bytes: int) -> None:
+        """Release the bytes of running requests: of several Produces, or of one other request."""
+        self._flow.ended(size_bytes, is_large=self._alone and size_bytes > LARGE_CONTROL_BYTES)
+
+    async def _wait_for_room(self, size_bytes: int, *, is_large: bool) -> None:
         """Wait for budget for the first queued request until other requests are answered."""
         try:
-            await self._flow.in_flight.acquire(size_bytes)
+            await self._flow.wait_to_start(size_bytes, is_large=is_large)
         except BudgetExceededError as error:
             self._admission = None
             self.failed(error)
             return
         self._admission = None
         if self._closed:
-            self._flow.in_flight.release(size_bytes)
+            self._flow.ended(size_bytes, is_large=is_large)
         else:
             self._start(self._dequeue())
             self._take_turn()
@@ -281,7 +295,7 @@ class ClientConnection:
         try:
             answer = self._dispatcher.dispatch(frame, self.context, flow.read_ns)
         except Exception as error:  # noqa: BLE001 - any error closes this connection only
-            flow.in_flight.release(len(frame))
+            self._release(len(frame))
             self.failed(error)
             return
         if isinstance(answer, PendingAnswer):  # the usual case: `_place` inlined
@@ -298,7 +312,7 @@ class ClientConnection:
             place.answer(answer)
             self._place(place, len(frame))
         else:
-            flow.in_flight.release(len(frame))
+            self._release(len(frame))
             if answer is not None:
                 self._output.send(answer)
 
@@ -340,7 +354,7 @@ class ClientConnection:
             answered_bytes += place.frame_bytes
             if place.response is not None:
                 buffers += place.response
-        self._flow.in_flight.release(answered_bytes)
+        self._release(answered_bytes)
         if buffers:
             self._output.send(buffers)
         if self._queue:

@@ -16,11 +16,12 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import decode, encode_steps
 from ponor_kafka.headers import RequestHeader, decode_request_header, encode_response_frame
+from ponor_kafka.message import Message
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
 from ponor_runtime.telemetry import Counter, Histogram, Telemetry
 from ponor_runtime.tracing import Span
-from ponor_runtime.turns import Turns
+from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.requests.connection import (
@@ -30,6 +31,7 @@ from ponor_broker.requests.connection import (
     PendingAnswer,
     Response,
 )
+from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES
 from ponor_broker.requests.request_tracing import begin_request
 from ponor_broker.requests.running_requests import RequestsUnderWay
 from ponor_broker.serving import Serving
@@ -316,6 +318,9 @@ class Dispatcher:
             # Version 0 of the answer lists the versions; a request of an unknown version cannot be decoded.
             version = header.api_version = 0
             request = None
+        elif len(frame) > LARGE_CONTROL_BYTES:
+            # It may have a million elements, which take a second, and many clients may send one at once.
+            request = await self._turns.run(_decoding(header, frame))
         else:
             request, _ = decode(header.api_key, version, frame, header.body_position)
         response = await handler.handle(request, RequestContext(version, header.client_id, connection))
@@ -323,6 +328,12 @@ class Dispatcher:
             reply.note()
             return None
         return reply(await self._turns.run_short(encode_steps(response, version)))
+
+
+def _decoding(header: RequestHeader, frame: bytearray) -> Steps[Message]:
+    request, _ = decode(header.api_key, header.api_version, frame, header.body_position)
+    yield
+    return request
 
 
 def _unhandled_version(header: RequestHeader, route: _Route) -> CloseConnectionError:

@@ -52,28 +52,113 @@ QUEUED_STARTS_TURN_NS_MAX: Final = 4_000_000
 """A turn ends at the first of both bounds. This one matters for requests that take long to start."""
 
 
+STARTS_PER_LOOK: Final = 4
+"""Requests of one connection that start before the next look at the clock."""
+READ_STARTS_NS_MAX: Final = 50_000_000
+"""Requests that start immediately take about this long at most in one turn: those of one read, and those of
+all slow reads together. The others are queued. A read has up to 64, and each may decompress for 100 ms."""
+SLOW_READ_NS: Final = 1_000_000
+"""A read whose requests start faster does not count: a turn may have thousands of them under load."""
+LARGE_CONTROL_BYTES: Final = 8 << 10
+"""Larger requests other than Produce share half of the in-flight bytes. A client chooses how long a Fetch or
+a JoinGroup waits: 64 of them with 4 MiB each would stop all other clients for minutes. The smaller ones of
+10,000 connections fit into the other half, and a Produce waits only for the log.
+"""
+
+
 class RequestFlow:
     """Shared budgets and turns of one listener.
 
     Attributes:
         in_flight: charged with a request's bytes from its start until its answer is sent.
+        is_turn_over: requests that are read now must wait for a later turn.
+        large_control: charged with those of large requests other than Produce as well.
         waiting: charged with requests that have arrived and are queued.
         read_ns: monotonic time of the last read, used as start time of every request in it.
     """
 
-    __slots__ = ("_clock", "_due", "_turns", "in_flight", "read_ns", "waiting")
+    __slots__ = (
+        "_clock",
+        "_due",
+        "_slow_ns",
+        "_turn_end_ns",
+        "_turns",
+        "in_flight",
+        "is_turn_over",
+        "large_control",
+        "read_ns",
+        "waiting",
+    )
 
     def __init__(self, clock: Clock, *, in_flight: ByteBudget, waiting: ByteBudget) -> None:
         self._clock = clock
         self.in_flight = in_flight
+        self.large_control = ByteBudget(
+            "in-flight bytes of large requests other than Produce",
+            max(in_flight.bytes_max // 2, 1),
+            waiters_max=in_flight.waiters_max,
+        )
         self.waiting = waiting
-        self.read_ns = clock.monotonic_ns()
+        self.read_ns = self._turn_end_ns = clock.monotonic_ns()
+        self.is_turn_over = False
+        self._slow_ns = 0
         self._due: list[Flush] = []
         self._turns: deque[StartQueued] = deque()
 
     def note_read(self) -> None:
         """Record the time of a read: one clock call for all requests in it."""
         self.read_ns = self._clock.monotonic_ns()
+        self._turn_end_ns = self.read_ns + READ_STARTS_NS_MAX - self._slow_ns
+
+    def try_start(self, size_bytes: int, *, is_large: bool) -> bool:
+        """Charge a request that starts, if there is room. `is_large`: in `large_control` too."""
+        if is_large and not self.large_control.try_acquire(size_bytes):
+            return False
+        if self.in_flight.try_acquire(size_bytes):
+            return True
+        if is_large:
+            self.large_control.release(size_bytes)
+        return False
+
+    async def wait_to_start(self, size_bytes: int, *, is_large: bool) -> None:
+        """As `try_start`, after the requests that wait already.
+
+        Raises:
+            BudgetExceededError: too many requests wait.
+        """
+        if not is_large:
+            await self.in_flight.acquire(size_bytes)
+            return
+        await self.large_control.acquire(size_bytes)
+        try:
+            await self.in_flight.acquire(size_bytes)
+        except BaseException:
+            self.large_control.release(size_bytes)
+            raise
+
+    def ended(self, size_bytes: int, *, is_large: bool) -> None:
+        """Release the bytes of answered requests."""
+        self.in_flight.release(size_bytes)
+        if is_large:
+            self.large_control.release(size_bytes)
+
+    def is_turn_long(self) -> bool:
+        """Return whether requests were started in this turn for longer than allowed."""
+        return self._clock.monotonic_ns() >= self._turn_end_ns
+
+    def end_read(self) -> None:
+        """End a read. When the slow reads of a turn took 50 ms together, later requests wait for the next."""
+        took_ns = self._clock.monotonic_ns() - self.read_ns
+        if took_ns < SLOW_READ_NS:
+            return
+        if not self._slow_ns:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._slow_ns += took_ns
+        self.is_turn_over = self._slow_ns >= READ_STARTS_NS_MAX
+
+    def _next_turn(self) -> None:
+        self._slow_ns = 0
+        self.is_turn_over = False
 
     def flush_later(self, flush: Flush) -> None:
         """Call `flush` at the end of this event-loop turn. The caller calls this at most once per turn."""
@@ -94,7 +179,7 @@ class RequestFlow:
 
     def _give_turns(self) -> None:
         left = QUEUED_STARTS_PER_TURN_MAX
-        end_ns = self._clock.monotonic_ns() + QUEUED_STARTS_TURN_NS_MAX
+        end_ns = self._turn_end_ns = self._clock.monotonic_ns() + QUEUED_STARTS_TURN_NS_MAX
         given = len(self._turns)  # a connection that asks again meanwhile gets the next round
         while given and left > 0:
             given -= 1

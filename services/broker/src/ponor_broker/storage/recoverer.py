@@ -104,8 +104,7 @@ class Recoverer:
         self._places = asyncio.Semaphore(in_flight_max)
         self._changed = asyncio.Event()
         self._running: dict[Assignment, asyncio.Task[None]] = {}
-        # finished, but possibly still assigned in the image
-        self._over: dict[Assignment, None] = {}
+        self._over: dict[Assignment, None] = {}  # finished, but possibly still assigned in the image
         self._duration = runtime.telemetry.histogram("ponor_wal_takeover_seconds")
         runtime.telemetry.gauge("ponor_wal_takeovers_running", lambda: len(self._running))
 
@@ -164,8 +163,7 @@ class Recoverer:
                 self._over[assignment] = None
                 return
             except WalNotHeldError as error:
-                # The loop ends when the image shows that the log was closed or reassigned. Until
-                # then this process stays responsible.
+                # The loop ends when the image shows that the log was closed or reassigned.
                 LOG.info("%s: reading its row again: %s", assignment, error)
             except (StorageFailedError, NodeFencedError):
                 return  # this process's epoch or session has ended; other tasks handle that

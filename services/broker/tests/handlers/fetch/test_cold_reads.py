@@ -170,3 +170,29 @@ async def test_a_slow_read_returns_an_error_or_no_records() -> None:
         read = await cold.read(0, partition, 0, 1000, ms_max=1000)
         assert isinstance(read, ReadRecords)
         assert len(read.records) == 3
+
+
+async def test_reads_that_are_given_up_while_they_wait_for_the_rate_leave_no_debt() -> None:
+    """Readers that time out and return would otherwise delay every read more, until none succeeds."""
+
+    class Waiting(SteppedClock):
+        waits_s: tuple[float, ...] = ()
+
+        async def sleep(self, seconds: float) -> None:
+            self.waits_s += (seconds,)
+            await asyncio.Event().wait()
+
+    partition, slow = await cold_partition()
+    clock = Waiting()
+    settings = BrokerSettings(cold_reads_in_flight_max=2, cold_read_bytes_per_s_max=1_000)
+    cold = ColdReads(settings, clock=clock, telemetry=Telemetry())
+    reading = asyncio.create_task(cold.read(0, partition, 0, 1_000, ms_max=None))
+    await turns()
+    for _ in range(3):
+        waiting = asyncio.create_task(cold.read(1, partition, 0, 1_000, ms_max=None))
+        await turns()
+        waiting.cancel()
+        await turns()
+    slow.gate.set()
+    await reading
+    assert clock.waits_s == (0.75,) * 3

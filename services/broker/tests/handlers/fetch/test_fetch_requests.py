@@ -121,6 +121,20 @@ class TestWaiting:
         async with FetchRig() as rig:
             assert (await rig.fetch(max_wait_ms=LONG_MS, epoch=0)).responses == []
 
+    @pytest.mark.parametrize("epoch", [-1, 0])
+    async def test_a_large_request_waits_briefly(self, epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Large requests share a budget: 32 that waited for 5 minutes stopped those of all other clients."""
+        monkeypatch.setattr(fetch, "LARGE_WAIT_MS_MAX", 1)
+        async with FetchRig() as rig:
+            await rig.create("a")
+            small = rig.start([(A, 0)], max_wait_ms=LONG_MS, epoch=epoch)
+            async with asyncio.timeout(LONG_MS / 2_000):
+                answers = rig.answers(await rig.start([(A, 0)] * 400, max_wait_ms=LONG_MS, epoch=epoch))
+            assert base_offsets(answers[A]) == []
+            assert not small.done()
+            await rig.append("a")
+            assert base_offsets(rig.answers(await small)[A]) == [0]
+
     async def test_fetches_beyond_the_parking_bound_are_answered_immediately(self) -> None:
         async with FetchRig(settings=BrokerSettings(parked_fetches_max=1)) as rig:
             await rig.create("a")

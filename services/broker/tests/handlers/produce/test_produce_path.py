@@ -15,7 +15,7 @@ from ponor_broker.handlers.produce.produce import ProduceHandler
 from ponor_broker.handlers.produce.produce_answer import PartitionOutcome, ProduceAnswers
 from ponor_broker.handlers.produce.produce_deadlines import TIMEOUT_MS_MIN, ProduceDeadlines
 from ponor_broker.handlers.produce.verified_batches import VerifiedBatches, Verifier
-from ponor_broker.partitions.batch_validation import BatchValidator
+from ponor_broker.partitions.batch_validation import RECORD_ERRORS_MAX, BatchValidator
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.partition import Partition
@@ -27,6 +27,7 @@ from ponor_broker.requests.dispatch import Dispatcher
 from ponor_broker.requests.request_flow import RequestFlow
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import decode_as, encode
+from ponor_kafka.compression import Codec
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.headers import (
     RequestHeader,
@@ -42,6 +43,7 @@ from ponor_kafka.messages.produce import (
     TopicProduceData,
 )
 from ponor_kafka.produce_walk import TOPIC_ID_MIN
+from ponor_kafka.record_builder import build_batch
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer
 from ponor_runtime.telemetry import Telemetry
@@ -231,6 +233,29 @@ async def test_partitions_of_one_request_have_separate_outcomes(connect: Connect
             ],
         )
     ]
+
+
+async def test_the_batches_of_one_request_share_a_bound_on_decompression(connect: Connect) -> None:
+    """A batch of 2 KB may become 60 MiB: 20 of them stopped the event loop for seconds."""
+    _, client = await connect()
+    packed = bytes(build_batch([(client.clock.now_ms, b"k", bytes(600 << 10))], codec=Codec.ZSTD))
+    client.send(produce(1, *[(0, packed)] * 4, (0, batch().view)), produce(2, (0, packed)))
+    await settle()
+    later = (ErrorCode.REQUEST_TIMED_OUT, -1)
+    assert client.wire.outcomes() == [(1, [(0, 0), (0, 1), later, later, (0, 2)]), (2, [(0, 3)])]
+
+
+async def test_an_answer_lists_a_bounded_number_of_records(connect: Connect) -> None:
+    """A batch of 100 bytes may contain a thousand wrong records: 2 MB had an answer of 150 MB."""
+    _, client = await connect()
+    ahead_ms = client.clock.now_ms + 10**9
+    wrong = bytes(build_batch([(ahead_ms, b"k", b"v")] * (RECORD_ERRORS_MAX * 2 // 3), codec=Codec.ZSTD))
+    client.send(produce(1, *[(0, wrong)] * 4))
+    await settle()
+    rows = client.wire.answers[1]
+    assert {row.error_code for row in rows} == {ErrorCode.INVALID_TIMESTAMP}
+    assert sum(len(row.record_errors) for row in rows) == RECORD_ERRORS_MAX
+    assert all(f"{RECORD_ERRORS_MAX * 2 // 3} of" in (row.error_message or "") for row in rows)
 
 
 async def test_a_refusal_is_sent_after_earlier_answers(connect: Connect) -> None:

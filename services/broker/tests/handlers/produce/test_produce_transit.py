@@ -11,7 +11,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from ponor_broker.partitions.handoff import partition_closing, transit_parking
 from ponor_broker.partitions.partition import Partition
+from ponor_kafka.compression import Codec
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.record_builder import build_batch
 from ponor_runtime.telemetry_otlp import export_spans
 
 from services.broker.tests.handlers.produce.test_produce_path import Client, produce, settle
@@ -69,6 +71,21 @@ async def test_parked_requests_are_appended_before_new_ones(
     assert client.wire.outcomes() == [(number, [(0, 2 + number)]) for number in range(1, 12)]
     client.send(produce(12))
     assert partition.log_end_offset == 3 + 12
+
+
+async def test_parked_batches_that_are_large_after_decompression_are_retried_one_per_turn(
+    sealed: Sealed,
+) -> None:
+    """128 parked batches of 2 KB that decompress to 60 MiB each would stop the event loop for 15 s."""
+    partition, client = await sealed()
+    client.partitions.parking._bytes_left = 600 << 10
+    packed = bytes(build_batch([(client.clock.now_ms, b"k", bytes(600 << 10))], codec=Codec.ZSTD))
+    client.send(*(produce(number, (0, packed)) for number in range(1, 4)))
+    partition_closing.take_back(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    assert partition.log_end_offset == 3 + 1
+    await settle()
+    assert client.wire.outcomes() == [(number, [(0, 2 + number)]) for number in range(1, 4)]
 
 
 async def test_a_parked_repeat_gets_the_first_offset(sealed: Sealed) -> None:

@@ -17,6 +17,7 @@ from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_kafka.compression import Codec
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import NewRecord, build_batch
+from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
 from ponor_partition.log_meta import LogMeta
 from ponor_runtime.identity import StreamId
 from ponor_runtime.telemetry import Telemetry
@@ -130,6 +131,23 @@ async def test_a_cleaning_after_the_horizon_removes_tombstones() -> None:
         await one.clean()
         assert [f.offset for f in await one.read()] == expected
         one.rig.clock.now_ms += 1_000
+
+
+@pytest.mark.parametrize("timestamp_ms", [INT64_MIN, -5, -1, 7, INT64_MAX])
+@pytest.mark.parametrize("retention_ms", [1_000_000, INT64_MAX])
+async def test_tombstones_with_any_timestamp_are_kept_for_any_retention(
+    timestamp_ms: int, retention_ms: int
+) -> None:
+    """The delete horizon, or its difference to the timestamp, had more than 64 bits: the broker stopped."""
+    one = CleaningRig(replace(COMPACTED, delete_retention_ms=retention_ms))
+    await one.open()
+    await one.append([(timestamp_ms, b"a", b"1"), (timestamp_ms, b"a", None)])
+    for number in range(3):
+        one.roll()
+        await one.append([(8, b"c%d" % number, b"1")])
+        await one.clean()
+        one.rig.clock.now_ms += 1_000
+    assert (1, timestamp_ms, None) in [(f.offset, f.timestamp, f.value) for f in await one.read()]
 
 
 async def test_cleaning_keeps_codecs_headers_and_null_values() -> None:

@@ -1,7 +1,7 @@
 """Delay appends without entries, because a following append often carries the commit index.
 
-Under load none is sent, and a leader with one operation at a time sends half as many frames. A
-dropped or late notice is equivalent to a message that the network lost or delayed.
+Under load the leader sends no append without entries; with one operation at a time it sends half as
+many frames. Dropping or delaying such an append is equivalent to a loss or a delay in the network.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The identity file of a data directory: cluster, directory id, initial voters.
 
-The directory id is also the identity of the journal's segments, so files of two directories are
-never mixed unnoticed (docs/formats/controller-log.md).
+The directory id is also the identity of the journal's segments, so the journal refuses a segment of
+another directory (docs/formats/controller-log.md).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def decode_identity(data: bytes, path: PurePath) -> DirectoryIdentity:
     """Read the file's bytes.
 
     Raises:
-        RecordLogCorruptError: they are damaged, or of another format.
+        RecordLogCorruptError: the bytes are damaged, or have another format.
     """
     line, newline, checksum = data.partition(b"\n")
     if not newline or checksum != f"{crc32c(line + newline):08x}\n".encode():

@@ -11,7 +11,7 @@ from ponor_raft.ready import ReadReady
 from ponor_runtime.clock import Clock
 
 READ_SECONDS: Final = 2.0
-"""Two election timeouts, within which a new leader answers."""
+"""Timeout of a read: two election timeouts, so that a new leader can answer it."""
 ATTEMPT_SECONDS: Final = 0.25
 """Time after which a request is repeated, because it or its answer may be lost."""
 
@@ -27,13 +27,17 @@ class LinearizableReads:
 
     async def read_index(self) -> int:
         """See `Consensus.read_index`."""
+        contexts: list[int] = []
         try:
             async with asyncio.timeout(READ_SECONDS):
-                while (index := await self._attempt()) is None:
+                while (index := await self._attempts(contexts)) is None:
                     await self._clock.sleep(ATTEMPT_SECONDS / 10)
                 return index
         except TimeoutError:
             raise NotLeaderError("no leader answered; try again, or try another controller") from None
+        finally:
+            for context in contexts:
+                self._waiting.pop(context, None)
 
     def answered(self, reads: Sequence[ReadReady]) -> None:
         """Complete reads with the answers of the Raft core."""
@@ -42,16 +46,16 @@ class LinearizableReads:
             if future is not None and not future.done():
                 future.set_result(read.index)
 
-    async def _attempt(self) -> int | None:
-        context = self._next_context
-        self._next_context += 1
-        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._waiting[context] = future
-        try:
+    async def _attempts(self, contexts: list[int]) -> int | None:
+        """Repeat the request until one is answered, or refused (None). An answer to an earlier request
+        counts, because a round trip to a majority may take longer than `ATTEMPT_SECONDS`.
+        """
+        answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        while not answer.done():
+            context = self._next_context
+            self._next_context += 1
+            contexts.append(context)
+            self._waiting[context] = answer
             self._request(context)
-            async with asyncio.timeout(ATTEMPT_SECONDS):
-                return await future
-        except TimeoutError:
-            return None
-        finally:
-            self._waiting.pop(context, None)
+            await asyncio.wait((answer,), timeout=ATTEMPT_SECONDS)
+        return answer.result()

@@ -15,7 +15,7 @@ class LogAssembly:
 
     Attributes:
         hard_state: the newest; None before the first.
-        begin: the last restart of the log behind a received snapshot.
+        begin: the last restart of the log after a received snapshot.
         entries: the contiguous entries of the log.
     """
 

@@ -1,6 +1,6 @@
 """The stream to one peer: connect, handshake, send messages, detect a dead connection.
 
-The called side sends a frame at regular intervals, and silence ends the stream. A network partition
+The accepting side sends a frame at regular intervals, and silence ends the stream. A network partition
 closes no connection for many seconds, and after it heals an old connection recovers late because
 its retransmissions have backed off.
 """
@@ -26,7 +26,7 @@ from ponor_controller.consensus.peer_queue import PeerQueue
 
 HANDSHAKE_SECONDS: Final = 1.0
 ALIVE_SECONDS: Final = 0.5
-"""Interval at which the called side sends a frame."""
+"""Interval at which the accepting side sends a frame."""
 SILENCE_SECONDS: Final = 2.0
 """Silence after which a stream is closed."""
 BACKOFF_SECONDS_MIN: Final = 0.05
@@ -43,7 +43,7 @@ class LinkOwner(Protocol):
         ...
 
     def address(self, to: ReplicaId) -> str:
-        """Its address; empty if unknown."""
+        """The peer's address; empty if unknown."""
         ...
 
     def link_made(self) -> None:
@@ -165,7 +165,7 @@ class PeerLink:
 
 
 async def _receive(connection: Connection) -> None:
-    """One frame from the called side.
+    """One frame from the accepting side.
 
     Raises:
         OperationError: the peer refused this controller.

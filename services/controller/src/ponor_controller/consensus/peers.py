@@ -168,7 +168,7 @@ class Peers:
         if self._core is not None:
             self._core.unreachable(to)
 
-    # The called side.
+    # Accepted streams.
 
     async def handle(self, connection: Connection) -> None:
         """Serve one peer until it disconnects or is refused."""
@@ -219,7 +219,7 @@ class Peers:
         """The sender of a hello.
 
         Raises:
-            OperationError: it belongs to another cluster, or addresses another replica.
+            OperationError: the sender belongs to another cluster, or the hello addresses another replica.
         """
         sender, to = replica(hello.sender), replica(hello.to)
         problem = None
@@ -268,10 +268,10 @@ class Peers:
 async def receive_hello(
     connection: Connection, identity: DirectoryIdentity, *, may_format: bool = False
 ) -> wire.PeerHello | None:
-    """The first frame of a stream; None if it was a request for the identity, which is answered.
+    """Receive the hello of a stream; None if the first frame was a request for the identity, now answered.
 
     Raises:
-        OperationError: it is neither.
+        OperationError: the first frame is neither.
     """
     request = wire.ExchangeRequest.FromString(await connection.receive())
     match request.WhichOneof("frame"):

@@ -117,7 +117,7 @@ class Consensus(Protocol):
         ...
 
     async def read_index(self) -> int:
-        """The index that the image here must reach before it serves a linearizable read.
+        """The index that this controller's image must reach before it serves a linearizable read.
 
         Raises:
             NotLeaderError: no leader answered in time.
@@ -129,7 +129,7 @@ class Consensus(Protocol):
 
         Raises:
             NotLeaderError: this voter does not lead.
-            TransferError: `node_id` is no other voter, or did not take over in time; this voter continues to
-                lead.
+            TransferError: `node_id` is not another voter, or did not take over in time; this voter continues
+                to lead.
         """
         ...

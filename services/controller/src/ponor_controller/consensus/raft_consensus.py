@@ -18,7 +18,7 @@ from ponor_controller.consensus.raft_driver import RaftDriver
 
 TRANSFER_SECONDS: Final = 2.0
 STOP_TRANSFER_SECONDS: Final = 0.5
-"""Bound of the wait of a stopping leader; all controllers may be stopping."""
+"""How long a stopping leader waits for a transfer of leadership; all controllers may be stopping."""
 POLL_SECONDS: Final = 0.005
 
 
@@ -93,8 +93,8 @@ class RaftConsensus:
         leader = self._driver.leadership.leader
         members = self.membership.members
         if leader is None and members and self._own not in members:
-            # Removed, or not added yet: this controller gets no news of leaders. It names any voter, because
-            # nodes may have no other address.
+            # This controller is removed or not added yet, so no leader sends messages to it. It names any
+            # voter, because nodes may have no other address.
             leader = members[self._driver.node.term % len(self.membership.voters)]
         return self._addresses.service_address(leader) or None if leader is not None else None
 
@@ -134,7 +134,7 @@ class RaftConsensus:
             raise TransferError(f"node {node_id} has not been heard of as leader yet") from None
 
     async def transfer_before_stop(self) -> None:
-        """Before a planned stop: transfer leadership to another voter if possible; no error otherwise."""
+        """Transfer leadership to another voter before a planned stop. A failed transfer raises no error."""
         if not self.leading or self.is_sole_voter:
             return
         try:

@@ -36,8 +36,8 @@ FAST_TICK_SECONDS: Final = 0.01
 FAST_TICKS_NS: Final = 3_000_000_000
 """Time for which a controller without a leader ticks faster."""
 ROUNDS_MAX: Final = 64
-"""Unconfirmed rounds of heartbeats, at most one per tick. A leader without a majority steps down before this
-bound; dropping the oldest round only overstates the age of its commit index."""
+"""Unconfirmed rounds of heartbeats, at most one per tick. A leader without a majority steps down before it
+reaches this bound. Dropping the oldest round would only overstate the age of the leader's commit index."""
 SLICE_NS: Final = 10_000_000
 """Time in ns for which committed entries are applied before the driver yields to the event loop."""
 
@@ -84,7 +84,7 @@ class RaftDriver:
 
         Args:
             node: the core, fresh.
-            log: recovered; the core's stored state came from it.
+            log: the recovered log, from which the core's stored state was read.
             peers: the other controllers.
             runtime: time, telemetry, fail-stop.
             tasks: runs the ticks.
@@ -142,7 +142,7 @@ class RaftDriver:
     def leaderless_ns(self) -> int:
         """Time since this replica was last known to have the newest commit index.
 
-        That is when it heard a leader, or began a round of heartbeats that a majority confirmed.
+        It had it when it heard a leader, or when it began a round of heartbeats that a majority confirmed.
         """
         self._note_confirmed()
         return self._clock.monotonic_ns() - self._led_ns
@@ -296,11 +296,11 @@ class RaftDriver:
             self._led_ns = self._rounds.popleft()[1]
 
     def _tick_seconds(self) -> float:
-        """The tick interval: shorter for a while when no leader is known.
+        """The tick interval, which is shorter for a while when no leader is known.
 
-        That is after a start, after the loss of a leader, and when a peer connects. A live leader is not
-        disturbed, because its followers answer no pre-vote. A candidate keeps the normal interval, because
-        votes wait for disks.
+        This is the case after a start, after the loss of a leader, and when a peer connects. Faster ticks do
+        not disturb a live leader, because its followers answer no pre-vote. A candidate keeps the normal
+        interval, because voters write to disk before they answer.
         """
         node = self._node
         is_fast = node.leader is None and node.role is not Role.CANDIDATE
@@ -337,8 +337,8 @@ class RaftDriver:
     def _carry_out(self, ready: Ready) -> None:
         if ready.leadership is not None:
             self._change(ready.leadership)
-        # Commits are delivered before the messages about them are sent, because callers wait for the answers.
-        # With a `Persist` the messages carry new entries and go first.
+        # Committed entries are delivered before messages are sent, because callers wait for the answers.
+        # With a `Persist` the messages carry new entries and are sent first.
         late_messages = ready.messages if ready.committed and ready.persist is None else ()
         if ready.messages and not late_messages:
             self._outgoing.send(ready.messages)
@@ -448,7 +448,7 @@ class RaftDriver:
             listener(decoded)
         if self._opening is not None and not self.leading and self.applied_index >= self._opening[1]:
             self.leading = True
-            self._led_ns = self._opening[2]  # a majority has the entry, so no later term had a leader before
+            self._led_ns = self._opening[2]  # a majority has the entry: no later term had a leader by then
             for begin in self._leading_listeners:
                 begin()
 

@@ -67,7 +67,7 @@ class RecordLog:
     Attributes:
         snapshot: the newest snapshot with its body (None: none). Set to None after decoding, to free memory.
         newest: the header of the newest snapshot.
-        tail_begin: the header of the snapshot before it; later entries are still in the log.
+        tail_begin: the header of the snapshot before `newest`; the log still has the entries after it.
         snapshots: the snapshot files.
         directory: of the controller.
     """
@@ -227,7 +227,7 @@ class RecordLog:
         return complete
 
     def begin_after(self, header: SnapshotHeader) -> None:
-        """A received snapshot is durable: restart the log behind it.
+        """Restart the log after a received snapshot that is durable.
 
         If a crash happens before the restart is durable, recovery repeats it.
         """
@@ -243,7 +243,7 @@ class RecordLog:
         self._positions.trim_before_sequence(sequence)
 
     def skip_to(self, header: SnapshotHeader) -> None:
-        """A received snapshot is durable, and the log contains its last entry."""
+        """Note a received snapshot that is durable and whose last entry the log contains."""
         self.newest, self.tail_begin = header, None
 
     async def close(self) -> None:

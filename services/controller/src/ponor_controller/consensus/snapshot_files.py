@@ -28,8 +28,7 @@ NAME_PREFIX: Final = "snapshot-"
 PARTIAL_SUFFIX: Final = ".part"
 """Suffix of a partially received snapshot, which survives a restart."""
 KEPT_SNAPSHOTS: Final = 2
-"""A restart uses the newest; the one before it has the digest at which the retained tail of the log begins.
-"""
+"""A restart uses the newest. The retained tail of the log begins after the older one, with its digest."""
 HASH_SLICE_BYTES: Final = 1024 * 1024
 """Bytes hashed in one step, about a millisecond."""
 

@@ -24,7 +24,7 @@ from ponor_controller.consensus.snapshot_files import SnapshotFiles, body_digest
 from ponor_controller.consensus.snapshot_format import SnapshotHeader, encode_header, header_bytes
 
 CHUNKS_WAITING_MAX: Final = 16
-"""The core requests one at a time; former leaders may send more."""
+"""Bound of queued chunks. The Raft core requests one at a time; former leaders may send more."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
 """Upper bound of an image. A chunk of a larger one is ignored."""
 
@@ -100,7 +100,7 @@ class SnapshotReceiving:
         await self._finish(partial, chunk)
 
     async def _open(self, meta: SnapshotMeta) -> _Partial:
-        """Open the partial file of this snapshot and remove those of others."""
+        """Open the partial file of this snapshot and remove the partial files of other snapshots."""
         partial = self._partial
         if partial is not None and (partial.meta.index, partial.meta.digest) == (meta.index, meta.digest):
             return partial
@@ -133,7 +133,7 @@ class SnapshotReceiving:
         await self._install(header, image)
 
     async def _verified_image(self, partial: _Partial) -> MetadataImage | None:
-        """The image if the digest of the body matches; in steps of a millisecond or two."""
+        """The image, decoded in steps of a millisecond or two; None if the digest of the body differs."""
         meta = partial.meta
         begin = header_bytes(meta.membership)
         # One read, because joining pieces of 60 MB takes 30 ms on the event loop.

@@ -1,7 +1,7 @@
 """Send and receive snapshots, and install a received one.
 
-The Raft core decides which piece to send. After a received file is durable, one step without a
-pause restarts the Raft core, the log and the image behind the snapshot.
+The Raft core decides which piece to send. After a received file is durable, the Raft core, the log
+and the image restart from the snapshot, in one step that does not yield to the event loop.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ RELEASED_AT_ONCE: Final = 16
 class SnapshotTraffic:
     """Implements `raft_driver.SnapshotTraffic`.
 
-    `installed` gets the received image, swaps its content with the present image, and leaves the former
-    content in it.
+    `installed` gets the received image and swaps its content with the present image. The received image then
+    holds the former content.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """Send answers when they are correct: after the commit, or after a majority confirmed this leader.
 
-An answer with records is correct once they are committed. A refusal, a repeat or an empty claim is
-based on this controller's image only. A leader that was suspended while another one was elected
-still has an old image (etcd-io/etcd #20418). Such an answer is sent only after a round of
-heartbeats that began after the decision confirms that this controller leads the same term.
+An answer with records is correct when the records are committed. An answer without records (a
+refusal, a repeat, or a claim that found no garbage) is based on this controller's image only. A
+leader that was suspended while another one was elected still has an old image (etcd-io/etcd #20418).
+The controller therefore sends an answer without records only after a round of heartbeats that began
+after the decision. This round confirms that the controller leads the same term.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ index that is appended to the result (0: none)."""
 
 
 class Answers:
-    """Answers that wait for a commit; the operations that sessions may have in flight bound them."""
+    """Answers that wait for a commit. The limit of operations in flight bounds them."""
 
     def __init__(self, commits: CommitWaiters, confirmed: ConfirmedAnswers, telemetry: Telemetry) -> None:
         self._commits = commits
@@ -47,7 +48,7 @@ class Answers:
     def after_commit(
         self, pending: PendingOperation, result: wire.OperationResult, encoded: bytes, index: int
     ) -> None:
-        """Answer with `encoded`, which is `result`, when `index` is committed."""
+        """Answer with `encoded`, the serialized `result`, when `index` is committed."""
         answer = pending, encoded, self._counter(pending.kind, result), index
         self._commits.when_reached(index, self._send, self._refuse, answer)
 
@@ -93,9 +94,7 @@ class Answers:
 
 
 class ConfirmedAnswers:
-    """Answers that wait for the next confirmation. The operations that sessions may have in flight bound
-    them.
-    """
+    """Answers that wait for the next confirmation. The limit of operations in flight bounds them."""
 
     def __init__(self, consensus: Consensus) -> None:
         self._consensus = consensus

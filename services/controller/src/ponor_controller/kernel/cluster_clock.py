@@ -80,7 +80,7 @@ class Opening:
         self._newest = entries[-1]
 
     def restart(self) -> None:
-        """The log restarts behind the image, after a received snapshot."""
+        """Note that the log restarts after the index of the image, which a received snapshot replaced."""
         self._newest = None
 
     def encode(self, index: int, term: int) -> bytes:

@@ -46,7 +46,7 @@ class CommitWaiters:
             last[3].append(waiter)
         elif last is None or last[0] <= index:
             self._waiting.append((index, committed, dropped, [waiter]))
-        else:  # a repeat of an operation that is still in flight waits for the index of the first
+        else:  # a repeat of an operation in flight waits for the index of the first request
             position = next(at for at, other in enumerate(self._waiting) if other[0] > index)
             self._waiting.insert(position, (index, committed, dropped, [waiter]))
 

@@ -52,12 +52,14 @@ class Decision:
             two batches a repeat of the request must complete the change.
         closing_records: records that end the caller's rights. They follow the record of its result, because
             a fenced caller gets no answer.
+        rows: rows that the records change, if they are more than the records.
     """
 
     records: list[records_pb2.Record] = field(default_factory=list)
     result: wire.OperationResult = field(default_factory=lambda: wire.OperationResult(done=wire.Done()))
     divisible: bool = False
     closing_records: list[records_pb2.Record] = field(default_factory=list)
+    rows: int = 0
 
 
 Validate: TypeAlias = Callable[[wire.Operation, Situation, str | None], Decision]

@@ -128,7 +128,7 @@ class Executor:
         return True
 
     def _situation(self, pending: PendingOperation) -> Situation:
-        # All operations of one caller in one batch share it.
+        # All operations of one caller in one batch share one `Situation`.
         newest, now_ms = self._newest, self._proposer.now_ms()
         if newest is None or newest.now_ms != now_ms or newest.caller is not pending.caller:
             newest = self._newest = Situation(
@@ -152,9 +152,10 @@ class Executor:
         completed.request_id = request_id
         completed.digest = digest
         completed.result = encoded
+        rows = max(decision.rows, len(decision.records))
         decision.records.append(record)
         decision.records.extend(decision.closing_records)
-        index = self._proposer.add(decision.records, divisible=decision.divisible)
+        index = self._proposer.add(decision.records, divisible=decision.divisible, rows=rows)
         self._answers.after_commit(pending, decision.result, encoded, index)
 
 

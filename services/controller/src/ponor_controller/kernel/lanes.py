@@ -2,7 +2,7 @@
 
 Operations of one node keep their order, as the session protocol requires. Between nodes, the node
 whose first operation is more urgent goes first; nodes with equally urgent operations take turns.
-The operations that sessions may have in flight bound the queues.
+The limit of operations in flight bounds the queues.
 """
 
 from __future__ import annotations

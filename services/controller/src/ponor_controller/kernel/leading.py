@@ -46,7 +46,7 @@ class Leading(Protocol):
 
     @property
     def leader_address(self) -> str:
-        """HOST:PORT of another controller that leads; empty if none is known or this one was elected."""
+        """HOST:PORT of another controller that leads; empty if unknown or if this controller is elected."""
         ...
 
     @property

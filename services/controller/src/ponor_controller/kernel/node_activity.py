@@ -53,12 +53,12 @@ class NodeActivity:
         self._clock = clock
         self._timeout_ns = session_timeout_ms * 1_000_000
         self._noticed_ns = self._timeout_ns // 2
-        """Time before its suspicion at which a node counts as silent; a live one sends every third of the
-        timeout.
+        """A node counts as silent this long before it is suspected. A live node sends a frame every third of
+        the timeout.
         """
         self._window_ns = self._timeout_ns + self._noticed_ns
-        """Longest second timeout. Nodes that became silent together are suspected together, so that none of
-        them takes over the partitions of the first.
+        """Longest second timeout. Nodes that became silent together are suspected together, so that failover
+        does not assign the partitions of the first to another silent node.
         """
         self._grace_ns = min(reset_grace_ms, session_timeout_ms) * 1_000_000
         self._started_ns = clock.monotonic_ns()
@@ -172,7 +172,7 @@ class NodeActivity:
         return (max(0, at_ns - now_ns) + EDGE_NS) / 1e9
 
     def is_away(self, node_id: NodeId) -> bool:
-        """Whether the node's session broke and it has no other."""
+        """Whether the node's session broke and the node has no other session."""
         return node_id in self._left_ns
 
     def heard_ms_ago(self, node_id: NodeId) -> int | None:
@@ -252,14 +252,13 @@ class NodeActivity:
         return self._most_silent[1]
 
     def _most_silent_since(self, now_ns: int, window_ns: int | None = None) -> int | None:
-        """When the last silent node becomes suspicious, if more than half of the nodes (at least two) are
-        silent.
+        """When the session timeout of the last silent node ends, if most nodes (at least two) are silent.
 
         Nodes whose session broke do not count as silent. None if most nodes are not silent.
 
         Args:
             now_ns: observed time.
-            window_ns: nodes that have been suspicious for longer than this do not count.
+            window_ns: nodes whose session timeout ended longer ago than this do not count.
         """
         silent = present = last_ns = 0
         for node_id, due_ns in self._due_ns.items():
@@ -271,7 +270,7 @@ class NodeActivity:
         return last_ns if silent >= 2 and 2 * silent > present else None
 
     def _broke(self, node_id: NodeId) -> bool:
-        """Whether the session broke before the timeout: packets of the node or its host reached this
+        """Whether the session broke before the timeout. If so, packets of the node or its host reached this
         controller.
         """
         left_ns = self._left_ns.get(node_id)

@@ -30,6 +30,9 @@ BATCH_OVERHEAD_BYTES = 64
 RECORD_OVERHEAD_BYTES = 5
 GROUP_BYTES_MAX = 128 * 1024
 """An open batch is proposed at this size, so that followers write it while the next one is filled."""
+GROUP_ROWS_MAX = 500
+"""Rows that operations of one batch change together, unless a single one changes more. Every process applies
+a batch in one turn of its event loop, and a small record may delete a thousand rows."""
 
 UNDER_WAY_MAX = 3
 """With so many batches in flight, new operations wait for a commit and then share a batch. The busier a
@@ -64,6 +67,7 @@ class Proposer:
         self._leads = False
         self._open: records_pb2.RecordBatch | None = None
         self._open_bytes = 0
+        self._open_rows = 0
         consensus.on_compaction(self._update_room)
         self._commit_us = telemetry.histogram("ponor_controller_commit_seconds")
 
@@ -149,7 +153,7 @@ class Proposer:
             self._propose(batch)
         return self.last_index
 
-    def add(self, records: Sequence[records_pb2.Record], *, divisible: bool = False) -> int:
+    def add(self, records: Sequence[records_pb2.Record], *, divisible: bool = False, rows: int = 1) -> int:
         """Add the records of one operation to the open batch, which operations share; `propose_open` proposes
         it.
 
@@ -157,22 +161,30 @@ class Proposer:
         may yield to the event loop between calls, and proposes the batch when it has nothing to add.
         `propose` proposes the open batch first.
 
+        Args:
+            records: of the operation.
+            divisible: as for `propose`.
+            rows: rows that the records change.
+
         Returns and raises: as `propose`.
         """
         encoded = [record.SerializeToString(deterministic=True) for record in records]
         size_bytes = sum(map(len, encoded)) + RECORD_OVERHEAD_BYTES * len(records)
         if size_bytes > self._settings.batch_bytes_max - BATCH_OVERHEAD_BYTES:
             return self.propose(records, divisible=divisible)
-        if self._open is not None and self._open_bytes + size_bytes > GROUP_BYTES_MAX:
+        if self._open is not None and (
+            self._open_bytes + size_bytes > GROUP_BYTES_MAX or self._open_rows + rows > GROUP_ROWS_MAX
+        ):
             self.require_leading()  # during a transfer of leadership the batch stays open and must not grow
             self._propose_open_or_refuse()
         if self._open is None:
             self.require_leading()
             batch = self._next_batch()
             self._overlay.open_batch(batch)
-            self._open, self._open_bytes = batch, BATCH_OVERHEAD_BYTES
+            self._open, self._open_bytes, self._open_rows = batch, BATCH_OVERHEAD_BYTES, 0
         self._overlay.extend_batch(records, encoded)
         self._open_bytes += size_bytes
+        self._open_rows += rows
         return self._open.index
 
     @property
@@ -249,7 +261,7 @@ class Proposer:
             self._require_room(self._open_bytes)
 
     def _require_room(self, size_bytes: int) -> None:
-        """Refuse a batch that the log has no room for, before the overlay contains it.
+        """Refuse a batch that the log has no room for, before it is added to the overlay.
 
         Raises:
             OperationError: OVERLOADED; the caller retries later.
@@ -264,7 +276,7 @@ class Proposer:
         self._require_room(_records_bytes(records) + RECORD_OVERHEAD_BYTES * len(records))
         batch = self._next_batch()
         batch.records.extend(records)
-        if membership is not None:  # the core may refuse it, so it comes before the overlay
+        if membership is not None:  # the core may refuse it, so the proposal precedes the overlay's change
             data = batch.SerializeToString(deterministic=True)
             self._consensus.propose(LogEntry(batch.index, batch.term, data, membership, batch))
             taken = self._overlay.propose(batch)

@@ -62,7 +62,7 @@ class CommittedBatches:
         self._snapshotter.committed(entries)
 
     def restart(self) -> None:
-        """A received snapshot replaced the image: continue behind it."""
+        """Continue after a received snapshot that replaced the image."""
         self._digest = self._image.digest
         self._tail.restart(self._image.index, self._digest)
         self._snapshotter.restarted()

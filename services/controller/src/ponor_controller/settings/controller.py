@@ -70,7 +70,8 @@ class ControllerSettings:
         1_000,
         within=(1, 10_000),
         unit="streams",
-        doc="Streams that one operation may create, open, close or delete.",
+        doc="Streams that one operation may create, open, close or delete. Do not lower it: brokers"
+        " close up to 1,000 at once.",
     )
     upload_ranges_max: int = setting(
         2_000,

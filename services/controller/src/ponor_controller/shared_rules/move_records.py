@@ -20,8 +20,8 @@ def elect_at_ms(
 ) -> int:
     """The cluster time at which the re-election timeout of a move that begins now ends.
 
-    A source closes its partitions in waves, so each wave of moves adds a timeout. `also` moves begin with
-    this one. So a source with many moves is not mistaken for a stuck one.
+    `also` is the number of moves that begin together with this one. A source closes its partitions in waves,
+    so each wave adds a timeout. Otherwise a source with many moves would be mistaken for a stuck one.
     """
     ahead = len(view[MOVES].find(MOVES_FROM, source_id)) + also
     return now_ms + settings.reelection_timeout_ms * (1 + ahead // settings.drain_moves_in_flight_max)

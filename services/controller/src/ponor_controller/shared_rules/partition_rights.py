@@ -1,8 +1,8 @@
 """Check that the caller leads the partition whose streams or key it creates, opens or deletes.
 
-Tags assign a stream to a partition; the name assigns a key. Without these checks a broker that
+The tags of a stream and the name of a key contain the partition. Without these checks a broker that
 opens a partition during the deletion of its topic, or during an election, could leave streams and
-keys without a row, or take streams from the new leader.
+keys whose partition does not exist, or take streams from the new leader.
 """
 
 from __future__ import annotations

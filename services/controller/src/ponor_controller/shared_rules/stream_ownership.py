@@ -38,7 +38,7 @@ class Writer:
     wal: WalRow | None
 
     def holds(self, row: StreamRow) -> bool:
-        """Whether the stream is open, or was last open, at this writer."""
+        """Whether this writer holds the stream open, or was the last to do so."""
         return row.node_id == self.node_id and self.node_epoch in (None, row.node_epoch)
 
     def __str__(self) -> str:

@@ -72,7 +72,7 @@ async def form(
         peer_network: reaches the other controllers.
 
     Raises:
-        ClusterExistsError: another controller belongs to a cluster in which this directory has no place.
+        ClusterExistsError: another controller belongs to a cluster of which this directory is not a member.
     """
     number = number_of_node(options.own_node_id)
     others = [voter for voter in options.voters if number_of_node(voter.node_id) != number]

@@ -13,7 +13,7 @@ from ponor_controller.kernel.leadership import ControllerLeadership
 LEADERLESS_MS_MAX: Final = 2_000
 """An election takes a second or two, and a follower detects a silent leader after an election timeout."""
 LAG_BATCHES_MAX: Final = 1_000
-"""A follower applies this many in a fraction of a second. One further behind was absent or is too slow."""
+"""A follower applies so many in a fraction of a second. One that lags further was absent or is too slow."""
 
 
 class Readiness:

@@ -1,7 +1,8 @@
 """Restore the image and the retained tail at a start.
 
-They come from the newest snapshot, and from the batches between the older snapshot and it, whose running
-digest is verified. Entries after the newest snapshot may be uncommitted: the consensus delivers them.
+The image is that of the newest snapshot. The tail gets the batches between the older and the newest snapshot;
+recovery verifies their running digest. Entries after the newest snapshot may be uncommitted: the consensus
+delivers them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
@@ -13,15 +14,19 @@ from ponor_metadata.nouns.nodes import NODES, WalKind
 from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
+from ponor_simulation.links import DelayLaw, Links
 from ponor_simulation.process import wait_until
 
 from services.controller.tests.ledger import Ledger
-from services.controller.tests.quorum_world import Clients, QuorumWorld
+from services.controller.tests.quorum_world import NAMES, SETTINGS, Clients, QuorumWorld
 
 PER_BATCH = 4
 TOPICS = 5
 PARTITIONS_EACH = 6
 NODE = compose_node_id(ClusterOrdinal(7), 0)
+NODE_OF_WORLD = compose_node_id(ClusterOrdinal(1), 0)
+SLOW_S = 0.12
+"""Delay between controllers with which the registration takes longer than a process waits for its Welcome."""
 
 
 @pytest.fixture(autouse=True)
@@ -161,3 +166,47 @@ def test_no_other_broker_takes_over_while_the_next_process_registers(seed: int) 
     assert all(epoch > 0 for _, epoch in led["after"])
     if not seed % 2:
         assert set(led["after"]) == set(led["later"]) == {(compose_node_id(ClusterOrdinal(1), 0), 1)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_process_that_connects_again_continues_its_registration(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each connection raised all epochs again, and one that was over replaced the live session."""
+    monkeypatch.setattr(registration, "PARTITIONS_PER_BATCH_MAX", 1)
+    world = QuorumWorld(seed)
+    begun: list[str] = []
+    epochs: Counter[int] = Counter()
+
+    async def first(clients: Clients) -> None:
+        for number in range(TOPICS):
+            body = wire.CreateTopic(name=f"t{number}", partitions=PARTITIONS_EACH, replication_factor=-1)
+            await clients.session.submit(wire.Operation(create_topic=body))
+        begun.append("first")
+        await asyncio.Event().wait()
+
+    async def second(clients: Clients) -> None:
+        await clients.subscription.wait_for(clients.session.registered_index, 60_000)
+        epochs.update(row.leader_epoch for row in clients.subscription.image[PARTITIONS])
+        await clients.runtime.clock.sleep(2 * SETTINGS.session_timeout_ms / 1_000)
+        node = clients.subscription.image[NODES].get(NODE_OF_WORLD)
+        assert node is not None
+        assert (node.node_epoch, node.fenced) == (2, False)
+        begun.append("second")
+
+    async def story() -> None:
+        broker = world.node("b0", first)
+        for process in (*world.controllers.values(), broker):
+            process.start()
+        await wait_until(lambda: "first" in begun)
+        broker.crash()
+        slow = DelayLaw((SLOW_S, SLOW_S), tail_share=0.0)
+        pairs = ((one, other) for one in NAMES for other in NAMES if one != other)
+        world.network.change_links(Links(delays=dict.fromkeys(pairs, slow)))
+        world.node("b0-again", second).start()
+        await wait_until(lambda: "second" in begun)
+
+    world.simulation.run(story())
+    assert epochs.total() == TOPICS * PARTITIONS_EACH
+    assert set(epochs) <= {1, 2}
+    assert epochs[2] <= 4, "a batch that was not committed when the process connected again"

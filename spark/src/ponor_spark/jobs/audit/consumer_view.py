@@ -1,6 +1,6 @@
 """Read the audited offsets with a Kafka consumer: librdkafka, which shares no code with the object readers.
 
-One consumer reads the ranges of an audit, outside any group. Rows are counted and digested, not kept.
+One consumer without a group reads the ranges of an audit. Rows are counted and digested, not kept.
 """
 
 from __future__ import annotations

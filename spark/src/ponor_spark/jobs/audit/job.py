@@ -41,7 +41,7 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """A partition, the audited range, and the findings; `consumer_rows` if consumers were asked."""
+    """A partition, the audited range, and the findings; `consumer_rows` if a consumer also read it."""
 
     range: OffsetRange
     findings: PartitionFindings
@@ -74,7 +74,7 @@ def audit(spark: SparkSession, source: TopicSource, *, against_broker: bool = Fa
     snapshot = open_snapshot(options)
     try:
         ranges = batch_ranges(snapshot, options)
-        # Two splits that share a batch would both count it.
+        # If two splits shared a batch, both would count it.
         splits: list[Any] = plan(snapshot, ranges, PushedFilters(), options, shares_blocks=False)
         assert all(isinstance(split, Split) for split in splits), "tails are left out by the option"
         found = added_up(_on_executors(spark, splits, with_digest=against_broker))
@@ -99,7 +99,7 @@ def _judged(
     findings = found.get((wanted.topic, wanted.partition)) or PartitionFindings(
         wanted.topic, wanted.partition
     )
-    # Ask the brokers only if the answer matters.
+    # Query the brokers only if the findings depend on the topic's cleanup.policy.
     compacted = bool(findings.holes) and is_compacted(
         wanted.topic, snapshot.brokers or options.cluster.bootstrap
     )

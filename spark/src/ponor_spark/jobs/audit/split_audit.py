@@ -108,8 +108,8 @@ def _check_order(offsets: Sequence[int], findings: PartitionFindings) -> None:
 def _check_times(
     run: ObjectRun, entry: BlockEntry, block: memoryview, rows: int, findings: PartitionFindings
 ) -> None:
-    """Check that no row is below the block's smallest timestamp in the index, which no checksum covers:
-    queries up to a time would miss it.
+    """Check that no row is below the block's smallest timestamp in the index: a query up to a time would
+    miss such a row. No checksum covers this timestamp.
     """
     if not entry.spread:
         return

@@ -46,7 +46,7 @@ class Checkpoint:
         self._read_text = read_text
 
     def query_id(self) -> str:
-        """Return the id that is permanent for the checkpoint."""
+        """Return the query's id, which all runs from this checkpoint share."""
         return str(json.loads(self._read_text(f"{self._path}/metadata"))["id"])
 
     def batch(self, batch_id: int) -> BatchOffsets:

@@ -89,7 +89,7 @@ def _hole(table: str, name: str, has: str, start: int) -> LedgerError:
 
 def check_done(done: Ends, held: Ends, table: str) -> None:
     """Check that everything committed in the checkpoint is in the table. A query ahead of the table would
-    never write the offsets in between, and would not notice while its topic is idle.
+    never write the offsets in between, and would report no error while its topic is idle.
 
     Raises:
         LedgerError: rows are missing from the table.
@@ -110,7 +110,7 @@ def check_rows(ranges: Ranges, held: Ends, spans: Iterable[Span], table: str) ->
     """Return the number of written rows; all must be in the batch's ranges and above the table's ends.
 
     Raises:
-        LedgerError: a row is outside; nothing was committed.
+        LedgerError: a row is outside these offsets; nothing was committed.
     """
     rows = 0
     for span in spans:

@@ -3,7 +3,7 @@
 An executor writes its Arrow batches into Parquet files of the table and sends one line per file to the
 driver. Rows never go to the driver: a thousand files are a thousand lines of a few hundred bytes with the
 files' statistics, so the driver opens no file. A task that is retried or runs twice writes files under new
-names; only those of the attempt that Spark accepts are reported. The others are orphans, which the table's
+names; Spark reports only the files of the attempt that it accepts. The others are orphans, which the table's
 own maintenance removes.
 
 Files are written with pyiceberg's writer and the table's FileIO. They have the field ids, statistics and

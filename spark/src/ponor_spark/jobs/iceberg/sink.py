@@ -3,8 +3,8 @@
 Durable state is in three places: Spark's offset log (the batch's offsets), the store (data files without a
 reference), and the catalog (one pointer to the table's metadata, with compare-and-swap). The swap is the
 commit point. Before it the files are orphans and the batch runs again; after it the ledger shows the batch.
-The ledger is read from the same metadata that the swap is conditional on. A second driver of the same query,
-which was believed dead, therefore loses the swap and then finds its batch present.
+The ledger is read from the same metadata that the swap is conditional on. If a driver that was
+believed dead still runs, the later of the two fails the swap and then finds its batch present.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ExactlyOnceSink:
     ) -> tuple[list[WrittenFile] | None, bool]:
         """Read the ledger, write the files if they are not written yet, commit.
 
-        False: another writer won, or the outcome is unknown.
+        Returns False if another writer won, or if the outcome is unknown.
         """
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 

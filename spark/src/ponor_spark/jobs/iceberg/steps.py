@@ -30,7 +30,7 @@ class Steps(Protocol):
     """Listener for steps."""
 
     def reached(self, step: Step, batch_id: int) -> None:
-        """`step` of this micro-batch is done, the next has not begun.
+        """Receive a completed step of this micro-batch, before the next step begins.
 
         Called once per attempt; a batch that is already in the table reaches SNAPSHOT_COMMITTED after
         LEDGER_READ.

@@ -82,8 +82,8 @@ def stage(table: Table, files: Sequence[Any], properties: Mapping[str, str], end
 
     The transaction is tried once. pyiceberg's own retry would append the same files on top of any newer
     snapshot without checking it, and that snapshot may contain the same batch, from a driver that was
-    believed dead. The number of retries is a table property, so it is overridden in the copy that this
-    transaction reads, and not set.
+    believed dead. The number of retries is a table property; this function overrides it only in the
+    copy that the transaction reads.
     """
     from pyiceberg.table import Table
 

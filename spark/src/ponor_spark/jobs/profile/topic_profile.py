@@ -77,7 +77,7 @@ class TopicProfile:
     bins: Sequence[Bin]
     sizes: Sequence[int]
     size_bytes_quantiles: Sequence[int] = field(default=())
-    """Return the median, 90 %, 99 % and the largest."""
+    """The median, the 90 % and 99 % quantiles, and the maximum."""
 
     @property
     def records(self) -> int:

@@ -38,7 +38,7 @@ _LOGICAL: Final[Mapping[str, pa.DataType]] = {
     "time-millis": pa.string(),
     "time-micros": pa.string(),
 }
-"""Spark has no time-of-day type, so it is text."""
+"""Spark has no time-of-day type, so times become text."""
 
 
 class AvroDecoder:

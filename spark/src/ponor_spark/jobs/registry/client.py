@@ -40,7 +40,7 @@ PASSING: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQU
 class RegistryUnavailableError(PonorSparkError):
     """The registry does not answer, or refuses this reader.
 
-    The task fails, because rows without an answer are not undecodable rows.
+    The task fails: without the schema it is unknown whether its rows can be decoded.
     """
 
 
@@ -127,8 +127,8 @@ class Registry:
         return _schema_of(answer)
 
     def _whole(self, answer: dict[str, Any], path: str) -> Schema:
-        """Request Protobuf a second time in the form that needs no compiler; a registry without it answers
-        with the text again.
+        """Request Protobuf a second time in the form that needs no compiler; a registry without this
+        form returns the text again.
         """
         if answer.get("schemaType") == "PROTOBUF":
             answer = {

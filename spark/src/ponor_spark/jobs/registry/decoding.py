@@ -114,8 +114,8 @@ def _shape(decoder: Decoder) -> pa.DataType:
 def _adder(
     decoding: Decoding, reader: Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that executors run: they request writers' schemas from the registry themselves,
-    once each.
+    """Return the function that executors run. Executors request each writer's schema from the registry,
+    once.
     """
 
     def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,9 @@
 """Protobuf values: the registry's file descriptor gives the classes, and this module maps messages to
 columns.
 
-The registry is asked for the serialized descriptor, which needs no compiler; with a registry that only has
-the .proto's text, `grpcio-tools` must be installed. google.protobuf.Timestamp is a timestamp, an enum its
-name, an unsigned 64-bit number a decimal, and a recursive message is JSON text.
+The client requests the serialized descriptor, which needs no compiler. For a registry that returns only the
+.proto's text, `grpcio-tools` must be installed. A google.protobuf.Timestamp becomes a timestamp, an enum its
+name, an unsigned 64-bit number a decimal, and a recursive message JSON text.
 """
 
 from __future__ import annotations

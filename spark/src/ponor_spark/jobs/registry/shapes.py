@@ -19,7 +19,7 @@ import pyarrow as pa
 DEPTH_MAX: Final = 32
 """Maximum nesting of structs; deeper values are JSON."""
 SCALARS: Final = (str, bytes, date, time, Decimal, UUID)
-"""Converts values that are text without JSON quotes; bytes are base64."""
+"""Types whose values become text without JSON quotes; bytes become base64."""
 UTC_MICROS: Final = pa.timestamp("us", "UTC")
 
 

@@ -3,7 +3,7 @@
     0x00 | schema id, 4 bytes, big endian | Avro or JSON
     0x00 | schema id | count, index … (zigzag varints; a single 0 stands for "1, 0") | Protobuf
 
-The indexes lead to a message type in the file: the third of the top level's, its first nested one, and so on.
+The indexes select a message type in the file: 2, 0 is the first type nested in the third top-level type.
 """
 
 from __future__ import annotations

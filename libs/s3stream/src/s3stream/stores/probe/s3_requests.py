@@ -68,7 +68,7 @@ class S3Requests:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> S3Answer:
-        """Send one request; the key is the server's.
+        """Send one request. `key` is the full key at the server.
 
         Raises:
             S3RequestError: no response.

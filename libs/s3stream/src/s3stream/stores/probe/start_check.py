@@ -51,8 +51,7 @@ class UnsafeStoreError(Exception):
 async def prove_condition(stores: Sequence[ObjectStore], token: str) -> tuple[Condition, str]:
     """Race create-only puts; return the result, and the reason if it is not proven.
 
-    `stores` contains one raw store, opened once per racing connection. `token` is unique in this
-    store and part of the keys.
+    `stores` has one raw store per racing connection; `token` is unique in this store and part of the keys.
 
     Raises:
         UnsafeStoreError: two writers of one key succeeded, or an existing key was replaced.
@@ -94,7 +93,7 @@ def refuse_expiry_rules(location: S3Location) -> str:
         Why the rules could not be read; empty if they are harmless.
 
     Raises:
-        UnsafeStoreError: a rule is harmful; it is named.
+        UnsafeStoreError: a rule is harmful; the message names it.
         ObjectStoreUnavailableError: no server answers.
     """
     if not location.access_key_id:

@@ -153,10 +153,10 @@ class ColdReads:
         now_ns = self._clock.monotonic_ns()
         wait_ns = self._speed.wait_ns(now_ns)
         self._speed.charge(bytes_max, now_ns)
-        if wait_ns:
-            await self._clock.sleep(wait_ns / NS)
         read_bytes = 0
         try:
+            if wait_ns:  # a reader that gives up meanwhile must not delay the others
+                await self._clock.sleep(wait_ns / NS)
             if committed:
                 read = await from_objects(partition, offset, bytes_max)
             else:

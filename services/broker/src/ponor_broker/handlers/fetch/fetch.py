@@ -42,7 +42,7 @@ from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import WhenFenced
 from ponor_broker.requests.connection import Response
 from ponor_broker.requests.dispatch import Reply
-from ponor_broker.requests.request_flow import AnswerBacklog
+from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, AnswerBacklog
 from ponor_broker.serving import Serving
 from ponor_broker.settings import BrokerSettings
 
@@ -52,6 +52,10 @@ COLD_PARTITIONS_MAX: Final = 256
 thousands would take all places of `cold_reads_waiting_max`.
 """
 ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
+LARGE_WAIT_MS_MAX: Final = 500
+"""Longest wait for data of a request above `LARGE_CONTROL_BYTES`; the default of Kafka's consumer. Such
+requests of all clients share a budget, and 32 of them with 4 MiB each take all of it.
+"""
 NEVER_ENOUGH_BYTES: Final = 1 << 62
 FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
 """Session epochs of a full request."""
@@ -60,10 +64,13 @@ FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
 class _Job:
     """One request until its answer; `plain` are its partitions if it has no session."""
 
-    __slots__ = ("context", "epoch", "is_full", "plain", "reply", "session", "version", "walk")
+    __slots__ = ("context", "epoch", "is_full", "plain", "reply", "session", "version", "wait_ms_max", "walk")
 
-    def __init__(self, walk: FetchWalk, version: int, reply: Reply, session: FetchSession | None) -> None:
+    def __init__(
+        self, walk: FetchWalk, version: int, reply: Reply, session: FetchSession | None, wait_ms_max: int
+    ) -> None:
         self.walk = walk
+        self.wait_ms_max = wait_ms_max
         self.version = version
         self.reply = reply
         self.session = session
@@ -140,7 +147,10 @@ class FetchHandler:
             session = outcome
         elif walk.session_id != NO_SESSION or walk.session_epoch == INITIAL_EPOCH:
             session = self._begin(walk, version)
-        job = _Job(walk, version, reply, session)
+        wait_ms_max = self._settings.fetch_wait_ms_max
+        if len(frame) > LARGE_CONTROL_BYTES:
+            wait_ms_max = min(wait_ms_max, LARGE_WAIT_MS_MAX)
+        job = _Job(walk, version, reply, session, wait_ms_max)
         return self._go_on(job, self._pass(job))
 
     def _go_on(self, job: _Job, found: FetchPass) -> Response | asyncio.Future[Response]:
@@ -262,7 +272,7 @@ class FetchHandler:
             # a parked fetch must not keep batches in memory; it reads again anyway
             one.drop_records()
         missing_bytes = job.walk.min_bytes - found.bytes_found
-        wait_ms = min(job.walk.max_wait_ms, self._settings.fetch_wait_ms_max)
+        wait_ms = min(job.walk.max_wait_ms, job.wait_ms_max)
         if wait is not None:
             listen = wait.beside(listen)
             if not job.is_incremental:

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.offset_commit import OffsetCommitRequestPartition
 from ponor_kafka.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
+from ponor_kafka.record_rules import INT64_MAX
 from ponor_runtime.clock import Clock
 
 from ponor_broker.coordination.ports import TopicDirectory
@@ -49,7 +50,7 @@ class CommitRows:
             leader_epoch=partition.committed_leader_epoch,
             metadata=partition.committed_metadata or "",
             commit_timestamp_ms=now_ms,
-            expire_timestamp_ms=NO_TIMESTAMP if retention_ms < 0 else now_ms + retention_ms,
+            expire_timestamp_ms=NO_TIMESTAMP if retention_ms < 0 else min(now_ms + retention_ms, INT64_MAX),
             topic_id=None if topic_id is None else topic_id.bytes,
         )
 

@@ -56,8 +56,7 @@ class GroupMembershipHandlers:
                 protocol_type=request.protocol_type,
                 # The coordinator refuses more than the bound, so further ones need no object.
                 protocols=tuple(
-                    JoinProtocol(offer.name, offer.metadata)
-                    for offer in request.protocols[: PROTOCOLS_MAX + 1]
+                    JoinProtocol(each.name, each.metadata) for each in request.protocols[: PROTOCOLS_MAX + 1]
                 ),
                 requires_known_member_id=version >= KNOWN_MEMBER_ID_FROM,
                 supports_skipping_assignment=version >= SKIP_ASSIGNMENT_FROM,

@@ -26,7 +26,7 @@ from ponor_kafka.messages.offset_delete import (
 )
 from ponor_kafka.messages.offset_fetch import (
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -129,20 +129,23 @@ class GroupOffsetsHandlers:
             [group.group_id for group in request.groups] or [request.group_id]
         )
         if version >= GROUPS_FROM:
-            # All offsets of a group once: it may have thousands, and a request may name it a million times.
-            wanted_groups = {
-                (group.group_id, -1 if group.topics is None else number): group
-                for number, group in enumerate(request.groups)
-            }
+            # Each group once: it may have thousands of offsets, and a request may name it a million times.
+            topics_of: dict[tuple[str, bool], list[OffsetFetchRequestTopics]] = {}
+            for each in request.groups:
+                topics_of.setdefault((each.group_id, each.topics is None), []).extend(each.topics or ())
             groups = [
-                await self._fetch_group(group, version, require_stable=request.require_stable)
-                for group in wanted_groups.values()
+                await self._fetch_group(
+                    group_id, None if is_all else topics, version, require_stable=request.require_stable
+                )
+                for (group_id, is_all), topics in topics_of.items()
             ]
             return OffsetFetchResponse(groups=groups)
         wanted = (
             None
             if request.topics is None
-            else [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
+            else _each_once(
+                (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+            )
         )
         found = self._coordinator.fetch_offsets(
             request.group_id, wanted, require_stable=request.require_stable
@@ -161,22 +164,28 @@ class GroupOffsetsHandlers:
         return OffsetFetchResponse(topics=topics, error_code=error)
 
     async def _fetch_group(
-        self, group: OffsetFetchRequestGroup, version: int, *, require_stable: bool
+        self,
+        group_id: str,
+        asked: Sequence[OffsetFetchRequestTopics] | None,
+        version: int,
+        *,
+        require_stable: bool,
     ) -> OffsetFetchResponseGroup:
         by_id = version >= TOPIC_IDS_FROM
         unknown: list[OffsetFetchResponseTopics] = []
         wanted: list[TopicPartition] | None = None
-        if group.topics is not None:
-            wanted = []
-            for topic in group.topics:
+        if asked is not None:
+            known: list[TopicPartition] = []
+            for topic in asked:
                 name = self._name_of(topic.topic_id) if by_id else topic.name
                 if name is None:
                     unknown.append(_unknown_topic(topic.topic_id, topic.partition_indexes))
                 else:
-                    wanted.extend((name, index) for index in topic.partition_indexes)
-        found = self._coordinator.fetch_offsets(group.group_id, wanted, require_stable=require_stable)
+                    known.extend((name, index) for index in topic.partition_indexes)
+            wanted = _each_once(known)
+        found = self._coordinator.fetch_offsets(group_id, wanted, require_stable=require_stable)
         if isinstance(found, ErrorCode):
-            return OffsetFetchResponseGroup(group.group_id, error_code=found)
+            return OffsetFetchResponseGroup(group_id, error_code=found)
         by_topic = await self._turns.run_short(self._by_topic(found, _row))
         topics = [
             OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=rows)
@@ -184,7 +193,7 @@ class GroupOffsetsHandlers:
             for topic_id in (self._id_of(name),)
             if topic_id != ZERO_UUID or not by_id  # a deleted topic has no id to name it by
         ]
-        return OffsetFetchResponseGroup(group.group_id, topics=topics + unknown)
+        return OffsetFetchResponseGroup(group_id, topics=topics + unknown)
 
     def _by_topic(
         self, found: Sequence[Found], row: Callable[[int, CommittedOffset, ErrorCode], R]
@@ -244,6 +253,13 @@ class GroupOffsetsHandlers:
 def _is_of_deleted(committed: CommittedOffset, topic_id: UUID | None) -> bool:
     """Return whether the offset was committed to a deleted topic with the name of an existing one."""
     return committed.topic_id is not None and topic_id is not None and topic_id.bytes != committed.topic_id
+
+
+def _each_once(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions in order. A row of the answer may have 4 KiB of metadata, and a request may name
+    a partition a million times.
+    """
+    return list(dict.fromkeys(partitions))
 
 
 def _row(

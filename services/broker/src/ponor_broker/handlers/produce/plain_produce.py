@@ -4,7 +4,8 @@ Handles the requests that `ponor_kafka.plain_produce` parses in two compiled ste
 request (for example a topic with its own codec, a timestamp out of bounds, or a repeated batch) is
 passed unchanged to `handlers.produce.produce`, which implements all rules and error answers.
 
-A request creates one object, its place in the connection's answer order
+Each request creates only one object, a `PlainPending`. This object also keeps the request's place in
+the order of the connection's answers
 (docs/design/kafka-protocol-and-produce-path.md#plain-requests).
 """
 
@@ -141,7 +142,7 @@ class PlainProduceHandler:
         if partition is None or size_bytes > partition.plain_bytes_max or size_bytes > self._batch_bytes_max:
             return None
         records = walk_plain_batch(frame, request.position, size_bytes)
-        # the request may have to wait behind parked ones
+        # Parked requests are being retried, and this request may have to wait behind them.
         if records is None or self._partitions.parking.is_calling:
             return None
         request.max_timestamp, request.min_timestamp, lacks_key = records
@@ -149,7 +150,7 @@ class PlainProduceHandler:
         now_ms = self._clock.wall_ms()
         if (
             (lacks_key and config.is_compacted)
-            # also -1, "no timestamp"
+            # This also excludes the timestamp -1, which means "no timestamp".
             or request.min_timestamp < now_ms - config.timestamp_before_ms_max
             or request.max_timestamp > now_ms + config.timestamp_after_ms_max
         ):

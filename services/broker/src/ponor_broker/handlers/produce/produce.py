@@ -42,7 +42,7 @@ from ponor_broker.handlers.produce.verified_batches import (
     is_transactional,
     refusal_of_transaction,
 )
-from ponor_broker.partitions.batch_validation import BatchValidator
+from ponor_broker.partitions.batch_validation import BatchValidator, RequestShare
 from ponor_broker.partitions.errors import (
     BrokerFencedError,
     NotOneBatchError,
@@ -78,7 +78,7 @@ TOLD_WITH_LOG_START: Final = frozenset(
 class ProducePending(PendingAnswer):
     """A request whose appends are not all durable yet."""
 
-    __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns", "transactional_id")
+    __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns", "share", "transactional_id")
 
     def __init__(self, answers: ProduceAnswers, reply: Reply, partitions: int) -> None:
         self.connection = None
@@ -89,6 +89,8 @@ class ProducePending(PendingAnswer):
         self.received_ns = reply.received_ns
         self.transactional_id: str | None = None
         self.outcomes: list[WaitingOutcome] = []
+        self.share = RequestShare() if partitions > 1 else None
+        """Shared by the batches of the request during validation; None for a single batch."""
 
     def settle_one(self) -> bool:
         """Note that a partition, or the handler, is done; return whether nothing else is pending."""
@@ -323,6 +325,8 @@ class ProduceHandler:
             return
         # a repeated batch may complete before `append` returns its offset
         request.wait_for_one_more()
+        share = request.share = request.share or RequestShare()
+        before_bytes = share.decompressed_bytes
         running, self._telemetry.request = self._telemetry.request, span
         try:
             self._try(outcome, records, version, self._clock.wall_ms(), was_parked=is_parked, proof=proof)
@@ -333,6 +337,7 @@ class ProduceHandler:
                 self._park(outcome, records, version, transit)
         finally:
             self._telemetry.request = running
+        self._partitions.parking.took(share.decompressed_bytes - before_bytes)
         if request.settle_one():
             request.answer(request.respond())
 
@@ -393,13 +398,17 @@ class ProduceHandler:
         """Validate and append; a traced request has a span for each step."""
         span = self._telemetry.request
         if span is None:
-            batch, min_timestamp = self._validator.validate(records, version, partition.config, now_ms)
+            batch, min_timestamp = self._validator.validate(
+                records, version, partition.config, now_ms, outcome.request.share
+            )
             outcome.base_offset = partition.append(
                 batch, now_ms, outcome.settled, min_timestamp=min_timestamp, verification=proof
             )
             return
         began_ns = self._clock.monotonic_ns()
-        batch, min_timestamp = self._validator.validate(records, version, partition.config, now_ms)
+        batch, min_timestamp = self._validator.validate(
+            records, version, partition.config, now_ms, outcome.request.share
+        )
         validated_ns = self._clock.monotonic_ns()
         outcome.base_offset = partition.append(
             batch, now_ms, outcome.settled, min_timestamp=min_timestamp, verification=proof

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ponor_kafka.record_batch import BatchView
+from ponor_kafka.record_rules import INT64_MAX
 
 from ponor_broker.partitions.cleaning.offset_map import OffsetMap
 from ponor_broker.partitions.cleaning.record_scan import ScannedRecord
@@ -88,9 +89,9 @@ class Keeper:
         """
         if not (has_tombstones or is_idle_marker) or batch.delete_horizon_ms is not None:
             return None
-        return (
-            self._now_ms + self._delete_retention_ms if batch.last_offset <= self._index.last_offset else None
-        )
+        if batch.last_offset > self._index.last_offset:
+            return None
+        return min(self._now_ms + self._delete_retention_ms, INT64_MAX)
 
     def _is_clean(self, batch: BatchView) -> bool:
         return batch.last_offset < self._index.first_offset

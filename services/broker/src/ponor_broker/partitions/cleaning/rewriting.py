@@ -28,6 +28,7 @@ from ponor_kafka.record_batch import (
     BatchView,
 )
 from ponor_kafka.record_builder import NO_EPOCH, NO_SEQUENCE
+from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
 
 from ponor_broker.partitions.cleaning.record_scan import ScannedRecord, behind_timestamp
 
@@ -43,14 +44,15 @@ def with_records(
         batch: the original batch.
         data: its records, uncompressed.
         kept: the records to keep, in order.
-        horizon_ms: the new delete horizon; None keeps the present one, if any.
+        horizon_ms: the new delete horizon; None keeps the present one, if any. A batch whose timestamps are
+            too far from it gets none, and its tombstones stay.
     """
     assert kept, "a batch without records is `without_records`"
     attributes, base_timestamp = batch.attributes, batch.first_timestamp
-    if horizon_ms is None:
+    body = None if horizon_ms is None else _counted_from(horizon_ms, batch, data, kept)
+    if horizon_ms is None or body is None:
         body = bytearray().join([data[record.start : record.end] for record in kept])
     else:
-        body = _counted_from(horizon_ms, batch, data, kept)
         attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, horizon_ms
     max_timestamp = batch.max_timestamp
     if not batch.is_log_append_time:
@@ -84,9 +86,16 @@ def padding(base_offset: int, count: int, leader_epoch: int) -> BatchView:
     return _checked(bytearray(header))
 
 
-def _counted_from(horizon_ms: int, batch: BatchView, data: bytes, kept: Sequence[ScannedRecord]) -> bytearray:
-    """Return the records with timestamp deltas relative to the horizon."""
+def _counted_from(
+    horizon_ms: int, batch: BatchView, data: bytes, kept: Sequence[ScannedRecord]
+) -> bytearray | None:
+    """Return the records with timestamp deltas relative to the horizon; None if a delta exceeds 64 bits:
+    producers may set any timestamp.
+    """
     shift = batch.first_timestamp - horizon_ms
+    deltas = [record.timestamp_delta for record in kept]
+    if min(deltas) + shift < INT64_MIN or max(deltas) + shift > INT64_MAX:
+        return None
     out = bytearray()
     for record in kept:
         body = bytearray(1)

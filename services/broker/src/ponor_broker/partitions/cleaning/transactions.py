@@ -15,7 +15,7 @@ from ponor_kafka.record_batch import BatchView
 
 
 class AbortedTransaction(NamedTuple):
-    """Offsets of its first batch and of its marker."""
+    """An aborted transaction: the offsets of its first batch and of its marker."""
 
     producer_id: int
     first_offset: int
@@ -59,7 +59,7 @@ class TransactionTrail:
 
     def may_discard(self, batch: BatchView) -> bool:
         """Return True for a batch of an aborted transaction, or for the marker of a transaction
-        without remaining batches (the delete horizon then decides).
+        without remaining batches. The delete horizon decides when such a marker is removed.
         """
         while self._ahead and self._ahead[0].first_offset <= batch.last_offset:
             self._aborted_now.setdefault(self._ahead.popleft().producer_id, False)

@@ -36,7 +36,7 @@ from ponor_broker.partitions.topics.topics import Topics
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 
 OPEN_BATCH_MAX: Final = 500
-"""Partitions that are opened together: two streams each, the limit of one operation."""
+"""Partitions that are opened together, with two streams each or more."""
 OPENS_IN_FLIGHT_MAX: Final = 4
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0

@@ -69,9 +69,8 @@ class TargetRelease:
     async def close_and_elect(self, opening: Opening, is_over: Callable[[], bool]) -> None:
         """Retry until `is_over` returns True, which means that the image shows the result.
 
-        Returns earlier if nothing is held here and only another owner's stream blocks the election;
-        or if the move was cancelled and the controller refused to close the streams: then they are
-        open here as before, and can be opened again.
+        Returns earlier if nothing is held here and only another owner's stream blocks the election; or if the
+        move was cancelled and the streams are open here as before, and can be opened again.
         """
         pause_s = ASK_RETRY_S
         while not is_over():

@@ -152,7 +152,7 @@ class TopicAdmin:
     async def create_partitions(
         self, topic_id: bytes, count: int, *, validate_only: bool = False, deadline_ms: int | None = None
     ) -> None:
-        """Raise a topic's number of partitions to `count`; return as `create`."""
+        """Raise a topic's number of partitions to `count`; return under the same conditions as `create`."""
         body = CreatePartitions(topic_id=topic_id, count=count, validate_only=validate_only)
         await self._submit(Operation(create_partitions=body), deadline_ms)
         if not validate_only:

@@ -1,9 +1,9 @@
 """The number of brokers that the present load requires, for autoscalers.
 
-The number rises to the minimum required within the last `balance_scale_up_ms`: a broker that starts
-or drains uses much CPU for a moment, which must not start another one. It falls to the maximum
-required within the last `balance_scale_down_ms`: a pause between two bursts must not stop a broker.
-An autoscaler needs no stabilization window in addition.
+The number rises to the smallest number needed within the last `balance_scale_up_ms`: a broker that
+starts or drains uses much CPU for a moment, which must not start another broker. It falls to the
+largest number needed within the last `balance_scale_down_ms`: a pause between two bursts must not
+stop a broker. An autoscaler therefore needs no stabilization window of its own.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ RETURNED_PARTITIONS_MAX: Final = 32
 
 
 class Candidates:
-    """Movable partitions of each broker by their weight for one goal, ordinary and internal ones apart."""
+    """Movable partitions of each broker by weight for one goal; ordinary and internal ones separately."""
 
     def __init__(self, goal: Goal, movable: Sequence[MovablePartition]) -> None:
         self._weight_min = goal.unevenness_min * SMALLEST_SHARE
@@ -37,8 +37,8 @@ class Candidates:
     def near(
         self, source_id: NodeId, wanted: float, *, internal: bool, without: Container[PartitionKey]
     ) -> Iterator[MovablePartition]:
-        """At most `TRIED_PARTITIONS_MAX` partitions with weights nearest to `wanted`; of equal ones the least
-        busy.
+        """At most `TRIED_PARTITIONS_MAX` partitions with weights nearest to `wanted`; for equal weights the
+        least busy.
         """
         key = (source_id, internal)
         if key not in self._partitions:
@@ -59,7 +59,7 @@ class Candidates:
                 yield partition
 
     def lightest(self, node_id: NodeId, *, without: Container[PartitionKey]) -> Iterator[MovablePartition]:
-        """At most `RETURNED_PARTITIONS_MAX` ordinary partitions of least weight; of equal ones the
+        """At most `RETURNED_PARTITIONS_MAX` ordinary partitions of least weight; for equal weights the
         busiest.
         """
         found = 0

@@ -57,8 +57,8 @@ class ClusterLoad:
 
     brokers: tuple[BrokerStanding, ...]
     movable: tuple[MovablePartition, ...] = ()
-    """All partitions with traffic, and per broker as many without as may move at once; empty if nothing is
-    uneven.
+    """All partitions with traffic, and of each broker as many without traffic as may move at once; empty if
+    nothing is uneven.
     """
     moves_in_flight: int = 0
     """Moves in progress that the balancer began."""
@@ -165,7 +165,7 @@ def _standing(node_id: NodeId, partitions: int, traffic: Traffic, sources: Sourc
 
 
 def _idle(node_id: NodeId, known: set[PartitionKey], sources: Sources) -> Iterator[MovablePartition]:
-    """Partitions of a broker without traffic, ordinary topics first; at most the number that may move at
+    """A broker's partitions that have no traffic, ordinary topics first; at most the number that may move at
     once.
     """
     left = sources.settings.balance_moves_in_flight_max

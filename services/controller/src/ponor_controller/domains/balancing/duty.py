@@ -270,7 +270,7 @@ def reason_to_wait(sources: Sources) -> str:
 
 
 def _failover(sources: Sources) -> str:
-    """Why a failover delays balancing: it elects leaders first, which changes all loads."""
+    """Why a failover delays balancing (its elections change all loads); empty if none does."""
     view = sources.view
     for wal in view[WALS]:
         if wal.recoverer_id != NO_NODE:
@@ -285,7 +285,7 @@ def _failover(sources: Sources) -> str:
 
 
 class LoadGauges:
-    """Exports one load per broker that was live in this process's terms."""
+    """Exports the load of each broker that was live while this process led."""
 
     def __init__(self, telemetry: Telemetry, goals: Sequence[Goal]) -> None:
         self._telemetry = telemetry

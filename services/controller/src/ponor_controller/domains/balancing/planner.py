@@ -4,9 +4,9 @@ The planner is a greedy search without I/O and without memory: equal input gives
 follows the goals in their order. Every move, or swap of two partitions, brings at least one broker
 nearer to the band of its goal (`goals.gain`) and pushes no broker further out of the band of any
 other goal. The sum of all distances therefore falls with every move: under constant loads the
-planner terminates, and two goals never undo each other's moves. Three rules damp noise: a goal
-begins at a larger distance than it stops at, a move must achieve a minimum share of its possible
-gain, and moved partitions cool down.
+planner terminates, and two goals never undo each other's moves. Three rules damp noise: the distance
+at which a goal stops is smaller than that at which it begins, a move must achieve a minimum share of
+its possible gain, and moved partitions cool down.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from ponor_controller.domains.balancing.loads import PartitionKey
 from ponor_controller.settings import BalanceSettings
 
 COOLING_PARTITIONS_MAX: Final = 60_000
-"""More than the partitions of a cluster."""
+"""Bound of the partitions that cool down, above the number of partitions of a cluster."""
 
 
 class BegunMove(NamedTuple):

@@ -26,8 +26,8 @@ def find_difference(
         held: runs of the existing sources, from `join_runs`.
         made: runs of the outputs according to the worker, from `join_runs`.
         start_of: start offsets of streams.
-        complete: whether all sources exist. The data of a destroyed source is below the starts; an output may
-            contain some of it, which cannot be verified and is harmless.
+        complete: whether all sources exist. All data of a destroyed source is below the starts of its
+            streams. An output may contain some of this data, which cannot be verified and is harmless.
     """
     if made == held:
         return None  # the usual case, and much faster than the rest

@@ -100,5 +100,5 @@ class CompactionDuty:
         return 0 if oldest_at_ms is None else max(0, self._proposer.now_ms() - oldest_at_ms)
 
     def _led(self, value: float) -> float:
-        """The value at the leader; others export 0."""
+        """The value if this controller leads; 0 otherwise."""
         return value if self._leading.is_leading else 0

@@ -24,9 +24,9 @@ class Widths:
     """Bounds of one task.
 
     Attributes:
-        streams_max: streams of all its objects.
-        alone_streams_max: streams of a single object without others, if more.
-        ranges_max: ranges of all its objects, and of all objects skipped in one try.
+        streams_max: streams of all objects of the task together.
+        alone_streams_max: streams of an object that is alone in its task; at least `streams_max`.
+        ranges_max: ranges of all objects of the task, and of all objects that one try skips.
     """
 
     streams_max: int
@@ -50,7 +50,7 @@ def find_fitting(
     *,
     count_min: int,
 ) -> Fitting:
-    """As many objects as fit into a task with the first; others are skipped.
+    """As many objects as fit into one task together with the first; the others are skipped.
 
     If fewer than `count_min` fit, the next object is tried as the first.
     """

@@ -62,7 +62,7 @@ class Offer(NamedTuple):
 SET_OBJECTS_PER_SEARCH: Final = 512
 """Rows of set objects that one search reads, of all nodes together."""
 WINDOW_ROWS_MIN: Final = 64
-"""A search with fewer rows left stops, because a window needs enough objects to select from."""
+"""A search that may read fewer further rows stops, because a window needs enough objects to select from."""
 STREAMS_PER_SEARCH: Final = 2
 TRIMMED_PER_SEARCH: Final = 2
 STREAM_OBJECTS_PER_SEARCH: Final = 256
@@ -72,7 +72,7 @@ GIVEN_UP_MS: Final = 600_000
 
 
 class Offering:
-    """Offers compaction tasks; the memory of this leader."""
+    """Offers compaction tasks; holds the state of this leader's search."""
 
     def __init__(
         self, image: MetadataImage, survey: Survey, garbage_ratio: GarbageRatio, settings: CompactionSettings
@@ -85,8 +85,8 @@ class Offering:
         self._windows: dict[NodeId, int] = {}
         """Position in a node's list at which the next search begins; 0 for other nodes."""
         self._given_up: dict[ObjectId, tuple[int, int]] = {}
-        """By the first source of a task without a commit: the end of its pause, and the bound of sources in
-        its next task.
+        """Key: the first source of a task that ended without a commit. Value: the cluster time in ms at which
+        its pause ends, and the bound of sources in its next task.
         """
 
     def reset(self) -> None:
@@ -179,7 +179,8 @@ class Offering:
     ) -> Offer | None:
         """An offer of as many objects as their streams and ranges permit.
 
-        An object that is too wide alone is only split by force, which leaves a narrower one.
+        An object whose streams exceed `compaction_streams_max` is only offered for a forced split, which
+        leaves a narrower object.
         """
         settings = self._settings
         split = kind is CompactionKind.FORCE_SPLIT
@@ -255,7 +256,7 @@ class Offering:
         return Offer(CompactionKind.SET_OBJECTS, several.node_id, NO_STREAM, (row,), worth)
 
     def _free(self, object_id: ObjectId, view: View, bounds: Bounds) -> ObjectRow | None:
-        """The row if it may be a source now, proposed changes included."""
+        """The row if the object may be a source now, with proposed changes taken into account."""
         row = view[OBJECTS].get(object_id)
         if row is None or row.state is not ObjectState.COMMITTED:
             return None

@@ -342,7 +342,7 @@ def _require_one_batch(
     size_bytes = sum(record.ByteSize() for record in decision.records)
     bytes_max = (
         situation.settings.batch_bytes_max // 2
-    )  # the answer, and what surrounds a record, come on top
+    )  # the batch also contains the answer, and framing around each record
     if size_bytes > bytes_max:
         offers.given_up(row, situation.now_ms)
         raise invalid(

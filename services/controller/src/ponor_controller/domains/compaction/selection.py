@@ -17,7 +17,7 @@ from ponor_controller.settings import CompactionSettings
 TIER_BITS: Final = 3
 """Sizes of one tier differ by less than a factor of eight."""
 PIECE_WORTH_BYTES: Final = 100
-"""Value of one piece less, in bytes of metadata."""
+"""Value of saving one piece, in bytes of metadata."""
 TRIMMED_MIB_WORTH: Final = 100
 """Value of freeing a MiB of trimmed data, in bytes of metadata."""
 STREAM_OBJECT_METADATA_BYTES: Final = 68
@@ -163,7 +163,7 @@ def _longer(
 
 
 def _is_worth_joining(run: Sequence[StreamObject], bounds: Bounds, settings: CompactionSettings) -> bool:
-    """Whether there are many, or, after a long wait, enough to double the largest."""
+    """Whether joining at least doubles the size of the largest object, and the run is long or waited long."""
     sizes = [each.row.size_bytes for each in run]
     if len(run) >= settings.compaction_fan_in and sum(sizes) >= 2 * max(sizes):
         return True

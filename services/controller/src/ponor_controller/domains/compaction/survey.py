@@ -39,7 +39,7 @@ class Findings:
         oldest_at_ms: commit of the oldest of them; None without one.
         data_bytes: bytes of all committed objects.
         metadata_bytes: approximate size of their rows in the image.
-        fragmented: streams with several small objects: their number, and the start offset of the first.
+        fragmented: for each stream with several small objects, their number and lowest start offset.
     """
 
     backlog_objects: int = 0

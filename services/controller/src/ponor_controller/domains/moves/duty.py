@@ -1,4 +1,4 @@
-"""Leader duty: end moves whose source or target does not (see `overdue`)."""
+"""Leader duty: end moves that neither the source nor the target ends (see `overdue`)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def find_due(
     """Find the interventions that are due.
 
     Args:
-        view: of the leader.
+        view: the leader's view of the metadata.
         now_ms: cluster time.
         is_suspected: whether a node is silent.
         grace_left_ms: no source is fenced before this time is over, because after an election every source
@@ -122,16 +122,16 @@ class _Nodes:
         self._lost: dict[NodeId, bool] = {}
 
     def is_suspected(self, node_id: NodeId) -> bool:
-        """Silent, or fenced by this step."""
+        """Whether the broker is silent, or this step fences it."""
         return node_id in self.fenced or self._suspected(node_id)
 
     def has_no_rights(self, node_id: NodeId) -> bool:
-        """Fenced, also by this step."""
+        """Whether the broker is fenced, or this step fences it."""
         node = self._view[NODES].get(node_id)
         return node is None or node.fenced or node_id in self.fenced
 
     def is_lost(self, node_id: NodeId) -> bool:
-        """Fenced or silent: it opens no partition and sends no request."""
+        """Whether the broker is fenced or silent, so that it opens no partition and sends no request."""
         lost = self._lost.get(node_id)
         if lost is None:
             lost = self._lost[node_id] = not is_live(self._view[NODES].get(node_id), self.is_suspected)

@@ -1,4 +1,4 @@
-"""Rules of moves that operations and the duty share: whether streams are closed, and who leads next."""
+"""Rules of moves for operations and `MoveDuty`: whether streams are closed, and which broker leads next."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def open_stream(view: View, topic_id: bytes, partition: int) -> StreamRow | None
 
 
 def holds_stream(view: View, node: NodeRow, move: MoveRow) -> bool:
-    """Whether the node holds a stream of the partition open at its present epoch.
+    """Whether the node has an open stream of the partition, opened at the node's present epoch.
 
-    A leader that waits for the recovery of the former log holds none.
+    A leader that waits for the recovery of the former leader's log has no open stream.
     """
     streams = view[STREAMS].find(STREAMS_OF_PARTITION, (move.topic_id.hex(), str(move.partition)))
     return any(

@@ -20,7 +20,7 @@ class NodeContact(Protocol):
     """The leader's contact with nodes. Valid only while this controller leads."""
 
     def is_away(self, node_id: NodeId) -> bool:
-        """Whether the node's session broke and it has no other."""
+        """Whether the node's session broke and the node has no other session."""
         ...
 
     def is_suspected(self, node_id: NodeId) -> bool:

@@ -135,7 +135,7 @@ def next_wave(
     """Partitions that begin to move now, with their targets.
 
     Args:
-        view: of the leader.
+        view: the leader's view of the metadata.
         source_id: the draining broker.
         counts: partitions of each possible target after all present moves; the new moves are added.
         in_flight_max: bound of moves in progress from one source.

@@ -9,8 +9,8 @@ Each step depends on rows only, so a new leader continues where the last one sto
 | the epoch of a log's owner is over, and no live broker recovers the log | assign it to the broker with the fewest recoveries |
 
 A broker with its log in a file is excluded: only its own restart, or an operator with its disk, can
-recover acknowledged records. A broker whose next process registers is excluded until it has
-registered. Nothing is due while a stop of the cluster is announced.
+recover acknowledged records. A broker is also excluded while its next process registers. Nothing is
+due while a stop of the cluster is announced.
 """
 
 from __future__ import annotations

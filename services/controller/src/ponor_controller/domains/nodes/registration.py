@@ -4,9 +4,9 @@ A new incarnation fences the former process, raises the leader epoch of every pa
 node leads, and is assigned the recovery of the node's write-ahead logs in the store. This is one
 batch unless the node leads more than `PARTITIONS_PER_BATCH_MAX` partitions. Then the first batch
 fences the former process, and the last one registers the new process. The former process opens no
-streams in between, so every leader epoch that was raised since the fence is new. The same
-incarnation on a new connection keeps its epoch. A process that registered before a
-forced recovery must stop, because its records may be lost.
+streams in between, so no stream was opened at a leader epoch that was raised since the fence. The
+same incarnation on a new connection keeps its epoch. A process that registered before a forced
+recovery must stop, because its records may be lost.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def register_node(hello: wire.Hello, view: View, now_ms: int, raised: Raised | N
     """Decide on a Hello.
 
     Args:
-        hello: of the process.
-        view: of the leader.
+        hello: sent by the process.
+        view: the leader's view of the metadata.
         now_ms: cluster time.
         raised: what earlier batches of this registration did.
 
@@ -118,7 +118,10 @@ def register_node(hello: wire.Hello, view: View, now_ms: int, raised: Raised | N
 def _next_partitions(
     view: View, node_id: NodeId, row: NodeRow | None, raised: Raised | None
 ) -> list[PartitionRow]:
-    """Partitions of the node whose epochs are to be raised: one more than a batch holds if more are left."""
+    """Return the next partitions whose leader epochs must be raised.
+
+    If they are more than one batch may raise, return one more than `PARTITIONS_PER_BATCH_MAX`.
+    """
     led = view[PARTITIONS].find(PARTITIONS_LED_BY, node_id)
     rows = iter(led)
     if raised is not None and row is not None and row.fenced and row.node_epoch == raised.fenced_epoch:
@@ -127,7 +130,10 @@ def _next_partitions(
 
 
 def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
-    """Require the role of the node id: a collector started with a broker's id must not fence the broker."""
+    """Require the role that the node id is registered with.
+
+    A collector that is started with a broker's id must not fence the broker.
+    """
     role = NodeRole(hello.role).name.lower()
     if row is not None and row.role is not NodeRole.NONE and int(row.role) != hello.role:
         raise invalid(
@@ -236,8 +242,8 @@ def _registered(hello: wire.Hello, node_epoch: NodeEpoch, now_ms: int) -> record
 def _check_cluster(hello: wire.Hello, view: View) -> None:
     """Refuse a process of another cluster.
 
-    A registered process uses an address that belongs to another cluster now, and tries other addresses. A
-    process that never registered has a wrong configuration.
+    The address of a registered process belongs to another cluster now: CONTROLLER_BEHIND makes the process
+    try other addresses. A process that never registered has a wrong configuration: INVALID_REQUEST.
     """
     cluster = cluster_of(view)
     assert cluster is not None

@@ -24,7 +24,7 @@ def dead_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterat
     """Search dead objects that hold a piece of one of these streams.
 
     Yields:
-        The id of a dead object, or None, once for each visited row and for work of equal cost. Each id once.
+        The id of each dead object once; None for each other visited row, and for work of equal cost.
     """
     for stream_id in stream_ids:
         yield from _dead_stream_objects(image, stream_id)

@@ -1,4 +1,4 @@
-"""Gauges of the age and the number of garbage objects, which show that no collector deletes them.
+"""Gauges of the age and the number of garbage objects. They rise if no collector deletes the objects.
 
 Only the leader exports them, because its clock decides when garbage is due.
 """

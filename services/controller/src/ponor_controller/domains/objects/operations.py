@@ -61,7 +61,9 @@ def prepare_objects(body: wire.PrepareObjects, situation: Situation) -> Decision
         bucket_index=BUCKET_INDEX,
     )
     return Decision(
-        [records_pb2.Record(objects_prepared=prepared)], wire.OperationResult(objects_reserved=reserved)
+        [records_pb2.Record(objects_prepared=prepared)],
+        wire.OperationResult(objects_reserved=reserved),
+        rows=body.count,
     )
 
 
@@ -83,7 +85,7 @@ def claim_objects(body: wire.ClaimObjects, situation: Situation) -> Decision:
     for row in rows:
         granted.objects.add(object_id=row.object_id, namespace=row.namespace, bucket_index=row.bucket_index)
     records = [_claim_record(rows, claimed_until_ms, situation.caller)] if rows else []
-    return Decision(records, wire.OperationResult(objects_granted=granted))
+    return Decision(records, wire.OperationResult(objects_granted=granted), rows=len(rows))
 
 
 def _claim_record(rows: Sequence[ObjectRow], until_ms: int, caller: Caller) -> records_pb2.Record:
@@ -109,7 +111,7 @@ def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision
     if not rows:
         return Decision()
     removed = records_pb2.ObjectsRemoved(object_ids=[row.object_id for row in rows])
-    return Decision([records_pb2.Record(objects_removed=removed)])
+    return Decision([records_pb2.Record(objects_removed=removed)], rows=len(rows))
 
 
 def _due_objects(situation: Situation) -> Iterator[ObjectRow]:

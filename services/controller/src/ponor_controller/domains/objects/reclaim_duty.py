@@ -1,8 +1,8 @@
 """Leader duty: destroy objects without live data, and delete what deleted topics left, in bounded steps.
 
-A trim or a deletion commits only the fact. Rows (`reclaims`, `deletions`) hold the remaining work,
-so a new leader continues it. The duty searches for orphans, streams and keys whose topic does not
-exist, at the beginning of each term and once an hour, and deletes them in the same way.
+A trim or a deletion destroys no objects itself. Rows (`reclaims`, `deletions`) hold the remaining work,
+so a new leader continues it. At the beginning of each term and once an hour, the duty searches for
+orphans (streams and keys whose topic does not exist) and deletes them in the same way.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOPICS_PER_STEP: Final = 50
 STREAMS_PER_PASS: Final = 4_096
 """Streams that are reclaimed together, so that each stream set object is read once for all of them."""
 PAUSE_S: Final = 0.02
-"""Pause between two steps, in addition to that of every duty."""
+"""Pause between two steps, in addition to `leader_duty.PAUSE_S`."""
 ORPHANS_EVERY_S: Final = 3_600.0
 
 
@@ -54,7 +54,7 @@ class _Pass:
         self.starts = starts
         """Start of each stream when the search began; None if it was deleted."""
         self.left_over: tuple[ObjectId, ...] = ()
-        """An object that the previous step found and its batch had no room for."""
+        """An object that the previous step found, but that did not fit into its batch."""
 
 
 class ReclaimDuty:
@@ -132,8 +132,8 @@ class ReclaimDuty:
         return records
 
     def _search(self, search: _Pass) -> tuple[list[ObjectId], bool]:
-        """Continue for one step; returns the dead objects that one batch may destroy, and whether it is
-        complete.
+        """Continue for one step; returns the dead objects that one batch may destroy, and whether the search
+        is complete.
         """
         objects, dead, pieces = self._proposer.view[OBJECTS], list[ObjectId](), 0
         left_over, search.left_over = search.left_over, ()

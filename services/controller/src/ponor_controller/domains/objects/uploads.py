@@ -53,7 +53,9 @@ def commit_upload(body: wire.CommitUpload, situation: Situation) -> Decision:
         require_prepared(uploaded.object_id, uploaded.size_bytes, situation)
     ranges = [*set_ranges, *(uploaded.range for uploaded in body.stream_objects)]
     existing = _check_continuity(ranges, acting, situation)
-    return _commit(body, packed, existing, acting, situation)
+    decision = _commit(body, packed, existing, acting, situation)
+    decision.rows = len(ranges)
+    return decision
 
 
 def _commit(
@@ -106,7 +108,7 @@ def _check_shape(
 def _check_one_kind_per_stream(body: wire.CommitUpload, set_ranges: Sequence[wire.UploadedRange]) -> None:
     """Refuse a stream that is in stream objects and in the stream set object of one upload.
 
-    Records are applied object by object, so its end could not advance in the order of its offsets.
+    Records are applied object by object, so the stream's end could not advance in the order of offsets.
     """
     in_set = {each.stream_id for each in set_ranges}
     for uploaded in body.stream_objects:

@@ -35,7 +35,7 @@ UNKNOWN_MS: Final = -1
 
 
 class RaftQuorum:
-    """Fulfils `quorum.ports.QuorumControl`."""
+    """Describes and changes the quorum, transfers leadership and takes snapshots."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Operations on streams: create, open, close, trim, delete.
 
-A stream has one owner at a time and its epoch only rises. Only the owner closes it, or the node
-that recovers the write-ahead log that its data went through. For a log in a file that is the
-owner's node, also after it registered again.
+A stream has one owner at a time and its epoch only rises. Two nodes may close it: the owner, and the
+node that recovers the write-ahead log with its data. The owner's node recovers a log in a file, also
+after it registered again.
 """
 
 from __future__ import annotations

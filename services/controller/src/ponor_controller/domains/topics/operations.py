@@ -110,7 +110,8 @@ def delete_topic(body: wire.DeleteTopic, situation: Situation) -> Decision:
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = _require_topic(body.topic_id, situation)
     deleted = records_pb2.TopicDeleted(topic_id=topic.topic_id)
-    return Decision([records_pb2.Record(topic_deleted=deleted)])
+    partitions = len(situation.view[PARTITIONS].find(PARTITIONS_OF, topic.topic_id))
+    return Decision([records_pb2.Record(topic_deleted=deleted)], rows=partitions)
 
 
 def _require_topic(topic_id: bytes, situation: Situation) -> TopicRow:
@@ -188,7 +189,10 @@ def _checked_configs(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _require_brokers(situation: Situation) -> dict[NodeId, int]:
-    """Brokers for new partitions with their counts: candidates, else live draining ones, else silent ones."""
+    """Return the brokers for new partitions, with the number of partitions that each leads.
+
+    These are the candidates; if there are none, live draining brokers; if there are none, silent brokers.
+    """
     view, is_suspected = situation.view, situation.is_suspected
     known = [row for row in view[NODES] if row.role is NodeRole.BROKER and not row.fenced]
     if not known:
@@ -211,7 +215,7 @@ def _new_topic_id(situation: Situation) -> bytes:
 def _new_partitions(
     view: View, topic_id: bytes, numbers: Sequence[int], counts: Mapping[NodeId, int]
 ) -> list[records_pb2.Record]:
-    """New partitions, round-robin over the brokers from the one with the fewest."""
+    """New partitions, round-robin over the brokers; the one that leads the fewest is first."""
     leaders = spread(counts, len(numbers))
     leader_epoch = next_leader_epoch(view, None)
     return [
@@ -236,7 +240,7 @@ LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """Why a name cannot be a topic's, in Kafka's words; None when it can."""
+    """Return why a topic name is invalid, in Kafka's words; None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -260,7 +264,7 @@ def has_collision_characters(name: str) -> bool:
 
 
 def collides(name: str, other: str) -> bool:
-    """Whether two names are one in metric names."""
+    """Return whether two different topic names become the same metric name."""
     return name != other and name.replace(".", "_") == other.replace(".", "_")
 
 

@@ -1,8 +1,8 @@
 """Detect from a node's Hello that this leader's log is an older copy of the log.
 
 A leader of a later term has every entry that was committed before. If a node saw index i committed
-in an earlier term, then i is below the first index of the leader's term, and the leader's entry at
-i has no later term than the one the node saw. Otherwise an older copy of the log was restored, and
+in an earlier term, then i is below the first index of the leader's term, and the term of the leader's
+entry at i is at most the term that the node saw. Otherwise an older copy of the log was restored, and
 the same indices, ids and epochs would be assigned again. The first rule is not sufficient: every
 start appends an entry, so a restored copy grows beyond the index that the node saw.
 """
@@ -27,7 +27,7 @@ def lost_history(
     """Describe what this leader's log lacks; empty if nothing.
 
     Args:
-        hello: of a node.
+        hello: sent by a node.
         reign: of this leader.
         incarnation: of the quorum.
         term_at: the term of the entry at an index; None if it is not in memory.

@@ -1,7 +1,8 @@
 """Send frames to one node: results, heartbeats, and the reason when the session is refused.
 
 Results of one turn of the event loop share frames up to a size limit. A task takes over when the network does
-not accept a frame at once. The operations in flight bound the queue, because every result answers one.
+not accept a frame at once. The limit of operations in flight bounds the queue, because every result
+answers one operation.
 """
 
 from __future__ import annotations

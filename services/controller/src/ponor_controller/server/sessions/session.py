@@ -90,7 +90,7 @@ class Session:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if reading.done() and reading.exception() is None:
-                await asyncio.wait((sending,))  # the reader refused: the last word still goes out
+                await asyncio.wait((sending,))  # the reader refused a frame: send the reason first
             for task in tasks:
                 if task.done():
                     task.result()
@@ -116,7 +116,7 @@ class Session:
                 return
 
     def _accept(self, frame: bytes) -> str | None:
-        """Take a frame; what is wrong with it, if anything is."""
+        """Process a frame; returns what is wrong with it, or None."""
         try:
             request = wire.SessionRequest.FromString(frame)
         except DecodeError as error:
@@ -161,7 +161,7 @@ class Session:
         return None
 
     def _put(self, operations: list[wire.Operation], first_incomplete_id: int, frame_bytes: int) -> None:
-        # Each operation counts as an equal share of the frame: measuring it costs as much as encoding it.
+        # Each operation counts as an equal share of the frame: measuring one costs as much as encoding it.
         share_bytes = -(-frame_bytes // len(operations))
         self._operations += len(operations)
         self._bytes += share_bytes * len(operations)
@@ -176,7 +176,7 @@ class Session:
 
     def _sent(self, operations: int, size_bytes: int) -> None:
         if not self._room.is_set():
-            self._activity.heard(self.caller.node_id)  # silent only because this controller did not read
+            self._activity.heard(self.caller.node_id)  # the node seemed silent: this controller did not read
         self._operations -= operations
         self._bytes -= size_bytes
         self._update_room()

@@ -63,6 +63,10 @@ class SessionService:
         self._answers = answers
         self._observed = observed
         self._sessions: dict[NodeId, Session] = {}
+        self._newest: dict[NodeId, wire.Hello] = {}
+        """The last Hello of each node that is being served."""
+        self._raised: dict[NodeId, Raised] = {}
+        """Progress of registrations that take several batches."""
         self._connections = 0
         self._leads = leading.is_leading
         self._losses = 0
@@ -99,18 +103,38 @@ class SessionService:
                 hello = await _receive_hello(connection)
         except TimeoutError:
             return  # silent connections must not use up `sessions_max`
+        node_id = NodeId(hello.node_id)
+        self._newest[node_id] = hello
+        try:
+            await self._serve_node(connection, hello)
+        finally:
+            if self._newest.get(node_id) is hello:
+                del self._newest[node_id]
+
+    async def _serve_node(self, connection: Connection, hello: wire.Hello) -> None:
         await self._wait_until_leading(hello)
         caller, registered_index = await self._while_leading(self._register(hello))
+        self._require_newest(hello)
         session = self._open(connection, caller)
         try:
             await self._welcome(connection, caller, registered_index)
             await session.run()
         except NodeSilentError:
-            self._remove(session)  # its silence counts, not the end of the session
+            self._remove(session)  # so that the node counts as silent, not as a node whose session broke
             raise
         finally:
             if self._remove(session):
                 self._activity.left(caller.node_id)
+
+    def _require_newest(self, hello: wire.Hello) -> None:
+        """Require that the process has not connected again: it waits only for the answer to its last Hello.
+
+        Raises:
+            ConnectionClosedError: it has.
+        """
+        newest = self._newest.get(NodeId(hello.node_id), hello)
+        if newest is not hello and newest.incarnation == hello.incarnation:
+            raise ConnectionClosedError(f"node {hello.node_id} has a newer connection")
 
     def _remove(self, session: Session) -> bool:
         """Remove the session; False if it was no longer the session of its node."""
@@ -126,6 +150,7 @@ class SessionService:
             self._activity.restart(row.node_id for row in self._proposer.view[NODES] if not row.fenced)
         if self._leads and not leads:
             self._losses += 1
+            self._raised.clear()
             for session in tuple(self._sessions.values()):
                 session.end(not_leading(self._leading, f"session of node {session.caller.node_id}"))
         self._leads = leads
@@ -193,10 +218,14 @@ class SessionService:
     async def _commit_registration(self, hello: wire.Hello) -> tuple[Registration, int]:
         """Decide and commit, in several batches if the node leads many partitions; also the index of the
         last.
+
+        If the process connects again meanwhile, its next Hello continues from the last committed batch.
         """
-        raised: Raised | None = None
+        node_id = NodeId(hello.node_id)
         while True:
             await self._proposer.room()
+            self._require_newest(hello)
+            raised = self._raised.get(node_id)
             try:
                 registration = register_node(hello, self._proposer.view, self._proposer.now_ms(), raised)
             except OperationError:
@@ -205,16 +234,17 @@ class SessionService:
                 await self._proposer.commits.reached(self._proposer.last_index)
                 await self._leading.read_index()
                 raise
-            # Before the row names the process, so that silence or a broken session of its predecessor does
-            # not count.
-            self._activity.heard(NodeId(hello.node_id))
+            # This call precedes the commit of the registration, so that silence or a broken session of the
+            # former process does not count against the new one.
+            self._activity.heard(node_id)
             if registration.records:
                 self._proposer.propose(registration.records)
             index = self._proposer.last_index
             await self._proposer.commits.reached(index)
-            raised = registration.raised
-            if raised is None:
+            if registration.raised is None:
+                self._raised.pop(node_id, None)
                 return registration, index
+            self._raised[node_id] = registration.raised
 
     async def _check_history(self, hello: wire.Hello) -> None:
         """Refuse all nodes once this controller's log is known to be an older copy.
@@ -235,7 +265,7 @@ class SessionService:
     def _contradiction(self, hello: wire.Hello) -> str:
         reign, cluster = self._leading.reign, cluster_of(self._proposer.view)
         if reign is None or cluster is None or hello.cluster_id not in ("", cluster.cluster_id):
-            return ""  # what a node of another cluster saw is that cluster's log
+            return ""  # a node of another cluster saw that cluster's log
         return lost_history(hello, reign, cluster.incarnation, self._leading.term_at)
 
     @property

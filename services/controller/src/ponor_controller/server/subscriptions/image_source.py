@@ -54,8 +54,8 @@ class ImageSource:
             return newest
 
     def forget_before(self, index: int) -> None:
-        """Drop an encoding older than `index`: batches up to `index` left memory, so it cannot be
-        continued.
+        """Drop an encoding older than `index`: batches after it left memory, so no subscriber can continue
+        from it.
         """
         if self._newest is not None and self._newest.index < index:
             self._newest = None

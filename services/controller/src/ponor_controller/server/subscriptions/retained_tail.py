@@ -86,8 +86,8 @@ class RetainedTail:
             self._frames.pop(oldest.index, None)
 
     def restart(self, index: int, digest: bytes) -> None:
-        """A received snapshot replaced the log up to `index`: continue behind it. Subscribers before it are
-        cut off.
+        """Continue after a received snapshot that replaced the log up to `index`. Subscribers at earlier
+        indices are cut off.
 
         Raises:
             AssertionError: the snapshot is older than what was committed here.

@@ -57,8 +57,7 @@ class SubscriptionService:
         self._observed = observed
         self._progress_seconds = settings.progress_interval_ms / 1000
         self._divergences = telemetry.counter("ponor_controller_subscriber_divergences_total")
-        # A dict, not a set: served in the order of arrival, on every run alike.
-        self._subscribers: dict[int, Subscriber] = {}
+        self._subscribers: dict[int, Subscriber] = {}  # a dict, not a set: served in the order of arrival
         self._next_key = 0
         self._grown = False
         self._waking = False
@@ -97,7 +96,7 @@ class SubscriptionService:
                 async with self._observed.timeout(self._settings.session_timeout_ms / 1000):
                     start = await receive_start(connection)
             except TimeoutError:
-                return  # a caller that says nothing
+                return  # the caller sent no first frame
             self._check(start)
             await self._serve(connection, start)
         except OperationError as error:
@@ -109,7 +108,8 @@ class SubscriptionService:
 
     def _check(self, start: wire.SubscribeStart) -> None:
         if start.cluster_id and start.cluster_id != self._cluster_id:
-            # A node with seen indices uses an address that belongs to another cluster now; it tries others.
+            # A node with a seen index followed its cluster before, and the address belongs to another cluster
+            # now. The error code makes the node try other addresses.
             is_member = bool(start.seen_index)
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND if is_member else error_pb2.ERROR_CODE_INVALID_REQUEST,
