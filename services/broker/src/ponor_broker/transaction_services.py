@@ -31,7 +31,7 @@ ADD_RETRY_MS_MAX: Final = 100
 
 
 class TransactionServices:
-    """Call `start` before partitions open. Call `close` before they and the connections to peers close."""
+    """Call `start` before partitions open. Call `close` before partitions and connections to peers close."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the group coordinator and the transaction coordinator share.
+"""Code that the group coordinator and the transaction coordinator share.
 
 `shards.py` follows the partitions of one internal topic and finds the shard of a key. `record_log.py` appends
 entries to a partition and replays them (`record_format.py`: their encoding), and `log_rewrite.py` keeps the

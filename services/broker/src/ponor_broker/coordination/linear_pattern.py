@@ -1,10 +1,10 @@
-r"""Regular expressions of clients, matched in time proportional to the text.
+r"""Matcher for regular expressions that clients send, in time proportional to the length of the text.
 
-Kafka's brokers use RE2/J for expressions that clients send. Python's `re` backtracks: a short expression can
-take years on a short text and block the event loop meanwhile. This is Thompson's construction with a
-deterministic automaton that is built on demand (Cox, "Regular Expression Matching Can Be Simple And Fast").
+Kafka's brokers use RE2/J for such expressions. Python's `re` backtracks: a short expression can take years on
+a short text, and blocks the event loop meanwhile. This module uses Thompson's construction and builds the
+deterministic automaton on demand (Cox, "Regular Expression Matching Can Be Simple And Fast").
 
-Syntax: that of RE2 without classes by name (`\p{L}`, `[[:alpha:]]`), word boundaries and the flags `m`, `U`.
+The syntax is RE2's, except named classes (`\p{L}`, `[[:alpha:]]`), word boundaries and the flags `m` and `U`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ DEPTH_MAX: Final = 50
 REPEATS_MAX: Final = 1_000
 """As in RE2."""
 STATES_MAX: Final = 1_000
-"""States of an expression; repetitions with counts are copied."""
+"""States of an expression. The compiler copies a part once for each of its counted repetitions."""
 NODES_MAX: Final = 10 * STATES_MAX
-"""Parts of an expression, with the copies. A part may be empty, and then has no state."""
+"""Parts of an expression, including the copies. An empty part has no state, so `STATES_MAX` is not enough."""
 CACHED_MAX: Final = 200_000
-"""States in the transitions of the deterministic automaton, about 20 MB; at the bound it is built again."""
+"""States in the cached transitions, about 20 MB; at the bound, the cache is cleared."""
 VISITED_PER_STEP: Final = 2_000
 """States that one step of a match visits: about 2 ms."""
 
@@ -48,7 +48,7 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Chars:
-    """One character of a set: in `ranges`, or in the complement of one of `without`."""
+    """A set of characters: those in `ranges`, and those outside of one of `without`."""
 
     ranges: _Ranges = ()
     without: tuple[_Ranges, ...] = ()
@@ -260,7 +260,7 @@ class _Parser:
         return _Chars(tuple(ranges), tuple(without), is_negated, self._is_folded)
 
     def _high_of(self, low: str) -> str:
-        """Return the last character of a range that begins with `low`; `low` if it is no range."""
+        """Return the last character of the range that begins with `low`; `low` if no range follows."""
         if self._peek() != "-" or self._text[self._at + 1 : self._at + 2] in {"]", ""}:
             return low
         self._at += 1
@@ -287,7 +287,7 @@ class LinearPattern:
         if len(text) > PATTERN_CHARS_MAX:
             raise PatternError(f"the expression has more than {PATTERN_CHARS_MAX} characters")
         self._steps: list[tuple[_Chars | _Edge | None, tuple[int, ...]]] = [(None, ())]
-        """State by state: what leads on (None: nothing is consumed), and where."""
+        """By state: what it consumes (None: nothing), and the states that follow."""
         self._nodes = 0
         start = self._compile(_Parser(text).parse(), _MATCH)
         self._transitions: dict[tuple[frozenset[int], str], frozenset[int]] = {}
@@ -330,7 +330,7 @@ class LinearPattern:
     def _closure(
         self, states: frozenset[int] | list[int], *, at_begin: bool = False, at_end: bool = False
     ) -> frozenset[int]:
-        """Return all states that are reached without a character."""
+        """Return the states, and all states that they reach without consuming a character."""
         reached = set(states)
         open_states = list(states)
         while open_states:
@@ -349,7 +349,7 @@ class LinearPattern:
         return len(self._steps) - 1
 
     def _compile(self, node: _Node, then: int) -> int:
-        """Return the first state of a node after which `then` follows."""
+        """Add the states of a node that is followed by state `then`; return its first state."""
         self._nodes += 1
         if self._nodes > NODES_MAX:
             raise PatternError("the expression is too large")

@@ -1,16 +1,16 @@
-"""Rewrite of a shard's state into its own log, and the trim of the log before it
+"""Rewrite of a shard's state at the end of its own log, and the trim of the part before
 (docs/design/log-cleaner.md#consumer-offsets).
 
-Shortens the log of a partition of an internal topic while writes continue. A rewrite consists
-of ordinary records in log order, so replay needs no special case. The order of steps makes it safe:
+Shortens the log of a partition of an internal topic while writes continue. A rewrite appends ordinary
+records, so that replay needs no special case. The order of its steps makes it safe:
 
-    1. the boundary is the log's end, or a place before the first open transaction; wait until every write
-        and marker below the end has completed, so that memory contains everything below the boundary
-    2. write every key in memory again, batch by batch, with its current value. A key with a write
-        in flight is skipped: memory does not have its newest value, and that write is above the
-        boundary anyway. So is one that a marker in flight may change. The records have a header that
-        shows that pending offsets are newer: these are above the boundary, and are not written again
-    3. when the last batch is durable, all before it are: trim the log below the boundary
+    1. The boundary is the log's end, or an offset below the first open transaction. Wait until every write
+        and marker below the end has completed, so that memory contains everything below the boundary.
+    2. Write every key in memory again, batch by batch, with its current value. Skip a key with a write in
+        flight: memory does not have its newest value, and that write is above the boundary. Also skip a key
+        that a marker in flight may change. Pending offsets are not written again: their batches are above the
+        boundary. A header in each record of a rewrite tells replay that pending offsets are newer.
+    3. Trim the log below the boundary when the last batch of the rewrite is durable, and thus all before it.
 
 A crash before the third step leaves a longer log with the same content.
 """
@@ -29,7 +29,7 @@ from ponor_broker.coordination.record_log import RecordLog
 
 _LOG = logging.getLogger(__name__)
 BATCH_BYTES: Final = 64 << 10
-"""Size of one step of the rewrite, and its memory at a time."""
+"""Size of the batch that a rewrite builds in one step, and thus its memory."""
 BATCH_ENTRIES_MAX: Final = 250
 
 
@@ -64,10 +64,10 @@ class LogRewrite(Generic[E]):
         self._is_writing = False
         self._is_stopped = False
         self._trim: _Trim | None = None
-        """The remaining step of a rewrite that is durable."""
+        """The remaining step of a rewrite whose records are durable."""
 
     def loaded(self, state_bytes: int) -> None:
-        """Note the size of the restored state as records."""
+        """Note the size that the restored state has as records."""
         self._state_bytes = state_bytes
 
     @property
@@ -76,19 +76,15 @@ class LogRewrite(Generic[E]):
         if self._is_writing or self._is_stopped or self._log.holds_unknown_kinds:
             return False
         longest_bytes = max(self._log_bytes_min, self._ratio * self._state_bytes)
-        # A transaction that stays open for long keeps the log from being trimmed.
+        # The part above the first open transaction cannot be trimmed.
         return self._log.size_bytes > longest_bytes and self._log.droppable()[1] > longest_bytes
 
     def stop(self) -> None:
-        """Abort a running rewrite, because memory is about to be cleared and the rewrite would be
-        incomplete.
-        """
+        """Abort a running rewrite, because the shard is about to clear its memory."""
         self._is_stopped = True
 
     async def write(self) -> bool:
-        """Rewrite the state and trim the log; return False if it was not possible now and the log
-        has its old length.
-        """
+        """Rewrite the state and trim the log; return False if the log was not trimmed: try again later."""
         assert not self._is_writing
         self._is_writing = True
         try:
@@ -143,8 +139,8 @@ class LogRewrite(Generic[E]):
         return (size_bytes, entries) if seen else None
 
     async def _append(self, entries: list[E]) -> ErrorCode:
-        """Append the entries without an await, then wait until they are durable; the log's failure
-        count shows failed writes.
+        """Append the entries without an await, then wait until all writes have completed or failed; the
+        log's failure count shows failed writes.
         """
         for part in self._log.in_parts(entries):
             error = self._log.try_append(part, lambda _: None, is_rewrite=True)

@@ -16,7 +16,8 @@ from uuid import UUID
 from ponor_broker.coordination.transactional_append import Verification
 
 MarkerListener: TypeAlias = Callable[[int, bool, "asyncio.Future[None]"], None]
-"""Called within the append of a marker: producer id, whether it commits, and the future of `append_batch`."""
+"""Called within the append of a marker: with the producer id, whether the marker commits, and a future that
+resolves like that of `InternalPartition.append_batch`."""
 
 
 class InternalTransactions(Protocol):
@@ -24,16 +25,16 @@ class InternalTransactions(Protocol):
 
     @property
     def first_unstable_offset(self) -> int:
-        """The smallest first offset of open transactions, and of ended ones whose marker is not durable;
-        beyond the end of the log without any.
+        """The smallest first offset of all transactions that are open or whose marker is not durable; an
+        offset beyond the end of the log if there is no such transaction.
         """
         ...
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, *, generation: int
     ) -> Verification | None:
-        """Return the proof to keep while the transaction coordinator is asked; None if the transaction is
-        open here.
+        """Return the proof that the caller keeps until the transaction coordinator answers; None if the
+        partition has the transaction open and needs no answer.
         """
         ...
 
@@ -54,7 +55,7 @@ class InternalPartition(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """Epoch of this leader; the one after has a higher epoch."""
+        """Epoch of this leader; the next leader has a higher one."""
         ...
 
     @property
@@ -69,16 +70,16 @@ class InternalPartition(Protocol):
 
     @property
     def transactions(self) -> InternalTransactions:
-        """Its transactions."""
+        """The transactions of this partition."""
         ...
 
     def append_batch(self, batch: bytearray, proof: Verification | None = None) -> asyncio.Future[None]:
-        """Append one v2 record batch; its base offset and leader epoch are written in place.
+        """Append one v2 record batch; write its base offset and leader epoch in place.
 
-        The future resolves when the batch is durable, in call order. It fails, or the call raises,
-        with an `s3stream.errors.S3StreamError` if the batch was refused; the call raises
-        `BatchRefusedError` for a transactional batch whose producer or transaction was refused.
-        `proof` is for the first batch of a transaction.
+        The futures resolve in call order, when their batches are durable. If the storage refuses the batch,
+        the call raises an `s3stream.errors.S3StreamError`, or the future fails with it. If the partition
+        refuses the producer or its transaction, the call raises `BatchRefusedError`. The first batch of a
+        transaction needs `proof`.
         """
         ...
 
@@ -86,7 +87,7 @@ class InternalPartition(Protocol):
         """Raise the log start to `offset`, at most the durable end; return when that is durable.
 
         Raises:
-            S3StreamError: it cannot be made durable now; the start may have moved or not.
+            S3StreamError: the log start cannot be made durable now, and may have moved or not.
         """
         ...
 
@@ -116,8 +117,8 @@ class InternalPartitions(Protocol):
     """The part of `OpenPartitions` that the coordinators use."""
 
     def follow(self, topic: str, on_opened: PartitionCallback, on_closed: PartitionCallback) -> None:
-        """Call `on_opened` for every partition of `topic` that opens here from now on, and immediately for
-        open ones; call `on_closed` when one starts closing (move, deletion, stop), before its streams close.
+        """Call `on_opened` immediately for every open partition of `topic`, and from now on when one opens
+        here. Call `on_closed` when one starts to close (move, deletion, stop), before its streams close.
         """
         ...
 
@@ -151,19 +152,19 @@ class TopicDirectory(Protocol):
         ...
 
     def leader(self, topic: str, index: int) -> BrokerAddress | None:
-        """Return the address of the partition's leader; None if there is no partition or leader, or
-        the leader is not registered or has not opened it once.
+        """Return the address of the partition's leader; None if the partition or its leader is missing, the
+        leader is not registered, or no broker has opened the partition yet.
         """
         ...
 
     def is_led_by(self, topic: str, index: int, node_id: int) -> bool:
-        """Whether a broker leads the partition, opened or not."""
+        """Return whether a broker leads the partition, even if it has not opened it."""
         ...
 
     def is_moving_to(self, topic: str, index: int, node_id: int) -> bool:
-        """Whether a broker is the target of the partition's move."""
+        """Return whether a broker is the target of the partition's move."""
         ...
 
     def is_new(self, topic: str, index: int) -> bool:
-        """Return whether the partition exists and was never opened."""
+        """Return whether the partition exists and no broker has opened it yet."""
         ...

@@ -1,8 +1,8 @@
-"""Requests that wait until this broker serves the partition of an internal topic with their key.
+"""Requests that wait until the shard with their key is loaded.
 
-On a new cluster the first request creates the topic, its partitions open shortly after, and
-their empty logs are loaded. A refused client would return after its back-off; a waiting request is
-answered as soon as possible.
+On a new cluster, the first request creates the internal topic; then its partitions open, and their empty logs
+are loaded. A client whose request was refused would repeat it only after its back-off; a waiting request is
+answered immediately after the load.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Readiness:
             self._waiting.pop(news, None)
 
     def changed(self) -> None:
-        """A partition serves, or will not: every request checks its condition."""
+        """Make every waiting request check its condition again."""
         for news in list(self._waiting):
             self._wake(news)
 

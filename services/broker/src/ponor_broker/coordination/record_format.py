@@ -1,4 +1,4 @@
-"""What the records of all internal topics have in common: keys and values that start with a version."""
+"""Parts of the format that all internal topics share: keys and values start with a version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EntryCodec(Generic[E]):
 
     Attributes:
         encode: returns key and value; the value of a tombstone is None.
-        decode: returns the entry of a key and a value, None for records to skip; raises RecordFormatError.
+        decode: returns the entry of a key and a value; None for a record to skip. Raises RecordFormatError.
     """
 
     encode: Callable[[E], tuple[bytes, bytes | None]]

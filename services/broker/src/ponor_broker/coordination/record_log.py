@@ -1,7 +1,7 @@
 """The log of one partition of an internal topic: appends entries as record batches, and replays them on load.
 
-Also maps the outcomes of writes to Kafka's error codes, and tracks writes in flight. A later entry of a key
-replaces the earlier one; `trim` drops the replaced part after a rewrite.
+Also maps errors of writes to Kafka's error codes, and tracks writes in flight. A later entry of a key
+replaces the earlier one; `trim` drops the part of the log that a rewrite has replaced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Write(Generic[E]):
     entries: Sequence[E]
     then: Callable[[ErrorCode], None]
     producer_id: int = NO_PRODUCER_ID
-    """Of a transactional batch, or of a marker, which has no entries."""
+    """The producer of a transactional batch, or of a marker, which has no entries."""
     commits: bool = False
     outcome: ErrorCode | None = None
     barriers: list[asyncio.Future[None]] = field(default_factory=list)
@@ -53,12 +53,12 @@ class _Write(Generic[E]):
 ENTRIES_PER_TURN: Final = 200
 """Entries that a replay processes per event-loop turn."""
 PART_BYTES_MAX: Final = 64 << 10
-"""Size of a batch at which a write may be split: each batch is encoded in one step."""
+"""Size at which a write that need not be atomic is split: each batch is encoded in one step."""
 PLACE_BYTES: Final = 32 << 10
-"""Distance of the places before which the log can be trimmed while transactions are open."""
+"""Distance between the offsets at which the log can be trimmed while transactions are open."""
 REWRITTEN: Final = ("rewritten", None)
-"""Header of a record of a rewrite, in a log with transactions. Its value is older than every offset that is
-pending when the record is replayed."""
+"""Header of a rewritten record in a log with transactions. The record's value is older than every offset that
+is pending when the record is replayed."""
 _REWRITTEN_BYTES: Final = 8 + len(REWRITTEN[0])
 """Upper bound of the header in a record."""
 _MARKER_BYTES: Final = len(build_end_marker(0, 0, EndMarker(ControlType.COMMIT, 0), 0))
@@ -66,14 +66,14 @@ _E_contra = TypeVar("_E_contra", bound=LogEntry, contravariant=True)
 
 
 class TransactionReplay(Protocol[_E_contra]):
-    """What the replay of a log with transactions restores; called in the order of the log."""
+    """Receiver of transactional entries and markers during a replay, in the order of the log."""
 
     def add(self, producer_id: int, entry: _E_contra) -> None:
         """Restore an entry of a transaction."""
         ...
 
     def outdate(self, entry: _E_contra) -> None:
-        """An entry outside of transactions follows, which is not of a rewrite."""
+        """Note an entry that belongs to no transaction and to no rewrite."""
         ...
 
     def end(self, producer_id: int, *, commits: bool) -> None:
@@ -121,10 +121,10 @@ class RecordLog(Generic[E]):
         """Whether replay skipped records of other kinds, which a rewrite would lose."""
 
     def close(self) -> None:
-        """Refuse further entries with NOT_COORDINATOR. Writes under way end as usual.
+        """Refuse further entries with NOT_COORDINATOR. Writes in flight complete as usual.
 
-        When a move is cancelled, the same partition is opened again with another `RecordLog`, which does not
-        read what this one would append later.
+        After a cancelled move, another `RecordLog` opens the same partition. It would not read what this one
+        appended later.
         """
         self.is_closed = True
         self._partition.transactions.accept_markers(None)
@@ -135,11 +135,12 @@ class RecordLog(Generic[E]):
         then: Callable[[ErrorCode], None],
         producer: TransactionalProducer | None = None,
     ) -> None:
-        """Write entries as one batch, of a transaction with `producer`: all become durable, or none.
+        """Write entries as one batch: all become durable, or none. With `producer`, the batch belongs to the
+        producer's transaction.
 
-        `then` is called once, never within this call: with NONE when the entries are durable,
-        strictly in log order; with MESSAGE_TOO_LARGE, the error of the producer or its transaction, or a
-        retriable code of the coordinator APIs, if they were refused.
+        `then` is called once, never within this call: with NONE in log order when the entries are durable; if
+        they were refused, with MESSAGE_TOO_LARGE, the error of the producer or its transaction, or a
+        retriable code of the coordinator APIs.
         """
         assert entries
         error = self.try_append(entries, then, producer)
@@ -154,7 +155,7 @@ class RecordLog(Generic[E]):
         *,
         is_rewrite: bool = False,
     ) -> ErrorCode:
-        """As `append`, but a refusal is returned immediately and `then` is not called for it."""
+        """As `append`, but return a refusal immediately, without a call of `then`."""
         now_ms = self._now_ms()
         headers = (REWRITTEN,) if is_rewrite and self._on_marker is not None else ()
         batch = build_batch(
@@ -163,7 +164,7 @@ class RecordLog(Generic[E]):
             producer_epoch=NO_EPOCH if producer is None else producer.producer_epoch,
             transactional=producer is not None,
         )
-        # The header must not make the rewrite of a large record impossible.
+        # The header must not make a record too large to be rewritten.
         if len(batch) - len(headers) * len(entries) * _REWRITTEN_BYTES > self._batch_bytes_max:
             return ErrorCode.MESSAGE_TOO_LARGE
         if len(self._in_flight) >= self._in_flight_max:
@@ -197,8 +198,8 @@ class RecordLog(Generic[E]):
         return self._partition.log_end_offset
 
     def keys_in_flight(self) -> frozenset[Hashable]:
-        """Return the keys of all entries in flight: memory does not have their newest value. Those of
-        transactions count if the marker that commits them is in flight, too.
+        """Return the keys whose newest value is in flight and not in memory yet. A key of a transactional
+        write in flight is included only if the marker that commits it is in flight, too.
         """
         keys: set[Hashable] = set()
         pending: dict[int, list[Hashable]] = {}
@@ -214,7 +215,7 @@ class RecordLog(Generic[E]):
         return frozenset(keys)
 
     def is_committing(self, producer_id: int) -> bool:
-        """Return whether a marker is in flight that commits what is pending of a producer."""
+        """Return whether a marker that commits the producer's transaction is in flight."""
         return producer_id in self._commits_in_flight
 
     # --- transactions
@@ -228,8 +229,8 @@ class RecordLog(Generic[E]):
         )
 
     def accept_markers(self, then: Callable[[int, bool], None]) -> None:
-        """Accept markers from now on. `then` is called with producer id and whether it commits, when a marker
-        is durable, in the order of the log.
+        """Accept markers from now on. When a marker is durable, `then` is called, in the order of the log,
+        with the producer id and whether the marker commits.
         """
         self._on_marker = then
         self._partition.transactions.accept_markers(self._marker_appended)
@@ -250,8 +251,8 @@ class RecordLog(Generic[E]):
         self._note_write(_Write((), ended, producer_id, commits), appended)
 
     def droppable(self) -> tuple[int, int]:
-        """Return an offset below which no transaction is open or has a marker in flight, and the bytes of
-        batches below it: how far the log can be trimmed when its state is written again.
+        """Return the offset below which a rewrite can trim the log, and the bytes of batches below it. No
+        transaction that is open, or whose marker is in flight, has a batch below the offset.
         """
         first_unstable = self._partition.transactions.first_unstable_offset
         if first_unstable >= self.end_offset:
@@ -270,9 +271,7 @@ class RecordLog(Generic[E]):
         self.size_bytes += size_bytes
 
     async def flushed(self) -> None:
-        """Return when every write that is in flight now has completed or failed, and its callback was
-        called.
-        """
+        """Return when the callbacks of all writes that are in flight now were called."""
         if self._in_flight:
             barrier: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._in_flight[-1].barriers.append(barrier)
@@ -327,12 +326,12 @@ class RecordLog(Generic[E]):
     async def replay(
         self, pause: Callable[[], Awaitable[None]], transactions: TransactionReplay[E] | None = None
     ) -> AsyncIterator[E]:
-        """Yield every entry from the start of the log to its end, in order, including tombstones. Entries of
-        transactions, and markers, are passed to `transactions` instead.
+        """Yield every entry from the start of the log to its end, in order, including tombstones. Pass
+        entries of transactions, and markers, to `transactions` instead, if it is given.
 
-        The end includes appends that are not durable yet: after a cancelled move another
-        `RecordLog` may have writes in flight, and their callers will be answered. `pause` is
-        awaited between two checks for them.
+        The end includes appends that are not durable yet: after a cancelled move, the previous
+        `RecordLog` of this partition may have writes in flight, and their callers will be answered. `pause`
+        is awaited between two checks whether these are durable.
 
         Raises:
             S3StreamError: unreadable now; replay again later.
@@ -349,7 +348,7 @@ class RecordLog(Generic[E]):
                     return
                 await pause()
             for batch in batches:
-                # The setting may have been larger when this was written. A rewrite has to write it again.
+                # The bound may have been larger when this batch was written. A rewrite must write it again.
                 self._batch_bytes_max = max(self._batch_bytes_max, len(batch))
                 for entry in self._decode(batch, offset, transactions):
                     replayed += 1
@@ -363,7 +362,7 @@ class RecordLog(Generic[E]):
     def _decode(
         self, batch: memoryview, offset: int, transactions: TransactionReplay[E] | None
     ) -> Iterator[E | None]:
-        """Yield the entries of a batch; None for records of other kinds, and of transactions."""
+        """Yield the entries of a batch; None for each record of another kind or of a transaction."""
         try:
             view = BatchView(batch)
             view.check_crc()
@@ -389,8 +388,8 @@ class RecordLog(Generic[E]):
 
 
 def _code_of(error: BaseException) -> ErrorCode:
-    """Map an error to a retriable code: after NOT_COORDINATOR clients look up the coordinator,
-    after COORDINATOR_NOT_AVAILABLE they also wait.
+    """Map an error to a retriable code. After NOT_COORDINATOR, clients look up the coordinator again; after
+    COORDINATOR_NOT_AVAILABLE, they also wait before.
     """
     if isinstance(error, StreamFencedError | StreamClosedError | StreamNotFoundError):
         return ErrorCode.NOT_COORDINATOR

@@ -1,7 +1,8 @@
 """The shards of a coordinator: one for each partition of its internal topic that is open here.
 
-Loads and unloads shards with their partitions, finds the partition, the leader and the shard of a key, lets
-requests wait until their shard is loaded, and refuses all keys while this broker may not answer.
+Loads a shard when its partition opens, and closes it with the partition. Finds the partition, the leader and
+the shard of a key. Makes requests wait until their shard is loaded. Refuses all keys while this broker may
+not answer.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from ponor_broker.serving import Serving
 _LOG = logging.getLogger(__name__)
 _DONE: Final = object()
 RETRY_S: Final = 1.0
-"""Pause after work of a shard that failed."""
+"""Pause before failed work of a shard is repeated."""
 ROWS_PER_STEP: Final = 1_000
 """Keys that one step of a request visits: about 4 ms."""
 
 
 class Shard(Protocol):
-    """The state of one partition: created when it opens here; serves after `load`; ends with `close`."""
+    """The coordinator's state of one partition: created when the partition opens, usable between `load` and
+    `close`.
+    """
 
     @property
     def is_loaded(self) -> bool: ...
@@ -54,7 +57,7 @@ class Shard(Protocol):
 
         Raises:
             S3StreamError: the log cannot be read now.
-            RecordLogCorruptError: it is damaged.
+            RecordLogCorruptError: the log is damaged.
         """
         ...
 
@@ -68,7 +71,7 @@ S = TypeVar("S", bound=Shard)
 
 @dataclass(frozen=True, slots=True)
 class BrokerPorts:
-    """The rest of the broker, for a coordinator."""
+    """The parts of the broker that a coordinator uses."""
 
     partitions: InternalPartitions
     creator: TopicCreator
@@ -84,8 +87,8 @@ class CoordinatedTopic:
 
     Attributes:
         name: the internal topic.
-        keys: what its keys are, in the plural, for messages.
-        partitions: number of partitions if this broker creates it.
+        keys: the plural noun for its keys, for messages.
+        partitions: the topic gets this number of partitions if this broker creates it.
         wait_ms_max: longest wait of a request until its shard is loaded; 0: no wait.
     """
 
@@ -127,11 +130,11 @@ class Shards(Generic[S]):
 
     @property
     def refusal(self) -> ErrorCode | None:
-        """Error for every key while this broker may not answer."""
+        """The error for every key while this broker may not answer; None otherwise."""
         return None if self._serving.refusal is None else ErrorCode.NOT_COORDINATOR
 
     def _permission_changed(self, withdrawn: bool) -> None:
-        """Pause the timers while requests are refused, so that no deadline passes because of it."""
+        """Pause the timers while this broker refuses requests, so that the refusals make no deadline pass."""
         if withdrawn:
             self.timers.stand_still()
         else:
@@ -159,7 +162,7 @@ class Shards(Generic[S]):
 
     def _opened(self, partition: InternalPartition) -> None:
         if self.tasks.is_closed:
-            return  # the open ended after the coordinator was closed: its keys are never served
+            return  # the partition opened after the coordinator was closed: its keys are never served
         name = f"{self._topic.name}-{partition.index}"
         assert partition.index not in self.by_index, f"{name} was opened twice"
         shard = self.by_index[partition.index] = self._create(partition)
@@ -184,7 +187,7 @@ class Shards(Generic[S]):
             try:
                 await shard.load()
             except (S3StreamError, RecordLogCorruptError) as error:
-                # Its keys answer COORDINATOR_LOAD_IN_PROGRESS meanwhile; other partitions are not affected.
+                # Requests for its keys get COORDINATOR_LOAD_IN_PROGRESS meanwhile; other shards still answer.
                 _LOG.error("loading the %s of %s failed, retrying: %s", self._topic.keys, name, error)
                 await self._clock.sleep(RETRY_S)
         self._loaded()
@@ -194,7 +197,7 @@ class Shards(Generic[S]):
             _LOG.info("%s: %d %s loaded in %d ms", name, len(shard), self._topic.keys, elapsed_ms)
 
     def loaded(self) -> list[S]:
-        """Return every shard that serves."""
+        """Return every loaded shard."""
         return [shard for shard in self.by_index.values() if shard.is_loaded]
 
     @property
@@ -210,9 +213,10 @@ class Shards(Generic[S]):
         return partition_for(key, count)
 
     async def find(self, keys: Sequence[str]) -> list[BrokerAddress | None]:
-        """Return the broker that coordinates each key; None if there is none yet (the client retries).
+        """Return the broker that coordinates each key; None for a key without a coordinator yet (the client
+        retries).
 
-        The first call creates the topic and waits for it with a bound.
+        The first call creates the topic, and waits at most `wait_ms_max` for it.
         """
         name = self._topic.name
         if self.refusal is None and self._topics.partition_count(name) is None:
@@ -221,7 +225,7 @@ class Shards(Generic[S]):
             await self._readiness.wait(lambda: self._creation is not None and self.refusal is None)
         if self._topics.partition_count(name) is None:
             return [None] * len(keys)
-        # One wait for all keys: a client chooses how many it names.
+        # One wait for all keys together, because a request may name any number of them.
         indexes = await in_turns(self._partitions_of(keys))
         distinct = set(indexes)
         await self._readiness.wait(lambda: any(map(self._is_new, distinct)))
@@ -249,18 +253,18 @@ class Shards(Generic[S]):
             self._readiness.changed()
 
     def _is_new(self, index: int) -> bool:
-        """Return whether the partition has not been opened for the first time yet."""
+        """Return whether no broker has opened the partition yet."""
         if self.refusal is not None or self.tasks.is_closed:
             return False
         return self._topics.is_new(self._topic.name, index)
 
     def image_changed(self) -> None:
-        """Topics, partitions or brokers changed: waiting requests check again."""
+        """Make waiting requests check again, because topics, partitions or brokers changed."""
         self._readiness.changed()
 
     async def decided(self, keys: Iterable[str]) -> None:
-        """Wait, with a bound, for keys whose partition this broker leads, or will lead soon, but does not
-        serve yet.
+        """Wait, at most `wait_ms_max`, for the load of the keys' shards whose partitions this broker leads
+        or will lead soon.
         """
         indexes = set(await in_turns(self._partitions_of(keys)))
         await self._readiness.wait(lambda: any(map(self._is_undecided, indexes)))
@@ -271,8 +275,8 @@ class Shards(Generic[S]):
         shard = self.by_index.get(index)
         if shard is not None:
             return not shard.is_loaded
-        # The broker that named this one to the client may have a newer image, with the first open
-        # or the election after a move.
+        # The broker that sent the client here may have a newer image, which already shows this broker as
+        # leader after the first open or a move.
         here = (self._topic.name, index, self._node_id)
         return self._topics.is_led_by(*here) or self._topics.is_moving_to(*here)
 
@@ -283,8 +287,8 @@ class Shards(Generic[S]):
         index = self.partition_of(key)
         shard = self.by_index.get(index)
         if shard is None:
-            # Led here but not open yet, as just after the topic was created: the client is at the
-            # right broker and must wait.
+            # This broker leads the partition and has not opened it yet, for instance directly after the
+            # topic was created: the client asked the right broker and must wait.
             is_ours = self._topics.is_led_by(self._topic.name, index, self._node_id)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
         return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,10 +1,10 @@
-"""A queue of many timers with one sleeping task: for instance deadlines of sessions and transactions,
-in observed time, which excludes pauses of this process.
+"""A queue of many timers with one sleeping task: for instance for the timeouts of sessions and transactions.
+It counts observed time, which excludes pauses of this process.
 
-A heartbeat moves its session's timer, so moving must be cheap: a later deadline only overwrites a
-number. When the timer's old heap entry is due, it is pushed again with the new deadline. A timer that is
-cancelled or moved to an earlier time leaves a stale entry in the heap. Clients choose timeouts of up to
-24 days, so stale entries could stay that long: when most entries are stale, the heap is built again.
+Every heartbeat moves a timer to a later deadline, so this must be cheap: it only overwrites a number. When
+the timer's old heap entry is due, the queue pushes an entry with the new deadline. A timer that is cancelled
+or moved to an earlier time leaves a stale entry in the heap. Clients choose timeouts of up to 24 days, so
+stale entries could stay that long: when most entries are stale, the queue rebuilds the heap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_runtime.tasks import BackgroundTasks
 
 _NS_PER_MS = 1_000_000
 _STALE_MIN = 1_000
-"""Number of stale heap entries up to which the heap is never built again."""
+"""The heap is not rebuilt for fewer stale entries."""
 _LOOK_S_MIN = 0.1
 """Minimum sleep while the queue is paused."""
 

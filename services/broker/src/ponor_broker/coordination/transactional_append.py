@@ -1,4 +1,4 @@
-"""What coordinators and partitions share about batches of transactions."""
+"""Types for appends of transactional batches, shared by coordinators and partitions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ponor_kafka.errors import ErrorCode
 
 
 class Verification:
-    """The proof that the coordinator has a partition in a producer's transaction (KIP-890), for as long as
-    its owner keeps it.
+    """The proof that the coordinator has a partition in a producer's transaction (KIP-890).
 
-    `begins_at_zero`: the epoch belongs to this transaction alone (generation 2), so an unknown producer must
-    begin with sequence 0.
+    The partition holds only a weak reference: a proof ends when the caller that requested it drops it.
+    `begins_at_zero`: the epoch belongs to this transaction alone (generation 2), so the first batch of a
+    producer that the partition has no row for must have sequence 0.
     """
 
     __slots__ = ("__weakref__", "begins_at_zero", "is_void", "producer_epoch", "producer_id")
@@ -24,12 +24,14 @@ class Verification:
         self.is_void = False
 
     def covers(self, producer_id: int, producer_epoch: int) -> bool:
-        """Return whether it is a proof for this producer."""
+        """Return whether the proof is for this producer and epoch."""
         return (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch)
 
 
 class TransactionalProducer(NamedTuple):
-    """The transaction to which a batch belongs; `proof` is needed unless the partition has it open."""
+    """The producer of a transactional batch. `proof` is needed if its partition has no open transaction of
+    the producer.
+    """
 
     producer_id: int
     producer_epoch: int

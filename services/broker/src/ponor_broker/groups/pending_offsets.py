@@ -1,8 +1,8 @@
-"""Offsets that were committed in transactions without a marker yet. No I/O.
+"""Offsets that were committed in transactions whose marker is missing. No I/O.
 
-Changes are in the order of the log. When a transaction commits, an offset becomes visible unless the visible
-one is newer in the log. An offset that can no longer become visible keeps its partition unstable until the
-marker, as in Kafka.
+The caller applies changes in the order of the log. When a transaction commits, an offset becomes visible
+unless the visible offset of its key is newer in the log. As in Kafka, an offset that can no longer become
+visible keeps its partition unstable until the marker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PENDING_BYTES: Final = 900
 
 
 class _Pending(NamedTuple):
-    """`number` has the order of the log; `offset` is None if a newer one was visible since."""
+    """`number` orders pending offsets as in the log; `offset` is None once a newer offset is visible."""
 
     number: int
     offset: CommittedOffset | None
@@ -59,7 +59,7 @@ class PendingOffsets(Generic[K]):
         return ((producer_id, key, offset) for _, producer_id, key, offset in rows)
 
     def add(self, producer_id: int, key: K, offset: CommittedOffset | None) -> None:
-        """Note an offset that a producer committed in its open transaction; the newest one counts."""
+        """Note an offset that a producer committed in its open transaction; it replaces an earlier one."""
         self._drop(producer_id, key)
         self._numbers += 1
         self._by_key.setdefault(key, {})[producer_id] = _Pending(self._numbers, offset)
@@ -67,7 +67,7 @@ class PendingOffsets(Generic[K]):
         self.size_bytes += _size_bytes(offset)
 
     def outdate(self, key: K) -> None:
-        """A newer offset of the key is visible."""
+        """Note that an offset is visible that is newer than all pending ones of the key."""
         of_key = self._by_key.get(key)
         if of_key is not None:
             self._outdate_before(of_key, self._numbers + 1)

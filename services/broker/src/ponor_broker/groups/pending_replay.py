@@ -12,19 +12,19 @@ PendingRow: TypeAlias = tuple[int, OffsetKey, CommittedOffset | None]
 
 
 class PendingReplay:
-    """Puts the entries of committed transactions into `entries`, the newest entry of each key so far."""
+    """Puts the offsets of committed transactions into `entries`, which has the newest entry of each key."""
 
     def __init__(self, entries: MutableMapping[OffsetKey | GroupKey, Entry]) -> None:
         self._entries = entries
         self.pending: PendingOffsets[OffsetKey] = PendingOffsets()
 
     def add(self, producer_id: int, entry: Entry) -> None:
-        """Note a commit. Transactions contain nothing else."""
+        """Note the commit of an offset. Transactions contain no other entries."""
         if isinstance(entry, OffsetEntry) and entry.value is not None:
             self.pending.add(producer_id, entry.key, entry.value)
 
     def outdate(self, entry: Entry) -> None:
-        """A commit or a tombstone outside of transactions follows."""
+        """Apply a commit or a tombstone that belongs to no transaction."""
         if not isinstance(entry, OffsetEntry):
             return
         if entry.value is None:

@@ -10,11 +10,11 @@ from typing import Protocol, TypeAlias
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 
 OnSettled: TypeAlias = Callable[[BaseException | None], None]
-"""Called once per append, in the order of the partition's appends: None if it is durable and
-readable, else the error."""
+"""Called once per append, in the order of the partition's appends: with None if the append is durable and
+readable, otherwise with the error."""
 
 InFlightAppend: TypeAlias = tuple[int, int, int, int, OnSettled]
-"""Base offset, end offset, largest timestamp, size in bytes, callback. A tuple, because every
+"""Base offset, end offset, largest timestamp, size in bytes, callback. A tuple for speed, because every
 request creates one."""
 
 
@@ -41,11 +41,11 @@ class InFlightAppends(deque[InFlightAppend]):
     def __init__(self) -> None:
         super().__init__()
         self.repeats: dict[int, list[OnSettled]] = {}
-        """By end offset: callbacks of requests that repeated the batch meanwhile. Nearly always empty."""
+        """Callbacks of requests that repeated a batch in flight, by end offset. Nearly always empty."""
 
     def tell_also(self, end_offset: int, on_settled: OnSettled) -> bool:
-        """Add a callback for a repeated batch that ends here; return False if none that ends here
-        is in flight.
+        """Add a callback for a repetition of the batch that ends at `end_offset`; return False if this batch
+        is not in flight.
 
         The number of running requests bounds the number of callbacks.
         """
@@ -56,7 +56,7 @@ class InFlightAppends(deque[InFlightAppend]):
         return False
 
     def tell_repeats(self, end_offset: int, error: BaseException | None) -> None:
-        """Call the callbacks of requests that repeated the batch that ends here."""
+        """Call the callbacks of requests that repeated the batch that ends at `end_offset`."""
         for on_settled in self.repeats.pop(end_offset, ()):
             on_settled(error)
 

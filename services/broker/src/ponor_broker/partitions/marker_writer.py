@@ -1,6 +1,6 @@
-"""Markers of transactions: from a coordinator's decision to durable control batches of local partitions.
+"""Writer of transaction markers: appends them to partitions of this broker, and waits until they are durable.
 
-Both the local coordinator and WriteTxnMarkers requests of other brokers use it.
+The local coordinator and WriteTxnMarkers requests of other brokers use it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_ERROR: Final = ErrorCode.NONE
 
 
 class TxnStreams(Protocol):
-    """The part of `OwnedStreams` that is used here."""
+    """The part of `OwnedStreams` that `MarkerWriter` uses."""
 
     async def add_txn_stream(self, partition: Partition) -> None: ...
 
@@ -43,10 +43,10 @@ class MarkerWriter:
         index: int,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> ErrorCode:
-        """Append a marker to a partition; return when it is durable, or the error for the coordinator.
+        """Append a marker to a partition; return NONE when it is durable, or the error for the coordinator.
 
-        `is_wanted` is called immediately before the append. False, if the coordinator no longer waits for the
-        result: REQUEST_TIMED_OUT, and nothing is appended.
+        `is_wanted` is called immediately before the append. If it returns False, because the coordinator no
+        longer waits for the result, nothing is appended, and the result is REQUEST_TIMED_OUT.
 
         UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER and storage errors are retriable;
         TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH are final.
@@ -63,7 +63,7 @@ class MarkerWriter:
         return NO_ERROR
 
     async def _add_stream(self, partition: Partition) -> None:
-        """Create the partition's Txn stream, or wait for the creation that runs."""
+        """Create the partition's Txn stream, or wait for a running creation."""
         key = partition.identity.key
         running = self._adding.get(key)
         if running is None:
@@ -75,4 +75,4 @@ class MarkerWriter:
     def _added(self, key: PartitionKey, done: asyncio.Task[None]) -> None:
         del self._adding[key]
         if not done.cancelled():
-            done.exception()  # raised to those who wait, if any are left
+            done.exception()  # waiting callers raise it; without any, it must not be logged as unhandled

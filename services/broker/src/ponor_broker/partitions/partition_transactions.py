@@ -24,8 +24,8 @@ RAISING_GENERATION: Final = 2
 
 
 class TransactionMarker(NamedTuple):
-    """The end of a producer's transaction, for all of its partitions. `generation` is the transaction version
-    that the coordinator sends.
+    """The outcome of a producer's transaction, the same for all of its partitions. `generation` is the
+    transaction version that the coordinator sends.
     """
 
     producer_id: int
@@ -42,7 +42,7 @@ class TransactionMarker(NamedTuple):
 
 
 class PartitionTransactions:
-    """Transactions of one partition; the state itself is `DurableState`'s."""
+    """Transactions of one partition; `DurableState` contains the state itself."""
 
     __slots__ = ("_identity", "_on_marker", "_state", "_verifications")
 
@@ -54,8 +54,8 @@ class PartitionTransactions:
 
     @property
     def first_unstable_offset(self) -> int:
-        """The smallest first offset of open transactions, and of ended ones whose marker is not durable;
-        beyond the end of the log without any.
+        """The smallest first offset of all transactions that are open or whose marker is not durable; an
+        offset beyond the end of the log if there is no such transaction.
         """
         return self._state.producers.transactions.first_unstable
 
@@ -71,9 +71,8 @@ class PartitionTransactions:
     def begin_verification(
         self, producer_id: int, producer_epoch: int, *, generation: int
     ) -> Verification | None:
-        """Return the proof to keep while the coordinator is asked; None if the transaction is open here.
-
-        If the coordinator confirms, the next append of the producer takes it.
+        """Return the proof that the caller keeps until the coordinator answers; None if the transaction is
+        open here. If the coordinator confirms, the caller passes the proof to the producer's next append.
         """
         if self.has_open(producer_id, producer_epoch):
             return None
@@ -89,8 +88,8 @@ class PartitionTransactions:
         """Check whether a transactional batch belongs to an open transaction, or may begin one.
 
         Raises:
-            PartitionError: INVALID_TXN_STATE without a valid proof; OUT_OF_ORDER_SEQUENCE_NUMBER if an
-                unknown producer of generation 2 does not begin at 0.
+            PartitionError: INVALID_TXN_STATE without a valid proof; OUT_OF_ORDER_SEQUENCE_NUMBER if a
+                producer of generation 2 that has no row here does not begin with sequence 0.
         """
         producer_id = batch.producer_id
         if self.has_open(producer_id, batch.producer_epoch):
@@ -144,7 +143,7 @@ class PartitionTransactions:
         Raises:
             PartitionError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or NOT_LEADER_OR_FOLLOWER
                 while the groups of the partition are not loaded, as in Kafka.
-            S3StreamError: too many entries of the Txn stream were refused.
+            S3StreamError: the storage has refused too many entries of the Txn stream.
         """
         if self._on_marker is None and self._identity.topic == OFFSETS_TOPIC:
             raise PartitionError(
@@ -163,7 +162,7 @@ class PartitionTransactions:
     def ended(
         self, marker: TransactionMarker, offset: int, now_ms: int, durable: asyncio.Future[None]
     ) -> None:
-        """Note a marker that was appended just now, and append its entry of the Txn stream."""
+        """Note a marker that was appended just now; if it aborts a transaction, append an index entry."""
         if self._on_marker is not None:
             self._on_marker(marker.producer_id, marker.commits, durable)
         producers, producer_id = self._state.producers, marker.producer_id

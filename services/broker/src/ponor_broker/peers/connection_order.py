@@ -1,8 +1,8 @@
 """Recognition of requests that another broker has given up.
 
-A broker opens a new connection to its peer after it has given up the one before, for example because an
-answer did not arrive in time. What it sent on the old one may still arrive, or wait in a handler. The client
-id of each connection has its number, so that the receiver can refuse such requests.
+A broker opens a new connection to its peer after it has given up the previous one, for example because an
+answer did not arrive in time. Requests on the previous connection may still arrive, or wait in a handler. The
+client id of a connection contains the connection's number, so that the receiver can refuse such requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 SENDERS_MAX: Final = 10_000
-"""Brokers whose newest connection is known."""
+"""Brokers whose newest connection is remembered."""
 _CLIENT_ID: Final = re.compile(r"broker-(\d{1,10})/(\d{1,19})/(\d{1,19})")
 
 
@@ -30,8 +30,8 @@ class ConnectionOrder:
     def admits(self, client_id: str | None) -> bool:
         """Note a request of a connection, and return whether its sender still uses this connection.
 
-        Call it when the request arrives, and again without an await before each of its effects. Clients that
-        are no brokers are admitted.
+        Call it when the request arrives, and again directly before each of its effects, without an await in
+        between. Requests of clients that are not brokers are always admitted.
         """
         parsed = None if client_id is None else _CLIENT_ID.fullmatch(client_id)
         if parsed is None:

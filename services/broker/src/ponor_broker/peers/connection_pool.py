@@ -101,8 +101,8 @@ class PeerConnections:
         return await peer.wait()
 
     def image_changed(self) -> None:
-        """Close connections to brokers that were removed, were fenced or have another address: requests to
-        them fail at once.
+        """Close connections to brokers that were removed, were fenced or have another address, so that
+        requests to them fail at once.
         """
         for node_id, peer in list(self._peers.items()):
             if peer.address != self._address(node_id):
@@ -132,7 +132,7 @@ class PeerConnections:
                 peer.task.cancel()
 
     async def _keep(self, peer: _Peer) -> None:
-        """Connect, and again after a failure while callers wait."""
+        """Connect, and wait until the connection closes; repeat while callers wait."""
         delay_s = RECONNECT_S_MIN
         while True:
             try:

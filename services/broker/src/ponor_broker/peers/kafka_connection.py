@@ -56,8 +56,8 @@ class KafkaConnection:
     ) -> M:
         """Send a request and wait for its answer; requests leave in the order of the calls.
 
-        `arrived` is called when the answer arrives, in the order of the requests. Waiting tasks may
-        wake in any order.
+        `arrived` is called when the answer arrives, in the order of the requests; callers may resume in any
+        order.
 
         Raises:
             ConnectionClosedError: the connection broke, or the answer timed out and the connection

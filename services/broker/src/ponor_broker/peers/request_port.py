@@ -15,7 +15,7 @@ from ponor_broker.peers.connection_pool import PeerConnections
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 REQUEST_S_MAX: Final = 10.0
-"""Longest wait for an answer. A broker that is removed or fenced meanwhile ends the wait earlier."""
+"""Longest wait for an answer. It ends earlier if the broker is removed or fenced."""
 
 
 class UnansweredError(Exception):
@@ -25,7 +25,7 @@ class UnansweredError(Exception):
 class RequestPort(Generic[Q, A]):
     """Sends requests in one version: all brokers of a cluster that have the API have this version.
 
-    A broker that does not have it closes the connection, which is `UnansweredError`.
+    A broker without this version closes the connection, and `ask` raises `UnansweredError`.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class RequestPort(Generic[Q, A]):
         self._answer = answer
 
     async def ask(self, node_id: int, build: Callable[[], Q | None]) -> A | None:
-        """Send a request and wait for its answer. `build` makes the request when the connection is open, in
-        the event-loop turn that sends it; None: nothing is sent.
+        """Send a request and wait for its answer. `build` is called when the connection is open, in the
+        event-loop turn that sends the request; if it returns None, nothing is sent.
 
         Raises:
             PeerUnavailableError, PeerGoneError: there is no connection; `build` was not called.

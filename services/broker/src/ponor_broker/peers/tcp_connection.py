@@ -1,6 +1,6 @@
 """Connections to the Kafka listeners of other brokers over TCP.
 
-Listeners have no TLS yet. When they get it, brokers need their own listener, and its address belongs into the
+Listeners have no TLS yet. When they get TLS, brokers need a separate listener, whose address belongs in the
 node's registration, next to the address for clients.
 """
 
@@ -46,8 +46,8 @@ class TcpConnection:
         self._reader = reader
         self._writer = writer
         self._address = address
-        # A request that timed out must not arrive after its repetition on the next connection: at the close,
-        # the kernel drops unsent bytes.
+        # A request that timed out must not arrive after its retry on the next connection: the kernel must
+        # drop unsent bytes when the connection closes.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_UNSENT)
 
     async def send(self, frame: bytes) -> None:
@@ -77,7 +77,7 @@ class TcpConnection:
             raise ConnectionClosedError(f"{self._address} closed the connection: {error}") from error
 
     async def close(self) -> None:
-        """End the connection and drop what was not sent."""
+        """Close the connection and drop unsent bytes."""
         self._writer.transport.abort()
 
     def _write(self, frame: bytes) -> None:

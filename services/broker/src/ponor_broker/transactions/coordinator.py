@@ -1,8 +1,9 @@
 """The transaction coordinator of one broker: finds the shard of a transactional id and runs the background
 work of all shards.
 
-The entry point for handlers. It checks what does not depend on an id's state. `coordination/shards.py` loads
-and unloads shards and refuses requests for ids that another broker coordinates; `shard.py` does the rest.
+The entry point for handlers. It checks the parts of a request that do not depend on the state of an id.
+`coordination/shards.py` loads and unloads shards and refuses requests for ids that another broker
+coordinates; `shard.py` handles the others.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from ponor_broker.transactions.settings import TransactionSettings
 from ponor_broker.transactions.shard import TransactionShard, Verified
 
 BATCH_BYTES_MAX: Final = 16 << 20
-"""Largest record: a transaction with the most partitions that the settings allow, with the longest names."""
+"""Fits a transaction with as many partitions as the settings allow, in topics with the longest names."""
 ANY_DURATION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
-    """Filters of ListTransactions; an empty one matches all.
+    """Filters of ListTransactions; an empty filter matches all ids.
 
     Attributes:
-        longer_than_ms: since the transaction began; −1: any.
-        pattern: of the whole transactional id.
+        longer_than_ms: matches transactions that have been open for longer; −1: any.
+        pattern: must match the whole transactional id.
     """
 
     states: frozenset[TransactionState] = frozenset()
@@ -53,17 +54,17 @@ class TransactionFilter:
     pattern: LinearPattern | None = None
 
     def matches(self, record: TransactionRecord, now_ms: int) -> bool:
-        """Return whether an id with this state is listed, if its name matches the pattern."""
+        """Return whether an id with this state passes all filters except the pattern."""
         if self.producer_ids and record.producer_id not in self.producer_ids:
             return False
         if self.states and record.state not in self.states:
             return False
-        # As in Kafka, an id without a transaction began one at −1, and is always older.
+        # As in Kafka, the start time of an id without a transaction is −1, so the id passes this filter.
         return self.longer_than_ms < 0 or now_ms - record.start_ms > self.longer_than_ms
 
 
 class BatchedAdd(NamedTuple):
-    """A transaction of an AddPartitionsToTxn that a broker sends."""
+    """One transaction in an AddPartitionsToTxn of a broker."""
 
     transactional_id: str
     request: AddRequest
@@ -106,7 +107,7 @@ class TransactionCoordinator:
         """Follow the partitions of `__transaction_state` that open and close here."""
         self.shards.start()
         self.shards.tasks.spawn(self._expire_now_and_then(), "expiry of transactional ids")
-        # One log at a time, no faster than the disk, which transactions share.
+        # One log at a time, and one batch after the other: transactions use the same disk.
         self.shards.tasks.spawn(self._rewrite_when_due(), "transaction log rewrites")
         telemetry, budget, shards = self._runtime.telemetry, self.budget, self.shards.by_index
         for state in TransactionState:
@@ -199,7 +200,7 @@ class TransactionCoordinator:
         return shard.verify_partitions(transactional_id, request)
 
     async def add_batched(self, batch: Sequence[BatchedAdd]) -> list[Verified]:
-        """AddPartitionsToTxn of another broker: for each transaction one error for all its partitions, or the
+        """AddPartitionsToTxn of a broker: for each transaction one error for all its partitions, or the
         results of a verification.
         """
         return await bounded_gather(map(self._added, batch))
@@ -256,7 +257,7 @@ class TransactionCoordinator:
 
 
 def states_of(labels: Collection[str]) -> tuple[frozenset[TransactionState], list[str]]:
-    """Return the states of a filter of ListTransactions, and the names that are no states."""
+    """Return the states that a filter of ListTransactions names, and the names that are no states."""
     known = {state.label: state for state in TransactionState}
     return frozenset(known[label] for label in labels if label in known), [
         label for label in labels if label not in known

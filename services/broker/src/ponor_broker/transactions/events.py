@@ -51,7 +51,7 @@ class AddRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndRequest:
-    """An EndTxn; from version 5 on of generation 2."""
+    """An EndTxn; from version 5 on, it is of generation 2."""
 
     claim: ProducerClaim
     is_commit: bool

@@ -21,14 +21,14 @@ ID_BYTES: Final = 1_500
 PARTITION_BYTES: Final = 300
 """Memory of a partition in a transaction, in the state and in the write in flight."""
 ROOM_AGAIN: Final = 0.9
-"""Below this share of the bound the next refusal is logged again."""
+"""After a logged refusal, memory must fall below this fraction of the bound before another is logged."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class HeldId:
-    """A transactional id as a shard holds it."""
+    """A transactional id in the memory of a shard."""
 
     transactional_id: str
     transaction: Transaction
@@ -47,8 +47,8 @@ class TransactionBudget:
         self.size_bytes = 0
 
     def admits(self, more_bytes: int) -> bool:
-        """Return whether ids may grow by this many bytes. A refusal is counted, and logged once until there
-        is room again.
+        """Return whether the bound allows this many more bytes. Count every refusal; log one until memory
+        falls below `ROOM_AGAIN`.
         """
         if self.size_bytes + more_bytes <= self._bytes_max:
             return True
@@ -63,7 +63,7 @@ class TransactionBudget:
         return False
 
     def recount(self, held: HeldId) -> None:
-        """Replace the counted memory of an id by its current one."""
+        """Count the current memory of an id instead of its previous memory."""
         record = held.transaction.record
         partitions = 0 if record is None else len(record.partitions)
         size_bytes = ID_BYTES + len(held.transactional_id) + PARTITION_BYTES * partitions

@@ -17,8 +17,8 @@ from ponor_broker.transactions.records import NO_EPOCH, NO_PRODUCER, TopicPartit
 
 @dataclass(frozen=True, slots=True)
 class TransactionAnswer:
-    """The answer to InitProducerId, AddPartitionsToTxn and EndTxn. Id and epoch are set if InitProducerId, or
-    EndTxn of generation 2, succeeded: those that the producer uses from now on.
+    """The answer to InitProducerId, AddPartitionsToTxn and EndTxn. After a successful InitProducerId or
+    EndTxn of generation 2, it has the id and the epoch that the producer must use from then on.
     """
 
     error: ErrorCode
@@ -35,7 +35,7 @@ class Answer:
 
 
 class TimerKind(Enum):
-    """The purpose of a timer. Setting it again moves it; no timer is ever cancelled."""
+    """The purpose of a timer. Another `SetTimer` moves it; no instruction cancels it."""
 
     TIMEOUT = "timeout"
     """The transaction has been open for its timeout: call `Transaction.timed_out`."""
@@ -53,8 +53,8 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Make the record, or a tombstone for None, durable, then call `Transaction.written`. At most one is in
-    flight.
+    """Write the record, or a tombstone for None. When that is durable or has failed, call
+    `Transaction.written`. At most one write of an id is in flight.
     """
 
     record: TransactionRecord | None
@@ -62,7 +62,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """The end of a transaction, to write into each of its partitions.
+    """The outcome of a transaction, which each of its partitions gets as a marker.
 
     Attributes:
         producer_epoch: for generation 2, one above the epoch of the transaction's batches.

@@ -1,13 +1,13 @@
 """Sends the markers of ended transactions to the leaders of their partitions until each is durable.
 
-Every marker waits in the queue of one leader (`_Lane`), or in `Retries` after a refusal or while its
-partition has no leader. Each attempt looks the leader up again. Markers of one producer for one partition are
+Every marker waits in the queue of one leader (`_Lane`), or in `Retries` after a failed attempt or while its
+partition has no leader. Each attempt looks up the leader again. Markers of one producer for one partition are
 sent one after the other: a later one waits until the earlier one has ended.
 
 A marker of generation 1 that arrives late could end the producer's next transaction, which has the same
-epochs. A broker refuses requests of a connection that was given up (`peers/connection_order.py`), but only
-from the first request of a later connection on. A marker therefore ends only when every broker that did not
-answer one of its attempts has answered a later request, or is gone.
+epochs. A broker refuses requests of a connection that the sender has given up (`peers/connection_order.py`),
+but only after it has received a request of a later connection. A marker therefore ends only when every broker
+that left one of its attempts unanswered has answered a later request, or was fenced or removed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FINAL: Final = _REFUSED | {ErrorCode.NONE}
 
 
 class Markers(Protocol):
-    """The end of a transaction, to write into each of its partitions."""
+    """The outcome of a transaction, which each of its partitions gets as a marker."""
 
     @property
     def producer_id(self) -> int: ...
@@ -95,7 +95,7 @@ class MarkerSender:
 
         Args:
             peers: connections to other brokers.
-            leaders: the current image. It must not go back: a partition that is missing was deleted.
+            leaders: the current image. It must never go back, because a missing partition counts as deleted.
             local: appends markers to partitions that this broker leads.
             runtime: clock and randomness of the back-off.
             node_id: id of this broker.
@@ -118,7 +118,7 @@ class MarkerSender:
         self._tasks.spawn(self._route_due(), "markers to route")
 
     async def close(self) -> None:
-        """Stop sending; nothing is called back any more."""
+        """Stop sending. No `done` is called any more."""
         for shard in list(self._jobs):
             self.cancel(shard)
         await self._tasks.close()
@@ -150,9 +150,9 @@ class MarkerSender:
                 earlier.successor = marker
 
     def cancel(self, shard: int) -> None:
-        """Send no marker of a shard any more, and call none of its `done`: its coordinator is elsewhere.
+        """Send no further markers of a shard and call no `done` for it, because the shard closes.
 
-        Requests that were sent before may still be processed.
+        Other brokers may still process requests that were sent before.
         """
         for job in self._jobs.pop(shard, {}):
             job.is_cancelled = True
@@ -165,7 +165,7 @@ class MarkerSender:
             await turn()
 
     def _route(self, marker: _Marker) -> None:
-        """Put a marker into the queue of the broker that gets its next request."""
+        """Put a marker into the queue of its next target, if it needs another request."""
         node_id = self._target(marker)
         if node_id is None:
             return
@@ -179,7 +179,9 @@ class MarkerSender:
         lane.queue.append(marker)
 
     def _target(self, marker: _Marker) -> int | None:
-        """Return the leader of a marker's partition, or a broker in doubt; None if the marker ended here."""
+        """Return the target of the marker's next request: the leader of its partition (`NO_LEADER`: none
+        now), or a broker in doubt. End the marker and return None if it needs no further request.
+        """
         if marker.job.is_cancelled:
             self._end(marker)
             return None
@@ -187,7 +189,7 @@ class MarkerSender:
             leader_id = self._leaders.leader_id(*marker.where)
             if leader_id is not None:
                 return leader_id
-            # The image had the partition when the transaction got it, and never goes back: it was deleted.
+            # The image had the partition when it was added to the transaction: it was deleted since.
             marker.is_written = True
         if marker.in_doubt:
             return next(iter(marker.in_doubt))
@@ -213,7 +215,7 @@ class MarkerSender:
         del self._lanes[lane.node_id]
 
     async def _give_back(self, lane: _Lane, error: PeerUnavailableError) -> None:
-        """Let every marker of a broker that cannot be reached look up its target again."""
+        """Empty the queue of an unreachable broker; retry its markers with a new look-up of their targets."""
         for number in range(len(lane.queue)):
             marker = lane.queue.popleft()
             if isinstance(error, PeerGoneError):
@@ -223,7 +225,8 @@ class MarkerSender:
                 await turn()
 
     def _unanswered(self, marker: _Marker, node_id: int, reason: str) -> None:
-        # A local call that timed out was cancelled, and generation 2 has its own epoch for each transaction.
+        # A local call that timed out was cancelled. In generation 2, each transaction has its own epoch, so
+        # a late marker cannot end the next one.
         if node_id != self._node_id and not marker.job.markers.is_generation_2:
             marker.in_doubt[node_id] = None
         self._retry(marker, reason)
@@ -231,7 +234,7 @@ class MarkerSender:
     def _build(self, lane: _Lane, sent: list[_Marker]) -> WriteTxnMarkersRequest | None:
         """Return the next request of a lane, and append its markers to `sent`.
 
-        Written markers are not in the request: they only need its answer.
+        The request omits markers that are already written: they only need an answer of this broker.
         """
         topics: dict[_Job, dict[str, list[int]]] = {}
         for _ in range(min(len(lane.queue), MARKERS_PER_REQUEST_MAX)):
@@ -249,7 +252,7 @@ class MarkerSender:
         return WriteTxnMarkersRequest([job.row(of_job) for job, of_job in topics.items()])
 
     def _note(self, node_id: int, sent: list[_Marker], answer: WriteTxnMarkersResponse) -> None:
-        """End the markers that need no further request."""
+        """Process the results of a request: route its written markers, and retry the others."""
         codes = {
             (row.producer_id, (topic.name, partition.partition_index)): partition.error_code
             for row in answer.markers
@@ -279,7 +282,7 @@ class MarkerSender:
         self._retries.again(marker, marker.attempts)
 
     def _end(self, marker: _Marker) -> None:
-        """Remove a marker; its successor may be sent now, and its transaction may be complete."""
+        """Remove a marker and send its successor. After the last marker of a transaction, call `done`."""
         if marker.successor is not None:
             self._retries.add(marker.successor, 0.0)
         else:
@@ -328,7 +331,8 @@ class _Marker:
 
     Attributes:
         in_doubt: brokers that did not answer an attempt, and may still process it.
-        is_written: durable, refused as outdated, or without a partition; only brokers in doubt are left.
+        is_written: the marker is durable or was refused as outdated, or its partition was deleted. Only
+            brokers in doubt still need a request.
         successor: the next marker of the same producer and partition.
     """
 

@@ -30,5 +30,5 @@ class MarkerPort(Protocol):
         ...
 
     def cancel(self, shard: int) -> None:
-        """Send no marker of a shard any more, and call none of its `done`."""
+        """Send no further markers of a shard, and call no `done` for it."""
         ...

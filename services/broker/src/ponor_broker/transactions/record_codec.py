@@ -25,7 +25,7 @@ from ponor_broker.transactions.records import TransactionEntry, TransactionRecor
 
 _KEY_VERSION: Final = 0
 _VALUE_VERSION: Final = 1
-"""The version with producer ids before and after a rotation."""
+"""The version that has the previous and the next producer id."""
 _STATES: Final = frozenset(TransactionState) - {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
 """States that a record may have."""
 
@@ -37,7 +37,7 @@ def encode_entry(entry: TransactionEntry) -> tuple[bytes, bytes | None]:
 
 
 def decode_entry(key: Buffer | None, value: Buffer | None) -> TransactionEntry | None:
-    """Return the entry of a record; None for skipped kinds.
+    """Return the entry of a record; None if the record is of a kind to skip.
 
     Raises:
         RecordFormatError: the bytes are malformed, or of an unknown version.

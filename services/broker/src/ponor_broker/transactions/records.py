@@ -12,9 +12,9 @@ NO_PRODUCER: Final = ProducerId(-1)
 NO_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 EPOCH_MAX: Final = 32_767
-"""Largest epoch of a marker; producers get at most the one before it."""
+"""Largest epoch of a marker; a producer gets at most `EPOCH_MAX - 1`."""
 GENERATION_2: Final = 2
-"""Value of `client_version` from which on EndTxn raises the epoch (KIP-890, transaction.version)."""
+"""Smallest `client_version` with which EndTxn raises the epoch (KIP-890, transaction.version)."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 
@@ -31,8 +31,8 @@ class TransactionState(IntEnum):
     DEAD = 6
     """A tombstone was written. Never in a record."""
     PREPARE_EPOCH_FENCE = 7
-    """A state of Kafka's memory. This coordinator raises the epoch and prepares the abort in one step; only
-    filters of ListTransactions may name the state."""
+    """A state that Kafka has in memory only. This coordinator raises the epoch and prepares the abort in one
+    step. Only filters of ListTransactions use the state."""
 
     @property
     def label(self) -> str:
@@ -41,7 +41,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the outcome is decided, and markers are missing."""
+        """Whether the outcome is decided, and markers may be missing."""
         return self in {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
 
     @property
@@ -63,7 +63,7 @@ class TransactionRecord:
         previous_producer_id: producer id before the last transition; it differs from `producer_id` after a
             rotation.
         next_producer_id: the id that replaces the exhausted one when the transaction completes; −1: none.
-        start_ms, update_ms: wall clock; `start_ms` is −1 while no transaction began since the last
+        start_ms, update_ms: wall clock; `start_ms` is −1 if no transaction has begun since the last
             InitProducerId.
         client_version: Kafka's transaction.version of the last change, 0 to 2.
     """
@@ -81,12 +81,12 @@ class TransactionRecord:
 
     @property
     def is_generation_2(self) -> bool:
-        """Whether the last change raises epochs at the end of a transaction."""
+        """Whether the last change was of generation 2, which raises the epoch at the end of a transaction."""
         return self.client_version >= GENERATION_2
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no producer may get a higher epoch: the one above is reserved for an abort marker."""
+        """Whether no producer may get a higher epoch: the next one is reserved for an abort."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
 

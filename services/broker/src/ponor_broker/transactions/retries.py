@@ -16,7 +16,7 @@ _DOUBLINGS_MAX: Final = 10
 
 
 class Retries(Generic[T]):
-    """One task waits and takes; any code adds. Items of equal time keep their order."""
+    """One task calls `wait` and `take`; any code may add items. Items of equal time keep their order."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._clock = runtime.clock
@@ -34,7 +34,7 @@ class Retries(Generic[T]):
         heapq.heappush(self._items, (due_ns, self._ties, item))
 
     def again(self, item: T, attempts: int) -> None:
-        """Add an item after the back-off that follows its `attempts` failed attempts."""
+        """Add an item that is due after the back-off for `attempts` failed attempts."""
         delay_s = min(RETRY_S_MIN * 2 ** min(attempts - 1, _DOUBLINGS_MAX), RETRY_S_MAX)
         self.add(item, self._randomness.uniform(delay_s / 2, delay_s))
 

@@ -1,7 +1,7 @@
 """The transactional ids of one partition of `__transaction_state`.
 
 Executes the instructions of their state machines: records, answers, timers and markers. Loads and unloads the
-partition. An answer is sent, and a marker leaves, only after their record is durable.
+partition. An answer or a marker is sent only after its record is durable.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MAPPING_UNKNOWN: Final = TransactionAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPIN
 
 
 class TransactionShard:
-    """Created when the partition opens here; serves after `load`; ends with `close`."""
+    """The ids of one partition: created when the partition opens, usable between `load` and `close`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class TransactionShard:
         return None if held is None else held.transaction.record
 
     def ids(self) -> Iterator[HeldId]:
-        """Return every id, for reading only."""
+        """Iterate over all ids, which the caller must not change."""
         return iter(self._table)
 
     # --- load and unload
@@ -110,7 +110,7 @@ class TransactionShard:
 
         Raises:
             S3StreamError: the log cannot be read now.
-            RecordLogCorruptError: it is damaged.
+            RecordLogCorruptError: the log is damaged.
         """
         assert not self.is_loaded
         records: dict[str, TransactionRecord] = {}
@@ -273,7 +273,7 @@ class TransactionShard:
             match instruction:
                 case Answer(request, body):
                     answer = self._answers.pop(request)
-                    if not answer.done():  # otherwise the client has disconnected, or did not wait longer
+                    if not answer.done():  # otherwise the client has disconnected, or its wait timed out
                         answer.set_result(body)
                 case Write(record):
                     entry = TransactionEntry(held.transactional_id, record)
@@ -299,7 +299,7 @@ class TransactionShard:
 
     def _markers_done(self, held: HeldId, refusals: Refusals) -> None:
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in refusals.values():
-            # Another coordinator ended the transaction; then this log has a new leader and refuses records.
+            # Another coordinator ended the transaction, so another broker leads this log: it refuses records.
             _LOG.warning("markers of %s had an outdated coordinator epoch", self._log.name)
         self._run(held, held.transaction.markers_done(self._clock.wall_ms()))
 
@@ -313,7 +313,7 @@ class TransactionShard:
             self._run(held, transaction.timed_out(self._clock.wall_ms()))
 
     async def _abort_with_new_id(self, held: HeldId) -> None:
-        """Abort a transaction whose producer id has no further epoch."""
+        """Abort a transaction whose producer id has no epochs left."""
         before = _identity(held)
         producer_id = await self._take_producer_id()
         if held in self._table and _identity(held) == before:
@@ -321,6 +321,6 @@ class TransactionShard:
 
 
 def _identity(held: HeldId) -> tuple[int, int, int] | None:
-    """Return what distinguishes one transaction of an id from the next."""
+    """Return fields that differ between any two transactions of an id."""
     record = held.transaction.record
     return None if record is None else (record.producer_id, record.producer_epoch, record.start_ms)

@@ -1,8 +1,8 @@
 """One transactional id as a state machine without I/O: events in, instructions out.
 
-Decides which producer may add partitions, commit and abort, and the errors for the others. Time enters as an
-argument or a fired timer, the disk as completed writes. Every method that returns instructions expects their
-execution, in order, before the next event.
+Decides which producer may add partitions, commit and abort, and which errors the other producers get. Its
+methods get the time as an argument, and are called when a timer fires or a write has completed. The caller
+must execute the returned instructions, in order, before the next event.
 
 `record` is the newest durable state: it changes only when a write is durable, so a replay of the log up to
 any record yields the same state. The exception is `_last_epoch`, which Kafka's record does not contain: after
@@ -49,14 +49,14 @@ from ponor_broker.transactions.transitions import changed, completed, markers, p
 ADDS_WAITING_MAX: Final = 100
 """Requests to add partitions that wait for the write in flight."""
 RETRY_MS: Final = 1_000
-"""Pause before a completion, or the abort of a transaction past its timeout, is tried again."""
+"""Pause before a completion, or an abort after the timeout, is attempted again."""
 
 _State = TransactionState
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """The write in flight, the epoch before it, and the requests that it answers."""
+    """The write in flight, the `_last_epoch` that it sets, and the requests that get `answer` after it."""
 
     record: TransactionRecord | None
     last_epoch: int
@@ -82,7 +82,7 @@ class Transaction:
     )
 
     def __init__(self, partitions_max: int, record: TransactionRecord | None = None) -> None:
-        """`record`: the state from the log; call `loaded` once it serves."""
+        """`record` is the state from the log; if it is given, the caller must then call `loaded`."""
         self.record = record
         self._partitions_max = partitions_max
         self._last_epoch = NO_EPOCH
@@ -136,7 +136,7 @@ class Transaction:
         self, request: InitRequest, now_ms: int, producer_id: ProducerId | None, last_epoch: int
     ) -> None:
         if producer_id is None:
-            # The state changed before the event.
+            # The state changed after the caller had read `needs_producer_id`.
             self._refuse(request.request, ErrorCode.CONCURRENT_TRANSACTIONS)
             return
         previous = producer_id if self.record is None else self.record.producer_id
@@ -158,7 +158,8 @@ class Transaction:
             if request.expected.epoch == record.producer_epoch:
                 last_epoch = record.producer_epoch
             elif request.expected.epoch == self._last_epoch:
-                # A retry of an InitProducerId that succeeded: one without `expected` would have cleared it.
+                # A retry of an InitProducerId that succeeded. One without `expected` in between would have
+                # cleared `_last_epoch`.
                 epoch, last_epoch = record.producer_epoch, self._last_epoch
             else:
                 self._refuse(request.request, ErrorCode.PRODUCER_FENCED)
@@ -180,14 +181,15 @@ class Transaction:
     def add_partitions(self, request: AddRequest, now_ms: int) -> list[Instruction]:
         """Handle an AddPartitionsToTxn, or an AddOffsetsToTxn with the group's partition.
 
-        At the begin of a transaction of generation 2, the leaders of its partitions send one each. Those that
-        arrive during the first write share the second one. Kafka refuses them, and they come again.
+        When a transaction of generation 2 begins, the leader of each partition sends a request. Those that
+        arrive during the first write wait and share the second write. Kafka refuses them, and leaders retry.
         """
         record = self.record
         if record is not None and self._may_wait(request, record):
             self._adds += (request,)
             return []
-        # First, because a producer may already have the id or epoch that the write in flight assigns.
+        # Before the check of the claim: a producer may already use the id or epoch that the write in flight
+        # assigns.
         if self.is_busy or record is None:
             self._refuse(request.request, ErrorCode.CONCURRENT_TRANSACTIONS)
             return self._drain()
@@ -240,8 +242,8 @@ class Transaction:
         otherwise), or one error for all.
         """
         record, pending = self.record, self._pending
-        # A partition that is being added is not in the transaction yet, and those before it still are. Any
-        # other write ends the transaction or changes its producer.
+        # While a write adds partitions, those of earlier writes are in the transaction. Any other write ends
+        # the transaction or changes its producer.
         is_adding = pending is not None and self._is_write_of(pending, _State.ONGOING)
         if record is None or (self.is_busy and not is_adding):
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -273,8 +275,8 @@ class Transaction:
         return self._drain()
 
     def _end_in_epoch(self, request: EndRequest, record: TransactionRecord, now_ms: int) -> None:
-        """EndTxn of generation 1. The next transaction has the same epoch, so a request for the outcome of a
-        completed transaction counts as repeated.
+        """EndTxn of generation 1. The next transaction has the same epoch, so a request with the outcome of
+        the completed transaction counts as a retry.
         """
         error = _refusal_of(request.claim, record)
         if error is not None:
@@ -292,8 +294,8 @@ class Transaction:
     def _end_raising(
         self, request: EndRequest, record: TransactionRecord, now_ms: int, new_producer_id: ProducerId | None
     ) -> None:
-        """EndTxn of generation 2. A repeated request has the epoch before the current one. A request with the
-        current epoch ends a transaction without partitions, which can only be aborted.
+        """EndTxn of generation 2. A retry has the epoch before the current one. If no transaction is open, a
+        request with the current epoch can only abort: it ends a transaction without partitions.
         """
         claim = request.claim
         is_rotated = (
@@ -303,7 +305,8 @@ class Transaction:
         )
         is_raised = claim == (record.producer_id, record.producer_epoch - 1)
         if self.is_busy:
-            # First, because a producer may already have the id or epoch that the completion assigns.
+            # Before the check of the claim: a producer may already use the id or epoch that the completion
+            # assigns.
             self._refuse(request.request, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif record.state.is_complete and (is_raised or is_rotated):
             if record.state.is_commit == request.is_commit:
@@ -336,7 +339,7 @@ class Transaction:
         new_producer_id: ProducerId | None,
         request: RequestId | None = None,
     ) -> None:
-        """Abort the open transaction with a raised epoch, whichever generation its producer has."""
+        """Abort the open transaction with a raised epoch, for both generations."""
         after = raised(record, now_ms, new_producer_id, is_commit=False)
         if after is None:
             self._refuse(request, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -347,8 +350,8 @@ class Transaction:
     # --- events of the coordinator itself
 
     def loaded(self) -> list[Instruction]:
-        """Continue from the record of the log: an open transaction has its full timeout again, because time
-        without a coordinator does not count; missing markers are sent again.
+        """Continue from the record of the log. An open transaction gets its full timeout again, because time
+        without a coordinator does not count. A decided transaction sends its markers again.
         """
         record = self.record
         assert record is not None, "an id without a record was loaded"
@@ -359,8 +362,8 @@ class Transaction:
         return self._drain()
 
     def markers_done(self, now_ms: int) -> list[Instruction]:
-        """Every marker is durable, or its topic is deleted: write the completion. Repeated calls change
-        nothing.
+        """Write the completion, because every marker is durable or its topic is deleted. Repeated calls have
+        no effect.
         """
         record = self.record
         if record is not None and record.state.is_prepared and self._pending is None:
@@ -368,7 +371,7 @@ class Transaction:
         return self._drain()
 
     def timed_out(self, now_ms: int, new_producer_id: ProducerId | None = None) -> list[Instruction]:
-        """The transaction was open for its timeout: abort it and fence its producer."""
+        """Abort a transaction that was open for its timeout, and fence its producer."""
         record = self.record
         if record is None or record.state is not _State.ONGOING:
             return []
@@ -391,7 +394,9 @@ class Transaction:
         return self._drain()
 
     def written(self, error: ErrorCode, now_ms: int) -> list[Instruction]:
-        """The write in flight is durable (NONE), or failed: the state is unchanged then."""
+        """Note that the write in flight is durable (NONE) or has failed; a failure leaves the state as it
+        is.
+        """
         if self._is_unloaded:
             return []
         pending, self._pending = self._pending, None
@@ -423,7 +428,7 @@ class Transaction:
             self._write(completed(record, now_ms), self._last_epoch)
 
     def _failed(self, pending: _Pending, error: ErrorCode) -> None:
-        # Too large: as in Kafka, because clients cannot fix it.
+        # As in Kafka, because a client cannot make the record smaller.
         told = ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error
         self._refuse_waiting(pending, told)
         if self.record is None:
@@ -434,7 +439,7 @@ class Transaction:
             self._out.append(SetTimer(TimerKind.TIMEOUT, RETRY_MS))
 
     def unload(self, error: ErrorCode) -> list[Instruction]:
-        """Answer the waiting requests; no event follows except that of the write in flight."""
+        """Answer the waiting requests. The only event that may follow is the end of the write in flight."""
         self._is_unloaded = True
         self._refuse_waiting(self._pending, error)
         return self._drain()
@@ -474,8 +479,8 @@ def _refusal_of(claim: ProducerClaim, record: TransactionRecord) -> ErrorCode | 
 
 
 def _is_of(expected: ProducerClaim, record: TransactionRecord) -> bool:
-    """Return whether a continuing producer has the current producer id, or has the one before and repeats the
-    InitProducerId that rotated it. The epoch is compared later.
+    """Return whether a continuing producer has the current producer id, or has the previous one and repeats
+    the InitProducerId that replaced it. The caller compares the epoch.
     """
     is_repeated = expected.producer_id == record.previous_producer_id and expected.epoch >= EPOCH_MAX - 1
     return expected.producer_id == record.producer_id or is_repeated

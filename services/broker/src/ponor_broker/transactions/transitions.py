@@ -1,4 +1,4 @@
-"""The records that follow each other in the life of a transactional id."""
+"""State transitions of a transactional id: functions that return the next record."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def prepared(*, is_commit: bool) -> TransactionState:
 def raised(
     record: TransactionRecord, now_ms: int, new_producer_id: ProducerId | None, *, is_commit: bool
 ) -> TransactionRecord | None:
-    """Return the outcome with a raised epoch, which the markers have: batches of the old epoch that arrive
-    after them are refused. None if a new producer id is needed and missing: the state changed before the
-    event.
+    """Return the Prepare record with a raised epoch. The markers get this epoch, so partitions refuse later
+    batches of the old epoch. None if a new producer id is needed and missing, because the state changed after
+    the caller had read `needs_producer_id`.
     """
     if not record.is_exhausted:
         new_producer_id = NO_PRODUCER
@@ -45,12 +45,12 @@ def raised(
 
 
 def changed(record: TransactionRecord, now_ms: int, **changes: Any) -> TransactionRecord:
-    """Return a record with changed fields, which notes the time and the producer id before it."""
+    """Return the record with these changes, the time of the change and the producer id before it."""
     return replace(record, update_ms=now_ms, previous_producer_id=record.producer_id, **changes)
 
 
 def completed(record: TransactionRecord, now_ms: int) -> TransactionRecord:
-    """Return the state after the markers: with the next producer id if the epochs of the old one are used."""
+    """Return the Complete record, with the next producer id if the current one has no epochs left."""
     is_rotated = record.is_generation_2 and record.next_producer_id != NO_PRODUCER
     return changed(
         record,

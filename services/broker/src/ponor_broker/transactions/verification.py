@@ -1,10 +1,10 @@
-"""Questions of partition leaders to transaction coordinators: is the partition in the producer's transaction,
-or can it be added (KIP-890)?
+"""Requests of partition leaders to transaction coordinators, which verify that the partition is in a
+producer's transaction, or add it (KIP-890).
 
 Batches of one producer for one partition wait in order for one answer (`_Question`). Questions to one
-coordinator share requests; one request per broker is in flight. The partition gives a proof before each
-request. An answer counts only if the proof is not void when it arrives: otherwise it may concern a
-transaction that has ended in between, and the question is asked again.
+coordinator share requests; one request per broker is in flight. Before each request, the verifier takes a
+proof from the partition. An answer counts only if this proof is not void when the answer arrives. Otherwise
+the answer may concern a transaction that has ended meanwhile, and the verifier sends the question again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ponor_broker.transactions.verification_errors import TransactionalWrite, er
 VERSION: Final = 5
 QUESTIONS_PER_REQUEST_MAX: Final = 1_000
 BATCH_BYTES: Final = 512
-"""Charged for a waiting batch in addition to its bytes."""
+"""Counted for a waiting batch in addition to its bytes."""
 NO_LEADER: Final = -1
 _SWEEP_S: Final = 1.0
 
@@ -44,7 +44,9 @@ AskLocal: TypeAlias = Callable[[AddPartitionsToTxnRequest], Awaitable[AddPartiti
 
 
 class Proof(Protocol):
-    """Taken from a partition before the coordinator is asked; the first append of the transaction uses it."""
+    """A proof of the partition, taken before the request to the coordinator. The first append of the
+    transaction uses it.
+    """
 
     @property
     def is_void(self) -> bool:
@@ -82,9 +84,9 @@ class WaitingBatch(NamedTuple, Generic[P]):
 
     Attributes:
         write: kind of the client's request.
-        size_bytes: memory that waits.
-        take_proof: called before each request to the coordinator. None: the transaction is open here now, and
-            no answer is needed.
+        size_bytes: memory of the batch.
+        take_proof: returns the proof for the next request to the coordinator; None if the transaction is open
+            in the partition now, so that no request is needed.
         settled: called once, on the event-loop thread, in the order of the batches of one producer for one
             partition. NONE: append the batch now, with the proof. Other errors: see `verification_errors`.
             Must not raise.
@@ -121,10 +123,10 @@ class TransactionVerifier(Generic[P]):
             runtime: clock.
             node_id: id of this broker.
             bytes_max: memory of the batches that wait; further ones are refused.
-            wait_ms_max: longest wait of a batch, which is refused then.
+            wait_ms_max: a batch that has waited this long is refused.
             retry_backoff_ms: Kafka's add.partitions.to.txn.retry.backoff.ms.
-            retry_ms_max: Kafka's add.partitions.to.txn.retry.backoff.max.ms: how long the question is
-                repeated while the previous transaction still ends.
+            retry_ms_max: Kafka's add.partitions.to.txn.retry.backoff.max.ms: how long the verifier repeats a
+                question while the previous transaction is not complete.
         """
         self._coordinators = coordinators
         self._clock = runtime.clock
@@ -157,7 +159,7 @@ class TransactionVerifier(Generic[P]):
         return producer_id in self._open.get(where, {})
 
     def submit(self, where: TopicPartition, claim: Claim, batch: WaitingBatch[P]) -> None:
-        """Let a batch wait for the coordinator. It may be settled before this method returns."""
+        """Let a batch wait for the coordinator. `settled` may be called before this method returns."""
         size_bytes = batch.size_bytes + BATCH_BYTES
         if self._tasks.is_closed or (self._held_bytes and self._held_bytes + size_bytes > self._bytes_max):
             batch.settled(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
@@ -172,7 +174,8 @@ class TransactionVerifier(Generic[P]):
             batch.settled(ErrorCode.INVALID_PRODUCER_EPOCH, None)
             return
         elif (claim, batch.write) != (question.claim, question.write):
-            # A producer that changes its id or its version repeats the batch after the answer.
+            # The transactional id or the kind of write differs from that of the waiting batches: the producer
+            # must retry.
             batch.settled(ErrorCode.NETWORK_EXCEPTION, None)
             return
         self._held_bytes += size_bytes
@@ -287,7 +290,7 @@ class TransactionVerifier(Generic[P]):
             and question.is_adding
             and waited_ns < self._retry_ns_max
         ):
-            # The end of the previous transaction takes less time than a repetition by the client.
+            # The previous transaction probably completes before the client would retry.
             self._retries.add(question, self._retry_backoff_s)
         else:
             self._settle(question, error, proof)
@@ -307,7 +310,7 @@ class TransactionVerifier(Generic[P]):
                 self._settle(question, error)
 
     def _settle(self, question: _Question[P], error: ErrorCode, proof: P | None = None) -> None:
-        """Answer the batches of a question in order; later batches of the producer are a new question."""
+        """Settle the batches of a question in order. Later batches of the producer form a new question."""
         question.is_settled = True
         del self._by_age[question]
         of_partition = self._open[question.where]

@@ -1,4 +1,4 @@
-"""What clients get when a partition cannot verify a transaction (KIP-890): the rules of Kafka 4.3.1.
+"""Errors for clients when a partition cannot verify a transaction (KIP-890), as in Kafka 4.3.1.
 
 Sources: AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend and
 CoordinatorOperationExceptionHelper of Apache Kafka.
@@ -13,10 +13,10 @@ from ponor_kafka.errors import ErrorCode
 
 
 class TransactionalWrite(Enum):
-    """What a client's request version means for its transaction."""
+    """Kind of a transactional write, which the version of the client's request determines."""
 
     VERIFIED_OLD = "verified, old errors"
-    """The client adds partitions itself, and has no TRANSACTION_ABORTABLE."""
+    """The client adds partitions itself, and does not support TRANSACTION_ABORTABLE."""
     VERIFIED = "verified"
     """The client adds partitions itself."""
     ADDING = "adding"
@@ -40,7 +40,7 @@ def _of_version(version: int, *, abortable_min: int, adding_min: int) -> Transac
 
 
 def error_for(write: TransactionalWrite, error: ErrorCode) -> ErrorCode:
-    """Return the error of a write for an error of the coordinator."""
+    """Return the error that a write gets for an error of the coordinator."""
     match error:
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -62,7 +62,7 @@ _NOT_ASKED: Final = frozenset(
 
 
 def error_of_produce(write: TransactionalWrite, error: ErrorCode) -> ErrorCode:
-    """Return the error that a Produce answers for an error of the verifier.
+    """Return the error of the Produce response for an error of the verifier.
 
     Old clients retry after NOT_ENOUGH_REPLICAS without a look-up of the leader.
     """
@@ -71,8 +71,8 @@ def error_of_produce(write: TransactionalWrite, error: ErrorCode) -> ErrorCode:
 
 
 def error_of_offset_commit(error: ErrorCode) -> ErrorCode:
-    """Return the error that a TxnOffsetCommit answers for an error of the verifier: clients retry without a
-    look-up of the group's coordinator.
+    """Return the error of the TxnOffsetCommit response for an error of the verifier. After
+    COORDINATOR_LOAD_IN_PROGRESS, clients retry without a look-up of the group's coordinator.
     """
     if error is ErrorCode.NETWORK_EXCEPTION:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -16,8 +16,8 @@ from ponor_broker.partitions.transactions.open_transactions import ALL_STABLE
 
 
 class ReadRecords(NamedTuple):
-    """Records of a partition. `aborted` are the aborted transactions of exactly their offsets; None for
-    `read_uncommitted`.
+    """Records of a partition. `aborted` contains the aborted transactions of exactly the records' offsets;
+    None for `read_uncommitted`.
     """
 
     records: Sequence[StreamRecord]
@@ -25,7 +25,9 @@ class ReadRecords(NamedTuple):
 
 
 def from_memory(partition: Partition, offset: int, records: list[StreamRecord]) -> ReadRecords | None:
-    """Complete a read from memory at `offset`; None if the aborted transactions must be read from objects."""
+    """Drop records above the last stable offset from a read at `offset`, and add the aborted transactions;
+    None if these must be read from objects.
+    """
     if not partition.state.aborted.has_stream and _is_stable(partition):
         return ReadRecords(records, ())  # the usual case: no transaction is open, and none was aborted
     listed_from = _listed_from(partition, offset)
@@ -57,8 +59,8 @@ def _is_stable(partition: Partition) -> bool:
 def _listed_from(partition: Partition, offset: int) -> int:
     """Return the first offset whose aborted transactions must be listed.
 
-    The cleaner removed the aborted records of the clean part, and maybe the markers. A reader that finds no
-    marker would skip the producer's next transaction too.
+    Below `cleaned_to`, the cleaner has removed all aborted records, and maybe their markers. If a listed
+    transaction has no marker, the reader would skip the producer's next transaction too.
     """
     return max(offset, partition.log.log_meta.cleaned_to)
 

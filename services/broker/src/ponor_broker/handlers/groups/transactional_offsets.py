@@ -33,16 +33,16 @@ from ponor_broker.transactions.verification_errors import (
 )
 
 LOADING_KNOWN_FROM: Final = 2
-"""Producers of earlier versions may crash at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
+"""Producers that send earlier versions may crash after COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
 BATCH_BYTES_PER_OFFSET: Final = 200
-"""Charged for an offset, besides its metadata, that waits for the transaction coordinator."""
+"""Memory of an offset that waits for the transaction coordinator, without its metadata."""
 
 _Commits: TypeAlias = dict[TopicPartition, CommittedOffset]
 _Proven: TypeAlias = tuple[ErrorCode, Verification | None]
 
 
 class TransactionalOffsetsHandler:
-    """Commits are answered when they are durable, and pending then."""
+    """Answers commits when they are durable; their offsets are pending from then on."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class TransactionalOffsetsHandler:
         if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return ErrorCode.NOT_COORDINATOR  # the partition was closed meanwhile
         if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # Its image does not have the partition of the group's offsets yet; as in Kafka.
+            # The transaction coordinator's image lacks the partition of the group's offsets. As in Kafka.
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             return error_of_offset_commit(error)

@@ -1,4 +1,4 @@
-"""Transactional batches of Produce: which of them wait for their coordinator (KIP-890)."""
+"""Decides which transactional batches of Produce wait for the transaction coordinator (KIP-890)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SEVERAL_PRODUCERS: Final = PartitionError(
 
 
 class UnverifiedError(PartitionError):
-    """The transaction of a batch could not be verified now. Its producer sends the same batch again."""
+    """The transaction of a batch could not be verified now. The producer will send the same batch again."""
 
 
 def is_transactional(records: memoryview | None) -> bool:
@@ -83,7 +83,7 @@ def _batch(records: memoryview | None) -> BatchView | None:
 
 
 class VerifiedBatches:
-    """Decides for each batch whether it waits."""
+    """Decides for each batch whether it waits for the coordinator."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier

@@ -1,7 +1,7 @@
 """AddPartitionsToTxn: of clients of generation 1 (versions 0 to 3), and of the leaders of partitions (4 and
 newer), which add or verify partitions of several transactions (KIP-890).
 
-This broker's own partitions call `answer` without a connection.
+The verifier of this broker calls `answer` without a connection.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class AddPartitionsHandler:
         )
 
     def _refused(self, wanted: Iterable[TopicPartition], *, is_client: bool) -> Steps[Codes]:
-        """Return the codes of all partitions if one of them cannot be added, otherwise nothing.
+        """Return the codes of all partitions if one of them cannot be added, otherwise an empty mapping.
 
         A partition must be in the image, because a partition that is missing at the end of the transaction
         counts as deleted.

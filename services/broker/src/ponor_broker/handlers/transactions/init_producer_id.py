@@ -21,7 +21,7 @@ NO_EPOCH: Final = -1
 
 
 class InitProducerIdHandler:
-    """Transactional ids belong to the coordinator; other producers get a new id."""
+    """Passes requests with a transactional id to the coordinator; gives a new producer id to the others."""
 
     def __init__(self, producer_ids: ProducerIds, coordinator: TransactionCoordinator) -> None:
         self._producer_ids = producer_ids
@@ -46,7 +46,7 @@ class InitProducerIdHandler:
         return InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
 
     async def _new_producer(self) -> InitProducerIdResponse:
-        """As Kafka does, also for a request with an id and an epoch."""
+        """Return a new producer id; as in Kafka, also for a request with an id and an epoch."""
         try:
             producer_id = await self._producer_ids.take()
         except PartitionError as error:

@@ -71,7 +71,7 @@ class TransactionAdminHandlers:
         if isinstance(found, ErrorCode):
             return ListTransactionsResponse(error_code=found)
         if request.state_filters and not states:
-            found = ()  # only names that are no states: no transaction is in one of them
+            found = ()  # every name in the filter is unknown, so that it matches no transaction
         return ListTransactionsResponse(
             unknown_state_filters=unknown,
             transaction_states=[

@@ -22,7 +22,7 @@ RAISING_FROM: Final = 5
 
 
 class TransactionEndHandlers:
-    """Hand requests to the coordinator."""
+    """Pass requests to the coordinator."""
 
     def __init__(self, coordinator: TransactionCoordinator, groups: GroupCoordinator, topics: Topics) -> None:
         self._coordinator = coordinator
@@ -39,7 +39,7 @@ class TransactionEndHandlers:
     async def _add_offsets(self, request: AddOffsetsToTxnRequest) -> ErrorCode:
         if self._coordinator.shards.refusal is None and not self._has_offsets(request.group_id):
             # A partition that is missing at the end of the transaction counts as deleted, so it must exist
-            # before it is added. A producer may send this request before any that creates the topic.
+            # before it is added. A producer may send this request before any request that creates the topic.
             await self._groups.shards.find((request.group_id,))
             if not self._has_offsets(request.group_id):
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE

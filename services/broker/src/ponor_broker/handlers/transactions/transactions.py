@@ -27,7 +27,7 @@ def transaction_handlers(
     admin = TransactionAdminHandlers(coordinator)
     refuses = WhenFenced.REFUSES
     return [
-        # Without permission to answer, a producer without a transactional id would still get a new id.
+        # CLOSES, because the handler gives new ids to producers without a transactional id even when fenced.
         ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, InitProducerIdHandler(producer_ids, coordinator).handle),
         ApiHandler(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, adds.handle, refuses),
         ApiHandler(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, ends.add_offsets, refuses),

@@ -41,13 +41,13 @@ class WriteTxnMarkersHandler:
         """
         check_rows(sum(1 for row in request.markers for _ in _places(row)))
         is_wanted = partial(self._order.admits, context.client_id)
-        is_wanted()  # a request without markers, too, makes earlier connections outdated
+        is_wanted()  # even a request without markers makes earlier connections outdated
         return await self.write_txn_markers(request, is_wanted)
 
     async def write_txn_markers(
         self, request: WriteTxnMarkersRequest, is_wanted: Callable[[], bool] = lambda: True
     ) -> WriteTxnMarkersResponse:
-        """Append the markers while they are wanted; return when each is durable or refused."""
+        """Append the markers, each only if `is_wanted` holds; return when all are durable or refused."""
         wanted = [(_marker(row), place) for row in request.markers for place in _places(row)]
         codes = iter(
             await bounded_gather(self._markers.write(marker, *place, is_wanted) for marker, place in wanted)

@@ -32,7 +32,7 @@ class OutcomeScan:
 
     @property
     def open_from(self) -> int | None:
-        """Start of the first open transaction; None without one."""
+        """First offset of the oldest open transaction; None if no transaction is open."""
         return min(self._open.values(), default=None)
 
     def see(self, batch: BatchView) -> None:
@@ -54,7 +54,7 @@ class TransactionTrail:
 
     def __init__(self, aborted: list[AbortedTransaction]) -> None:
         self._ahead = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
-        self._aborted_now: dict[int, bool] = {}  # whether batches of the transaction were seen
+        self._aborted_now: dict[int, bool] = {}  # by producer id: whether a batch of it was seen
         self._committed_now: dict[int, None] = {}
 
     def may_discard(self, batch: BatchView) -> bool:

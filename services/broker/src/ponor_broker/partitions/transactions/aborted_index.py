@@ -1,7 +1,7 @@
 """The aborted-transaction index of one partition: the Txn stream, and its newest entries in memory.
 
 Entries are in the order of their markers. An entry is appended directly after its marker, and so precedes
-every checkpoint that describes the marker. One that the storage refused stays in memory, and is appended
+every checkpoint that covers the marker. If the storage refuses an entry, it stays in memory and is appended
 before the next checkpoint.
 """
 
@@ -37,7 +37,7 @@ class AbortedIndex:
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._newest: deque[TxnEntry] = deque()
-        self._unwritten = 0  # the last ones of `_newest` are not on the stream yet
+        self._unwritten = 0  # number of entries at the end of `_newest` that are not on the stream yet
         self._complete_from = 0
         """Every entry with a marker at or above this offset is in memory."""
 
@@ -71,13 +71,13 @@ class AbortedIndex:
         try:
             self.write_all()
         except S3StreamError:
-            return  # the next entry, or the next checkpoint, retries
+            return  # the next `add`, or the next checkpoint, retries
 
     def write_all(self) -> None:
         """Append the entries that the storage refused before.
 
         Raises:
-            S3StreamError: it refused one again; no checkpoint may describe its marker.
+            S3StreamError: the storage refused an entry again; no checkpoint may cover the entry's marker.
         """
         while self._unwritten:
             entry = self._newest[-self._unwritten]
@@ -86,7 +86,7 @@ class AbortedIndex:
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Keep the bound; entries that are not durable yet stay."""
+        """Remove the oldest entries above `ENTRIES_MAX`, except those that are not durable yet."""
         newest = self._newest
         first_at = self.end_offset - len(newest) + self._unwritten
         while len(newest) > ENTRIES_MAX and first_at < self._stored_end:
@@ -105,7 +105,7 @@ class AbortedIndex:
 
         Raises:
             S3StreamError: the stream cannot be read.
-            PartitionCorruptError: it contains a record that is not an entry, or does not exist.
+            PartitionCorruptError: the stream is missing, or contains a record that is not an entry.
         """
         self._newest = deque(replayed)
         if self._newest and not self.has_stream:
@@ -121,13 +121,13 @@ class AbortedIndex:
         try:
             self.write_all()
         except S3StreamError:
-            return  # before the next checkpoint
+            return  # the next checkpoint retries
 
     # Reads
 
     def find(self, start: int, end: int) -> Aborted | None:
-        """Return the aborted transactions of the Kafka offsets [start, end), `end` at most the last stable
-        offset; None if older entries must be read from the stream (`read`).
+        """Return the aborted transactions with records in the Kafka offsets [start, end); None if older
+        entries must be read from the stream (`read`). `end` is at most the last stable offset.
         """
         if start < self._complete_from:
             return None
@@ -138,7 +138,7 @@ class AbortedIndex:
         return _within(islice(newest, first, None), end)[0]
 
     async def read(self, start: int, end: int) -> Aborted:
-        """`find`, also from objects.
+        """As `find`, but read older entries from the stream.
 
         Raises:
             S3StreamError: the stream cannot be read.
@@ -151,12 +151,13 @@ class AbortedIndex:
             except OffsetOutOfRangeError:
                 if first == self._log.streams[TXN].start_offset:
                     raise
-                # Retention trimmed entries that the search had to compare.
+                # Retention trimmed entries during the search: search again.
 
     async def _read(self, start: int, end: int) -> Aborted:
         found: list[tuple[int, int]] = []
         at = await self._first_at_or_after(start) if start < self._complete_from else self._stored_end
-        # Entries that leave the memory meanwhile are durable, so that this loop reads them.
+        # `_complete_from` may rise during the loop. Entries that leave memory are durable, so the loop reads
+        # them from the stream.
         while start < self._complete_from and at < self._stored_end:
             stream = self._log.streams[TXN]
             records = stream.fetch_cached(at, READ_BYTES) or await fetch(stream, at, READ_BYTES)
@@ -176,7 +177,7 @@ class AbortedIndex:
         return 0 if stream is None else stream.confirmed_offset
 
     async def _first_at_or_after(self, offset: int) -> int:
-        """Return the stream offset of the first durable entry whose marker is not below a Kafka offset."""
+        """Return the stream offset of the first durable entry whose marker is at or above a Kafka offset."""
         low, high = self._log.streams[TXN].start_offset, self._stored_end
         while low < high:
             middle = (low + high) // 2
@@ -199,7 +200,7 @@ def _last_offset(entry: TxnEntry) -> int:
 
 
 def _within(entries: Iterable[TxnEntry], end: int) -> tuple[list[tuple[int, int]], bool]:
-    """Return the transactions that begin below `end`, and whether later entries can contain no others."""
+    """Return the transactions that begin below `end`, and whether no later entry can begin below it."""
     found: list[tuple[int, int]] = []
     for entry in entries:
         if entry.first_offset < end:

@@ -1,4 +1,4 @@
-"""The transactions of one partition that hold back the last stable offset. No I/O.
+"""The transactions of one partition that limit the last stable offset. No I/O.
 
 A transaction is open from its first batch to its marker, and ending until the marker is durable.
 `roll_back` undoes the change of a failed append.
@@ -26,8 +26,8 @@ class OpenTransactions:
     """First offsets of open and ending transactions.
 
     Attributes:
-        ending: ended transactions whose markers are not durable, by marker.
-        first_unstable: the smallest first offset; `ALL_STABLE` without any.
+        ending: transactions whose markers are not durable yet, in the order of the markers.
+        first_unstable: the smallest first offset; `ALL_STABLE` without transactions.
     """
 
     __slots__ = ("_open", "ending", "first_unstable")
@@ -52,36 +52,36 @@ class OpenTransactions:
         self._update()
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """A transaction begins at the end of the log."""
+        """Note a transaction whose first batch was appended."""
         self._open[producer_id] = first_offset
         self._update()
 
     def end(self, producer_id: int, marker_offset: int) -> None:
-        """A marker was appended."""
+        """Note a marker that was appended."""
         first_offset = self._open.pop(producer_id, NO_OFFSET)
         if first_offset != NO_OFFSET:
             self.ending.append(Ending(marker_offset, first_offset))
 
     def stable_after(self, marker_offset: int) -> int:
-        """Return the smallest first offset of the open transactions; without any, the one after a marker."""
+        """Return the smallest first offset of the open transactions, or the offset after the marker."""
         return next(iter(self._open.values()), marker_offset + 1)
 
     def confirm(self, end_offset: int) -> None:
-        """Everything below `end_offset` is durable."""
+        """Note that everything below `end_offset` is durable."""
         while self.ending and self.ending[0].marker_offset < end_offset:
             self.ending.popleft()
         self._update()
 
     def roll_back(self, base_offset: int, producer_id: int, first_offset: int) -> None:
-        """Undo the newest append, at `base_offset`: its producer's open transaction began at `first_offset`
-        before (`NO_OFFSET`: it had none).
+        """Undo the newest append, at `base_offset`. `first_offset` is where the producer's open transaction
+        began before the append (`NO_OFFSET`: it had none).
         """
         if self.ending and self.ending[-1].marker_offset >= base_offset:
             self.ending.pop()
         if self._open.get(producer_id, NO_OFFSET) != first_offset:
             self._open.pop(producer_id, None)
             if first_offset != NO_OFFSET:
-                # Only the smallest must be first: no append follows a failed one.
+                # The order matters only for the smallest offset: no append follows a failed one.
                 is_smallest = first_offset < next(iter(self._open.values()), ALL_STABLE)
                 self._open[producer_id] = first_offset
                 self._open.move_to_end(producer_id, last=not is_smallest)

@@ -21,7 +21,7 @@ class Verifications:
         self._pending: WeakValueDictionary[int, Verification] = WeakValueDictionary()
 
     def begin(self, producer_id: int, producer_epoch: int, *, begins_at_zero: bool) -> Verification:
-        """Return the proof for the coordinator's answer; the pending one of the same epoch, if any."""
+        """Return the producer's pending proof if it has the same epoch, otherwise a new one."""
         pending = self._pending.get(producer_id)
         if pending is not None and pending.producer_epoch == producer_epoch:
             return pending
@@ -32,13 +32,13 @@ class Verifications:
         return begun
 
     def holds(self, verification: Verification) -> bool:
-        """Return whether a proof is valid here. One that was taken before the partition was closed and opened
-        again is not: another leader may have appended a marker.
+        """Return whether a proof is valid here. A proof that was taken before the partition was closed and
+        opened again is invalid: another leader may have appended a marker.
         """
         return self._pending.get(verification.producer_id) is verification
 
     def void(self, producer_id: int) -> None:
-        """A marker of the producer was appended."""
+        """Make the pending proof of a producer void."""
         pending = self._pending.pop(producer_id, None)
         if pending is not None:
             pending.is_void = True
