@@ -25,6 +25,16 @@ def ponor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Ponor with three brokers, which tests may kill."""
+    settings = {**SETTINGS, "transaction_topic_partitions": 4}
+    arguments = ["--brokers", "3", "--wal", "object"]
+    directory = tmp_path_factory.mktemp("tools") / "brokers"
+    with LocalCluster(directory, settings=settings, arguments=arguments) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def kafka_tools() -> None:
     """Skip without Kafka's tools."""
     try:

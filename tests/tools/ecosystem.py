@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.peers.artifacts import CACHE, ECOSYSTEM, java, program
 from tests.tools.java_programs import SHORT_LIVED, SOURCES
@@ -45,6 +47,11 @@ class JavaProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait."""
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """Send SIGTERM and wait."""
@@ -120,7 +127,7 @@ def rest(port: int, method: str, path: str, body: Mapping[str, object] | None = 
 
 def word_count(directory: Path, *words: str) -> JavaProcess:
     """Our word count on Kafka Streams. Arguments: bootstrap, source, result, application id, state
-    directory.
+    directory, processing guarantee.
     """
     source, classes = SOURCES / "WordCount.java", CACHE / "WordCount"
     classes.mkdir(parents=True, exist_ok=True)
@@ -129,21 +136,47 @@ def word_count(directory: Path, *words: str) -> JavaProcess:
     return JavaProcess(directory, "WordCount", *words, class_path=str(classes))
 
 
+def create_topic(bootstrap: str, topic: str, partitions: int = 2) -> None:
+    """Create a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE_S)
+
+
+def end_offsets(bootstrap: str, topic: str, isolation: str) -> list[int]:
+    """Return the end of each partition of a topic: the last stable offset for read_committed, the high
+    watermark for read_uncommitted.
+    """
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation})
+    try:
+        partitions = sorted(consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions)
+        found = [consumer.get_watermark_offsets(TopicPartition(topic, at), PATIENCE_S) for at in partitions]
+        assert None not in found
+        return [end for _, end in filter(None, found)]
+    finally:
+        consumer.close()
+
+
+def has_open_transactions(bootstrap: str, topic: str) -> bool:
+    """Return whether the last stable offset of a partition is below its high watermark."""
+    stable = end_offsets(bootstrap, topic, "read_committed")
+    return stable != end_offsets(bootstrap, topic, "read_uncommitted")
+
+
 def write_lines(bootstrap: str, topic: str, lines: list[str]) -> None:
     """Produce values, each also as its key so that they spread over partitions; wait for the
-    acknowledgements.
+    acknowledgements. No line is written twice.
     """
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for line in lines:
         producer.produce(topic, key=line, value=line)
     assert producer.flush(PATIENCE_S) == 0
 
 
 def read_records(bootstrap: str, topic: str) -> list[tuple[str | None, str]]:
-    """Keys and values of all records of a topic, partition by partition."""
+    """Keys and values of all committed records of a topic, partition by partition."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True,
-         "auto.offset.reset": "earliest", "enable.auto.commit": False}
+         "auto.offset.reset": "earliest", "enable.auto.commit": False, "isolation.level": "read_committed"}
     )  # fmt: skip
     found: list[tuple[str | None, str]] = []
     try:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from tests.peers.artifacts import ECOSYSTEM, PeerMissingError, java, program
 from tests.ports import free_port
@@ -20,6 +19,7 @@ from tests.tools.ecosystem import (
     MIRROR_MAKER,
     PATIENCE_S,
     JavaProcess,
+    create_topic,
     file_sink,
     file_source,
     read_records,
@@ -43,11 +43,6 @@ def ecosystem() -> None:
         assert ECOSYSTEM.class_path
     except PeerMissingError as error:
         pytest.skip(str(error))
-
-
-def create(bootstrap: str, topic: str, partitions: int = 2) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE_S)
 
 
 def lines_of(path: Path) -> list[str]:
@@ -109,8 +104,8 @@ def test_connect_distributed_keeps_its_state_in_compacted_topics(ponor: str, tmp
 
 
 def test_streams_counts_words_and_restores_its_state_from_the_changelog(ponor: str, tmp_path: Path) -> None:
-    create(ponor, "lines")
-    create(ponor, "counts")
+    create_topic(ponor, "lines")
+    create_topic(ponor, "counts")
     words = (ponor, "lines", "counts", "word-count")
     write_lines(ponor, "lines", ["the quick brown fox", "jumps over the lazy dog"] * 50)
     expected = Counter(["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"] * 50)
@@ -118,12 +113,12 @@ def test_streams_counts_words_and_restores_its_state_from_the_changelog(ponor: s
     def counted() -> bool:
         return {word: int(count) for word, count in read_records(ponor, "counts") if word} == expected
 
-    with word_count(tmp_path / "first", *words, str(tmp_path / "state-1")) as first:
+    with word_count(tmp_path / "first", *words, str(tmp_path / "state-1"), "at_least_once") as first:
         first.until(counted, "all words counted")
     write_lines(ponor, "lines", ["the end"])
     expected += Counter(("the", "end"))
     # On another disk: the counts come from the changelog.
-    with word_count(tmp_path / "second", *words, str(tmp_path / "state-2")) as second:
+    with word_count(tmp_path / "second", *words, str(tmp_path / "state-2"), "at_least_once") as second:
         second.until(counted, "all words counted by an application without its state")
     topics = AdminClient({"bootstrap.servers": ponor}).list_topics(timeout=PATIENCE_S).topics
     assert {"word-count-by-word-repartition", "word-count-counts-changelog"} <= set(topics)
@@ -132,7 +127,7 @@ def test_streams_counts_words_and_restores_its_state_from_the_changelog(ponor: s
 
 
 def test_mirror_maker_mirrors_a_kafka_with_its_groups(ponor: str, kafka: str, tmp_path: Path) -> None:
-    create(kafka, "orders")
+    create_topic(kafka, "orders")
     write_lines(kafka, "orders", LINES)
     # At the end of the topic: MirrorMaker translates only offsets after the last one that it
     # recorded when its checkpoints began.

@@ -11,7 +11,7 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 
-/** The word count of Kafka Streams: a repartition topic, a state store with its changelog, at least once. Runs until its stdin ends. */
+/** The word count of Kafka Streams: a repartition topic, a state store with its changelog. Runs until its stdin ends. */
 public final class WordCount {
     private WordCount() {}
 
@@ -22,11 +22,13 @@ public final class WordCount {
         properties.put(StreamsConfig.STATE_DIR_CONFIG, words[4]);
         properties.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         properties.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
-        properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.AT_LEAST_ONCE);
+        properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, words[5]);
         properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 200);
         properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
         properties.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
+        // After a SIGKILL, others take its partitions when the session ends.
+        properties.put(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG, 10_000);
         var builder = new StreamsBuilder();
         builder.<String, String>stream(words[1])
             .flatMapValues(line -> Arrays.asList(line.toLowerCase(Locale.ROOT).split("\\W+")))
