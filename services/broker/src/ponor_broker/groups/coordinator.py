@@ -43,6 +43,10 @@ from ponor_broker.serving import Serving
 _MEMBER_ID_PREFIX_CHARS_MAX = 255
 
 
+def _keep() -> None:
+    """Keep a request that waits."""
+
+
 class GroupCoordinator:
     """The coordinator; call `start` before partitions open, `close` before they close."""
 
@@ -180,8 +184,16 @@ class GroupCoordinator:
 
     # --- members
 
-    async def join_group(self, group_id: str, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup. The coordinator sets the request's number and the id of a new member."""
+    async def join_group(
+        self, group_id: str, request: JoinRequest, free: Callable[[], None] = _keep
+    ) -> JoinAnswer:
+        """JoinGroup. The coordinator sets the request's number and the id of a new member.
+
+        Args:
+            group_id: the group.
+            request: the member.
+            free: called when the member is in the group, whose memory is counted, and waits for the others.
+        """
         shard = await self._decided_shard(group_id)
         if isinstance(shard, ErrorCode):
             return JoinAnswer(shard, request.member_id)
@@ -190,7 +202,7 @@ class GroupCoordinator:
             return JoinAnswer(error, request.member_id)
         prefix = (request.instance_id or request.client_id)[:_MEMBER_ID_PREFIX_CHARS_MAX]
         new_member_id = f"{prefix}-{self._runtime.randomness.uuid()}"
-        return await shard.join(group_id, replace(request, new_member_id=new_member_id))
+        return await shard.join(group_id, replace(request, new_member_id=new_member_id), free)
 
     def _refusal_of(self, request: JoinRequest) -> ErrorCode | None:
         low, high = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
@@ -203,10 +215,14 @@ class GroupCoordinator:
             return ErrorCode.INVALID_REQUEST
         return None
 
-    async def sync_group(self, group_id: str, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup."""
+    async def sync_group(
+        self, group_id: str, request: SyncRequest, free: Callable[[], None] = _keep
+    ) -> SyncAnswer:
+        """SyncGroup. `free` is called when a follower waits for the leader; its assignments are removed."""
         shard = await self._decided_shard(group_id)
-        return SyncAnswer(shard) if isinstance(shard, ErrorCode) else await shard.sync(group_id, request)
+        return (
+            SyncAnswer(shard) if isinstance(shard, ErrorCode) else await shard.sync(group_id, request, free)
+        )
 
     def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
         """Heartbeat."""

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,7 +57,7 @@ class SyncRequest:
     claim: MemberClaim
     protocol_type: str | None
     protocol_name: str | None
-    assignments: Mapping[str, bytes]
+    assignments: dict[str, bytes]
     request: RequestId = UNNUMBERED
 
 

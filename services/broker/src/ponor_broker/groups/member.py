@@ -10,7 +10,7 @@ RequestId = NewType("RequestId", int)
 """Identifies a waiting request; assigned by the shard."""
 
 MEMBER_BYTES: Final = 2_000
-"""Memory of a member without subscriptions and assignment: measured, rounded up."""
+"""Memory of a member without its names, subscriptions and assignment: measured, rounded up."""
 PROTOCOL_BYTES: Final = 300
 """What a protocol of a member takes in memory beside its name and its subscription: measured, rounded up."""
 PROTOCOLS_MAX: Final = 1_000
@@ -30,9 +30,10 @@ class JoinProtocol:
         return PROTOCOL_BYTES + len(self.name) + len(self.metadata)
 
 
-def protocols_bytes(protocols: Iterable[JoinProtocol]) -> int:
-    """What the protocols of a member take in memory."""
-    return sum(protocol.size_bytes for protocol in protocols)
+def member_bytes(client_id: str, instance_id: str | None, protocols: Iterable[JoinProtocol]) -> int:
+    """What a member takes in memory without its assignment."""
+    names = len(client_id) + len(instance_id or "")
+    return MEMBER_BYTES + names + sum(protocol.size_bytes for protocol in protocols)
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Member:
     @property
     def size_bytes(self) -> int:
         """Memory of the member."""
-        return MEMBER_BYTES + protocols_bytes(self.protocols) + len(self.assignment)
+        return member_bytes(self.client_id, self.instance_id, self.protocols) + len(self.assignment)
 
     def vote(self, candidates: Container[str]) -> str:
         """Return its most preferred protocol that all members support."""

@@ -119,7 +119,11 @@ class Membership:
     @property
     def size_bytes(self) -> int:
         """Memory of the members."""
-        return self._roster.size_bytes
+        return self._roster.size_bytes + len(self.protocol_type)
+
+    def is_led_by(self, member_id: str) -> bool:
+        """Return whether this member leads the group."""
+        return self._roster.leader_id == member_id
 
     def __len__(self) -> int:
         return len(self._roster)

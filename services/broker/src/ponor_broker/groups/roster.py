@@ -108,10 +108,11 @@ class Roster:
         if self.leader_id == old_member_id:
             self.leader_id = new_member_id
 
-    def set_protocols(self, member: Member, protocols: tuple[JoinProtocol, ...]) -> None:
-        """A member rejoined with other subscriptions."""
+    def set_client(self, member: Member, client_id: str, protocols: tuple[JoinProtocol, ...]) -> None:
+        """A member rejoined with another client id or other subscriptions."""
         self._count(member.protocols, -1)
         self.size_bytes -= member.size_bytes
+        member.client_id = client_id
         member.protocols = protocols
         self.size_bytes += member.size_bytes
         self._count(protocols, 1)

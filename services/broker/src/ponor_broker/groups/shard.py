@@ -25,7 +25,7 @@ from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
-from ponor_broker.groups.member import MEMBER_BYTES, protocols_bytes
+from ponor_broker.groups.member import member_bytes
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.pending_offsets import pending_bytes
 from ponor_broker.groups.pending_replay import PendingReplay, PendingRow
@@ -196,8 +196,8 @@ class GroupShard:
 
     # --- members
 
-    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup; waits for the rebalance."""
+    async def join(self, group_id: str, request: JoinRequest, free: Callable[[], None]) -> JoinAnswer:
+        """JoinGroup; waits for the rebalance. See `GroupCoordinator.join_group` for `free`."""
         group = self._table.get(group_id)
         if group is None and request.member_id:
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
@@ -208,22 +208,28 @@ class GroupShard:
             return JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
         number, answer = self._actions.open_request()
         self._actions.run(group, group.membership.join(replace(request, request=number)))
+        if not answer.done():
+            free()
         body = await answer
         assert isinstance(body, JoinAnswer)
         return body
 
     def _has_room_for_member(self, group: Group | None, request: JoinRequest) -> bool:
         held = 0 if group is None else group.membership.size_bytes_of(request.member_id)
-        wanted = MEMBER_BYTES + protocols_bytes(request.protocols)
+        wanted = member_bytes(request.client_id, request.instance_id, request.protocols)
         return self._budget.admits(wanted - held)
 
-    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
+    async def sync(self, group_id: str, request: SyncRequest, free: Callable[[], None]) -> SyncAnswer:
         """SyncGroup; waits until the leader's assignments are durable."""
         group = self._table.get(group_id)
         if group is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
         number, answer = self._actions.open_request()
         self._actions.run(group, group.membership.sync(replace(request, request=number)))
+        # The leader waits only for the log, and its assignments are not counted before they are durable.
+        if not answer.done() and not group.membership.is_led_by(request.claim.member_id):
+            request.assignments.clear()
+            free()
         self._check_log()
         body = await answer
         assert isinstance(body, SyncAnswer)

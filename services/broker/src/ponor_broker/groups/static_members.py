@@ -66,8 +66,7 @@ class StaticMembers:
 
     def update(self, member: Member, request: JoinRequest) -> None:
         """Apply the data of a member's new join."""
-        self._roster.set_protocols(member, request.protocols)
-        member.client_id = request.client_id
+        self._roster.set_client(member, request.client_id, request.protocols)
         member.client_host = request.client_host
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -110,7 +109,7 @@ class StaticMembers:
     def _go_back(self, back: _Return) -> None:
         member, former = back.member, back.former
         self._rename(member, former.member_id)
-        self._roster.set_protocols(member, former.protocols)
+        self._roster.set_client(member, former.client_id, former.protocols)
         member.session_timeout_ms = former.session_timeout_ms
         member.rebalance_timeout_ms = former.rebalance_timeout_ms
         self._rebalance.restart_session(member)

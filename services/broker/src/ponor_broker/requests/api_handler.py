@@ -25,6 +25,11 @@ class WhenFenced(Enum):
     log: its acknowledgement stays true under a new leader."""
 
 
+def _keep(kept_bytes: int) -> None:
+    """Keep the frame."""
+    del kept_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Context of a request beyond its body."""
@@ -32,6 +37,10 @@ class RequestContext:
     api_version: int
     client_id: str | None
     connection: ConnectionContext
+    free: Callable[[int], None] = _keep
+    """Frees the frame of a large request, and its share of the byte budgets. For requests that wait as long
+    as clients choose. The argument is the number of bytes that stay in memory and that no other bound
+    counts."""
 
 
 Handle: TypeAlias = Callable[[Any, RequestContext], Awaitable[Message | None]]

@@ -186,6 +186,11 @@ class ClientConnection:
             self._take_turn()
         flow.end_read()
 
+    def freed(self, place: PendingAnswer, kept_bytes: int) -> None:
+        """The frame of a large running request was freed, except for these bytes."""
+        self._flow.shrink(place.frame_bytes, kept_bytes)
+        place.frame_bytes = kept_bytes
+
     def set_writable(self, *, writable: bool) -> None:
         """Note whether the client reads its answers fast enough. No request starts while it does not."""
         self._writable = writable

@@ -33,7 +33,7 @@ from ponor_broker.requests.connection import (
 )
 from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES
 from ponor_broker.requests.request_tracing import begin_request
-from ponor_broker.requests.running_requests import RequestsUnderWay
+from ponor_broker.requests.running_requests import RequestsUnderWay, RequestUnderWay
 from ponor_broker.serving import Serving
 
 PRODUCE_ADVERTISED_MIN: Final = 0
@@ -76,19 +76,26 @@ class Measured:
 class Reply:
     """Builds the response frame of a body and counts the request as answered."""
 
-    __slots__ = ("_is_noted", "_measured", "header", "received_ns")
+    __slots__ = ("_is_noted", "_measured", "header", "place", "received_ns")
 
     def __init__(self, header: RequestHeader, measured: Measured, received_ns: int) -> None:
         self.header = header
         self._measured = measured
         self._is_noted = False
         self.received_ns = received_ns
+        self.place: RequestUnderWay | None = None
+        """Set while the request runs, if its answer is produced later and needs permission."""
 
     def __call__(self, body: Sequence[Buffer]) -> Response:
         """Return the frame for a body's buffers, which are not copied."""
         self.note()
         header = self.header
         return encode_response_frame(header.api_key, header.api_version, header.correlation_id, body)
+
+    def free(self, kept_bytes: int) -> None:
+        """Free the frame of a large request; see `RequestContext.free`."""
+        if self.place is not None:
+            self.place.free(kept_bytes)
 
     def note(self) -> None:
         """Count the request as answered. Counted once, also when an answer is replaced by a refusal."""
@@ -281,7 +288,8 @@ class Dispatcher:
             if not isinstance(answer, asyncio.Future):
                 return answer
         again = partial(self._begin_guarded, route, frame, connection, reply)
-        return self._under_way.add(answer, epoch, again)
+        reply.place = self._under_way.add(answer, epoch, again)
+        return reply.place
 
     def _begin_guarded(
         self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply
@@ -323,7 +331,9 @@ class Dispatcher:
             request = await self._turns.run(_decoding(header, frame))
         else:
             request, _ = decode(header.api_key, version, frame, header.body_position)
-        response = await handler.handle(request, RequestContext(version, header.client_id, connection))
+        handling = handler.handle(request, RequestContext(version, header.client_id, connection, reply.free))
+        del frame, request  # the handler may free them before it waits
+        response = await handling
         if response is None:
             reply.note()
             return None

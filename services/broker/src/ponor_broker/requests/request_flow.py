@@ -62,7 +62,8 @@ SLOW_READ_NS: Final = 1_000_000
 LARGE_CONTROL_BYTES: Final = 8 << 10
 """Larger requests other than Produce share half of the in-flight bytes. A client chooses how long a Fetch or
 a JoinGroup waits: 64 of them with 4 MiB each would stop all other clients for minutes. The smaller ones of
-10,000 connections fit into the other half, and a Produce waits only for the log.
+10,000 connections fit into the other half, and a Produce waits only for the log. A large Fetch waits briefly;
+a large JoinGroup or SyncGroup frees its frame before it waits (`RequestContext.free`).
 """
 
 
@@ -141,6 +142,12 @@ class RequestFlow:
         self.in_flight.release(size_bytes)
         if is_large:
             self.large_control.release(size_bytes)
+
+    def shrink(self, size_bytes: int, kept_bytes: int) -> None:
+        """Release bytes of a running large request, of which this number stays charged."""
+        self.in_flight.release(size_bytes - kept_bytes)
+        is_large = kept_bytes > LARGE_CONTROL_BYTES
+        self.large_control.release(size_bytes - kept_bytes if is_large else size_bytes)
 
     def is_turn_long(self) -> bool:
         """Return whether requests were started in this turn for longer than allowed."""

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 from ponor_runtime.clock import Clock
 
 from ponor_broker.requests.connection import CloseConnectionError, PendingAnswer, Response
+from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES
 from ponor_broker.serving import Serving
 
 WITHDRAWAL_TURN_NS_MAX: Final = 4_000_000
@@ -48,8 +49,17 @@ class RequestUnderWay(PendingAnswer):
 
     def abandon(self) -> None:
         super().abandon()
-        self._owner.forget(self)
+        self._end()
         self._work.cancel()
+
+    def free(self, kept_bytes: int) -> None:
+        """Free the frame of a large request that waits. It keeps so many bytes that nothing else counts.
+        If permission is withdrawn, its connection is closed.
+        """
+        kept_bytes = max(kept_bytes, LARGE_CONTROL_BYTES)
+        if self.connection is not None and self.frame_bytes > kept_bytes:
+            self._again = _refuse_to_begin_again
+            self.connection.freed(self, kept_bytes)
 
     def withdraw(self) -> None:
         """The broker may not answer: drop the work and begin again, unless that was done already."""
@@ -83,7 +93,7 @@ class RequestUnderWay(PendingAnswer):
         if self.is_answered or work is not self._work:
             return  # replaced by `_begin_again`, or answered
         if self.connection is None:
-            self._owner.forget(self)
+            self._end()
         elif not self._owner.may_leave(self._epoch):
             self._begin_again()
         elif error is not None:
@@ -92,13 +102,21 @@ class RequestUnderWay(PendingAnswer):
             self._finish(work.result())
 
     def _finish(self, response: Response) -> None:
-        self._owner.forget(self)
+        self._end()
         self.answer(response)
 
     def _fail(self, error: BaseException) -> None:
-        self._owner.forget(self)
+        self._end()
         if self.connection is not None:
             self.connection.failed(error)
+
+    def _end(self) -> None:
+        self._owner.forget(self)
+        self._again = _refuse_to_begin_again  # frees the frame, and the reply, which refers to this request
+
+
+def _refuse_to_begin_again() -> Response:
+    raise CloseConnectionError("permission to answer was withdrawn while a large request waited")
 
 
 class RequestsUnderWay:

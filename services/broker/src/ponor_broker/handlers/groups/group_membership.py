@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
@@ -40,27 +41,12 @@ class GroupMembershipHandlers:
 
     async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
         """JoinGroup."""
-        version = context.api_version
-        has_rebalance_timeout = version >= REBALANCE_TIMEOUT_FROM
+        version, group_id = context.api_version, request.group_id
+        member = _joining(request, context)
+        del request  # not needed while the request waits
+        names = (group_id, member.member_id, member.instance_id, member.client_id, member.protocol_type)
         answer = await self._coordinator.join_group(
-            request.group_id,
-            JoinRequest(
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-                client_id=context.client_id or "",
-                client_host=f"/{context.connection.host}",
-                session_timeout_ms=request.session_timeout_ms,
-                rebalance_timeout_ms=(
-                    request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms
-                ),
-                protocol_type=request.protocol_type,
-                # The coordinator refuses more than the bound, so further ones need no object.
-                protocols=tuple(
-                    JoinProtocol(each.name, each.metadata) for each in request.protocols[: PROTOCOLS_MAX + 1]
-                ),
-                requires_known_member_id=version >= KNOWN_MEMBER_ID_FROM,
-                supports_skipping_assignment=version >= SKIP_ASSIGNMENT_FROM,
-            ),
+            group_id, member, partial(context.free, _total_length(names))
         )
         return _join_response(answer, version)
 
@@ -71,14 +57,25 @@ class GroupMembershipHandlers:
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if self._names_too_many(request.assignments):
             return SyncGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
+        assignments = {share.member_id: share.assignment for share in request.assignments}
+        request.assignments = ()  # those of a follower are freed before it waits
+        names = (
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.protocol_type,
+            request.protocol_name,
+            context.client_id,
+        )
         answer = await self._coordinator.sync_group(
             request.group_id,
             SyncRequest(
                 claim=MemberClaim(request.member_id, request.group_instance_id, request.generation_id),
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
-                assignments={share.member_id: share.assignment for share in request.assignments},
+                assignments=assignments,
             ),
+            partial(context.free, _total_length(names)),
         )
         return SyncGroupResponse(
             error_code=answer.error,
@@ -114,6 +111,31 @@ class GroupMembershipHandlers:
     def _names_too_many(self, members: Sequence[object]) -> bool:
         """Return whether a request of 4 MiB names so many members that the loop would stop for seconds."""
         return len(members) > max(self._coordinator.settings.group_members_max, NAMED_MEMBERS_MAX)
+
+
+def _joining(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
+    has_rebalance_timeout = context.api_version >= REBALANCE_TIMEOUT_FROM
+    return JoinRequest(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.connection.host}",
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=(
+            request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms
+        ),
+        protocol_type=request.protocol_type,
+        # The coordinator refuses more than the bound, so further ones need no object.
+        protocols=tuple(
+            JoinProtocol(each.name, each.metadata) for each in request.protocols[: PROTOCOLS_MAX + 1]
+        ),
+        requires_known_member_id=context.api_version >= KNOWN_MEMBER_ID_FROM,
+        supports_skipping_assignment=context.api_version >= SKIP_ASSIGNMENT_FROM,
+    )
+
+
+def _total_length(texts: Iterable[str | None]) -> int:
+    return sum(len(text) for text in texts if text is not None)
 
 
 def _join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
