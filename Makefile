@@ -93,6 +93,9 @@ oracle: install ## the oracle's stories told to a real Kafka: are the recordings
 tools: install ## Kafka's command line tools, Connect, Streams, MirrorMaker 2, Java clients 2.1 to 4.3, kcat and a client in Go against a running cluster; says what it skips
 	$(BIN)/pytest -q -rs -o 'norecursedirs=.*' tests/tools
 
+bench-transactions: install ## commits per second, latency and CPU per commit beside a real Apache Kafka, file and object WAL (needs Java and Maven): make bench-transactions BENCH='--rounds 3'
+	$(BIN)/python -m tests.benchmarks.transactions $(BENCH)
+
 bench-turns: install ## the longest event-loop turn at ten times the supported sizes; fails above 20 ms: make bench-turns SCENARIOS='put-keys'
 	$(BIN)/python -m tests.benchmarks.turns.main $(SCENARIOS)
 
@@ -136,7 +139,7 @@ nightly: ## the long ones: ten minutes of fuzzing per family, more seeds, full s
 	$(MAKE) acceptance
 	$(MAKE) peers oracle tools
 	$(MAKE) test-spark
-	$(MAKE) bench-turns bench bench-isolation bench-footprint bench-quorum bench-delete-topic bench-spark
+	$(MAKE) bench-turns bench bench-transactions bench-isolation bench-footprint bench-quorum bench-delete-topic bench-spark
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .

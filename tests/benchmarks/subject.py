@@ -7,7 +7,7 @@ Ponor's broker, controller, garbage collector and supervisor.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -129,12 +129,17 @@ def ponor_subject(
     *,
     name: str = "ponor",
     checkout: Path | None = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[PonorSubject]:
-    """Start a new Ponor on the systems' core, from another checkout's `.venv` if given."""
+    """Start a new Ponor on the systems' core, from another checkout's `.venv` if given.
+
+    `arguments`: options of `ponor up`.
+    """
     cluster = LocalCluster(
         directory,
         # Data of deleted topics is removed between two rounds, as in Kafka.
         settings={"destroy_delay_ms": 2_000, **(settings or {})},
+        arguments=arguments,
         command=None if checkout is None else str(checkout / ".venv/bin/ponor"),
     )
     with on_core(SUBJECT_CORE):
