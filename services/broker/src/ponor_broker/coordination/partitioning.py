@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 
+@lru_cache(maxsize=4_096)
 def java_string_hash(text: str) -> int:
     """Return Java's `String.hashCode()`: over UTF-16 code units, a signed 32-bit number."""
     encoded = text.encode("utf-16-le", "surrogatepass")

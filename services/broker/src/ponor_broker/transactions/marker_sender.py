@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Final, Protocol, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
@@ -44,6 +44,7 @@ NO_LEADER: Final = -1
 
 TopicPartition: TypeAlias = tuple[str, int]
 Refusals: TypeAlias = Mapping[TopicPartition, ErrorCode]
+LeaderId: TypeAlias = Callable[[str, int], "int | None"]
 WriteMarkers: TypeAlias = Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
 
 _REFUSED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
@@ -160,13 +161,16 @@ class MarkerSender:
     async def _route_due(self) -> None:
         while True:
             await self._retries.wait()
+            # Transactions that end together have partitions in common, and the image does not change within
+            # a turn.
+            leader_id = cache(self._leaders.leader_id)
             for marker in self._retries.take(ROUTED_PER_TURN_MAX):
-                self._route(marker)
+                self._route(marker, leader_id)
             await turn()
 
-    def _route(self, marker: _Marker) -> None:
+    def _route(self, marker: _Marker, leader_id: LeaderId) -> None:
         """Put a marker into the queue of its next target, if it needs another request."""
-        node_id = self._target(marker)
+        node_id = self._target(marker, leader_id)
         if node_id is None:
             return
         if node_id == NO_LEADER:
@@ -178,7 +182,7 @@ class MarkerSender:
             self._tasks.spawn(self._serve(lane), f"markers to broker {node_id}")
         lane.queue.append(marker)
 
-    def _target(self, marker: _Marker) -> int | None:
+    def _target(self, marker: _Marker, leader_id: LeaderId) -> int | None:
         """Return the target of the marker's next request: the leader of its partition (`NO_LEADER`: none
         now), or a broker in doubt. End the marker and return None if it needs no further request.
         """
@@ -186,9 +190,9 @@ class MarkerSender:
             self._end(marker)
             return None
         if not marker.is_written:
-            leader_id = self._leaders.leader_id(*marker.where)
-            if leader_id is not None:
-                return leader_id
+            leader = leader_id(*marker.where)
+            if leader is not None:
+                return leader
             # The image had the partition when it was added to the transaction: it was deleted since.
             marker.is_written = True
         if marker.in_doubt:
@@ -237,9 +241,10 @@ class MarkerSender:
         The request omits markers that are already written: they only need an answer of this broker.
         """
         topics: dict[_Job, dict[str, list[int]]] = {}
+        leader_id = cache(self._leaders.leader_id)
         for _ in range(min(len(lane.queue), MARKERS_PER_REQUEST_MAX)):
             marker = lane.queue.popleft()
-            node_id = self._target(marker)
+            node_id = self._target(marker, leader_id)
             if node_id == lane.node_id:
                 sent.append(marker)
                 if not marker.is_written:
@@ -266,7 +271,7 @@ class MarkerSender:
                 marker.job.refusals[marker.where] = ErrorCode(code)
             if marker.is_written or code in _FINAL:
                 marker.is_written = True
-                self._route(marker)
+                self._route(marker, self._leaders.leader_id)
             else:
                 self._retry(marker, f"error code {code}")
 

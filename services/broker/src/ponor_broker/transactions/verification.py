@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ponor_kafka.errors import ErrorCode, error_of
@@ -195,15 +195,15 @@ class TransactionVerifier(Generic[P]):
     async def _route_due(self) -> None:
         while True:
             await self._retries.wait()
+            # The partitions of a transaction come together, and the image does not change within a turn.
+            coordinator = cache(self._coordinator)
             for question in self._retries.take(QUESTIONS_PER_REQUEST_MAX):
-                self._route(question)
+                if not question.is_settled:
+                    self._route(question, coordinator(question.claim.transactional_id))
             await turn()
 
-    def _route(self, question: _Question[P]) -> None:
+    def _route(self, question: _Question[P], node_id: int | None) -> None:
         """Put a question into the queue of its coordinator."""
-        if question.is_settled:
-            return
-        node_id = self._coordinator(question.claim.transactional_id)
         if node_id is None:
             self._settle(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif node_id in self._lanes:

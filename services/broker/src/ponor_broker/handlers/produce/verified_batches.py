@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.errors import ErrorCode
 from ponor_kafka.produce_walk import ProduceWalk
-from ponor_kafka.record_batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchView
+from ponor_kafka.record_batch import HEADER_BYTES, NO_PRODUCER_ID, TRANSACTIONAL_BIT
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
@@ -26,6 +27,8 @@ _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22
 """Position of the attributes' low byte in a batch."""
 _MAGIC: Final = 2
+_PRODUCER_AT: Final = 43
+_PRODUCER: Final = struct.Struct(">qh")
 _RETRIED: Final = frozenset(
     {
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -63,23 +66,18 @@ def refusal_of_transaction(walk: ProduceWalk) -> PartitionError | None:
         return None
     if walk.transactional_id is None:
         return NO_ID
-    producers = {(one.producer_id, one.producer_epoch) for one in _batches(transactional)}
+    producers = set(map(_producer, transactional)) - {None}
     return SEVERAL_PRODUCERS if len(producers) > 1 else None
 
 
-def _batches(all_records: Iterable[memoryview | None]) -> Iterable[BatchView]:
-    return (batch for batch in map(_batch, all_records) if batch is not None)
-
-
-def _batch(records: memoryview | None) -> BatchView | None:
-    """Return a transactional batch; None if it is malformed, which the validator refuses."""
-    if records is None or not is_transactional(records):
+def _producer(records: memoryview | None) -> tuple[int, int] | None:
+    """Return the producer id and epoch of a transactional batch; None if there is none. The validator checks
+    the batch later.
+    """
+    if records is None or len(records) < HEADER_BYTES or not is_transactional(records):
         return None
-    try:
-        batch = BatchView(records)
-    except KafkaWireError:
-        return None
-    return None if batch.producer_id == NO_PRODUCER_ID else batch
+    producer_id, producer_epoch = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+    return None if producer_id == NO_PRODUCER_ID else (producer_id, producer_epoch)
 
 
 class VerifiedBatches:
@@ -101,10 +99,10 @@ class VerifiedBatches:
 
         `settled` is called once, perhaps within this call, with an error or with the proof for the append.
         """
-        batch = _batch(records)
-        if batch is None:
+        producer = _producer(records)
+        if producer is None or records is None:
             return False
-        producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
+        producer_id, producer_epoch = producer
         where = (partition.identity.topic, partition.identity.index)
         transactions = partition.transactions
         if not self._verifier.is_waiting(where, producer_id) and (
@@ -119,7 +117,7 @@ class VerifiedBatches:
             Claim(transactional_id, producer_id, producer_epoch),
             WaitingBatch(
                 write,
-                batch.size_bytes,
+                len(records),
                 lambda: transactions.begin_verification(producer_id, producer_epoch, generation=generation),
                 lambda error, found: settled(_error(write, error, partition), found),
             ),
