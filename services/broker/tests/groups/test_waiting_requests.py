@@ -45,7 +45,7 @@ class Listener:
     @property
     def held_bytes(self) -> tuple[int, int]:
         """Bytes of all requests, and of large requests."""
-        return self.flow.in_flight.held_bytes, self.flow.large_control.held_bytes
+        return self.flow.in_flight.held_bytes, self.flow.large_quick.held_bytes
 
 
 class Client:

@@ -19,12 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import KafkaWireError
-from ponor_runtime.budgets import BudgetExceededError
+from ponor_runtime.budgets import BudgetExceededError, ByteBudget
 from ponor_runtime.disk import Buffer
 
-from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, STARTS_PER_LOOK, RequestFlow
+from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, PRODUCE, STARTS_PER_LOOK, RequestFlow
 
 Response: TypeAlias = Sequence[Buffer] | None
 """Buffers of one response frame; None: the request has no answer (acks=0)."""
@@ -35,7 +34,6 @@ QUEUED_OVERHEAD_BYTES: Final = 96
 """Charged for a queued frame in addition to its bytes: the smallest requests are smaller than the
 object that holds them."""
 PIPELINED_PRODUCES_MAX: Final = 64
-_PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(2, "big")
 
 
 class CloseConnectionError(Exception):
@@ -128,6 +126,7 @@ class ClientConnection:
         "_dispatcher",
         "_flow",
         "_flush_is_due",
+        "_large",
         "_output",
         "_places",
         "_queue",
@@ -155,6 +154,7 @@ class ClientConnection:
         # created with the first answer that is produced later
         self._places: deque[PendingAnswer] | None = None
         self._alone = False  # the newest running request is not a Produce: no other may start
+        self._large: ByteBudget | None = None  # which the running request is charged to as well
         self._admission: asyncio.Task[None] | None = None
         self._writable = True
         self._wants_reading = True
@@ -188,8 +188,11 @@ class ClientConnection:
 
     def freed(self, place: PendingAnswer, kept_bytes: int) -> None:
         """The frame of a large running request was freed, except for these bytes."""
-        self._flow.shrink(place.frame_bytes, kept_bytes)
+        self._release(place.frame_bytes - kept_bytes)
         place.frame_bytes = kept_bytes
+        if self._large is not None and kept_bytes <= LARGE_CONTROL_BYTES:
+            self._large.release(kept_bytes)
+            self._large = None
 
     def set_writable(self, *, writable: bool) -> None:
         """Note whether the client reads its answers fast enough. No request starts while it does not."""
@@ -262,40 +265,40 @@ class ClientConnection:
         if self._closed or not self._writable or self._admission is not None:
             return False
         places = self._places
-        if places and (
-            self._alone or len(places) >= PIPELINED_PRODUCES_MAX or not frame.startswith(_PRODUCE)
-        ):
+        if places and (self._alone or len(places) >= PIPELINED_PRODUCES_MAX or not frame.startswith(PRODUCE)):
             return False
         size_bytes = len(frame)
-        is_large = size_bytes > LARGE_CONTROL_BYTES and not frame.startswith(_PRODUCE)
-        if self._flow.try_start(size_bytes, is_large=is_large):
+        large = self._flow.large_budget(frame) if size_bytes > LARGE_CONTROL_BYTES else None
+        if self._flow.try_start(size_bytes, large):
+            self._large = large
             return True
-        waiting = self._wait_for_room(size_bytes, is_large=is_large)
+        waiting = self._wait_for_room(size_bytes, large)
         self._admission = asyncio.get_running_loop().create_task(waiting)
         return False
 
     def _release(self, size_bytes: int) -> None:
         """Release the bytes of running requests: of several Produces, or of one other request."""
-        self._flow.ended(size_bytes, is_large=self._alone and size_bytes > LARGE_CONTROL_BYTES)
+        self._flow.ended(size_bytes, self._large)
 
-    async def _wait_for_room(self, size_bytes: int, *, is_large: bool) -> None:
+    async def _wait_for_room(self, size_bytes: int, large: ByteBudget | None) -> None:
         """Wait for budget for the first queued request until other requests are answered."""
         try:
-            await self._flow.wait_to_start(size_bytes, is_large=is_large)
+            await self._flow.wait_to_start(size_bytes, large)
         except BudgetExceededError as error:
             self._admission = None
             self.failed(error)
             return
         self._admission = None
         if self._closed:
-            self._flow.ended(size_bytes, is_large=is_large)
+            self._flow.ended(size_bytes, large)
         else:
+            self._large = large
             self._start(self._dequeue())
             self._take_turn()
 
     def _start(self, frame: bytearray) -> None:
         """Start a request whose bytes are charged."""
-        self._alone = not frame.startswith(_PRODUCE)
+        self._alone = not frame.startswith(PRODUCE)
         flow = self._flow
         try:
             answer = self._dispatcher.dispatch(frame, self.context, flow.read_ns)

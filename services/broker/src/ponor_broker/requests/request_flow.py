@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from ponor_kafka.api import ApiKey
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.clock import Clock
 
@@ -60,10 +61,34 @@ all slow reads together. The others are queued. A read has up to 64, and each ma
 SLOW_READ_NS: Final = 1_000_000
 """A read whose requests start faster does not count: a turn may have thousands of them under load."""
 LARGE_CONTROL_BYTES: Final = 8 << 10
-"""Larger requests other than Produce share half of the in-flight bytes. A client chooses how long a Fetch or
-a JoinGroup waits: 64 of them with 4 MiB each would stop all other clients for minutes. The smaller ones of
-10,000 connections fit into the other half, and a Produce waits only for the log. A large Fetch waits briefly;
-a large JoinGroup or SyncGroup frees its frame before it waits (`RequestContext.free`).
+"""Larger requests other than Produce share half of the in-flight bytes: a quarter for each of two kinds. The
+smaller ones of 10,000 connections fit into the other half, and a Produce waits only for the log.
+"""
+PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(2, "big")
+QUICK: Final = frozenset(
+    int(key).to_bytes(2, "big")
+    for key in (
+        ApiKey.FETCH,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.TXN_OFFSET_COMMIT,
+    )
+)
+"""APIs whose large requests take seconds at most. A large Fetch waits briefly; a large JoinGroup or SyncGroup
+frees its frame before it waits (`RequestContext.free`). The others may take as long as the client chooses:
+CreateTopics waits for the controller, topic by topic, and ListOffsets may read objects for each partition.
 """
 
 
@@ -73,7 +98,8 @@ class RequestFlow:
     Attributes:
         in_flight: charged with a request's bytes from its start until its answer is sent.
         is_turn_over: requests that are read now must wait for a later turn.
-        large_control: charged with those of large requests other than Produce as well.
+        large_quick: charged with those of large requests of the APIs in `QUICK` as well.
+        large_slow: charged with those of other large requests, except Produce, as well.
         waiting: charged with requests that have arrived and are queued.
         read_ns: monotonic time of the last read, used as start time of every request in it.
     """
@@ -86,7 +112,8 @@ class RequestFlow:
         "_turns",
         "in_flight",
         "is_turn_over",
-        "large_control",
+        "large_quick",
+        "large_slow",
         "read_ns",
         "waiting",
     )
@@ -94,10 +121,13 @@ class RequestFlow:
     def __init__(self, clock: Clock, *, in_flight: ByteBudget, waiting: ByteBudget) -> None:
         self._clock = clock
         self.in_flight = in_flight
-        self.large_control = ByteBudget(
-            "in-flight bytes of large requests other than Produce",
-            max(in_flight.bytes_max // 2, 1),
-            waiters_max=in_flight.waiters_max,
+        self.large_quick, self.large_slow = (
+            ByteBudget(
+                f"in-flight bytes of large {kind} requests",
+                max(in_flight.bytes_max // 4, 1),
+                waiters_max=in_flight.waiters_max,
+            )
+            for kind in ("quick", "slow")
         )
         self.waiting = waiting
         self.read_ns = self._turn_end_ns = clock.monotonic_ns()
@@ -111,43 +141,45 @@ class RequestFlow:
         self.read_ns = self._clock.monotonic_ns()
         self._turn_end_ns = self.read_ns + READ_STARTS_NS_MAX - self._slow_ns
 
-    def try_start(self, size_bytes: int, *, is_large: bool) -> bool:
-        """Charge a request that starts, if there is room. `is_large`: in `large_control` too."""
-        if is_large and not self.large_control.try_acquire(size_bytes):
+    def large_budget(self, frame: bytearray) -> ByteBudget | None:
+        """Return the budget that a request shares with the other large ones of its kind; None if it is small,
+        or a Produce.
+        """
+        if len(frame) <= LARGE_CONTROL_BYTES or frame.startswith(PRODUCE):
+            return None
+        return self.large_quick if bytes(frame[:2]) in QUICK else self.large_slow
+
+    def try_start(self, size_bytes: int, large: ByteBudget | None) -> bool:
+        """Charge a request that starts, if there is room. `large`: its `large_budget`."""
+        if large is not None and not large.try_acquire(size_bytes):
             return False
         if self.in_flight.try_acquire(size_bytes):
             return True
-        if is_large:
-            self.large_control.release(size_bytes)
+        if large is not None:
+            large.release(size_bytes)
         return False
 
-    async def wait_to_start(self, size_bytes: int, *, is_large: bool) -> None:
+    async def wait_to_start(self, size_bytes: int, large: ByteBudget | None) -> None:
         """As `try_start`, after the requests that wait already.
 
         Raises:
             BudgetExceededError: too many requests wait.
         """
-        if not is_large:
+        if large is None:
             await self.in_flight.acquire(size_bytes)
             return
-        await self.large_control.acquire(size_bytes)
+        await large.acquire(size_bytes)
         try:
             await self.in_flight.acquire(size_bytes)
         except BaseException:
-            self.large_control.release(size_bytes)
+            large.release(size_bytes)
             raise
 
-    def ended(self, size_bytes: int, *, is_large: bool) -> None:
+    def ended(self, size_bytes: int, large: ByteBudget | None) -> None:
         """Release the bytes of answered requests."""
         self.in_flight.release(size_bytes)
-        if is_large:
-            self.large_control.release(size_bytes)
-
-    def shrink(self, size_bytes: int, kept_bytes: int) -> None:
-        """Release bytes of a running large request, of which this number stays charged."""
-        self.in_flight.release(size_bytes - kept_bytes)
-        is_large = kept_bytes > LARGE_CONTROL_BYTES
-        self.large_control.release(size_bytes - kept_bytes if is_large else size_bytes)
+        if large is not None:
+            large.release(size_bytes)
 
     def is_turn_long(self) -> bool:
         """Return whether requests were started in this turn for longer than allowed."""
