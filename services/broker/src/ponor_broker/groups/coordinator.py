@@ -1,8 +1,8 @@
 """The group coordinator of one broker: finds the shard of a group and runs the background work of all shards.
 
-The entry point for handlers. It checks what does not depend on a group's state (ids, bounds), and assigns
-member ids. `coordination/shards.py` loads and unloads shards and refuses requests for groups that another
-broker coordinates; `shard.py` does the rest.
+The entry point for handlers. It checks the parts of a request that do not depend on the state of a group
+(ids, bounds), and assigns member ids. `coordination/shards.py` loads and unloads shards and refuses requests
+for groups that another broker coordinates; `shard.py` handles the others.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class GroupCoordinator:
         self.shards.start()
         tasks = self.shards.tasks
         tasks.spawn(self._expire_now_and_then(), "group expiry")
-        # One log at a time, no faster than the disk, which commits share.
+        # One log at a time, and one batch after the other: commits use the same disk.
         tasks.spawn(self._whenever(self._rewrite_due, self._shorten_log), "group log rewrites")
         forget = self._whenever(self._topics_deleted, self._forget_deleted_topics)
         tasks.spawn(forget, "offsets of deleted topics")
@@ -134,8 +134,8 @@ class GroupCoordinator:
                 self._expired.add(await shard.removal.expire())
 
     async def _whenever(self, due: asyncio.Event, work: Callable[[GroupShard], Awaitable[bool]]) -> None:
-        """Do the work of every shard, one after the other, whenever the event is set; after a pause
-        again if `work` returns False for one of them.
+        """Do the work of all shards, one after the other, each time the event is set. Repeat it after a pause
+        if `work` returns False for a shard.
         """
         while True:
             await due.wait()
@@ -153,7 +153,7 @@ class GroupCoordinator:
         return is_written
 
     def topics_deleted(self) -> None:
-        """Topics were deleted: remove their committed offsets in the background."""
+        """Remove the committed offsets of deleted topics in the background."""
         for shard in self.shards.by_index.values():
             shard.has_to_forget_topics = True
         self._topics_deleted.set()
@@ -228,8 +228,8 @@ class GroupCoordinator:
         """Heartbeat."""
         shard = self._shard(group_id)
         if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # The member must not rejoin because its coordinator restarted: its session restarts
-            # after the load.
+            # With an error, members would rejoin whenever a coordinator loads their groups. Their sessions
+            # restart after the load.
             return ErrorCode.NONE
         return shard if isinstance(shard, ErrorCode) else shard.heartbeat(group_id, claim)
 
@@ -257,9 +257,9 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, wanted: Sequence[TopicPartition] | None, *, require_stable: bool = False
     ) -> ErrorCode | Sequence[tuple[TopicPartition, CommittedOffset | ErrorCode | None]]:
-        """OffsetFetch; None as `wanted` means all committed offsets. A missing group has none.
+        """OffsetFetch; None as `wanted` means all committed offsets. A missing group has no offsets.
 
-        With `require_stable`, a partition with an offset that is pending in a transaction has
+        With `require_stable`, a partition with an offset that is pending in a transaction gets
         UNSTABLE_OFFSET_COMMIT (KIP-447).
         """
         shard = self.shards.of(group_id)
@@ -286,7 +286,7 @@ class GroupCoordinator:
             return shard
         return await shard.removal.delete_offsets(group_id, partitions)
 
-    # administration: including groups with an empty id, as in Kafka
+    # administration; as in Kafka, a group id may be empty
 
     def describe_group(self, group_id: str) -> GroupDescription:
         """DescribeGroups, one group."""

@@ -1,4 +1,4 @@
-"""A group as a shard holds it: the state machine, the offsets, and its newest record in the log."""
+"""One group of a shard: the state machine, the offsets, and the group's newest record in the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Group:
     offsets: OffsetTable = field(default_factory=OffsetTable)
     durable: GroupRecord | None = None
     quiet_since_ms: int = NO_TIMESTAMP
-    """When its newest record was written, durable or not: for an empty group, when it became empty."""
+    """Time of the newest record, durable or in flight. For an empty group: when it became empty."""
     counted: Holding = NO_HOLDING
 
     @property
@@ -47,12 +47,12 @@ class Group:
 
     @property
     def is_simple(self) -> bool:
-        """Whether it never had members: consumers only store offsets under its id."""
+        """Whether the group never had members: clients only commit offsets under its id."""
         return not self.membership.protocol_type
 
     @property
     def is_unused(self) -> bool:
-        """Whether it contains neither members nor offsets."""
+        """Whether the group contains neither members nor offsets."""
         return self.membership.is_unused and self.offsets.is_unused
 
 

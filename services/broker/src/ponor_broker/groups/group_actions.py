@@ -1,7 +1,7 @@
 """Execution of the state machines' instructions for a shard's groups: answers, timers, writes.
 
-Every change is one synchronous step. The log completes writes in its own order, so that memory
-changes in the order of the log. A client waits for a write for a bounded time.
+Every change is one synchronous step. Writes complete in the order of the log, so memory changes in this
+order. A client waits for a write only for a bounded time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class GroupActions:
 
     def open_request(self) -> tuple[RequestId, asyncio.Future[AnswerBody]]:
         """Return a number for a new request, and the future of its answer. A member has at most one
-        JoinGroup and one SyncGroup waiting; everything else is answered within the call.
+        JoinGroup and one SyncGroup waiting; other requests are answered within the call.
         """
         self._last_request += 1
         request = RequestId(self._last_request)
@@ -99,14 +99,15 @@ class GroupActions:
         key = (self, group, write_id)
 
         def tell(error: ErrorCode) -> None:
-            # The state machine ignores the later one of timeout and outcome.
+            # Called at the timeout and with the outcome of the write. The state machine ignores the later
+            # call.
             self.run(group, membership.written(write_id, error))
 
         def ended(error: ErrorCode) -> None:
             self._timers.cancel(key)
             if error is ErrorCode.NONE:
                 group.durable = stamped
-            # Too large: as in Kafka, because members cannot fix it.
+            # As in Kafka, because members cannot make the record smaller.
             tell(ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error)
 
         timeout_ms = self._settings.coordinator_write_timeout_ms
@@ -119,8 +120,8 @@ class GroupActions:
         apply: Callable[[ErrorCode], None],
         producer: TransactionalProducer | None = None,
     ) -> ErrorCode:
-        """Append one batch, apply its outcome to memory when it is known, and wait for it up to the
-        client's limit.
+        """Append one batch and wait for its outcome until the timeout. Apply the outcome to memory whenever
+        it arrives.
 
         Returns:
             The outcome, or COORDINATOR_NOT_AVAILABLE after the timeout, as in Kafka: clients look up the

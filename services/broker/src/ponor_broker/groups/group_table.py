@@ -20,7 +20,7 @@ from ponor_broker.groups.settings import GroupSettings
 GROUP_BYTES: Final = 4_000
 """Memory of a group without its id, members and offsets: measured, rounded up."""
 ROOM_AGAIN: Final = 0.9
-"""Below this share of the bounds the next refusal is logged again."""
+"""After a logged refusal, use must fall below this fraction of the bounds before another is logged."""
 
 WALKED_PER_TURN_MAX: Final = 1_000
 """Groups and offsets that a walk visits per event-loop turn: a few milliseconds."""
@@ -46,8 +46,8 @@ class GroupBudget:
         return sum(self.by_state.values())
 
     def admits_group(self, group_id: str) -> bool:
-        """Return whether one more group is allowed. A refusal is counted, and logged once until
-        there is room again.
+        """Return whether the bounds allow one more group. Count every refusal; log one until use falls below
+        `ROOM_AGAIN`.
         """
         if self.groups >= self._settings.groups_max:
             self._refuse(f"{self.groups} groups are held, groups_max")
@@ -77,7 +77,7 @@ class GroupBudget:
             self._is_full = False
 
     def recount(self, group: Group) -> None:
-        """Replace the counted resources of a group by its current ones."""
+        """Count the current resources of a group instead of its previous ones."""
         self._replace(group, group.holding)
 
     def forget(self, group: Group) -> None:
@@ -128,7 +128,7 @@ class GroupTable:
         return self._groups.get(group.group_id) is group
 
     def get(self, group_id: str) -> Group | None:
-        """A group, by id."""
+        """Return a group by id."""
         return self._groups.get(group_id)
 
     def create(self, group_id: str) -> Group | None:

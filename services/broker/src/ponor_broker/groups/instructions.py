@@ -26,7 +26,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The answer to a JoinGroup. With an error only the member id is valid."""
+    """The answer to a JoinGroup. If it contains an error, only the member id is valid."""
 
     error: ErrorCode
     member_id: str
@@ -70,16 +70,16 @@ class TimerKind(Enum):
     """The purpose of a timer."""
 
     SESSION = "session"
-    """One member: no heartbeat for its session timeout, or its first join took too long."""
+    """Of a member: it sent no heartbeat for its session timeout, or its first join took too long."""
     JOIN = "join"
-    """The group: the time for members to rejoin has passed."""
+    """Of the group: the time for members to rejoin has passed."""
     SYNC = "sync"
-    """The group: the time for joined members to sync has passed."""
+    """Of the group: the time for joined members to sync has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Identifies a timer within a group; setting it again moves it."""
+    """Identifies a timer within a group; another `SetTimer` moves it."""
 
     kind: TimerKind
     member_id: str = ""
@@ -102,7 +102,7 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class WriteGroup:
-    """Make the record durable, then call `Membership.written(write_id, error)`."""
+    """Write the record; when it is durable or has failed, call `Membership.written(write_id, error)`."""
 
     write_id: int
     record: GroupRecord
@@ -123,12 +123,12 @@ class Outbox:
         self._instructions.append(Answer(request, body))
 
     def set_timer(self, timer: Timer, delay_ms: int) -> None:
-        """Add the setting of a timer."""
+        """Add a `SetTimer`."""
         assert delay_ms >= 0
         self._instructions.append(SetTimer(timer, delay_ms))
 
     def cancel_timer(self, timer: Timer) -> None:
-        """Add the cancellation of a timer."""
+        """Add a `CancelTimer`."""
         self._instructions.append(CancelTimer(timer))
 
     def write(self, record: GroupRecord) -> int:

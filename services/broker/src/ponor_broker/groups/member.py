@@ -12,7 +12,7 @@ RequestId = NewType("RequestId", int)
 MEMBER_BYTES: Final = 2_000
 """Memory of a member without its names, subscriptions and assignment: measured, rounded up."""
 PROTOCOL_BYTES: Final = 300
-"""What a protocol of a member takes in memory beside its name and its subscription: measured, rounded up."""
+"""Memory of a member's protocol without its name and subscription: measured, rounded up."""
 PROTOCOLS_MAX: Final = 1_000
 """Protocols that a member may offer. Clients offer one for each of their assignors."""
 
@@ -26,12 +26,12 @@ class JoinProtocol:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of the protocol."""
         return PROTOCOL_BYTES + len(self.name) + len(self.metadata)
 
 
 def member_bytes(client_id: str, instance_id: str | None, protocols: Iterable[JoinProtocol]) -> int:
-    """What a member takes in memory without its assignment."""
+    """Return the memory of a member without its assignment."""
     names = len(client_id) + len(instance_id or "")
     return MEMBER_BYTES + names + sum(protocol.size_bytes for protocol in protocols)
 
@@ -51,13 +51,13 @@ class Member:
     awaiting_join: RequestId | None = None
     awaiting_sync: RequestId | None = None
     is_new: bool = False
-    """Has never completed a join: it does not have its id, or cannot send heartbeats yet, so its
-    join itself is timed."""
+    """Whether the member has not completed a join yet. It cannot send heartbeats before, so a timer limits
+    its join."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether one of its requests waits: then it cannot send heartbeats (clients send one
-        request at a time).
+        """Whether a request of the member waits. The member then sends no heartbeats, because clients send
+        one request at a time.
         """
         return self.awaiting_join is not None or self.awaiting_sync is not None
 
@@ -67,14 +67,16 @@ class Member:
         return member_bytes(self.client_id, self.instance_id, self.protocols) + len(self.assignment)
 
     def vote(self, candidates: Container[str]) -> str:
-        """Return its most preferred protocol that all members support."""
+        """Return the member's most preferred protocol of those that all members support."""
         for protocol in self.protocols:
             if protocol.name in candidates:
                 return protocol.name
         raise AssertionError(f"member {self.member_id} supports none of the candidates")
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
-        """Return its subscription under a protocol; empty if it does not offer it."""
+        """Return the member's subscription for a protocol; empty if the member does not offer the
+        protocol.
+        """
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata

@@ -1,9 +1,9 @@
 """The classic group protocol as a state machine without I/O: events in, instructions out.
 
-Decides which clients may join, sync, heartbeat, leave and commit, and the errors for the others.
-`rebalance.py` implements the course of a rebalance, `static_members.py` the return of static
-members. Time enters as fired timers, the disk as completed writes. Every method that returns
-instructions expects their execution, in order, before the next event.
+Decides which clients may join, sync, heartbeat, leave and commit, and which errors the other clients get.
+`rebalance.py` implements the steps of a rebalance, `static_members.py` the return of static members. Methods
+are called when a request arrives, a timer fires or a write has completed. The caller must execute the
+returned instructions, in order, before the next event.
 
 Sources: KIP-62 (background heartbeat), KIP-134 (initial delay), KIP-345 (static members), KIP-394
 (known member ids), KIP-559 (protocol names in SyncGroup), KIP-814 (static leaders skip the
@@ -42,10 +42,10 @@ _TOPIC_BYTES_MIN: Final = 2
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """Return every topic in the subscriptions; None if one of them is not a consumer's subscription.
 
-    To the group protocol a subscription is opaque. Only for members of protocol type `consumer`
-    does Kafka decode it, to decide whether offsets of a topic may expire or be deleted while the
-    group has members. All versions of the subscription start like version 0 (int16 version, then an
-    array of strings), so only that part is decoded (ConsumerProtocolSubscription.json, KIP-496).
+    The group protocol treats a subscription as opaque. Kafka decodes it only for members of protocol type
+    `consumer`, to decide whether offsets of a topic may expire or be deleted while the group has members. All
+    versions of the subscription start like version 0 (int16 version, then an array of strings), so only that
+    part is decoded (ConsumerProtocolSubscription.json, KIP-496).
     """
     topics: set[str] = set()
     for subscription in subscriptions:
@@ -134,8 +134,8 @@ class Membership:
         return 0 if member is None else member.size_bytes
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the members' subscribed topics; None if unknown: not consumers, or no protocol chosen
-        yet.
+        """Return the members' subscribed topics; None if they are unknown, because the members are not
+        consumers or no protocol is chosen yet.
         """
         if not self.is_of_consumers or (self._roster and self.protocol_name is None):
             return None
@@ -169,8 +169,8 @@ class Membership:
         if not self._roster.supports(request.protocol_type, request.protocols):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if self._roster.is_pending(request.member_id):
-            # Ids are only assigned to clients without an instance id; with one, the client would be
-            # two members.
+            # Only clients without an instance id get a member id in advance. A client that uses it with an
+            # instance id could become two members.
             return None if request.instance_id is None else ErrorCode.INVALID_REQUEST
         if request.member_id:
             return self._refusal_of_claim(MemberClaim(request.member_id, request.instance_id))
@@ -210,7 +210,7 @@ class Membership:
         )
         self._rebalance.note_new_member()
         self._roster.add(member, request.protocol_type)
-        # It cannot send heartbeats while its join waits; this timer ends a join whose client disappeared.
+        # A member sends no heartbeats while its join waits. This timer removes it if its client disappears.
         self._out.set_timer(
             Timer(TimerKind.SESSION, member_id), self._settings.group_new_member_join_timeout_ms
         )
@@ -224,7 +224,7 @@ class Membership:
         if (self.state is GroupState.COMPLETING_REBALANCE and same_subscriptions) or (
             self.state is GroupState.STABLE and same_subscriptions and not leads
         ):
-            # It did not receive this generation's answer, or rejoins without a change: repeat the answer.
+            # The member did not receive this generation's answer, or rejoins without a change: answer again.
             self._roster.hold_join(member, request.request)
             self._rebalance.answer_join(member)
             return
@@ -284,8 +284,8 @@ class Membership:
         """Check whether the client may commit offsets; counts as a heartbeat.
 
         A consumer without a group (generation -1, no ids) may commit only while the group has no members.
-        As in Kafka, this does not apply to a commit in a transaction: old producers do not send the
-        member's claim (KIP-447). It is no heartbeat, and may precede the member's sync.
+        As in Kafka, this does not apply to a commit in a transaction, because old producers send neither
+        generation nor ids (KIP-447). Such a commit does not count as a heartbeat, and may precede the sync.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
@@ -297,8 +297,8 @@ class Membership:
         if error is not None or in_transaction:
             return error or ErrorCode.NONE, []
         if self.state is GroupState.COMPLETING_REBALANCE:
-            # The member has the new generation already, so an error that makes it rejoin would be
-            # wrong: it must sync first.
+            # The member has joined this generation and must sync before it commits, so the error must not
+            # make it rejoin.
             return ErrorCode.REBALANCE_IN_PROGRESS, []
         self._note_alive(claim)
         return ErrorCode.NONE, self._out.drain()
@@ -366,7 +366,8 @@ class Membership:
         self._out.cancel_timer(Timer(TimerKind.SESSION, member.member_id))
 
     def _rebalance_without(self, members_before: int) -> None:
-        # A removed member id may complete a join that waited for it, but never starts a rebalance.
+        # If only assigned ids without a member were removed, a running rebalance may complete, but none
+        # starts.
         if self.state is GroupState.PREPARING_REBALANCE or len(self._roster) < members_before:
             self._rebalance.start_or_complete()
 

@@ -16,8 +16,8 @@ OFFSET_BYTES: Final = 600
 
 
 class OffsetTable:
-    """Only durable commits can be read. Commits in flight are counted, so that a deletion includes them; it
-    also includes those that are pending in transactions.
+    """Only durable commits can be read. The table also counts commits in flight and keeps commits that are
+    pending in transactions, so that a deletion includes them.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class OffsetTable:
     # --- outside of transactions
 
     def began(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note commits that were given to the log."""
+        """Note commits that are about to be appended to the log."""
         self._in_flight.update(list(partitions))  # Counter treats a mapping as counts
 
     def failed(self, partitions: Iterable[TopicPartition]) -> None:
@@ -110,7 +110,7 @@ class OffsetTable:
             self.restore(partition, committed)
 
     def restore(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
-        """Apply one record of the log; None removes. Pending commits are older."""
+        """Apply one record of the log; None removes the commit. All pending commits are older."""
         if committed is None:
             self._pending.remove(partition)
         else:
@@ -125,7 +125,7 @@ class OffsetTable:
             self._committed[partition] = committed
 
     def forget(self, count: int) -> bool:
-        """Free the memory of `count` durable commits, of a removed group; return whether any remain."""
+        """Free up to `count` durable commits of a removed group; return whether any remain."""
         for _ in range(min(count, len(self._committed))):
             self._committed.popitem()
         return bool(self._committed)
@@ -135,7 +135,7 @@ class OffsetTable:
         return tuple(dict.fromkeys([*self._committed, *self._in_flight, *self._pending.keys()]))
 
     def is_held_only_by(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether nothing would remain without these partitions."""
+        """Return whether the table contains nothing but the durable commits of these partitions."""
         is_settled = not self._in_flight and not self._pending
         return is_settled and len(self._committed) == len(partitions)
 

@@ -1,14 +1,13 @@
 """The rebalance of a classic group: from one generation to the next.
 
-    Empty ──first join──▶ PreparingRebalance ──all rejoined, or timeout──▶ CompletingRebalance ──assignments
-    durable──▶ Stable
-      ▲                     ▲      │ no members                                    │ join, leave, expired member               │
-      └─────────────────────┼──────┘                                             ◀─┴──────────────────────────────────────────┘
-                            └──────────────────────────────────────────────────────
+    Empty ── first join ──▶ PreparingRebalance ── all rejoined, or timeout ──▶ CompletingRebalance
+    CompletingRebalance ── assignments durable ──▶ Stable
+    PreparingRebalance ── no members ──▶ Empty
+    CompletingRebalance or Stable ── join, leave, expired member ──▶ PreparingRebalance
 
-Implements states, generations, the join and sync windows, and the distribution of results.
-`membership.py` decides which requests are allowed. The rules are those of Kafka's group
-coordinator; requests that it leaves without an answer are answered here.
+Implements states, generations, the join and sync windows, and the distribution of results. `membership.py`
+decides which requests are allowed. The rules are those of Kafka's group coordinator, but every request gets
+an answer.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class Rebalance:
         self.generation = 0
         self.protocol_name: str | None = None
         self._is_gathering = False
-        """In the first rebalance of an empty group, which lasts its whole delay even if all members
-        have joined."""
+        """Whether this is the first rebalance of an empty group, which lasts its whole delay even if all
+        members have joined."""
         self._gathering_left_ms = 0
         self._grew = False
         self._unsynced: dict[str, None] = {}
@@ -67,7 +66,7 @@ class Rebalance:
             self._start()
 
     def note_new_member(self) -> None:
-        """Extend the first rebalance of an empty group after a first join."""
+        """Note the first join of a member, which extends the first rebalance of an empty group."""
         if self._is_gathering:
             self._grew = True
 
@@ -79,7 +78,7 @@ class Rebalance:
         self._is_gathering = self.state is GroupState.EMPTY
         self.state = GroupState.PREPARING_REBALANCE
         if self._is_gathering:
-            # As in Kafka: the first delay is not shortened by the members' rebalance timeout.
+            # As in Kafka, a shorter rebalance timeout of the members does not shorten the first delay.
             delay_ms = self._initial_delay_ms
             self._gathering_left_ms = max(self._roster.rebalance_timeout_ms - delay_ms, 0)
             self._grew = False
@@ -90,7 +89,7 @@ class Rebalance:
             self._out.set_timer(_JOIN_TIMER, self._roster.rebalance_timeout_ms)
 
     def join_timer_fired(self) -> None:
-        """The time for joining has passed."""
+        """Complete the join phase; extend the first rebalance instead if members have joined."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             return
         if self._is_gathering and self._grew and self._gathering_left_ms:
@@ -112,7 +111,7 @@ class Rebalance:
                 self._roster.remove(member)
                 self._out.cancel_timer(Timer(TimerKind.SESSION, member.member_id))
         if self._roster and not self._roster.elect_joined_leader():
-            # Only static members that did not rejoin remain: wait for their sessions.
+            # Only static members remain, and none has rejoined: wait until they rejoin or their sessions end.
             self._is_gathering = False
             self._out.set_timer(_JOIN_TIMER, self._roster.rebalance_timeout_ms)
             return
@@ -183,7 +182,7 @@ class Rebalance:
             self._assignment_write = self._out.write(self.record(self._assignments))
 
     def note_synced(self, member: Member) -> None:
-        """The member has synced or was removed. When no member is left to sync, the sync timer is cancelled."""
+        """Note that a member has synced or was removed; after the last one, cancel the sync timer."""
         if member.member_id in self._unsynced:
             del self._unsynced[member.member_id]
             if not self._unsynced:
@@ -241,19 +240,19 @@ class Rebalance:
     # --- any state
 
     def rename(self, old_member_id: str, member: Member) -> None:
-        """A static member has a new id."""
+        """Note the new id of a static member."""
         if old_member_id in self._unsynced:
             del self._unsynced[old_member_id]
             self._unsynced[member.member_id] = None
 
     def restore(self, record: GroupRecord) -> None:
-        """Restore the generation from the log; the roster is restored before."""
+        """Restore the generation from the log, after the roster."""
         self.generation = record.generation
         self.protocol_name = record.protocol_name
         self.state = GroupState.STABLE if self._roster else GroupState.EMPTY
 
     def end(self) -> None:
-        """The group is deleted, or another broker coordinates it."""
+        """Stop, because the group is deleted or another broker coordinates it."""
         self.state = GroupState.DEAD
         self._assignment_write = None
         self._unsynced.clear()

@@ -1,9 +1,9 @@
 """Encoding of the records of `__consumer_offsets`: Kafka's own format
 (docs/formats/consumer-offsets.md).
 
-Keys and values start with a version. A key's version is also its kind: 0 and 1 an offset commit, 2
-a group. Higher ones belong to other kinds of groups, which this broker does not write; they stay in
-the log and are skipped.
+Keys and values start with a version. The version of a key is also its kind: 0 and 1 for an offset commit, 2
+for a group. Keys with higher versions belong to other kinds of groups. This broker does not write them; it
+skips them and leaves them in the log.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ponor_broker.groups.records import (
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2
 _GROUP_VALUE_VERSION = 3
-"""As Kafka writes; version 4 differs only by compact lengths."""
+"""The version that Kafka writes. Version 4 differs only by compact lengths."""
 _OFFSET_VALUE_VERSION = 4
 """The version with a topic id."""
 _EXPIRING_OFFSET_VALUE_VERSION = 1
-"""The only version with an expiry, which has neither leader epoch nor topic id; as Kafka writes."""
+"""The version that Kafka writes for a commit with an expiry. It has neither leader epoch nor topic id."""
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
@@ -54,7 +54,7 @@ def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
 
 
 def decode_entry(key: Buffer | None, value: Buffer | None) -> Entry | None:
-    """Return the entry of a record; None for skipped kinds.
+    """Return the entry of a record; None if the record is of a kind to skip.
 
     Raises:
         RecordFormatError: the bytes are malformed, or of an unknown version.

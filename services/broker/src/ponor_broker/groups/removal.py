@@ -1,8 +1,8 @@
 """Removal of offsets and groups: deleted by an administrator, expired (KIP-211, KIP-496), or of a
 deleted topic.
 
-Tombstones are written, and when they are durable, memory is updated. A group's offsets may exceed
-one batch; then they are removed in parts, and the group with the last part.
+Writes tombstones, and updates memory when they are durable. If a group's offsets exceed one batch, they are
+removed in parts, and the group with the last part.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from ponor_broker.groups.settings import GroupSettings
 def expired_offsets(
     group: Group, partitions: Iterable[TopicPartition], *, now_ms: int, retention_ms: int
 ) -> tuple[TopicPartition, ...]:
-    """Return those of the partitions whose commits have expired. Partitions with a commit in flight
-    are excluded.
+    """Return the partitions whose commits have expired, except those with a commit in flight.
 
         group                                  retention of an offset starts with
         simple (never had members)             its commit
@@ -47,11 +46,11 @@ def expired_offsets(
         anything else                          never expires
 
     An explicit retention time (OffsetCommit 2 to 4) replaces the configured one, in the first three
-    rows. In Kafka 4.3.1 the retention in an empty group starts with the last member's leaving even
-    if an offset was committed later, so that an administrator's reset of an old group can expire
-    within minutes; here a commit always has its whole retention time. The wall clock decides, as in
-    Kafka, since retention must span restarts: a clock that jumps forward by an hour expires offsets
-    an hour early, one that jumps back delays their expiry.
+    rows. In Kafka 4.3.1, the retention in an empty group starts when the last member leaves, even if an
+    offset was committed later. Offsets that an administrator resets in an old group can then expire within
+    minutes. Here, a commit always has its whole retention time. As in Kafka, the wall clock is used, because
+    retention must span restarts. If this clock jumps forward by an hour, offsets expire an hour early; if it
+    jumps back, they expire later.
     """
     membership = group.membership
     read_topics: frozenset[str] = frozenset()
@@ -83,7 +82,7 @@ def _is_over(committed: CommittedOffset, *, now_ms: int, not_before_ms: int, ret
 
 
 IsGone: TypeAlias = Callable[[str, CommittedOffset], bool]
-"""Returns whether the topic of this name, to which this offset was committed, was deleted."""
+"""Returns whether the topic with this name, for which this offset was committed, was deleted."""
 ENDED_UNDER_WAY_MAX: Final = 256
 """Groups whose tombstones may be in flight at a time: most of the log's writes in flight are
 reserved for clients."""
@@ -91,7 +90,7 @@ reserved for clients."""
 OFFSETS_PER_STEP: Final = 250
 """Offsets of a group that are checked and removed in one event-loop turn: about 5 ms."""
 STEPS_UNDER_WAY_MAX: Final = 8
-"""Such steps with tombstones in flight: all of them may complete in one turn."""
+"""Such steps whose tombstones may be in flight at a time; all of them may complete in one turn."""
 Select: TypeAlias = Callable[[Sequence[TopicPartition]], Sequence[TopicPartition]]
 
 
@@ -205,17 +204,17 @@ class GroupRemoval:
         )
 
     async def forget_deleted_topics(self, is_gone: IsGone) -> bool:
-        """Remove offsets of deleted topics. Commits in flight, which were accepted before the
-        deletion, are waited for.
+        """Remove offsets of deleted topics. First wait for commits in flight, which may have been accepted
+        before the deletion.
 
         Returns:
-            Whether all are removed durably. False: a write was refused, failed or is in flight;
+            Whether all these offsets are removed durably. False: a write was refused, failed or is in flight;
                 call again later.
         """
         await self._log.flushed()
         failures, ended, is_whole = self._log.failures, 0, True
         async for group in self._table.walk(self._clock):
-            # An offset that is pending in a transaction may become visible.
+            # An offset of a deleted topic that is pending in a transaction may still become visible.
             doubtful = any(
                 offset is not None and is_gone(topic, offset)
                 for _, (topic, _), offset in group.offsets.pending()
@@ -270,7 +269,7 @@ class GroupRemoval:
         without an await.
 
         Returns:
-            How many were appended, and the log's refusal of the next one.
+            The number of appended tombstones, and the error with which the log refused further ones.
         """
         partitions, count, writes = group.offsets.partitions(), 0, 0
         for first in range(0, len(partitions), OFFSETS_PER_STEP):
@@ -290,7 +289,7 @@ class GroupRemoval:
         return count, ErrorCode.NONE
 
     def _end_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> ErrorCode:
-        # If refused or failed, the offsets still exist, and the next check removes them.
+        # If the write is refused or fails, the offsets still exist, and the next check removes them.
         return self._bury_in_parts(group, self._log.in_parts(_ends(group, partitions)))
 
     def _bury_in_parts(self, group: Group, parts: Iterable[Sequence[Entry]]) -> ErrorCode:

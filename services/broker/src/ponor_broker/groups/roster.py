@@ -50,7 +50,7 @@ class Roster:
         return len(self._pending)
 
     def pending_ids(self) -> tuple[str, ...]:
-        """Return these ids."""
+        """Return the assigned ids whose owners have not joined."""
         return tuple(self._pending)
 
     def is_pending(self, member_id: str) -> bool:
@@ -63,7 +63,7 @@ class Roster:
         self._pending[member_id] = None
 
     def remove_pending(self, member_id: str) -> None:
-        """The id was used, or has expired."""
+        """Remove an assigned id that was used or has expired."""
         self._pending.pop(member_id, None)
 
     # --- members
@@ -97,7 +97,7 @@ class Roster:
             self.leader_id = next(iter(self._members), None)
 
     def replace_static(self, member: Member, new_member_id: str) -> None:
-        """A static member returned under a new id: it keeps its position, leadership and assignment."""
+        """Give a returning static member a new id; it keeps its position, leadership and assignment."""
         assert member.instance_id is not None
         old_member_id = member.member_id
         assert self._static[member.instance_id] == old_member_id
@@ -109,7 +109,7 @@ class Roster:
             self.leader_id = new_member_id
 
     def set_client(self, member: Member, client_id: str, protocols: tuple[JoinProtocol, ...]) -> None:
-        """A member rejoined with another client id or other subscriptions."""
+        """Replace the client id and the protocols of a member that has rejoined."""
         self._count(member.protocols, -1)
         self.size_bytes -= member.size_bytes
         member.client_id = client_id
@@ -123,7 +123,7 @@ class Roster:
         member.assignment = assignment
 
     def hold_join(self, member: Member, request: RequestId) -> None:
-        """The member waits in this JoinGroup from now on."""
+        """Note that the member waits in this JoinGroup from now on."""
         assert self._members.get(member.member_id) is member
         self._waiting += member.awaiting_join is None
         member.awaiting_join = request
@@ -181,7 +181,7 @@ class Roster:
         assert self._members
         candidates = {name for name, count in self._support.items() if count == len(self._members)}
         votes = Counter(member.vote(candidates) for member in self._members.values())
-        # the first of equals: votes are in order of members
+        # `max` returns the first of equals, and votes are in the order of members
         return max(votes, key=votes.__getitem__)
 
     def validate(self) -> None:

@@ -51,7 +51,7 @@ _UNDER_WAY_S: Final = 0.02
 
 
 class GroupShard:
-    """Created when the partition opens here; serves after `load`; ends with `close`."""
+    """The groups of one partition: created when the partition opens, usable between `load` and `close`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class GroupShard:
         """Ids of the groups with pending offsets, by producer id."""
         self.is_loaded = False
         self.has_to_forget_topics = True
-        """Topics may have been deleted since the last check: always True after a load."""
+        """Whether topics may have been deleted since the last check; True after a load."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -105,7 +105,7 @@ class GroupShard:
 
         Raises:
             S3StreamError: the log cannot be read now.
-            RecordLogCorruptError: it is damaged.
+            RecordLogCorruptError: the log is damaged.
         """
         entries: dict[OffsetKey | GroupKey, Entry] = {}
         transactions = PendingReplay(entries)
@@ -166,7 +166,7 @@ class GroupShard:
                 yield GroupEntry(GroupKey(group.group_id), group.durable)
             for topic, index in group.offsets.partitions():
                 committed = group.offsets.get((topic, index))
-                # A marker in flight may replace the offset, by one that is above the boundary.
+                # A marker in flight may replace the offset by one whose batch is above the boundary.
                 is_ending = any(map(self._log.is_committing, group.offsets.pending_producers((topic, index))))
                 if group in self._table and committed is not None and not is_ending:
                     yield OffsetEntry(OffsetKey(group.group_id, topic, index), committed)
@@ -315,8 +315,8 @@ class GroupShard:
     def begin_verification(
         self, producer_id: int, producer_epoch: int, *, generation: int
     ) -> Verification | None:
-        """Return the proof to keep while the transaction coordinator is asked whether the partition is in the
-        producer's transaction; None if the transaction is open here.
+        """Return the proof that the caller keeps until the transaction coordinator answers; None if the
+        transaction is open here.
         """
         return self._log.begin_verification(producer_id, producer_epoch, generation=generation)
 
@@ -354,7 +354,7 @@ class GroupShard:
         self._in_transactions.setdefault(producer_id, set()).add(group.group_id)
 
     def _transaction_ended(self, producer_id: int, commits: bool) -> None:
-        """A marker is durable."""
+        """Apply a durable marker."""
         for group_id in self._in_transactions.pop(producer_id, ()):
             group = self._table.get(group_id)
             if group is not None:

@@ -21,8 +21,8 @@ from ponor_broker.groups.roster import Roster
 
 @dataclass(frozen=True, slots=True)
 class _Return:
-    """A join of a static member that is answered when its record is durable, and a copy of the member before
-    it, to restore on failure.
+    """A static member's join, which is answered when its record is durable, and a copy of the member from
+    before the join, to restore it if the write fails.
     """
 
     request: RequestId
@@ -42,7 +42,7 @@ class StaticMembers:
         self._returns: dict[int, _Return] = {}
 
     def come_back(self, member: Member, request: JoinRequest) -> None:
-        """A known instance id joins without a member id."""
+        """Handle a join that has a known instance id and no member id."""
         back = _Return(
             request=request.request,
             member=member,
@@ -72,7 +72,7 @@ class StaticMembers:
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
 
     def written(self, write_id: int, error: ErrorCode) -> None:
-        """The record with the new id is durable, or failed."""
+        """Answer the join, because its record is durable or the write has failed."""
         back = self._returns.pop(write_id, None)
         if back is None:
             return
@@ -91,8 +91,9 @@ class StaticMembers:
     def _tell(self, back: _Return) -> None:
         """Answer with the current generation.
 
-        A returning leader would compute new assignments, which nothing requires. From version 9 on its answer
-        tells it to skip that; an older client gets the old leader's id, so that it acts as a follower.
+        A returning leader would compute new assignments needlessly. From version 9 on, a field of the answer
+        makes it skip that. With an older version, the answer names the leader's old id, so that the client
+        acts as a follower.
         """
         member, leads = back.member, back.new_member_id == self._roster.leader_id
         self._roster.hold_join(member, back.request)
@@ -130,7 +131,7 @@ class StaticMembers:
         self._rebalance.rename(old_member_id, member)
 
     def end(self, error: ErrorCode) -> None:
-        """Another broker coordinates the group now: answer joins whose writes have not completed."""
+        """Answer joins whose writes have not completed, because another broker coordinates the group now."""
         for back in self._returns.values():
             self._out.answer(back.request, JoinAnswer(error, ""))
         self._returns.clear()

@@ -35,7 +35,7 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
 RECORD_ERRORS_MAX: Final = 1_000
-"""Records that an answer lists individually; the message of a batch contains its total."""
+"""Records that an answer lists individually; the error message of a batch contains their total number."""
 SCRATCH_BYTES: Final = 1 << 20
 """Size of the reused buffer; larger batches are decompressed into a new one."""
 _LZ4: Final = int(Codec.LZ4)
@@ -43,12 +43,12 @@ _ZSTD: Final = int(Codec.ZSTD)
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _PRODUCER: Final = "producer"
 _LEVELED: Final = bytes((Codec.GZIP, Codec.LZ4, Codec.ZSTD))
-"""In the order of `TopicConfig.compression_levels`."""
+"""Codecs with a level, in the order of `TopicConfig.compression_levels`."""
 
 
 class ValidBatch(NamedTuple):
-    """A batch that may be appended. No record has a timestamp below `min_timestamp`, where -1
-    ("none") counts as -1; `INT64_MIN` if unknown.
+    """A batch that may be appended. `min_timestamp` is a lower bound of the records' timestamps (-1 if a
+    record has none); `INT64_MIN` if unknown.
     """
 
     batch: BatchView
@@ -56,15 +56,15 @@ class ValidBatch(NamedTuple):
 
 
 class RequestShare:
-    """Counts for the bounds that the batches of one request share. One turn of the event loop validates them
-    all, and a batch of 2 KB may decompress to 60 MiB, or contain a thousand wrong records.
+    """Counts for bounds that the batches of one request share. One turn of the event loop validates all of
+    them, and a batch of 2 KB may decompress to 60 MiB, or contain a thousand wrong records.
     """
 
     __slots__ = ("decompressed_bytes", "record_errors")
 
     def __init__(self) -> None:
         self.decompressed_bytes = 0
-        """Bytes that compressed batches became so far."""
+        """Decompressed bytes of all compressed batches so far."""
         self.record_errors = 0
         """Records that the answer lists so far."""
 
@@ -89,7 +89,8 @@ class BatchValidator:
 
         Raises:
             PartitionError: with Kafka's code, and the records concerned.
-            AppendBackpressureError: earlier batches of the request took its share; retry this one.
+            AppendBackpressureError: earlier batches used up the request's share; the client must retry this
+            one.
         """
         batch = _only_batch(records)
         if batch.base_offset != 0:
@@ -119,14 +120,14 @@ class BatchValidator:
         if config.is_log_append_time:
             batch.set_log_append_time(now_ms)
             return ValidBatch(batch, now_ms)
-        # If the producer set one time for all records, the walk checked that time, not the records'
-        # own deltas, which apply from here on.
+        # If the producer set one time for all records, the walk checked only that time. From here on, the
+        # records' own timestamp deltas apply, and their minimum is unknown.
         min_timestamp = INT64_MIN if batch.attributes & TIMESTAMP_TYPE_BIT else walk.min_timestamp
         batch.set_create_time(walk.max_timestamp)
         return ValidBatch(batch, min_timestamp)
 
     def _check_share(self, share: RequestShare) -> None:
-        """Refuse a compressed batch if the earlier ones of its request decompressed to as much as one may."""
+        """Refuse a compressed batch if earlier batches of its request used up the bound of a single batch."""
         if share.decompressed_bytes >= self._decompressed_bytes_max:
             raise AppendBackpressureError(
                 f"the batches of the request decompress to {share.decompressed_bytes} bytes so far; send the"
@@ -151,7 +152,7 @@ class BatchValidator:
                 config.is_compacted,
                 timestamp_min,
                 timestamp_max,
-                # One fault at least: without any, the batch would count as valid.
+                # Collect at least one fault: without any, the batch would count as valid.
                 max(RECORD_ERRORS_MAX - share.record_errors, 1),
             )
         except KafkaWireError as error:
@@ -162,7 +163,7 @@ class BatchValidator:
         bytes_max = self._decompressed_bytes_max
         if not batch.attributes & CODEC_MASK:
             return batch.uncompressed(bytes_max)
-        taken_bytes = bytes_max  # of damaged data: it is unknown how far it was read
+        taken_bytes = bytes_max  # counted for damaged data: it is unknown how much was decompressed
         try:
             data = batch.uncompressed(bytes_max, self._scratch)
             taken_bytes = len(data)
@@ -236,8 +237,8 @@ def _timestamp_bounds(config: TopicConfig, now_ms: int) -> tuple[int, int]:
 def _refused_records(
     batch: BatchView, walk: RecordWalk, config: TopicConfig, now_ms: int, share: RequestShare
 ) -> PartitionError:
-    """Build the error for well-formed records that the topic does not allow: one line for each that fits
-    into the request's share, and a summary.
+    """Build the error for well-formed records that the topic does not allow: one line for each record, as far
+    as the request's share allows, and a summary.
     """
     room = RECORD_ERRORS_MAX - share.record_errors
     error = _listed(batch, walk, config, now_ms, room)

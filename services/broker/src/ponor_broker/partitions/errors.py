@@ -23,9 +23,8 @@ from ponor_broker.coordination.transactional_append import BatchRefusedError
 from ponor_broker.partitions.identity import PartitionKey
 
 MESSAGE_CHARS_MAX: Final = 512
-"""Longer messages are cut. A message may contain a name of the request, which can be 32 KiB long, and a
-request may name thousands of partitions under it: the answer would be thousands of times as large as the
-request.
+"""Longer messages are cut. A message may contain a topic name of 32 KiB from the request, and a request may
+name thousands of partitions of such a topic: the answer would be thousands of times as large as the request.
 """
 
 

@@ -1,7 +1,7 @@
-"""Which part of a compacted partition may be cleaned, and whether it is due.
+"""Selection of the part of a compacted partition that may be cleaned, and whether its cleaning is due.
 
-No I/O (Apache Kafka's `LogCleanerManager.cleanableOffsets` and `LogToClean`). Whole closed segments
-are cleaned; the active one never is.
+No I/O (Apache Kafka's `LogCleanerManager.cleanableOffsets` and `LogToClean`). Only whole closed segments are
+cleaned, never the active one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def survey(
         elif segment_end > readable_end or _is_too_young(segment, config, now_ms):
             break
         else:
-            # segments of an older release have no size: count something
+            # segments of an older release have no size: count one byte
             dirty_bytes += max(size_bytes, 1)
             oldest_ms = min(oldest_ms, segment.created_ms)
         end = segment_end
@@ -73,8 +73,8 @@ def survey(
 
 
 def groups(segments: list[Segment], segment_bytes: int, offsets_max: int) -> list[list[Segment]]:
-    """Group neighbouring segments that become one: together at most the size of a segment and
-    `offsets_max` offsets.
+    """Group neighbouring segments that will be merged: at most `segment_bytes` and `offsets_max` offsets per
+    group.
     """
     found: list[list[Segment]] = []
     room_bytes = 0

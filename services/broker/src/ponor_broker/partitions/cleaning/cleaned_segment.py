@@ -1,9 +1,8 @@
-"""One cleaned segment, as it is written to the `.cleaned` streams of a partition.
+"""Writer of one cleaned segment to the `.cleaned` streams of a partition.
 
-Stream offsets stay in step with Kafka's: a record also covers the hole before its batch, and a hole
-at the end becomes an empty batch. Kept records 1, 2, 4 of offsets [0, 5) become {0, 2}, {2, 1}, {3,
-2} (stream offset, count). Nothing refers to the output until `PartitionLog.clean` names it;
-abandoned output is trimmed later.
+Stream offsets advance like Kafka's: a stream record also covers the hole before its batch, and a hole at the
+end becomes an empty batch. Kept records 1, 2, 4 of offsets [0, 5) become {0, 2}, {2, 1}, {3, 2} (stream
+offset, count). The output becomes part of the log by `PartitionLog.clean`; abandoned output is trimmed later.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from ponor_broker.partitions.log.stream_port import PartitionStream, observe
 from ponor_broker.partitions.log.time_index import TIME_ENTRY
 
 IN_FLIGHT_BYTES_MAX: Final = 1 << 20
-"""Bytes that are given to the write-ahead log before the cleaner waits for it, so that producers
-wait for no more."""
+"""Bytes that the cleaner appends before it waits for the write-ahead log: producers' appends wait behind at
+most this much."""
 TIME_ENTRY_EVERY_BYTES: Final = 256 << 10
 FULL_RETRY_S: Final = 0.25
 FULL_RETRIES_MAX: Final = 240
@@ -49,7 +48,7 @@ class CleanedSegment:
         txn: Slice | None = None,
         count_max: int = RECORD_COUNT_MAX,
     ) -> None:
-        """`txn`: the Txn slices of the segments that it replaces."""
+        """`txn`: the Txn slices of the segments that this segment replaces."""
         self._clock = clock
         self._base_offset = base_offset
         self._created_ms = created_ms
@@ -66,13 +65,13 @@ class CleanedSegment:
         self._unindexed_bytes = 0
         self._indexed_timestamp = -1
         self.content = Content()
-        """Content of batches with records; padding counts with its bytes."""
+        """Content of the batches with records; the size includes padding."""
 
     async def add(self, batch: BatchView) -> None:
         """Append the next kept batch.
 
         Raises:
-            S3StreamError: a stream refused it for too long.
+            S3StreamError: a stream refused the batch for too long.
         """
         assert batch.base_offset >= self._end_offset, (
             f"batch {batch.base_offset} lies below {self._end_offset}"

@@ -26,21 +26,21 @@ LOG: Final = logging.getLogger("ponor.broker.partitions")
 SEGMENTS_PER_TURN: Final = 2_000
 """Segments that are checked per event-loop turn; a partition counts as ten more."""
 RETRY_MS: Final = 60_000
-"""Pause of a partition whose cleaning failed; others continue."""
+"""Pause of a partition whose cleaning failed; other partitions continue."""
 TOO_LARGE_RETRY_MS: Final = 3_600_000
-"""Pause of a partition with a batch that is too large for the settings: only other settings help,
-and each attempt reads up to the batch again."""
+"""Pause of a partition with a batch that is too large for the settings: only a change of the settings helps,
+and each attempt reads all data before the batch again."""
 
 
 class TwinStreams(Protocol):
-    """The part of `OwnedStreams` that is used here."""
+    """The part of `OwnedStreams` that the cleaner uses."""
 
     async def add_cleaned_streams(self, partition: Partition) -> None: ...
 
 
 class LogCleaner:
-    """The cleaning loop; runs until cancelled. `partitions` returns the open ones, `touch` makes
-    maintenance handle one.
+    """The cleaning loop; runs until cancelled. `partitions` returns the open partitions, `touch` makes
+    maintenance handle a partition.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LogCleaner:
         telemetry.gauge("ponor_cleaner_dirty_age_seconds", lambda: self._dirty_age_ms() / 1000)
 
     async def run(self) -> None:
-        """The loop; a background task."""
+        """Clean partitions until cancelled."""
         while True:
             if not await self.round():
                 await self._clock.sleep(self._interval_ms / 1000)
@@ -176,6 +176,6 @@ class LogCleaner:
 
 def _survey(partition: Partition, now_ms: int) -> Cleanable | None:
     log_meta = partition.log.log_meta
-    # A segment with an open transaction is not cleaned, nor any behind it.
+    # A segment with an open transaction is not cleaned, nor any segment after it.
     stable = partition.last_stable_offset
     return survey(log_meta, partition.log_start_offset, stable, partition.config, now_ms)

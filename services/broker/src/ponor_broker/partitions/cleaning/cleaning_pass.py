@@ -3,11 +3,10 @@
     index the newest offset of each dirty key → rewrite the segments from the log start, group by group → the
     partition is clean up to there
 
-A group of segments becomes one, written to the `.cleaned` streams. When that is durable, the
-segment list changes, and maintenance trims the group's slices. A crash, a move or an error at any
-point leaves a log with the same content: at worst a group is rewritten again. If the map cannot
-hold all keys, the pass ends at the first record that did not fit, and the next pass continues
-there.
+A group of segments becomes one segment in the `.cleaned` streams. When that is durable, it replaces the group
+in the segment list, and maintenance trims the group's slices. A crash, a move or an error at any point leaves
+a log with the same content: at worst a group is rewritten again. If the map has no room for all keys, the
+pass ends at the first record that does not fit, and the next pass continues there.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from ponor_broker.partitions.cleaning.transactions import OutcomeScan, Transacti
 from ponor_broker.partitions.partition import Partition
 
 READ_BYTES: Final = 1 << 20
-"""Bytes of a read: with one decompressed batch, all log data that a pass holds at a time."""
+"""Bytes of a read. A pass holds no more log data than one read and one decompressed batch."""
 
 
 class CleaningStoppedError(Exception):
@@ -105,7 +104,7 @@ class CleaningPass:
     # Index of the newest record per key
 
     async def _index(self) -> KeyIndex:
-        """Index the dirty part, as far as the map has room and transactions have ended."""
+        """Index the dirty part up to the first open transaction, or until the map is full."""
         begin, end = self._cleanable.dirty_from, self._cleanable.end
         self._offsets = OffsetMap(self._limits.map_bytes_max, end - begin)
         index = KeyIndex(self._offsets, begin, begin - 1)
@@ -125,8 +124,8 @@ class CleaningPass:
         return index
 
     async def _index_batch(self, index: KeyIndex, batch: BatchView, begin: int) -> bool:
-        """Index the batch's records from `begin` on; return False if one did not fit: `last_offset`
-        is then the one before it.
+        """Index the batch's records from `begin` on; return False if a record did not fit: `last_offset` is
+        then the offset of the record before.
         """
         for record in scan(self._data(batch), batch.record_count):
             offset = batch.base_offset + record.offset_delta
@@ -182,7 +181,7 @@ class CleaningPass:
         await self._commit(group, await out.finish(end_offset))
 
     async def _kept(self, keeper: Keeper, batch: BatchView) -> BatchView | None:
-        """Return what remains of a batch: itself, a part of it, its header, or None."""
+        """Return the batch that remains: the original, one with fewer records, only the header, or None."""
         verdict = keeper.judge(batch)
         kept: list[ScannedRecord] = []
         has_tombstones = False
@@ -206,8 +205,8 @@ class CleaningPass:
         return with_records(batch, data, kept, horizon_ms)
 
     async def _commit(self, group: list[Segment], cleaned: Segment) -> None:
-        """Replace the group by the cleaned segment. The checkpoint is written before, so that an
-        open never reads removed batches.
+        """Replace the group by the cleaned segment. Write the checkpoint first, so that an open of the
+        partition never has to read removed batches.
         """
         self._check()
         while self._partition.before_upload():
@@ -258,6 +257,6 @@ class CleaningPass:
 
 
 def _txn_slice(group: list[Segment]) -> Slice | None:
-    """Return the Txn slices of neighbouring segments as one; None if they are older than the stream."""
+    """Return the Txn slices of neighbouring segments as one; None if all segments precede the Txn stream."""
     slices = [part for segment in group if (part := segment.slice(TXN)) is not None]
     return Slice(slices[0].start, slices[-1].end) if slices else None

@@ -30,8 +30,8 @@ class KeyIndex:
 
 
 class Verdict(NamedTuple):
-    """Decision on a batch. `keeps_header`: the batch stays even without records. `is_idle_marker`:
-    its horizon must be set, as for tombstones.
+    """Decision on a batch. `keeps_header`: the batch stays even without records. `is_idle_marker`: the batch
+    is a marker that is no longer needed and gets a delete horizon, as tombstones do.
     """
 
     drops_records: bool
@@ -66,8 +66,8 @@ class Keeper:
         """Decide on a batch; call it for every batch, in log order."""
         may_discard = self._trail.may_discard(batch)
         is_idle_marker = may_discard and batch.is_control
-        # Answers list the aborted transactions of the dirty part. A reader that finds no marker there would
-        # skip the producer's next transaction too.
+        # Fetch responses list the aborted transactions of the dirty part. If a listed transaction had no
+        # marker there, the reader would skip the producer's next transaction too.
         drops = may_discard and (not batch.is_control or (self._is_over(batch) and self._is_clean(batch)))
         keeps_header = batch.has_producer_id and self._is_last_of_producer(batch)
         return Verdict(drops, keeps_header, is_idle_marker)
@@ -82,10 +82,10 @@ class Keeper:
         return record.has_value or not self._is_over(batch)
 
     def new_horizon_ms(self, batch: BatchView, *, has_tombstones: bool, is_idle_marker: bool) -> int | None:
-        """Return when kept tombstones may be removed, if the batch has no horizon yet.
+        """Return the time at which kept tombstones or an idle marker may be removed; None to set no horizon.
 
-        The time starts when everything that they delete has been removed below them: not for a
-        batch that extends above the index (for which Kafka starts it too early).
+        The retention starts when the records that the tombstones delete have been removed. It does not start
+        for a batch that extends above the index (Kafka starts it too early there).
         """
         if not (has_tombstones or is_idle_marker) or batch.delete_horizon_ms is not None:
             return None

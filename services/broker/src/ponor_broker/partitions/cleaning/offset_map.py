@@ -16,9 +16,9 @@ from ponor_kafka.primitives import Buffer
 DIGEST_BYTES: Final = 16
 ENTRY_BYTES: Final = DIGEST_BYTES + 8
 LOAD_PERCENT_MAX: Final = 80
-"""Above this load a search for an absent key takes too many steps."""
+"""Above this load, the search for an absent key takes too many steps."""
 LOAD_PERCENT_PLANNED: Final = 70
-"""Keys are not distributed evenly over the pages."""
+"""Load for which the map is sized: keys are not distributed evenly over the pages."""
 PAGE_SLOTS: Final = 1 << 15
 """Slots of one allocation: clearing it takes a tenth of a millisecond, so that a large map does not
 block the event loop."""

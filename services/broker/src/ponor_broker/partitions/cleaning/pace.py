@@ -16,13 +16,13 @@ SLICE_NS: Final = 2_000_000
 LOOKS_PER_CLOCK: Final = 64
 """Steps between two clock calls; a step takes a few microseconds."""
 STEPS_PER_SLICE_MAX: Final = 8_192
-"""Upper bound of a slice: under a clock that stands still while code runs (the simulator's), a
-slice would never end."""
+"""Upper bound of a slice. Without it, a slice would never end if the clock stands still while code runs, as
+in the simulator."""
 
 
 class Pace:
-    """Shared by all passes of one cleaner. A `busy_percent_max` of 100 and a `bytes_per_s_max` of 0
-    are no bounds.
+    """Shared by all passes of one cleaner. A `busy_percent_max` of 100 and a `bytes_per_s_max` of 0 mean no
+    bound.
     """
 
     def __init__(self, clock: Clock, *, bytes_per_s_max: int, busy_percent_max: int) -> None:
@@ -46,7 +46,7 @@ class Pace:
         return self._clock.monotonic_ns() - self._began_ns >= SLICE_NS
 
     async def rest(self) -> None:
-        """Yield to the event loop for as long as the bounds require."""
+        """Sleep for as long as the bounds require, and start the next slice."""
         now_ns = self._clock.monotonic_ns()
         busy_ns = now_ns - self._began_ns
         pause_ns = max(self._bytes.wait_ns(now_ns), busy_ns * self._rest_percent // 100)
@@ -54,6 +54,6 @@ class Pace:
         self.begin()
 
     def begin(self) -> None:
-        """Start a slice, after a wait of another kind."""
+        """Start a slice after a wait other than `rest`."""
         self._began_ns = self._clock.monotonic_ns()
         self._steps = 0

@@ -26,10 +26,10 @@ class ScannedRecord(NamedTuple):
 
 
 def scan(data: bytes, count: int) -> Iterator[ScannedRecord]:
-    """Yield `count` records, which fill the data.
+    """Yield `count` records, which must fill the data.
 
     Raises:
-        KafkaWireError: they do not.
+        KafkaWireError: they do not fill the data.
     """
     start = 0
     for timestamp_delta, offset_delta, key_at, end in scan_records(data, count):

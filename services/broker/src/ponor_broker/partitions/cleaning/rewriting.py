@@ -44,8 +44,8 @@ def with_records(
         batch: the original batch.
         data: its records, uncompressed.
         kept: the records to keep, in order.
-        horizon_ms: the new delete horizon; None keeps the present one, if any. A batch whose timestamps are
-            too far from it gets none, and its tombstones stay.
+        horizon_ms: the new delete horizon; None keeps the present one, if any. A batch whose timestamps
+            differ too much from the new horizon gets none, and its tombstones stay.
     """
     assert kept, "a batch without records is `without_records`"
     attributes, base_timestamp = batch.attributes, batch.first_timestamp
@@ -89,8 +89,8 @@ def padding(base_offset: int, count: int, leader_epoch: int) -> BatchView:
 def _counted_from(
     horizon_ms: int, batch: BatchView, data: bytes, kept: Sequence[ScannedRecord]
 ) -> bytearray | None:
-    """Return the records with timestamp deltas relative to the horizon; None if a delta exceeds 64 bits:
-    producers may set any timestamp.
+    """Return the records with timestamp deltas relative to the horizon. Producers may set any timestamp, so a
+    delta may exceed 64 bits: None then.
     """
     shift = batch.first_timestamp - horizon_ms
     deltas = [record.timestamp_delta for record in kept]

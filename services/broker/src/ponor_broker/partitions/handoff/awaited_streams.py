@@ -1,8 +1,8 @@
 """Partitions that this broker leads but whose streams another process still holds.
 
-After a failover the new leaders are elected before the failed broker's log is recovered, and the
-recovery closes its streams. Waiting partitions are found in the records that close streams; polling
-the controller would not be faster.
+After a failover, the new leaders are elected before the failed broker's log is recovered, and the recovery
+closes the broker's streams. The records that close streams show which waiting partitions can be opened;
+polling the controller would not be faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ponor_broker.partitions.topics.topics import Topics
 
 
 class AwaitedStreams:
-    """The waiting partitions of one broker. True while there are any."""
+    """The waiting partitions of one broker; false as a bool if there are none."""
 
     def __init__(self, topics: Topics, node_id: NodeId) -> None:
         self._topics = topics
@@ -35,8 +35,8 @@ class AwaitedStreams:
         return self._waiting.keys()
 
     def holds_back(self, row: PartitionRow) -> bool:
-        """Return whether the partition must wait; `closed_by` returns it later. Streams that this
-        process opened already are no reason to wait.
+        """Return whether the partition must wait; `closed_by` yields it later. A partition does not wait for
+        streams that this process has opened already.
         """
         key = (row.topic_id, row.partition)
         streams = self._topics.image[STREAMS].find(
@@ -55,7 +55,7 @@ class AwaitedStreams:
         self._waiting.pop(key, None)
 
     def closed_by(self, batch: RecordBatch) -> Iterator[PartitionKey]:
-        """Yield waiting partitions of which the applied batch closed a stream."""
+        """Yield the waiting partitions that have a stream which the applied batch closed."""
         streams = self._topics.image[STREAMS]
         for record in batch.records:
             if not record.HasField("stream_closed"):

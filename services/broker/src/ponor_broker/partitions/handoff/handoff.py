@@ -15,7 +15,8 @@ from ponor_broker.partitions.handoff.move_operations import LedPartition
 from ponor_broker.partitions.partition import Partition
 
 SEALED_MS_MAX: Final = 3_000
-"""Longer than any upload of a tail while the store answers; clients retry meanwhile."""
+"""Bound of the time without appends, in which clients retry. Uploads of tails take less while the store
+answers."""
 MARGIN_MS: Final = 1_000
 
 
@@ -58,7 +59,7 @@ class Handoff:
         self.was_refused = False
         """Whether an election was refused."""
         self.strangers: dict[StreamId, None] = {}
-        """Streams that the partition does not know and that are closed with it."""
+        """Streams that are open for the partition but not part of it; they are closed with it."""
         self._clock = clock
         self._telemetry = telemetry
         self._seen_ns = self._began_ns = clock.monotonic_ns()
@@ -97,11 +98,11 @@ class Handoff:
         return self.row.elect_at_ms - self.row.begun_at_ms
 
     def begin_step(self) -> None:
-        """Start the clock of a step."""
+        """Start to measure a step."""
         self._began_ns = self._clock.monotonic_ns()
 
     def end_step(self, step: str) -> None:
-        """Record the running step, and start the next one."""
+        """Record the duration of the running step, and start the next one."""
         now_ns = self._clock.monotonic_ns()
         self._telemetry.histogram("ponor_partition_move_seconds", step=step).record(
             (now_ns - self._began_ns) // 1000

@@ -3,10 +3,10 @@
     residue uploaded, serving → sealed → appends durable, clean checkpoint → tail uploaded → streams closed,
     election requested → the image shows it
 
-Partitions that leave together share uploads and operations. Until CloseStreams is sent every
-handoff can be cancelled, by the controllers or because the store does not accept the uploads; from
-then on only the image shows which broker leads. If the move is cancelled and the controller refuses
-CloseStreams, the image shows the streams open here, and the partition serves again.
+Partitions that leave together share uploads and operations. Until CloseStreams is sent, every handoff can be
+cancelled, by the controllers or because the store does not accept the uploads. From then on, only the image
+shows which broker leads. If the move is cancelled and the controller refuses CloseStreams, the image shows
+the streams open here, and the partition serves again.
 `partition_manager` selects the partitions and handles the image.
 docs/design/moves-and-failover.md#steps-of-the-source-and-the-target explains the order of the
 steps.
@@ -50,7 +50,7 @@ BATCHES_IN_FLIGHT_MAX: Final = 2
 """While one batch closes, the next one uploads its residue."""
 RESIDUE_ROUNDS_MAX: Final = 8
 RESIDUE_ROUND_NS: Final = 200_000_000
-"""A round of this duration leaves little new data."""
+"""After a round that took at most this long, little new data remains."""
 ELECT_RETRY_S: Final = 0.05
 ELECT_RETRY_S_MAX: Final = 2.0
 CANCEL_RETRY_S: Final = 1.0
@@ -118,18 +118,19 @@ class HandoffSource:
             self._tasks.spawn(self._work(), "partitions leave")
 
     def cancelled(self, key: PartitionKey) -> None:
-        """The image shows the move cancelled, with the same leader and epoch. A handoff that is
-        closing its streams continues.
+        """Cancel a handoff, because the image shows the move cancelled, with the same leader and epoch. A
+        handoff that is closing its streams continues.
         """
         handoff = self._handoffs.get(key)
         if handoff is not None and handoff.stage is not Stage.CLOSING:
             self._take_back(handoff, "cancelled")
 
     def ended(self, key: PartitionKey, *, is_deleted: bool) -> bool:
-        """The image shows another leader or epoch, or the topic deleted; return whether the
-        partition has ended here.
+        """End a handoff, because the image shows another leader or epoch, or the topic deleted; return
+        whether the partition has ended here.
 
-        It has not if its streams are still open: then this broker did not hand it off, and must close it.
+        If it has not, this broker did not hand it off, its streams are still open, and the caller must close
+        it.
         """
         handoff = self._handoffs.get(key)
         if handoff is None:
@@ -145,7 +146,7 @@ class HandoffSource:
         return was_closing
 
     async def close(self) -> None:
-        """Stop: start nothing, cancel what can be cancelled, and wait for handoffs that are closing."""
+        """Start no more handoffs, cancel those that can be cancelled, and wait for those that are closing."""
         self._stopping = True
         for handoff in list(self._handoffs.values()):
             if handoff.stage is not Stage.CLOSING:
@@ -273,7 +274,7 @@ class HandoffSource:
         return shows_open(rows, [stream.end() for stream in one.partition.streams])
 
     def _take_back_refused(self, one: Handoff) -> None:
-        """Serve again: the move was cancelled and the streams were not closed. Otherwise the
+        """Serve again, because the move was cancelled and the streams were not closed. Without this, the
         partition would refuse requests forever.
         """
         LOG.warning(
@@ -285,11 +286,11 @@ class HandoffSource:
         self._on_undecided(one.partition.identity.key)
 
     def _leaving(self, one: Handoff) -> LeavingPartition:
-        """Return the ends of all streams, and where the next reader starts the Meta stream.
+        """Return the ends of all streams, and the offset from which the next leader reads the Meta stream.
 
-        After a refusal a stream may be open that the partition does not know (it was opened for the
-        partition, which did not adopt it). Nothing appends to it, so it is closed at the end in the
-        image; left open it would keep the partition here forever.
+        After a refusal, a stream may be open that was opened for the partition and not added to it. Nothing
+        appends to it, so it is closed at the end that the image shows. If it stayed open, no other broker
+        could lead the partition.
         """
         meta = one.partition.meta_stream
         ends = [stream.end() for stream in one.partition.streams]

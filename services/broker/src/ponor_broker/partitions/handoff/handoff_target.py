@@ -65,7 +65,7 @@ class _WatchedMove(NamedTuple):
 
 
 class HandoffTarget:
-    """The partitions of one broker that are on their way to service."""
+    """The partitions that this broker leads and does not serve yet."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class HandoffTarget:
         on_opened: Callable[[Sequence[Partition]], None],
         on_undecided: Callable[[PartitionKey], None],
     ) -> None:
-        """`on_opened` is called with partitions that serve from now on, `on_undecided` with those to compare
-        with the image again.
+        """`on_opened` is called with partitions that serve from now on, `on_undecided` with partitions that
+        must be compared with the image again.
         """
         self._opener = opener
         self._release = release
@@ -148,7 +148,7 @@ class HandoffTarget:
             self._goes_on(opening)
 
     def elected(self, changed: PartitionChanged) -> None:
-        """Note a new leader in the image: the open time of this broker's partitions counts from here."""
+        """Note an election in the image. The open time of this broker's partitions is measured from here."""
         key = (changed.topic_id, changed.partition)
         if changed.leader_id != self._node_id:
             self._elections.pop(key, None)
@@ -157,7 +157,7 @@ class HandoffTarget:
             self._elections[key] = _Election(self._clock.monotonic_ns(), context)
 
     def freed_by(self, batch: RecordBatch) -> Iterator[PartitionKey]:
-        """Yield waiting partitions of which the batch closed a stream."""
+        """Yield the waiting partitions that have a stream which the batch closed."""
         return self._awaited.closed_by(batch) if self._awaited else iter(())
 
     def forget(self, key: PartitionKey) -> None:
@@ -170,8 +170,8 @@ class HandoffTarget:
         await self._settled.wait()
 
     async def close(self) -> None:
-        """Open nothing any more. Streams that attempts opened are closed with all others; no stream
-        is opened after the return.
+        """Stop opening partitions. The caller closes the streams that attempts opened with all others; no
+        stream is opened after the return.
         """
         self._stopping = True
         for opening in self._openings.values():
@@ -235,8 +235,8 @@ class HandoffTarget:
         self._note_settled()
 
     def _open_again(self, opening: Opening) -> None:
-        """Retry, in one batch with all other partitions that retry at the same time: one task per
-        partition would be too many.
+        """Retry in one batch with all other partitions that retry at the same time. A task for each partition
+        would be too much.
         """
         if not self._again:
             self._tasks.spawn(self._open_those_again(), "open partitions")
@@ -250,8 +250,8 @@ class HandoffTarget:
         await self._open_batch(again[:OPEN_BATCH_MAX])
 
     async def _attempt(self, openings: Sequence[Opening]) -> list[Refusal]:
-        """Try once to open all. If an operation for several was refused, try each half separately,
-        so that one bad partition does not block the others.
+        """Try once to open all partitions. If an operation for several of them was refused, try each half
+        separately, so that one bad partition does not block the others.
         """
         final: list[Refusal] = []
         for refusal in await self._opener.open(openings, self._opened):
@@ -269,7 +269,7 @@ class HandoffTarget:
         return final
 
     def _interrupted(self, opening: Opening) -> None:
-        """The attempt continues without this partition."""
+        """Handle a partition that left its attempt after an interruption."""
         if not self._stopping and self._goes_on(opening):
             self._open_again(opening)  # the reason for the interruption has passed
 

@@ -45,7 +45,7 @@ class MoveOutcome(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """Whether it was done, now or before."""
+        """Whether the operation succeeded, now or before."""
         return self.code == error_pb2.ERROR_CODE_UNSPECIFIED
 
 
@@ -74,7 +74,7 @@ class LeavingPartition(NamedTuple):
 
 
 class OrderedSession(Session, Protocol):
-    """The part of the session client that is used here."""
+    """The part of the session client that `MoveOperations` uses."""
 
     def submit_in_order(
         self, operations: Sequence[Operation]
@@ -133,8 +133,9 @@ class MoveOperations:
         the elections.
 
         The trims only save the next leader unneeded reads, so their results are ignored. An operation closes
-        all of its streams or none. A partition whose streams stay open is not elected: NO_MOVE if its move
-        was cancelled, and then this broker's image shows which streams were closed.
+        all of its streams or none. The controller elects no leader for a partition whose streams stay open.
+        If the partition's move was cancelled, its outcome is NO_MOVE, and this broker's image shows at the
+        return which streams were closed.
 
         Raises:
             MetadataLagError: the image did not show that in time.

@@ -53,7 +53,7 @@ class Opening:
         error: of the last failure.
         stream_ids: streams that attempts requested. Those that are open here belong to this object
             until the partition serves.
-        batch: identifies the batch of openings that it belongs to, one at a time.
+        batch: identifies the batch of openings that it belongs to now.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Opening:
             self._reading.cancel()
 
     def leave_attempt(self) -> None:
-        """The attempt continues without this partition."""
+        """Leave the attempt, which continues without this partition."""
         assert self._is_interrupted, f"{self.request.identity} was not interrupted"
         self.stage = Stage.WAITING
         self._on_interrupted(self)

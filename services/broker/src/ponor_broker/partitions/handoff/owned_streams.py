@@ -39,7 +39,9 @@ class OwnedStreams:
         *,
         attend: Callable[[Partition], None],
     ) -> None:
-        """`attend` is called for partitions whose addition failed: they may have an unknown stream now."""
+        """`attend` is called with partitions to which a stream could not be added: they may have an unknown
+        stream now.
+        """
         self._streams = streams
         self._topics = topics
         self._node_id = node_id
@@ -75,9 +77,7 @@ class OwnedStreams:
             await self._add([(partition, name) for name in names])
 
     async def delete_unknown(self, partitions: Sequence[Partition]) -> Sequence[Partition]:
-        """Delete unknown streams of open partitions, of which there are rarely any; return the
-        partitions to check again.
-        """
+        """Delete unknown streams of open partitions, which are rare; return the partitions to check again."""
         found = [(partition, unknown) for partition in partitions if (unknown := self._unknown(partition))]
         stream_ids = [stream_id for _, unknown in found for stream_id in unknown]
         if not stream_ids:

@@ -88,6 +88,6 @@ def take_back_refused(partition: Partition) -> None:
 
 def _persist(partition: Partition, *, whole: bool) -> None:
     if partition.service.failure is None:
-        # If it is refused because the cache is full, the next open reads more, and loses nothing.
+        # If the checkpoint is refused because the cache is full, the next open reads more, and loses nothing.
         with contextlib.suppress(AppendBackpressureError):
             partition.write_clean_checkpoint(whole=whole)

@@ -38,15 +38,15 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics, decode_stream_id, encode_stream_id, meta_stream_key
 
 PutKeys: TypeAlias = Callable[[Sequence[tuple[str, bytes]]], Awaitable[Sequence[bytes]]]
-"""Put each value whose key has none; return the values that the keys have now."""
+"""Puts each value whose key has no value yet; returns the values that the keys have now."""
 OnOpened: TypeAlias = Callable[[Sequence[tuple[Opening, Partition]]], None]
 """Called with partitions as soon as they serve."""
 META: Final = "meta"
 
 
 class Refusal(NamedTuple):
-    """Partitions that were not opened, and the error. Several: an operation for all of them was
-    refused, and the cause may be any of them.
+    """Partitions that were not opened, and the error. If there are several, an operation for all of them was
+    refused, and any of them may be the cause.
     """
 
     openings: Sequence[Opening]
@@ -153,8 +153,8 @@ class PartitionOpener:
     async def _open_first_streams(
         self, openings: Sequence[Opening], first: Sequence[_FirstStreams]
     ) -> list[MetaStream]:
-        """Open Meta streams, new Data streams, and all streams that the image shows of partitions that were
-        open before, in one operation; the log metas will name the latter. Return the Meta streams.
+        """Open the Meta streams, new Data streams, and for partitions that were open before all streams that
+        the image shows, in one operation. Return the Meta streams.
         """
         wanted = [(opening, one.meta_id) for opening, one in zip(openings, first, strict=True)]
         for opening, one in zip(openings, first, strict=True):
@@ -251,8 +251,8 @@ class PartitionOpener:
     async def _recover(
         self, built: Sequence[tuple[Opening, Partition]], on_opened: OnOpened
     ) -> list[Refusal]:
-        """Serve partitions whose checkpoint is at the end, the usual case, and each of the others
-        when its recovery has ended.
+        """Serve partitions whose checkpoint is at the end of the log immediately (the usual case), and each
+        of the others after its recovery.
         """
         behind = [(one, place) for one in built if (place := one[1].recovers_from) is not None]
         at_once = [one for one in built if one[1].recovers_from is None]

@@ -1,19 +1,19 @@
 """Requests that wait for a partition in transit instead of being refused.
 
-A refused client returns after its back-off and a search for the leader; a parked request is answered by the
-right broker as soon as there is one (measured elsewhere: a pause of 20 to 110 ms instead of 0.3 to 2 s).
+A client whose request is refused retries after a back-off and a look-up of the leader; a parked request is
+answered as soon as a broker leads the partition (measured: a pause of 20 to 110 ms instead of 0.3 to 2 s).
 
-Every request is retried when the partition serves again, here or elsewhere, or when its time has
-passed, in order of arrival. The first request whose time has passed takes all others of the
-partition along, and no more requests wait for this partition until it serves: otherwise a request
-could be refused while one that was sent after it is accepted.
+Parked requests are retried in order of arrival, when the partition serves again, here or at another broker,
+or when their time has passed. When the time of the first request has passed, all requests of the partition
+are retried, and no more requests wait for it until it serves. Otherwise a request could be refused, and a
+later one accepted.
 
-Many waiting requests are retried over several event-loop turns. A request that arrives meanwhile
-for the same partition waits behind them (`holds_back`), so that it does not overtake them.
+Many parked requests are retried over several event-loop turns. A request that arrives meanwhile for the same
+partition waits behind them (`holds_back`), so that it does not overtake them.
 
-Requests without acknowledgement have a longer limit and are not taken along: a refusal would lose
-their records, and no answer on their connection waits for them. They are not idempotent, so the
-order of refusals does not matter to them.
+Requests without acknowledgement ("silent" ones) have a longer limit of their own: a refusal would lose their
+records, and no answer on their connection waits for them. They are not idempotent, so the order in which they
+are refused does not matter.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ponor_runtime.telemetry import Telemetry
 from ponor_broker.partitions.identity import PartitionKey
 
 LookAgain: TypeAlias = Callable[[], None]
-"""Called once, on the event-loop thread: the partition serves, here or elsewhere, or the time has
-passed. Must not raise."""
+"""Called once, on the event-loop thread, when the partition serves, here or at another broker, or the time
+has passed. Must not raise."""
 SILENT_MS_MAX: Final = 5_000
 """Longest wait of requests without acknowledgement (or `park_ms_max`, if that is longer): as long
 as CreateTopics waits for leaders."""
 REQUEST_BYTES: Final = 512
-"""Charged for a request in addition to its batch."""
+"""Counted for a request in addition to its batch."""
 CALLS_PER_TURN_MAX: Final = 128
 CALLED_BYTES_PER_TURN_MAX: Final = 4 << 20
 """Requests, and bytes of requests, that are retried in one event-loop turn; one request may exceed
@@ -53,7 +53,7 @@ class ParkedRequest:
         self.number = number
 
     def leave(self) -> None:
-        """Do not call. The place is freed when the partition serves again."""
+        """Cancel the call. The place is freed when the partition serves again."""
         self.look_again = None
 
 
