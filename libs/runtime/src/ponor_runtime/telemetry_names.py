@@ -65,6 +65,20 @@ MICROSECONDS: Final = (
     6_553_600,
 )
 """Buckets of durations: factors of two in the normal range of disks and requests, coarser above."""
+TRANSACTION_US: Final = (
+    1_000,
+    5_000,
+    20_000,
+    100_000,
+    500_000,
+    1_000_000,
+    5_000_000,
+    15_000_000,
+    60_000_000,
+    300_000_000,
+    900_000_000,
+)
+"""Buckets of how long transactions stay open: up to Kafka's default of the longest timeout."""
 LATENESS_US: Final = (12_800, 25_600, 50_000, 100_000, 400_000, 1_600_000, 6_400_000)
 """Buckets of event loop lateness; no step of a service may take more than 50 ms."""
 
@@ -209,62 +223,49 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_fetch_session_partitions": Metric(GAUGE, "partitions", (), "Partitions in cached fetch sessions"),
     "ponor_fetch_session_bytes": Metric(GAUGE, "bytes", (), "Memory charged for fetch sessions"),
     "ponor_fetch_sessions_evicted_total": Metric(COUNTER, "sessions", (), "Fetch sessions evicted"),
-    "ponor_fetch_sessions_refused_total": Metric(COUNTER, "sessions", (), "Fetch sessions refused or ended"
-                                                                          " for lack of room"),
-    "ponor_cold_reads": Metric(GAUGE, "reads", ("state",), "Reads of old data for fetches: reading and"
-                                                           " queued"),
-    "ponor_cold_reads_refused_total": Metric(COUNTER, "reads", (), "Reads of old data refused because the"
-                                                                   " queue is full"),
-    "ponor_cold_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of batches read from objects for"
-                                                                " fetches"),
+    "ponor_fetch_sessions_refused_total": Metric(COUNTER, "sessions", (), "Fetch sessions refused or ended for lack of room"),
+    "ponor_cold_reads": Metric(GAUGE, "reads", ("state",), "Reads of old data for fetches: reading and queued"),
+    "ponor_cold_reads_refused_total": Metric(COUNTER, "reads", (), "Reads of old data refused because the queue is full"),
+    "ponor_cold_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of batches read from objects for fetches"),
     "ponor_partitions_open": Metric(GAUGE, "partitions", (), "Partitions this broker leads"),
-    "ponor_cleaner_passes_total": Metric(COUNTER, "passes", ("result",), "Finished cleaning passes of"
-                                                                         " compacted partitions: done,"
-                                                                         " stopped (partition closed, moved"
-                                                                         " or changed), failed"),
-    "ponor_cleaner_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes of batches that the log"
-                                                                          " cleaner read (in) and wrote"
-                                                                          " (out)"),
-    "ponor_cleaner_records_removed_total": Metric(COUNTER, "records", (), "Records that the log cleaner"
-                                                                          " removed"),
+    "ponor_cleaner_passes_total": Metric(COUNTER, "passes", ("result",), "Finished cleaning passes of compacted partitions: done, stopped (partition closed, moved or changed), failed"),
+    "ponor_cleaner_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes of batches that the log cleaner read (in) and wrote (out)"),
+    "ponor_cleaner_records_removed_total": Metric(COUNTER, "records", (), "Records that the log cleaner removed"),
     "ponor_cleaner_map_bytes": Metric(GAUGE, "bytes", (), "Memory of the log cleaner's map of keys"),
-    "ponor_cleaner_dirty_max_ratio": Metric(GAUGE, "1", (), "Largest dirty ratio of a compacted partition, 0"
-                                                            " to 1"),
-    "ponor_cleaner_dirty_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest cleanable segment of"
-                                                                    " a compacted partition that is not"
-                                                                    " cleaned yet"),
-    "ponor_retention_deleted_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of segments deleted by"
-                                                                        " retention"),
+    "ponor_cleaner_dirty_max_ratio": Metric(GAUGE, "1", (), "Largest dirty ratio of a compacted partition, 0 to 1"),
+    "ponor_cleaner_dirty_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest cleanable segment of a compacted partition that is not cleaned yet"),
+    "ponor_retention_deleted_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of segments deleted by retention"),
     "ponor_groups": Metric(GAUGE, "groups", ("state",), "Consumer groups this broker coordinates"),
     "ponor_group_members": Metric(GAUGE, "members", (), "Members of the groups this broker coordinates"),
     "ponor_group_offsets": Metric(GAUGE, "offsets", (), "Committed offsets this broker holds"),
-    "ponor_groups_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for groups, members and offsets,"
-                                                            " limited by groups_memory_bytes_max"),
-    "ponor_group_refusals_total": Metric(COUNTER, "requests", (), "New groups, members and offsets refused"
-                                                                  " because groups_max or"
-                                                                  " groups_memory_bytes_max is reached"),
-    "ponor_group_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of __consumer_offsets,"
-                                                        " which a restart reads"),
-    "ponor_group_offsets_expired_total": Metric(COUNTER, "offsets", (), "Offsets deleted after their"
-                                                                        " retention time"),
-    "ponor_group_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __consumer_offsets"
-                                                                      " rewritten and trimmed"),
+    "ponor_groups_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for groups, members and offsets, limited by groups_memory_bytes_max"),
+    "ponor_group_refusals_total": Metric(COUNTER, "requests", (), "New groups, members and offsets refused because groups_max or groups_memory_bytes_max is reached"),
+    "ponor_group_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of __consumer_offsets, which a restart reads"),
+    "ponor_group_offsets_expired_total": Metric(COUNTER, "offsets", (), "Offsets deleted after their retention time"),
+    "ponor_group_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __consumer_offsets rewritten and trimmed"),
     "ponor_transactional_ids": Metric(GAUGE, "ids", ("state",), "Transactional ids this broker coordinates"),
-    "ponor_transactions_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for transactional ids and the"
-                                                                  " partitions of their transactions, limited"
-                                                                  " by transactions_memory_bytes_max"),
-    "ponor_transaction_refusals_total": Metric(COUNTER, "requests", (), "New transactional ids and partitions"
-                                                                        " refused because"
-                                                                        " transactions_memory_bytes_max is"
-                                                                        " reached"),
-    "ponor_transaction_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of"
-                                                              " __transaction_state, which a restart reads"),
-    "ponor_transactional_ids_expired_total": Metric(COUNTER, "ids", (), "Transactional ids deleted after their"
-                                                                        " expiration time"),
-    "ponor_transaction_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __transaction_state"
-                                                                            " rewritten and trimmed"),
-    "ponor_transaction_markers": Metric(GAUGE, "markers", (), "Markers of ended transactions that are not known"
-                                                              " to be durable in their partition"),
+    "ponor_transactions_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for transactional ids and the partitions of their transactions, limited by transactions_memory_bytes_max"),
+    "ponor_transaction_refusals_total": Metric(COUNTER, "requests", (), "New transactional ids and partitions refused because transactions_memory_bytes_max is reached"),
+    "ponor_transaction_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of __transaction_state, which a restart reads"),
+    "ponor_transactional_ids_expired_total": Metric(COUNTER, "ids", (), "Transactional ids deleted after their expiration time"),
+    "ponor_transaction_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __transaction_state rewritten and trimmed"),
+    "ponor_transaction_markers": Metric(GAUGE, "markers", (), "Markers of ended transactions that are not known to be durable in their partition"),
+    "ponor_transaction_markers_sent_total": Metric(COUNTER, "markers", (), "Markers sent to the leaders of their partitions, repetitions included"),
+    "ponor_transaction_marker_retries_total": Metric(COUNTER, "markers", (), "Failed attempts to write a marker, which are repeated"),
+    "ponor_transactions_total": Metric(COUNTER, "transactions", ("outcome",), "Transactions whose markers are all durable: commit or abort"),
+    "ponor_transaction_timeouts_total": Metric(COUNTER, "transactions", (), "Transactions that the coordinator aborted after their timeout"),
+    "ponor_transaction_open_seconds": Metric(HISTOGRAM, "seconds", (), "From the begin of a transaction to its outcome", TRANSACTION_US, PER_SECOND_US),
+    "ponor_transaction_completion_seconds": Metric(HISTOGRAM, "seconds", (), "From the outcome of a transaction until all its markers are durable", MICROSECONDS, PER_SECOND_US),
+    "ponor_transaction_errors_total": Metric(COUNTER, "requests", ("request", "error"), "Requests that the coordinator refused: init, add, verify, end"),
+    "ponor_transaction_verification_requests_total": Metric(COUNTER, "requests", (), "AddPartitionsToTxn requests to coordinators, to verify or add partitions"),
+    "ponor_transaction_verifications_total": Metric(COUNTER, "verifications", ("result",), "Verifications of a producer in a partition: accepted or refused"),
+    "ponor_transaction_verifications_waiting": Metric(GAUGE, "verifications", (), "Verifications without an answer of the coordinator yet"),
+    "ponor_transaction_verification_seconds": Metric(HISTOGRAM, "seconds", (), "How long the first batch of a transaction waited for its coordinator", MICROSECONDS, PER_SECOND_US),
+    "ponor_partition_open_transactions": Metric(GAUGE, "transactions", (), "Open transactions of led partitions, one for each producer and partition, as of the last survey"),
+    "ponor_partition_stable_offset_max_lag": Metric(GAUGE, "offsets", (), "Largest distance between high watermark and last stable offset of a led partition, as of the last survey"),
+    "ponor_partition_open_transaction_age_seconds": Metric(GAUGE, "seconds", (), "How long an open transaction has kept the last stable offset of a led partition, the oldest one; the age restarts when the partition opens at another broker"),
+    "ponor_coordinator_keys_loaded_total": Metric(COUNTER, "keys", ("topic",), "Groups or transactional ids that loads restored"),
+    "ponor_coordinator_load_seconds": Metric(HISTOGRAM, "seconds", ("topic",), "Load of one partition of a coordinator's topic", MICROSECONDS, PER_SECOND_US),
     # The controller.
     "ponor_controller_commits_total": Metric(COUNTER, "batches", (), "Record batches committed"),
     "ponor_controller_records_total": Metric(COUNTER, "records", ("kind",), "Records committed"),

@@ -76,6 +76,7 @@ from ponor_broker.partitions.maintenance.maintenance_schedule import Maintenance
 from ponor_broker.partitions.marker_writer import MarkerWriter
 from ponor_broker.partitions.open_partitions import OpenPartitions
 from ponor_broker.partitions.partition_manager import PartitionManager
+from ponor_broker.partitions.stable_offset_lag import StableOffsetLag
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
@@ -154,6 +155,7 @@ class BrokerServices:
         self.transactions = self._transaction_services()
         self._metadata = self._metadata_handler()
         self.dispatcher = self._dispatcher(backlog)
+        self._stable_offset_lag = StableOffsetLag(self.partitions.all, runtime.clock, runtime.telemetry)
         runtime.telemetry.gauge("ponor_partitions_open", lambda: len(self.partitions))
         export_limits(runtime.telemetry, settings)
 
@@ -385,6 +387,7 @@ class BrokerServices:
         self._tasks.spawn(self._maintenance.run(), "partition maintenance")
         self._tasks.spawn(self._cleaner.run(), "log cleaner")
         self._tasks.spawn(self._load_reporter().run(), "load reports")
+        self._tasks.spawn(self._stable_offset_lag.run(), "last stable offsets")
         wal = self._session.identity.wal or WalKind.FILE
         self.serving.limit(
             fence_after_ms(self._settings.self_fence_ms, wal, self._session.session_timeout_ms)

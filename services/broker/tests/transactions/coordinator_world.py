@@ -65,12 +65,13 @@ class TransactionWorld:
         self._closed: list[PartitionCallback] = []
 
     async def start(self) -> TransactionCoordinator:
+        self.telemetry = Telemetry()
         runtime = Runtime(
             clock=self.clock,
             randomness=SystemRandomness(),
             disk=None,  # type: ignore[arg-type]  # the coordinator touches neither
             network=None,  # type: ignore[arg-type]
-            telemetry=Telemetry(),
+            telemetry=self.telemetry,
             fail_stop=lambda _, error: self.failures.append(error),
         )
         self.lives += 1

@@ -102,6 +102,7 @@ class MarkerWorld:
                 runtime,
                 client_id=lambda number: peer_client_id(HERE, 1, number),
             )
+            self.telemetry = runtime.telemetry
             self.sender = MarkerSender(self.pool, self, self._local, runtime, node_id=HERE)
             self.sender.start()
             try:

@@ -123,6 +123,7 @@ class VerificationWorld:
                 runtime,
                 client_id=str,
             )
+            self.telemetry = runtime.telemetry
             self.verifier = TransactionVerifier(
                 pool,
                 self,

@@ -119,6 +119,9 @@ class Shards(Generic[S]):
         self._clock = ports.runtime.clock
         self._create = create
         self._loaded = loaded
+        telemetry = ports.runtime.telemetry
+        self._keys_loaded = telemetry.counter("ponor_coordinator_keys_loaded_total", topic=topic.name)
+        self._load_duration = telemetry.histogram("ponor_coordinator_load_seconds", topic=topic.name)
         self.tasks = BackgroundTasks(ports.runtime.fail_stop)
         self.timers = TimerQueue(self._clock, self.tasks)
         self._readiness = Readiness(self.timers, topic.wait_ms_max)
@@ -192,9 +195,11 @@ class Shards(Generic[S]):
                 await self._clock.sleep(RETRY_S)
         self._loaded()
         self._readiness.changed()
+        elapsed_us = (self._clock.monotonic_ns() - started_ns) // 1_000
+        self._keys_loaded.add(len(shard))
+        self._load_duration.record(elapsed_us)
         if len(shard):
-            elapsed_ms = (self._clock.monotonic_ns() - started_ns) // 1_000_000
-            _LOG.info("%s: %d %s loaded in %d ms", name, len(shard), self._topic.keys, elapsed_ms)
+            _LOG.info("%s: %d %s loaded in %d ms", name, len(shard), self._topic.keys, elapsed_us // 1_000)
 
     def loaded(self) -> list[S]:
         """Return every loaded shard."""

@@ -28,6 +28,7 @@ from ponor_broker.requests.bounded_gather import bounded_gather
 from ponor_broker.transactions.events import AddRequest, EndRequest, InitRequest, ProducerClaim
 from ponor_broker.transactions.id_table import TransactionBudget
 from ponor_broker.transactions.instructions import TransactionAnswer
+from ponor_broker.transactions.metrics import TransactionMetrics
 from ponor_broker.transactions.ports import MarkerPort, OffsetsPartitionOf, TakeProducerId
 from ponor_broker.transactions.record_codec import CODEC
 from ponor_broker.transactions.records import TransactionRecord, TransactionState
@@ -98,6 +99,7 @@ class TransactionCoordinator:
         self._rewrite_due = asyncio.Event()
         telemetry = ports.runtime.telemetry
         self.budget = TransactionBudget(settings, telemetry.counter("ponor_transaction_refusals_total"))
+        self._metrics = TransactionMetrics(telemetry)
         self._expired = telemetry.counter("ponor_transactional_ids_expired_total")
         self._rewrites = telemetry.counter("ponor_transaction_log_rewrites_total")
 
@@ -143,6 +145,7 @@ class TransactionCoordinator:
             markers=self._markers,
             take_producer_id=self._take_producer_id,
             rewrite_due=self._rewrite_due.set,
+            metrics=self._metrics,
         )
 
     async def _expire_now_and_then(self) -> None:
@@ -176,6 +179,11 @@ class TransactionCoordinator:
 
     async def init_producer_id(self, transactional_id: str, request: InitRequest) -> TransactionAnswer:
         """InitProducerId with a transactional id."""
+        answer = await self._init_producer_id(transactional_id, request)
+        self._metrics.answered("init", answer.error)
+        return answer
+
+    async def _init_producer_id(self, transactional_id: str, request: InitRequest) -> TransactionAnswer:
         if transactional_id and not 0 < request.timeout_ms <= self._settings.transaction_timeout_ms_max:
             return TransactionAnswer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         shard = await self._decided(transactional_id)
@@ -187,17 +195,21 @@ class TransactionCoordinator:
         """AddPartitionsToTxn for one transaction: all partitions are added, or none."""
         shard = await self._decided(transactional_id)
         if isinstance(shard, ErrorCode):
-            return shard
-        return (await shard.add_partitions(transactional_id, request)).error
+            error = shard
+        else:
+            error = (await shard.add_partitions(transactional_id, request)).error
+        self._metrics.answered("add", error)
+        return error
 
     async def verify_partitions(self, transactional_id: str, request: AddRequest) -> Verified:
         """AddPartitionsToTxn that only verifies: one result per partition (TRANSACTION_ABORTABLE if it is not
         in the transaction), or one error for all.
         """
         shard = await self._decided(transactional_id)
-        if isinstance(shard, ErrorCode):
-            return shard
-        return shard.verify_partitions(transactional_id, request)
+        found = shard if isinstance(shard, ErrorCode) else shard.verify_partitions(transactional_id, request)
+        for error in [found] if isinstance(found, ErrorCode) else found.values():
+            self._metrics.answered("verify", error)
+        return found
 
     async def add_batched(self, batch: Sequence[BatchedAdd]) -> list[Verified]:
         """AddPartitionsToTxn of a broker: for each transaction one error for all its partitions, or the
@@ -221,8 +233,11 @@ class TransactionCoordinator:
         """EndTxn: answered when the outcome is durable; the markers follow."""
         shard = await self._decided(transactional_id)
         if isinstance(shard, ErrorCode):
-            return TransactionAnswer(shard)
-        return await shard.end(transactional_id, request)
+            answer = TransactionAnswer(shard)
+        else:
+            answer = await shard.end(transactional_id, request)
+        self._metrics.answered("end", answer.error)
+        return answer
 
     # --- administration
 

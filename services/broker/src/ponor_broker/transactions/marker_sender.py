@@ -113,6 +113,8 @@ class MarkerSender:
         self._newest: dict[tuple[int, TopicPartition], _Marker] = {}
         """The last marker of each producer and partition that has not ended."""
         runtime.telemetry.gauge("ponor_transaction_markers", lambda: len(self._newest))
+        self._sent = runtime.telemetry.counter("ponor_transaction_markers_sent_total")
+        self._repeated = runtime.telemetry.counter("ponor_transaction_marker_retries_total")
 
     def start(self) -> None:
         """Begin to send."""
@@ -248,6 +250,7 @@ class MarkerSender:
             if node_id == lane.node_id:
                 sent.append(marker)
                 if not marker.is_written:
+                    self._sent.add()
                     topic, index = marker.where
                     topics.setdefault(marker.job, {}).setdefault(topic, []).append(index)
             elif node_id is not None:
@@ -277,6 +280,7 @@ class MarkerSender:
 
     def _retry(self, marker: _Marker, reason: str) -> None:
         marker.attempts += 1
+        self._repeated.add()
         if marker.attempts == LOGGED_ATTEMPT:
             _LOG.warning(
                 "a transaction of producer %d cannot end in %s-%d, retrying: %s",

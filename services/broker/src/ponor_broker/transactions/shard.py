@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
+from ponor_runtime.identity import ProducerId
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.turns import Steps, turn
 
@@ -35,6 +36,7 @@ from ponor_broker.transactions.instructions import (
     Write,
 )
 from ponor_broker.transactions.marker_sender import Refusals
+from ponor_broker.transactions.metrics import TransactionMetrics
 from ponor_broker.transactions.ports import MarkerPort, TakeProducerId
 from ponor_broker.transactions.records import TopicPartition, TransactionEntry, TransactionRecord
 from ponor_broker.transactions.settings import TransactionSettings
@@ -65,6 +67,7 @@ class TransactionShard:
         markers: MarkerPort,
         take_producer_id: TakeProducerId,
         rewrite_due: Callable[[], None],
+        metrics: TransactionMetrics,
     ) -> None:
         self._partition = partition
         self._log = log
@@ -75,6 +78,7 @@ class TransactionShard:
         self._markers = markers
         self._take_producer_id = take_producer_id
         self._rewrite_due = rewrite_due
+        self._metrics = metrics
         self._table = IdTable(settings, budget)
         self._last_request = 0
         self._answers: dict[RequestId, asyncio.Future[TransactionAnswer]] = {}
@@ -295,7 +299,9 @@ class TransactionShard:
             self._timers.cancel((self, held, kind))
 
     def _written(self, held: HeldId, error: ErrorCode) -> None:
-        self._run(held, held.transaction.written(error, self._clock.wall_ms()))
+        before, now_ms = held.transaction.record, self._clock.wall_ms()
+        self._run(held, held.transaction.written(error, now_ms))
+        self._metrics.ended(before, held.transaction.record, now_ms)
 
     def _markers_done(self, held: HeldId, refusals: Refusals) -> None:
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in refusals.values():
@@ -310,14 +316,19 @@ class TransactionShard:
         elif transaction.needs_producer_id:
             self._tasks.spawn(self._abort_with_new_id(held), "abort of a transaction")
         else:
-            self._run(held, transaction.timed_out(self._clock.wall_ms()))
+            self._time_out(held)
 
     async def _abort_with_new_id(self, held: HeldId) -> None:
         """Abort a transaction whose producer id has no epochs left."""
         before = _identity(held)
         producer_id = await self._take_producer_id()
         if held in self._table and _identity(held) == before:
-            self._run(held, held.transaction.timed_out(self._clock.wall_ms(), producer_id))
+            self._time_out(held, producer_id)
+
+    def _time_out(self, held: HeldId, producer_id: ProducerId | None = None) -> None:
+        instructions = held.transaction.timed_out(self._clock.wall_ms(), producer_id)
+        self._metrics.timeouts.add(sum(isinstance(one, Write) for one in instructions))
+        self._run(held, instructions)
 
 
 def _identity(held: HeldId) -> tuple[int, int, int] | None:

@@ -143,6 +143,16 @@ class TransactionVerifier(Generic[P]):
         self._open: dict[TopicPartition, dict[int, _Question[P]]] = {}
         self._by_age: dict[_Question[P], None] = {}
         self._held_bytes = 0
+        telemetry = runtime.telemetry
+        self._requests = telemetry.counter("ponor_transaction_verification_requests_total")
+        self._results = {
+            is_accepted: telemetry.counter(
+                "ponor_transaction_verifications_total", result="accepted" if is_accepted else "refused"
+            )
+            for is_accepted in (True, False)
+        }
+        self._waits = telemetry.histogram("ponor_transaction_verification_seconds")
+        telemetry.gauge("ponor_transaction_verifications_waiting", lambda: len(self._by_age))
 
     def start(self) -> None:
         """Begin to ask."""
@@ -261,6 +271,7 @@ class TransactionVerifier(Generic[P]):
             topic, index = question.where
             topics.setdefault(topic, []).append(index)
         queue.extendleft(reversed(later))
+        self._requests.add(bool(rows))
         return (
             AddPartitionsToTxnRequest([first.row(topics) for first, topics in rows.values()])
             if rows
@@ -318,6 +329,8 @@ class TransactionVerifier(Generic[P]):
         if not of_partition:
             del self._open[question.where]
         error = error_for(question.write, error)
+        self._results[error is ErrorCode.NONE].add()
+        self._waits.record((self._clock.monotonic_ns() - question.since_ns) // 1_000)
         for batch in question.batches:
             self._held_bytes -= batch.size_bytes + BATCH_BYTES
             batch.settled(error, proof)
