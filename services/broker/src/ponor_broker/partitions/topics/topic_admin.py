@@ -29,7 +29,6 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ponor_metadata.client.errors import (
     MetadataLagError,
-    OperationTimeoutError,
     OperationTooLargeError,
     SessionClosedError,
 )
@@ -43,6 +42,10 @@ DEFAULT_COUNT: Final = -1
 IMAGE_WAIT_MS: Final = 5_000
 ANNOUNCED_WAIT_MS: Final = 5_000
 """Longest wait for the leaders of new partitions: some brokers may be down, and the topic exists anyway."""
+OPERATIONS_MAX: Final = 128
+"""Operations of all clients that are sent and not answered. The others wait here: the session executes its
+operations in order, and those of uploads and of write-ahead logs must not wait behind all of them.
+"""
 INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         OFFSETS_TOPIC: MappingProxyType(
@@ -118,6 +121,7 @@ class TopicAdmin:
         self._topics = topics
         self._announcements = announcements
         self._deadline_ms = deadline_ms
+        self._room = asyncio.Semaphore(OPERATIONS_MAX)
         self._ensuring: dict[str, asyncio.Future[None]] = {}
 
     async def create(
@@ -215,7 +219,8 @@ class TopicAdmin:
     async def _submit(self, operation: Operation, deadline_ms: int | None) -> OperationResult:
         deadline_ms = self._deadline_ms if deadline_ms is None else deadline_ms
         try:
-            result = await self._session.submit(operation, deadline_ms=deadline_ms)
+            async with asyncio.timeout(deadline_ms / 1000), self._room:
+                result = await self._session.submit(operation)
             await self._progress.wait_for(result.commit_index, max(deadline_ms, IMAGE_WAIT_MS))
         except OperationError as error:
             # Other refusals (no broker, overload) do not concern the request itself: clients retry.
@@ -224,8 +229,12 @@ class TopicAdmin:
             ) from error
         except OperationTooLargeError as error:
             raise PartitionError(ErrorCode.INVALID_REQUEST, str(error)) from error
-        except (OperationTimeoutError, MetadataLagError, SessionClosedError) as error:
+        except (MetadataLagError, SessionClosedError) as error:
             raise PartitionError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+        except TimeoutError:
+            kind = operation.WhichOneof("kind")
+            message = f"{kind}: no answer within {deadline_ms} ms"
+            raise PartitionError(ErrorCode.REQUEST_TIMED_OUT, message) from None
         return result
 
 
