@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -149,11 +156,33 @@ def end_offsets(bootstrap: str, topic: str, isolation: str) -> list[int]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation})
     try:
         partitions = sorted(consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions)
-        found = [consumer.get_watermark_offsets(TopicPartition(topic, at), PATIENCE_S) for at in partitions]
-        assert None not in found
-        return [end for _, end in filter(None, found)]
+        return [_end_offset(consumer, TopicPartition(topic, partition)) for partition in partitions]
     finally:
         consumer.close()
+
+
+def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    """Return the visible offsets of a group by partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    partitions = admin.list_topics(topic, PATIENCE_S).topics[topic].partitions
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, at) for at in partitions])
+    found = admin.list_consumer_group_offsets([asked])[group].result(PATIENCE_S)
+    return {each.partition: each.offset for each in found.topic_partitions if each.offset >= 0}
+
+
+def _end_offset(consumer: Consumer, partition: TopicPartition) -> int:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            found = consumer.get_watermark_offsets(partition, STOP_S_MAX)
+        except KafkaException:
+            # The broker may have been killed: this request is not repeated by the client.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            assert found is not None
+            return found[1]
 
 
 def has_open_transactions(bootstrap: str, topic: str) -> bool:
@@ -174,14 +203,19 @@ def write_lines(bootstrap: str, topic: str, lines: list[str]) -> None:
 
 def read_records(bootstrap: str, topic: str) -> list[tuple[str | None, str]]:
     """Keys and values of all committed records of a topic, partition by partition."""
+    return [record for records in read_partitions(bootstrap, topic) for record in records]
+
+
+def read_partitions(bootstrap: str, topic: str) -> list[list[tuple[str | None, str]]]:
+    """Keys and values of all committed records of each partition of a topic."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True,
          "auto.offset.reset": "earliest", "enable.auto.commit": False, "isolation.level": "read_committed"}
     )  # fmt: skip
-    found: list[tuple[str | None, str]] = []
     try:
         partitions = consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        found: list[list[tuple[str | None, str]]] = [[] for _ in partitions]
         left = len(partitions)
         while left:
             message = consumer.poll(PATIENCE_S)
@@ -191,9 +225,10 @@ def read_records(bootstrap: str, topic: str) -> list[tuple[str | None, str]]:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 left -= 1
                 continue
-            key, value = message.key(), message.value()
+            key, value, partition = message.key(), message.value(), message.partition()
             assert value is not None
-            found.append((None if key is None else key.decode(), value.decode()))
+            assert partition is not None
+            found[partition].append((None if key is None else key.decode(), value.decode()))
     finally:
         consumer.close()
     return found

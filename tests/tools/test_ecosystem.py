@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from tests.peers.artifacts import ECOSYSTEM, PeerMissingError, java, program
@@ -22,6 +22,7 @@ from tests.tools.ecosystem import (
     create_topic,
     file_sink,
     file_source,
+    group_offsets,
     read_records,
     rest,
     word_count,
@@ -150,7 +151,7 @@ def test_mirror_maker_mirrors_a_kafka_with_its_groups(ponor: str, kafka: str, tm
     with JavaProcess(tmp_path / "mirror", MIRROR_MAKER, str(file)) as mirror:
         mirror.until(lambda: _mirrored(ponor) == sorted(LINES), "all records at the target")
         mirror.until(
-            lambda: _group_offsets(ponor, "billing", "old.orders") == committed, "the group's offsets"
+            lambda: group_offsets(ponor, "billing", "old.orders") == committed, "the group's offsets"
         )
         write_lines(kafka, "orders", ["one more"])
         mirror.until(lambda: "one more" in _mirrored(ponor), "a record that came later")
@@ -196,13 +197,6 @@ def _consume(bootstrap: str, topic: str, group: str, count: int) -> dict[int, in
         return {each.partition: each.offset for each in committed if each.offset >= 0}
     finally:
         consumer.close()
-
-
-def _group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0), TopicPartition(topic, 1)])
-    found = admin.list_consumer_group_offsets([asked])[group].result(PATIENCE_S)
-    return {each.partition: each.offset for each in found.topic_partitions if each.offset >= 0}
 
 
 def _config(bootstrap: str, topic: str, name: str) -> str:

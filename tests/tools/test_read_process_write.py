@@ -1,0 +1,152 @@
+"""Read, process, write by Java clients of seven years: records and offsets of a transaction become visible
+together, and a client that was replaced commits nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.peers.artifacts import CLIENT_VERSIONS, PeerMissingError, clients, program
+from tests.tools.ecosystem import (
+    PATIENCE_S,
+    create_topic,
+    end_offsets,
+    group_offsets,
+    has_open_transactions,
+    read_records,
+    write_lines,
+)
+from tests.tools.java_programs import java_program_command
+
+pytestmark = pytest.mark.timeout(1_800)
+LINES = [f"line {number}" for number in range(8)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def java_clients() -> None:
+    try:
+        program("javac", "a Java compiler")
+        for version in CLIENT_VERSIONS:
+            assert clients(version).class_path
+    except PeerMissingError as error:
+        pytest.skip(str(error))
+
+
+class Client:
+    """ReadProcessWrite with one version of the client."""
+
+    def __init__(self, directory: Path, version: str, *words: str) -> None:
+        self._errors = directory / f"{words[-1]}.err"
+        command = java_program_command("ReadProcessWrite", version, *words)
+        with self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def take(self, *steps: str) -> None:
+        """Take steps that succeed."""
+        for step in steps:
+            answer = self.answer(step)
+            assert answer == f"done {step}", (answer, self._errors.read_text()[-2_000:])
+
+    def answer(self, step: str) -> str:
+        """Take a step; return its result."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{step}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().rstrip()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the process meanwhile."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+        yield
+        os.kill(self._process.pid, signal.SIGCONT)
+
+
+def prepare(ponor: str, name: str) -> tuple[str, str, str]:
+    """Create the topics, and fill the first; return their names and that of the group."""
+    for topic in (f"{name}-in", f"{name}-out"):
+        create_topic(ponor, topic, 1)
+    write_lines(ponor, f"{name}-in", LINES)
+    return f"{name}-in", f"{name}-out", f"{name}-group"
+
+
+def values(ponor: str, topic: str) -> list[str]:
+    return [value for _, value in read_records(ponor, topic)]
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait for a condition: markers become durable after the answer to a commit."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def wait_ended(ponor: str, topic: str, group: str, source: str, offset: int) -> None:
+    """Wait until a topic has no open transaction and a group has this offset."""
+    until(lambda: not has_open_transactions(ponor, topic), f"no open transaction in {topic}")
+    until(lambda: group_offsets(ponor, group, source) == {0: offset}, f"offset {offset} of {group}")
+
+
+@pytest.mark.parametrize("version", CLIENT_VERSIONS)
+def test_records_and_offsets_become_visible_together(ponor: str, version: str, tmp_path: Path) -> None:
+    source, result, group = prepare(ponor, f"together-{version}")
+    words = (ponor, source, result, group, f"together-{version}")
+    with Client(tmp_path, version, *words) as client:
+        client.take("init", "begin 3", "offsets")
+        assert sum(end_offsets(ponor, result, "read_uncommitted")) == 3
+        assert (values(ponor, result), group_offsets(ponor, group, source)) == ([], {})
+        client.take("commit")
+        wait_ended(ponor, result, group, source, 3)
+        client.take("begin 2", "offsets", "abort")
+        assert (values(ponor, result), group_offsets(ponor, group, source)) == (LINES[:3], {0: 3})
+        client.take("begin 4", "offsets")
+        # Another client with its transactional id aborts its transaction.
+        with Client(tmp_path, version, *words[:-2], f"{group}-2", words[-1]) as other:
+            other.take("init")
+            failed = client.answer("commit")
+            assert failed in {
+                "failed commit ProducerFencedException",
+                "failed commit InvalidProducerEpochException",
+            }
+            other.take("begin 1", "offsets", "commit")
+            wait_ended(ponor, result, f"{group}-2", source, 1)
+    assert group_offsets(ponor, group, source) == {0: 3}
+    assert values(ponor, result) == [*LINES[:3], LINES[0]]
+
+
+@pytest.mark.parametrize("version", CLIENT_VERSIONS[1:])
+def test_a_member_that_was_replaced_commits_no_offsets(ponor: str, version: str, tmp_path: Path) -> None:
+    source, result, group = prepare(ponor, f"replaced-{version}")
+    words = (ponor, source, result, group)
+    with (
+        Client(tmp_path, version, *words, f"{group}-first") as first,
+        Client(tmp_path, version, *words, f"{group}-second") as second,
+    ):
+        first.take("init", "begin 5")
+        with first.stopped():
+            # It gets the partition when the session of the first ends.
+            second.take("init", "begin 8", "offsets", "commit")
+        assert first.answer("offsets") == "failed offsets CommitFailedException"
+        first.take("abort")
+    wait_ended(ponor, result, group, source, 8)
+    assert values(ponor, result) == LINES
