@@ -42,7 +42,7 @@ from tests.scenarios.test_partition_moves import (
     test_repeated_moves_under_load_lose_duplicate_and_reorder_nothing as moves_under_load,
 )
 from tests.simulation.mutants.mutant import Suite
-from tests.simulation.mutants.table import MUTANTS, caught_by
+from tests.simulation.mutants.table import MUTANTS, caught_by, has_transactions
 
 LOOKED_THROUGH = 60
 
@@ -58,6 +58,8 @@ def could_show(mutant: str, seed: int) -> bool:
         return plan.broker_readers > 0 and plan.wal is WalKind.OBJECT
     if mutant.startswith("wal_"):
         return plan.wal is WalKind.OBJECT
+    if mutant.startswith("transaction_"):
+        return bool(plan.transactions.clients)
     return True
 
 
@@ -68,7 +70,7 @@ def test_a_planted_bug_is_caught(mutant: str, seed: int, message: str) -> None:
     others = (each for each in range(LOOKED_THROUGH) if each != seed and could_show(mutant, each))
     for each in (seed, *others):
         with MUTANTS[mutant].planted():
-            failures.append(run_seed(each, small=False).failure)
+            failures.append(run_seed(each, small=False, has_transactions=has_transactions(mutant)).failure)
         if re.search(message, failures[-1]):
             return
     pytest.fail("\n".join(filter(None, failures)) or "no check failed")

@@ -20,13 +20,13 @@ from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.report import failure_lines
 from ponor_cluster_simulation.seeds import SeedResult, run_seed
 
-SEEDS = (0, 2, 5, 7, 10, 11)
+SEEDS = (0, 2, 5, 7, 10, 11, 16)
 """Short seeds, about 25 s of CPU together, that reach all intended states; `make simulate` runs all seeds."""
 REPLAYED_SEEDS = (
-    range(int(os.environ["PONOR_REPLAYED_SEEDS"])) if "PONOR_REPLAYED_SEEDS" in os.environ else (2, 5)
+    range(int(os.environ["PONOR_REPLAYED_SEEDS"])) if "PONOR_REPLAYED_SEEDS" in os.environ else (2, 5, 16)
 )
-"""By default two short seeds, which together have one and three controllers, two and three brokers,
-moves, groups and compactors.
+"""By default three short seeds, which together have one and three controllers, two and three brokers,
+moves, groups, compactors and transactions.
 """
 ROOT = Path(__file__).parents[2]
 PRINT_TRACES = """\
@@ -108,6 +108,20 @@ def test_the_swarm_reaches_the_intended_states() -> None:
         29,
         *range(30, 39),
     ):
+        assert coverage.checks[number] > 0, f"invariant {number} was never checked"
+
+
+def test_the_swarm_has_transactions() -> None:
+    coverage = Coverage()
+    for seed in SEEDS:
+        coverage.add(run(seed).coverage)
+    assert coverage.states["runs with transactions"] == 2
+    assert coverage.states["transactions: committed"] > 20
+    assert coverage.states["transactions: aborted"] > 5
+    assert coverage.states["transactions: producers that disappeared"] > 0
+    assert coverage.states["transactions: requests of producers sent again"] > 10
+    assert coverage.states["transactions: committed records read"] > 100
+    for number in range(48, 54):
         assert coverage.checks[number] > 0, f"invariant {number} was never checked"
 
 

@@ -54,9 +54,18 @@ def run_plan(plan: RunPlan, only: Sequence[int] | None = None) -> RunResult:
     return ClusterRun(plan if only is None else plan.only(only)).run()
 
 
-def run_seed(seed: int, *, only: Sequence[int] | None = None, small: bool = True) -> SeedResult:
-    """Run a seed. If it fails and `small` is true, search the smallest schedule with the same failure."""
-    plan = draw_plan(seed)
+def run_seed(
+    seed: int,
+    *,
+    only: Sequence[int] | None = None,
+    small: bool = True,
+    has_transactions: bool | None = None,
+) -> SeedResult:
+    """Run a seed. If it fails and `small` is true, search the smallest schedule with the same failure.
+
+    `has_transactions` False: without clients of transactions, even if the seed draws them.
+    """
+    plan = draw_plan(seed, has_transactions=has_transactions)
     result = run_plan(plan, only)
     faults = (plan if only is None else plan.only(only)).schedule.faults
     minimal, minimal_failure = None, ""

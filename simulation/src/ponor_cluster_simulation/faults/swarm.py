@@ -50,6 +50,7 @@ class Machines:
         clients: processes whose links may fail.
         has_bucket: a bucket stores objects and may fail.
         takes_over: a broker recovers the log of another one.
+        has_peer_links: links between brokers may fail.
     """
 
     controllers: tuple[str, ...]
@@ -59,6 +60,7 @@ class Machines:
     has_bucket: bool
     takes_over: bool = False
     compactors: tuple[str, ...] = ()
+    has_peer_links: bool = False
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -85,7 +87,8 @@ class Machines:
             for client in self.clients
             for pair in ((broker, client), (client, broker))
         ]
-        return tuple(f"{source}>{target}" for source, target in (*inner, *outer))
+        peers = permutations(self.brokers, 2) if self.has_peer_links else ()
+        return tuple(f"{source}>{target}" for source, target in (*inner, *outer, *peers))
 
 
 Draw = Callable[[random.Random], float]

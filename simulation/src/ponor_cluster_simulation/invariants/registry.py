@@ -145,6 +145,31 @@ INVARIANTS: Final = (
         " without them",
         elsewhere=RAFT_SIMULATION,
     ),
+    Invariant(
+        48,
+        "a transaction has one outcome, the acknowledged one: all of its records are visible once and in"
+        " order, or none",
+        "histories",
+    ),
+    Invariant(
+        49, "readers of committed records read what is visible at the end, and nothing else", "histories"
+    ),
+    Invariant(
+        50,
+        "the last stable offset never falls, is not beyond the high watermark, and ends reads",
+        "histories",
+    ),
+    Invariant(
+        51, "an offset in a transaction is visible if and only if the transaction committed", "histories"
+    ),
+    Invariant(
+        52, "the coordinator ends an open transaction after its timeout or for a new client only", "histories"
+    ),
+    Invariant(
+        53,
+        "after healing no last stable offset stays behind for more than twice the transaction timeout",
+        "histories, judgement",
+    ),
 )
 
 

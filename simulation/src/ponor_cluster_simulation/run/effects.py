@@ -8,6 +8,7 @@ from __future__ import annotations
 from ponor_metadata.nouns.compactions import CompactionKind
 from ponor_metadata.nouns.nodes import WalKind
 
+from ponor_cluster_simulation.histories.transactions import Outcome
 from ponor_cluster_simulation.run.run_world import RunWorld
 from ponor_cluster_simulation.workload.consumer import Consumer
 from ponor_cluster_simulation.workload.producer import Producer
@@ -50,6 +51,7 @@ def count_effects(world: RunWorld) -> None:
     states["offsets committed by groups"] += sum(each.commits for each in clients.committers)
     states["coordinators that groups changed to"] += sum(each.coordinators for each in clients.committers)
     _count_compaction(world)
+    _count_transactions(world)
     for kind, count in world.ledger.steps_taken.items():
         states[f"protocol steps: {kind}"] += count
     states["moves asked for"] += sum(each.asked for each in clients.movers)
@@ -67,6 +69,15 @@ def count_effects(world: RunWorld) -> None:
     states["linearizable reads at one controller"] += sum(each.reads for each in clients.controller_readers)
     states["repeaters: repeats answered"] += sum(each.repeats for each in clients.repeaters)
     states["repeaters: other bodies refused"] += sum(each.mismatches for each in clients.repeaters)
+
+
+def _count_transactions(world: RunWorld) -> None:
+    states, shared = world.cluster.coverage.states, world.clients.transactions.shared
+    states["runs with transactions"] += bool(world.plan.transactions.clients)
+    for outcome in Outcome:
+        states[f"transactions: {outcome.value}"] += shared.history.count(outcome)
+    for name, count in shared.states.items():
+        states[f"transactions: {name}"] += count
 
 
 def _count_compaction(world: RunWorld) -> None:

@@ -31,6 +31,7 @@ from ponor_cluster_simulation.invariants.ledger import is_slot
 from ponor_cluster_simulation.invariants.quiescence import abandoned_objects, unexplained
 from ponor_cluster_simulation.invariants.registry import LIVENESS
 from ponor_cluster_simulation.run.run_world import RunWorld
+from ponor_cluster_simulation.run.transaction_judgement import TransactionJudgement
 from ponor_cluster_simulation.workload.cold_reader import ColdReader
 from ponor_cluster_simulation.workload.keyed import KeyedWriter
 from ponor_cluster_simulation.workload.producer import Producer
@@ -54,6 +55,7 @@ class Judgement:
         self._clients = world.clients
         self._cluster = world.cluster
         self._checks = world.checks
+        self._transactions = TransactionJudgement(world)
 
     async def judge(self) -> None:
         """Run all checks.
@@ -63,6 +65,7 @@ class Judgement:
         """
         await self._await_quiescence()
         await self._check_log_is_complete("reader")
+        await self._transactions.check()
         self._check_linearizable()
         await self._check_settled()
         await self._check_zombies()
@@ -329,6 +332,7 @@ class Judgement:
         await self._await_liveness(f"{', '.join(woken)} detect that they were fenced", are_over)
         await self._await_liveness("all brokers serve", lambda: self._serves)
         await self._check_log_is_complete("reader-after-zombies")
+        await self._transactions.check_unchanged("after-zombies")
         await self._check_settled()
 
     async def _check_after_power_cut(self) -> None:
@@ -340,6 +344,7 @@ class Judgement:
             if not process.running and name not in self._world.supervisor.refused:
                 self._cluster.start(name)
         await self._check_log_is_complete("reader-after-power-cut")
+        await self._transactions.check_unchanged("after-power-cut")
         self._world.supervisor.check()
 
 

@@ -29,6 +29,13 @@ from ponor_cluster_simulation.cluster.sim_cluster import (
 from ponor_cluster_simulation.faults.fault import FaultKind
 from ponor_cluster_simulation.faults.swarm import Machines, Schedule, draw_schedule
 from ponor_cluster_simulation.run.compaction_plan import CompactionPlan, draw_compaction
+from ponor_cluster_simulation.run.transaction_plan import (
+    NO_TRANSACTIONS,
+    TransactionPlan,
+    draw_transactions,
+    with_small_logs,
+    with_transaction_faults,
+)
 
 CONTROLLERS: Final = (1, 3, 3)
 """Numbers of controllers that a seed chooses from."""
@@ -98,14 +105,30 @@ class RunPlan:
     listing_page_keys: int
     settings: ClusterSettings
     schedule: Schedule
+    transactions: TransactionPlan = NO_TRANSACTIONS
 
     def only(self, numbers: Sequence[int]) -> RunPlan:
         """The same plan with some of its faults."""
         return replace(self, schedule=self.schedule.only(numbers))
 
 
-def draw_plan(seed: int) -> RunPlan:
-    """Draw the plan of a seed."""
+def draw_plan(seed: int, *, has_transactions: bool | None = None) -> RunPlan:
+    """Draw the plan of a seed. `has_transactions` False: without clients of transactions."""
+    plan = _draw_plan(seed)
+    transactions = NO_TRANSACTIONS if has_transactions is False else draw_transactions(seed)
+    if not transactions.clients:
+        return plan
+    machines = Machines((), broker_names(plan.brokers), (), (), has_bucket=False)
+    return replace(
+        plan,
+        settings=replace(plan.settings, broker=with_small_logs(seed, plan.settings.broker)),
+        schedule=with_transaction_faults(seed, plan.schedule, machines, transactions),
+        transactions=transactions,
+    )
+
+
+def _draw_plan(seed: int) -> RunPlan:
+    """Draw everything but transactions, which do not affect the random numbers of the rest."""
     chance = random.Random(f"plan {seed}")
     controllers = chance.choice(CONTROLLERS)
     has_bucket = chance.random() < BUCKET_SHARE

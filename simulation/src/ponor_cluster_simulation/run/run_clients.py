@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final, Protocol
 
-from ponor_kafka.internal_topics import OFFSETS_TOPIC
+from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ponor_runtime.identity import compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.simulation import Simulation
@@ -14,6 +14,8 @@ from ponor_simulation.simulation import Simulation
 from ponor_cluster_simulation.cluster.sim_cluster import ORDINAL, SimCluster
 from ponor_cluster_simulation.invariants.registry import Checks
 from ponor_cluster_simulation.run.plan import COORDINATOR_PARTITIONS, RunPlan
+from ponor_cluster_simulation.run.transaction_clients import TransactionClients
+from ponor_cluster_simulation.run.transaction_plan import STATE_PARTITIONS
 from ponor_cluster_simulation.workload.admin import Admin
 from ponor_cluster_simulation.workload.broker_reader import BrokerReader
 from ponor_cluster_simulation.workload.cold_reader import ColdReader, StreamHistory
@@ -26,6 +28,7 @@ from ponor_cluster_simulation.workload.keyed import KeyedHistory, KeyedReader, K
 from ponor_cluster_simulation.workload.mover import Mover
 from ponor_cluster_simulation.workload.producer import Producer
 from ponor_cluster_simulation.workload.repeater import Repeater
+from ponor_cluster_simulation.workload.shared_transactions import TOPIC as TRANSACTIONAL
 from ponor_cluster_simulation.workload.stale_commits import SharedStreams, StaleCommitter
 from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
 
@@ -97,6 +100,9 @@ class RunClients:
         self.controller_readers = self._make_controller_readers()
         self.broker_readers = self._make_broker_readers()
         self.wrong_compactors = self._make_wrong_compactors()
+        self.transactions = TransactionClients(
+            plan.transactions, self._checks, bootstrap=cluster.kafka_addresses, pause_s_max=plan.pause_s_max
+        )
 
     def consumer(self, name: str) -> Consumer:
         """A reader of all partitions, not started."""
@@ -124,6 +130,7 @@ class RunClients:
         for number, committer in enumerate(self.committers):
             self._simulation.process(f"group-{number}", committer.run).start()
         self._start(self.producers, self.consumers, self.repeaters)
+        self._start(self.transactions.producers, self.transactions.readers)
 
     def start_others(self) -> None:
         """Start the other clients, after the first acknowledgement: stale committers must lead no
@@ -140,6 +147,7 @@ class RunClients:
     def stop(self) -> None:
         """Stop all clients except consumers, keyed readers and broker readers, which read to the end."""
         self.admin.stop = self.shared_streams.stop = True
+        self.transactions.stop()
         groups: tuple[Sequence[_Stoppable], ...] = (
             self.producers,
             self.movers,
@@ -176,6 +184,9 @@ class RunClients:
         topics = {TOPIC: self._plan.partitions, OFFSETS_TOPIC: COORDINATOR_PARTITIONS}
         if self._plan.compaction.keyed:
             topics[KEYED] = 1
+        if self._plan.transactions.clients:
+            topics[TRANSACTIONAL] = self._plan.transactions.partitions
+            topics[TRANSACTIONS_TOPIC] = STATE_PARTITIONS
         cluster = self._cluster
         nodes = [cluster.node_of(name) for name in cluster.brokers]
         pause_s_max = self._plan.mover_pause_s_max
