@@ -37,13 +37,13 @@ REMEDIABLE = (
     WrongClusterError,
 )
 GC_THRESHOLDS = (50_000, 50, 100)
-"""Few and late collections: the hot path creates no reference cycles, and a pass over a large image
-costs more than it frees."""
+"""High thresholds, for few collections: the hot path creates no reference cycles, and a collection with a
+large image costs more than it frees."""
 
 
 async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the broker, its metrics endpoint and its ready file."""
-    # Before anything is opened: a start creates millions of objects that live as long as the process.
+    # Set before anything is opened: a start creates millions of objects that exist as long as the process.
     gc.set_threshold(*GC_THRESHOLDS)
     metrics = start_metrics(runtime, configuration.metrics)
     try:
@@ -76,7 +76,7 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
 
 
 def main() -> int:
-    """Run; returns the exit code."""
+    """Run the broker; return the exit code."""
     use_freed_memory_again()
     return run_from_command_line(
         serve,

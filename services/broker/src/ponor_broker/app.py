@@ -1,4 +1,4 @@
-"""Composition root of the broker: builds every part, serves until the stop, closes in reverse order.
+"""Composition root of the broker: builds all parts, serves until the stop, closes them in reverse order.
 
 Start: bind the Kafka port (its number is part of the registration), register the node, open the
 write-ahead log and recover earlier ones, open the partitions, accept clients. Stop: move partitions
@@ -46,7 +46,8 @@ __all__ = ["BindFrontend", "BrokerOptions", "DirectoryInUseError", "Frontend", "
 LOG: Final = logging.getLogger("ponor.broker")
 MARKER_COPY: Final = "marker"
 FIRST_OPENS_S_MAX: Final = 30.0
-"""Clients are accepted after this time even if a partition is not open: the others can be used."""
+"""After this time, clients are accepted even if some partitions are not open, because the others can be
+used."""
 
 
 class DirectoryInUseError(Exception):
@@ -71,13 +72,13 @@ async def run(
         runtime: ports to the outside world.
         settings: bounds and times.
         options: identity of this broker.
-        store: holds objects, and write-ahead logs of `WalKind.OBJECT`.
+        store: the object store, also for write-ahead logs of `WalKind.OBJECT`.
         stop: requests the stop.
         ready: called with the addresses when clients are accepted.
         bind: creates the frontend.
         connect_peer: opens connections to the Kafka listeners of other brokers.
-        condition: the result of the check of the store's create-only put. If it is UNPROVEN, a broker
-            with a log in the store asks the controllers before every acknowledgement.
+        condition: the result of the check of the store's create-only put. If it is UNPROVEN, a broker with a
+            log in the store checks its epoch at the controllers before every acknowledgement.
 
     Raises:
         DirectoryInUseError: another process has locked the data directory.
@@ -171,8 +172,8 @@ class _Broker:
             await self._tasks.close()
 
     async def _start_storage(self, stop: asyncio.Event) -> StreamClient | None:
-        """Start the storage and recover everything that this node's partitions need; None if stopped
-        before.
+        """Start the storage and recover the logs that this node's partitions need; None if the stop was
+        requested first.
         """
         settings = self._settings.storage
         ports = StoragePorts.of(self._node, self._store, settings, self._runtime.clock)
@@ -192,8 +193,8 @@ class _Broker:
             directory = self._options.data / WAL_DIRECTORY
             streams = await start_on_file(self._runtime, settings, self._node, ports, directory, self._tasks)
         else:
-            # The names of the log's slots contain the node epoch, so no epoch may be assigned twice. This
-            # record shows later whether the controllers' log was restored from an older copy.
+            # The names of the log's slots contain the node epoch, so no epoch may be assigned twice. From
+            # this record, a later start detects controllers whose log was restored from an older copy.
             witnessed = ports.witness.write(self._node.session.seen)
             if not await first_of(asyncio.ensure_future(witnessed), stop):
                 return None
@@ -264,7 +265,7 @@ class _Broker:
         )
 
     async def _close_streams(self, streams: StreamClient) -> bool:
-        """Close within the time limit; return whether everything, including the log, was uploaded and
+        """Close within the time limit; return whether all data was uploaded and all streams and the log were
         closed.
         """
         if await streams.close(upload_timeout_ms=self._settings.shutdown_upload_ms_max):

@@ -1,4 +1,4 @@
-"""Table of the broker's resource bounds, and the metric of their limits.
+"""Table of the broker's resource bounds, and a metric that shows their limits.
 
 docs/operations/budgets.md is generated from this table. The modules that use a budget enforce it.
 """
@@ -183,7 +183,7 @@ BUDGETS: Final = (
         "the least recently used one is dropped",
     ),
 )
-"""In the order of the page: from the socket inward."""
+"""In the order of the page, and of a request's path from the socket on."""
 
 
 MEMORY: Final = (

@@ -1,8 +1,8 @@
 """Recovery of a broker that will not return, from its file write-ahead log: `ponor broker recover`.
 
 Composition root of a broker without clients. It registers under the dead node's id, which ends the rights of
-any other process of that node, recovers the log, gives the partitions away, and leaves the cluster. Only a
-log in a file needs this: any broker recovers a log in the object store automatically.
+any other process of that node. It then recovers the log, moves the partitions to other brokers, and leaves
+the cluster. Only a log in a file needs this: another broker recovers a log in the object store automatically.
 """
 
 from __future__ import annotations
@@ -78,25 +78,26 @@ async def rescue(
     accept_loss: bool,
     ms_max: int,
 ) -> RescueReport:
-    """Recover a dead node's log, close its streams, have its partitions moved to live brokers, and
-    leave in its name.
+    """Recover a dead node's log, close its streams, let the controllers move its partitions to live brokers,
+    and leave the cluster as this node.
 
     Args:
         runtime: ports to the outside world.
-        settings: of the storage; sizes of the log must be the node's own.
-        dead: the node's row; clients keep its address until its partitions have moved.
-        controllers: of the cluster.
-        store: of the cluster.
-        wal: directory of the node's write-ahead log; None: it is lost.
+        settings: settings of the storage; the sizes of the log must be those that the node had.
+        dead: the node's row; its address for clients stays until its partitions have moved.
+        controllers: addresses of the cluster's controllers.
+        store: the cluster's object store.
+        wal: directory of the node's write-ahead log; None if the log is lost.
         accept_loss: close streams at their committed ends where the log cannot be read.
         ms_max: longest wait for the moves.
 
     Raises:
-        WrongClusterError: the store is not this cluster's; nothing was changed.
+        WrongClusterError: the store belongs to another cluster; nothing was changed.
         ObjectStoreUnavailableError: controllers or store did not answer in time; nothing was changed.
         OperationError: the controllers refuse this node, for example because their log is an older
             copy; nothing was changed.
-        WalCorruptError, JournalIdentityError: the log is damaged, new, or another node's; nothing was closed.
+        WalCorruptError, JournalIdentityError: the log is damaged, empty, or another node's; nothing was
+        closed.
         BlockingIOError: a process has locked the directory: the node is not dead.
     """
     joined = await _join(runtime, dead, controllers, store)
@@ -128,8 +129,8 @@ async def rescue(
 
 
 async def _join(runtime: Runtime, dead: NodeRow, controllers: tuple[str, ...], store: ObjectStore) -> Joined:
-    # The dead node had found the marker when it registered, so other clusters in the store do not
-    # matter. No local copy of the marker replaces the store here.
+    # The dead node found the cluster's marker in the store when it registered, so other clusters in the store
+    # do not matter. There is no local copy of the marker, so the store must answer.
     membership = Membership(share_store=True, has_marked=True)
     try:
         async with asyncio.timeout(JOIN_S_MAX):
@@ -153,7 +154,7 @@ async def _recover(
     *,
     accept_loss: bool,
 ) -> tuple[RecoveryReport | None, str]:
-    """Recover the log; return None and the reason if it cannot be used and the loss is accepted."""
+    """Recover the log; return None and the reason if the log cannot be used and the loss is accepted."""
     if wal is None:
         assert accept_loss, "a node without a log is recovered only by accepting the loss"
         return None, "no write-ahead log was given"
@@ -168,8 +169,8 @@ async def _recover(
 
 
 async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[UnclosedEnd, ...]:
-    """Close all streams that the node holds open. A recovery that failed may have moved the ends,
-    so the image is made current first.
+    """Close all streams that are open at the node. A failed recovery may have moved their ends, so first wait
+    for a current image.
     """
     await node.subscription.wait_current(CURRENT_MS_MAX)
     # A copy: the image's list becomes shorter with every operation.
@@ -190,8 +191,8 @@ async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[Unc
 
 
 async def _give_away(runtime: Runtime, node: Node, tasks: BackgroundTasks, ms_max: int) -> None:
-    """Let the controllers move everything to live brokers. The streams are closed, so each move
-    only waits for this node's ElectMoved.
+    """Let the controllers move all partitions to live brokers. The streams are closed, so each move waits
+    only for this node's ElectMoved.
     """
     electing = tasks.spawn(_elect_targets(runtime, node), "elect targets of moves")
     drain = Drain(node, runtime.clock, runtime.process, ms_max=ms_max)

@@ -1,6 +1,6 @@
 """Drain at a stop: all partitions move to other brokers, then the broker leaves the cluster.
 
-Decides whether a stop is a drain, requests it from the controllers, and waits for it with a bound.
+Decides whether a stop begins with a drain, requests it from the controllers, and waits for it with a bound.
 The controllers and `partitions` move the partitions; `app` closes the storage.
 """
 
@@ -32,7 +32,7 @@ LOOK_S: Final = 0.1
 LEAVE_MS_MAX: Final = 5_000
 LEAVE_RETRY_S: Final = 0.05
 END_S: Final = 10.0
-"""Time for the rest of the stop after the drain has ended."""
+"""Time for the rest of the stop after the drain."""
 _NOT_YET: Final = frozenset(
     {
         error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
@@ -55,8 +55,8 @@ class Drain:
         self._ms_max = ms_max
 
     async def run(self) -> bool:
-        """Have all partitions moved away if another broker can take them; return whether this
-        broker is empty. It serves meanwhile.
+        """Let the controllers move all partitions away if another broker can take them; return whether this
+        broker leads none any more. It serves meanwhile.
         """
         if self._ms_max == 0 or not self._has_reason() or not await self._ask():
             return False
@@ -66,7 +66,7 @@ class Drain:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._ms_max / 1000):
                 while not (self._is_empty() or self._cluster_stops()):
-                    # the check's cost is proportional to what is left to move
+                    # the cost of the check is proportional to the partitions that remain
                     await self._clock.sleep(LOOK_S)
         self._process.postpone_end(END_S)
         duration_ms = (self._clock.monotonic_ns() - started_ns) // 1_000_000
@@ -91,7 +91,7 @@ class Drain:
                 while not await self._try_to_leave():
                     await self._clock.sleep(LEAVE_RETRY_S)
         except NodeFencedError:
-            LOG.info("left the cluster")  # the answer to an earlier attempt was lost
+            LOG.info("left the cluster")  # an earlier attempt succeeded, and its answer was lost
         except (OperationError, SessionClosedError, TimeoutError) as error:
             LOG.warning("LeaveCluster failed, so the controllers will suspect this broker: %s", error)
         else:
@@ -107,8 +107,8 @@ class Drain:
         return True
 
     def _has_reason(self) -> bool:
-        """Return whether the image shows another broker that can take partitions, there is time,
-        and the cluster is not stopping.
+        """Return whether the image shows another broker that can take partitions, the parent process still
+        runs, and the cluster is not stopping.
         """
         if self._cluster_stops():
             LOG.info("the whole cluster is stopping: no partitions are moved")

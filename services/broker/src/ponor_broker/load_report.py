@@ -1,7 +1,7 @@
 """Load reports to the leading controller, while there is traffic and once when it ends.
 
-A report contains the difference between two readings of counters. Smoothing and weighing are up to the
-balancer. A reading costs one comparison per open partition; the counters cost one addition per batch.
+A report contains the differences between two readings of counters. The balancer smooths and weighs them. A
+reading costs one comparison per open partition; the counters cost one addition per batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ponor_runtime.process import Process
 from ponor_broker.partitions.partition import Partition
 
 PARTITIONS_MAX: Final = 2_000
-"""Partitions of one report, the busiest first: about 80 KiB, a third of a frame."""
+"""Partitions in one report, the busiest first: about 80 KiB, a third of a frame."""
 
 
 class LoadReporter:
@@ -46,14 +46,14 @@ class LoadReporter:
         self._was_busy = False
 
     async def run(self) -> None:
-        """Send reports; a background task."""
+        """Send reports until cancelled."""
         while True:
             await self._clock.sleep(self._interval_ms / 1000)
             self.look()
 
     def look(self) -> None:
-        """Compare the counters with the last reading and send the difference; nothing after two
-        readings without traffic.
+        """Compare the counters with the last reading and send the differences. After two readings without
+        traffic, send nothing.
         """
         now_ns = self._clock.monotonic_ns()
         window_ms = max(1, (now_ns - self._looked_ns) // 1_000_000)
@@ -75,8 +75,8 @@ class LoadReporter:
         self._was_busy = bool(loads)
 
     def _loads(self, window_ms: int) -> list[PartitionLoad]:
-        """Return the loads of partitions with traffic since the last reading. Partitions that
-        closed in between are omitted.
+        """Return the loads of partitions with traffic since the last reading. Partitions that have closed
+        since are omitted.
         """
         before, counted, loads = self._counted, {}, []
         for partition in self._partitions():

@@ -1,7 +1,7 @@
 """This process as a node of the cluster: registration, session, metadata image, and the end of its epoch.
 
-A process that learns that its epoch has ended stops in the same event-loop turn: everything
-acknowledged so far is durable, and nothing more may be acknowledged.
+A process stops in the event-loop turn in which it detects that its epoch has ended: all data that it
+acknowledged is durable, and it may acknowledge no more.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Node:
         self._registered = True
 
     def part(self) -> None:
-        """Expect the end of this epoch: it no longer stops the process."""
+        """Expect the end of this epoch, which from now on does not stop the process."""
         self._parting = True
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class Node:
             self._refusal = error  # a configuration problem, not a failure of this process
 
     def _look_for_end(self) -> None:
-        """Check the image for a fence; it may show it before the session does."""
+        """Check whether the image shows the end of this epoch; it may do so before the session."""
         row = self.row if self._registered else None
         if row is None or row.node_epoch < self.epoch:
             return

@@ -14,9 +14,9 @@ from ponor_runtime.identity import NodeId
 class BrokerOptions:
     """Values that differ from one broker to another.
 
-    `advertised_host` is the host name for clients; the bound host if empty. A `node_id` below 2^16
-    is completed with the cluster's ordinal. `data` is the directory of a file write-ahead log; with
-    a log in the object store nothing is written there.
+    `advertised_host` is the host name for clients; the bound host if empty. A `node_id` below 2^16 gets the
+    cluster's ordinal in its upper bits. `data` is the directory of a file write-ahead log; with a log in the
+    object store, the broker writes nothing there.
     """
 
     node_id: NodeId

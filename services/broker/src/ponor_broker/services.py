@@ -95,8 +95,8 @@ from ponor_broker.transaction_services import TransactionServices
 
 
 class BrokerServices:
-    """Everything that serves requests. `start` begins to open partitions; `close` persists them.
-    The caller closes their streams.
+    """All parts that serve requests. `start` begins to open partitions; `close` persists them. The caller
+    closes their streams.
     """
 
     def __init__(
@@ -328,7 +328,7 @@ class BrokerServices:
         )
 
     def _handlers(self) -> list[ApiHandler]:
-        """Return the APIs whose requests are decoded for them, with their versions."""
+        """Return the APIs whose requests the dispatcher decodes, with their versions."""
         topics, admin, partitions, node_id = self.topics, self.admin, self.partitions, self._node_id
         timeout_ms = self._settings.controller_timeout_ms
         configs = AlterConfigsHandler(topics, admin, node_id=node_id)
@@ -397,10 +397,10 @@ class BrokerServices:
         self._runtime.health.require("partitions", self._unopened)
 
     def _unopened(self) -> str:
-        """Report the broker as not ready while it leads partitions and has opened none.
+        """Return the reason why the broker is not ready: it leads partitions and has opened none.
 
-        A single partition that cannot be opened does not make a broker unready: that would remove the broker,
-        with all partitions that it serves, from the bootstrap service.
+        A single partition that cannot be opened does not make a broker unready: the bootstrap service would
+        drop the broker, with all partitions that it serves.
         """
         led = len(self.topics.led_by(self._node_id))
         is_unready = led and not len(self.partitions)

@@ -1,19 +1,20 @@
 """The serving lease: whether this broker may answer clients, and if not, why.
 
-A broker that was replaced may not notice immediately. Produce is safe without this check: the recovery puts a
-fence into the broker's write-ahead log in the store, a put after the fence fails, and nothing is
-acknowledged. Reads, group requests and metadata requests, however, would be answered from stale memory.
-Therefore a broker answers only while two ages are within a bound: the age of its metadata (since the last
-probe that a controller answered) and the silence of the leading controller.
+A broker that was replaced may not notice this immediately. Produce is safe without this check: the recovery
+puts a fence into the broker's write-ahead log in the store, a put after the fence fails, and the broker
+acknowledges nothing. Reads, group requests and metadata requests, however, would be answered from stale
+memory. Therefore a broker answers only while two ages are within a bound: the age of its metadata (since the
+last probe that a controller answered) and the silence of the leading controller.
 
-The controllers may replace a broker after its session timeout without a heartbeat. The bound is two thirds of
-that timeout, because a broker sends a heartbeat every third of it: the last heartbeat that arrived may be
-that much older than the last answered probe. The controllers may act earlier if the broker's session broke;
+The controllers may replace a broker from which no heartbeat arrived for the session timeout. The bound is two
+thirds of that timeout: a broker sends a heartbeat every third of it, so the last heartbeat that arrived may
+be a third older than the last answered probe. If the broker's session broke, the controllers may act earlier;
 then reads can be stale until the broker receives the new metadata, or until the bound.
 
-An election of the controllers takes one to two seconds, less than the bound. If no controller leads for
-longer, no broker can be replaced either, but a broker cannot distinguish this from a network partition and
-stops answering. No other broker takes over a write-ahead log in a file, so the check is off there.
+An election of the controllers takes one to two seconds, less than the bound. If there is no leading
+controller for longer, no broker can be replaced, but a broker cannot distinguish this from a network
+partition and stops answering. No other broker takes over a write-ahead log in a file, so such a broker does
+not use the check.
 
 The dispatcher calls `check` before a request starts and again when its answer is ready
 (`requests.running_requests`). Partitions and the group coordinator read `refusal`. `/readyz` shows
@@ -49,7 +50,7 @@ class Serving:
     Attributes:
         refusal: why this broker may not answer, as of the last check; None while it may.
         epoch: number of withdrawals. An answer computed in an earlier epoch must not be sent.
-        listeners: called with whether permission was withdrawn, after `refusal` changed.
+        listeners: called after `refusal` changed: with True if permission was withdrawn.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Serving:
                 f" ms; {self._after_ms} ms are allowed"
             )
             return
-        # Ages only fall when news arrives, so no check is needed before the larger one reaches the bound.
+        # Until the larger age can reach the bound, no check is needed.
         self._permitted_until_ns = now_ns + (self._after_ms - max(staleness_ms, silence_ms)) * NS_PER_MS
         self._permit()
 

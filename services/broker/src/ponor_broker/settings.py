@@ -1,7 +1,6 @@
 """Settings of the broker: every bound and every time, with its default.
 
-A setting that Kafka also has names Kafka's setting in its documentation. Identity and addresses are
-in `options`.
+If Kafka has the same setting, its name is in the setting's `doc`. Identity and addresses are in `options`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every start repeats them, because a bucket's rules and the server behind an address can change. They
 cost one request for the rules, and about thirty for the race of a broker whose log is in the store.
-`s3stream.stores.probe.start_check` implements them; this module decides what their results mean for
-the start.
+`s3stream.stores.probe.start_check` implements them; this module decides from their results whether the broker
+may start.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SILENCE: Final[Mapping[WalKind, str]] = {
     WalKind.FILE: "what is produced stays on this disk until it does",
     WalKind.OBJECT: "nothing that is produced is acknowledged until it does",
 }
-"""Consequence of an unreachable store, by location of the log."""
+"""Consequence of an unreachable store, by location of the log, for log lines."""
 
 
 async def prove_store(url: str, runtime: Runtime, environment: Mapping[str, str], wal: WalKind) -> Condition:
-    """Refuse a store that loses data; return what is known of its create-only put (unproven with a
+    """Refuse a store that loses data; return the result of the check of its create-only put (UNPROVEN with a
     log in a file, which does not need it).
 
     Raises:

@@ -26,7 +26,7 @@ class ConfigDescription(NamedTuple):
 
 
 class ConfigDescriptions:
-    """Descriptions for topics and for this broker. `own` are Ponor's settings of this broker,
+    """Descriptions for topics and for this broker. `own` contains Ponor's settings of this broker, by name
     without the prefix `ponor.`.
     """
 

@@ -45,7 +45,7 @@ class ConfigSources:
         self._static = static
 
     def dynamic(self, node_id: NodeId) -> Mapping[str, str]:
-        """Return what was set at run time, for one broker or for all."""
+        """Return the configs that were set at run time, for one broker or for all."""
         row = self._image()[BROKER_CONFIGS_TABLE].get(node_id)
         return {} if row is None else row.configs
 

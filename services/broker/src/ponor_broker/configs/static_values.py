@@ -44,7 +44,7 @@ NUMBERS: Final[Mapping[str, str]] = MappingProxyType(
         "transactional.id.expiration.ms": "transactions.transactional_id_expiration_ms",
     }
 )
-"""Kafka's name and the setting's, for numbers in the same unit."""
+"""Setting by Kafka's name, for numbers in the same unit."""
 _UNSET: Final = MappingProxyType({"log.roll.ms": str(7 * 86_400_000)})
 """Effective value of configs without a default in Kafka."""
 _MINUTE_MS: Final = 60_000

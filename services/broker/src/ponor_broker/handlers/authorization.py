@@ -1,8 +1,8 @@
 """Authorization, which is not supported: every operation is authorized (KIP-430), and the ACL APIs
 answer SECURITY_DISABLED, as Kafka does without an authorizer.
 
-Clients handle this code: MirrorMaker 2 stops copying ACLs, whereas a missing API is an error at
-every attempt.
+Clients handle this code: after it, MirrorMaker 2 stops copying ACLs. If the APIs were missing, each of its
+attempts would fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ponor_kafka.messages.describe_acls import DescribeAclsRequest, DescribeAcls
 from ponor_broker.requests.api_handler import RequestContext
 
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
-"""The request did not ask for them."""
+"""Kafka's value for operations that the request did not ask for."""
 TOPIC_OPERATIONS: Final = 3576
 CLUSTER_OPERATIONS: Final = 8096
 DISABLED: Final = ErrorCode.SECURITY_DISABLED

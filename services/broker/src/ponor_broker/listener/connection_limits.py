@@ -10,7 +10,9 @@ LINES_PER_PERIOD_MAX: Final = 50
 
 
 class RefusalLog:
-    """Logs a bounded number of lines per period, then their count. The owner starts periods."""
+    """Logs a bounded number of lines per period, and the number of omitted lines. The owner starts
+    periods.
+    """
 
     def __init__(self) -> None:
         self._lines = 0
@@ -42,8 +44,8 @@ class ConnectionCounts:
         self.total = 0
 
     def refusal(self, address: str) -> str | None:
-        """Return the name of the bound that one more connection of this address would exceed; None
-        if there is room.
+        """Return the name of the bound that another connection of this address would exceed; None if it would
+        exceed none.
         """
         if self.total >= self._connections_max:
             return "connections_max"

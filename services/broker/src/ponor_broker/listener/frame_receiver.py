@@ -1,14 +1,14 @@
 """Assembly of received bytes into request frames, with bounded memory and one copy per complete frame.
 
-State of one connection's incoming bytes, without sockets. Frames that are complete in the event
-loop's shared buffer are copied out of it (the log cache keeps them). An incomplete frame gets its
-own buffer, into which the kernel then writes directly. An idle connection holds no buffer.
+State of one connection's incoming bytes, without sockets. Frames that are complete in the event loop's shared
+buffer are copied out of it (the log cache keeps them). An incomplete frame gets its own buffer, into which
+the kernel then writes directly. An idle connection holds no buffer.
 
-A length field is only a claim: memory is allocated as bytes arrive (1 MiB first, then in growing
-steps), so that a client cannot make the broker allocate what it does not send. The owner charges
-the claimed length to a budget before an incomplete frame is kept; a complete frame claims nothing.
+A client may send a length and then no bytes. Memory is therefore allocated as bytes arrive (1 MiB first, then
+in growing steps). The owner charges the announced length to a budget before an incomplete frame is kept; a
+complete frame needs no such charge.
 
-Only Produce may be large. Every other request is decoded into objects several times larger than its
+Only Produce may be large. Every other request is decoded into objects that are several times larger than its
 bytes, and therefore has a smaller bound.
 """
 
@@ -30,16 +30,15 @@ _LENGTH: Final = Struct(">i")
 _PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(API_KEY_BYTES, "big")
 
 Admit: TypeAlias = Callable[[int], bool]
-"""Called once per incomplete frame, with its length, before memory is allocated: False blocks the
-receiver until `resume`."""
+"""Called once per incomplete frame, with its length, before memory is allocated. False blocks the receiver
+until `resume`."""
 
 
 class FrameReceiver:
     """Cuts a connection's bytes into frames, each without its length field, in its own writable buffer.
 
-    A frame of length 0 or less, above `frame_bytes_max`, or above `control_bytes_max` without being
-    a Produce sets `failure`: the rest of the connection cannot be parsed. Frames before it are
-    still returned.
+    A frame of length 0 or less, above `frame_bytes_max`, or (except a Produce) above `control_bytes_max` sets
+    `failure`: no further bytes of the connection can be parsed. Frames before it are still returned.
     """
 
     __slots__ = (
@@ -63,9 +62,9 @@ class FrameReceiver:
         self._filled = 0
         self._stash = b""  # an incomplete length field; while blocked, everything that was received
         self.blocked = False
-        """Waiting for `resume`: no bytes may be passed in meanwhile."""
+        """Whether the receiver waits for `resume`: the owner must pass in no bytes meanwhile."""
         self.failure: KafkaWireError | None = None
-        """Why the bytes cannot be parsed; no bytes may be passed in after it."""
+        """Why the bytes cannot be parsed; after that, the owner must pass in no bytes."""
 
     @property
     def is_mid_frame(self) -> bool:
@@ -73,13 +72,13 @@ class FrameReceiver:
         return self._frame is not None or bool(self._stash)
 
     def own_buffer(self) -> memoryview | None:
-        """Return where to receive the next bytes: the rest of the current frame's buffer; None: the
+        """Return the buffer for the next bytes: the rest of the current frame's buffer, or None for the
         shared buffer.
         """
         return None if self._frame is None else memoryview(self._frame)[self._filled :]
 
     def received_own(self, count: int) -> list[bytearray]:
-        """Note that `count` bytes were written into `own_buffer`. Returns the frame if they completed it."""
+        """Note that `count` bytes were written into `own_buffer`; return the frame if it is complete now."""
         frame = self._frame
         assert frame is not None
         self._filled += count
@@ -94,8 +93,8 @@ class FrameReceiver:
         return []
 
     def received(self, data: memoryview, size: int) -> list[bytearray]:
-        """Process the first `size` bytes of a shared buffer; copies what it needs. Returns the
-        complete frames.
+        """Process the first `size` bytes of a shared buffer and copy the needed ones; return the complete
+        frames.
         """
         assert self._frame is None
         assert not self.blocked
@@ -112,8 +111,8 @@ class FrameReceiver:
         return self._cut(data, 0, size)
 
     def resume(self) -> None:
-        """Continue with the frame that was not admitted; its owner has charged it. It is
-        incomplete, so no bytes follow it.
+        """Continue with the frame that `admit` refused; the owner has charged it now. The frame is
+        incomplete, so no received bytes follow it.
         """
         assert self.blocked
         self.blocked = False
@@ -141,8 +140,8 @@ class FrameReceiver:
         return frames
 
     def _take_incomplete(self, length: int, data: memoryview, at: int, size: int) -> None:
-        """Store the bytes from `at` on, which belong to a frame that is incomplete, refused, or not
-        decidable yet.
+        """Store the bytes from `at` on. They belong to a frame that is incomplete, was refused, or needs more
+        bytes for the decision.
         """
         begin = at + LENGTH_BYTES
         if self.failure is not None:
@@ -157,8 +156,8 @@ class FrameReceiver:
             self._stash = bytes(data[at:size])
 
     def _is_welcome(self, length: int, data: memoryview, begin: int, size: int) -> bool:
-        """Return whether a length above the general bound is acceptable, as far as known; sets
-        `failure` if not.
+        """Return whether a length above the general bound is acceptable, as far as the received bytes show;
+        if not, set `failure`.
         """
         if not 0 < length <= self._frame_max:
             self.failure = KafkaWireError(
@@ -175,8 +174,8 @@ class FrameReceiver:
         self._frame_length = length
         self._filled = size - begin
         if begin + length <= len(data):
-            # Bytes after the received ones are overwritten later; copying them is cheaper than
-            # clearing as many.
+            # Later bytes overwrite those after the received ones; copying them is cheaper than clearing a
+            # buffer.
             self._frame = bytearray(data[begin : begin + length])
             return
         self._frame = bytearray(min(length, max(FIRST_BUFFER_BYTES, self._filled)))

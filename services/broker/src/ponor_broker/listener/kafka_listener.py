@@ -33,17 +33,16 @@ from ponor_broker.settings import BrokerSettings
 LOG: Final = logging.getLogger("ponor.broker.listener")
 
 SCRATCH_BYTES: Final = 256 << 10
-"""Size of the shared read buffer: four batches of 64 KiB are read and cut at once, and it still
-fits a core's second-level cache."""
+"""Size of the shared read buffer: one read gets up to four batches of 64 KiB, and the buffer fits into a
+core's second-level cache."""
 SCRATCH_BYTES_WHEN_FULL: Final = 512
-"""Size of a read while the receive budget is used up: its bytes are charged above the budget, so it
-must be small."""
+"""Size of a read while the receive budget is used up: its bytes exceed the budget, so it must be small."""
 LARGE_FRAME_BYTES: Final = 4 << 20
 """Larger frames share half of the receive budget, so that they cannot block small ones."""
 SWEEP_S: Final = 2.0
 WRITE_HIGH_BYTES: Final = 0
-"""Every byte that the socket does not accept immediately counts as unread in
-`fetch_answers_bytes_max`, and no request starts meanwhile."""
+"""Every byte that the socket does not accept immediately counts as unread in `fetch_answers_bytes_max`. While
+there are such bytes, no request of the connection starts."""
 JOINED_BYTES_MAX: Final = 16 << 10
 """Answers up to this total size are joined: one buffer costs the event loop less than several, and
 a small copy is cheap."""
@@ -122,15 +121,15 @@ class ClientProtocol(asyncio.BufferedProtocol):
             frame_bytes_max=shared.settings.request_bytes_max,
             control_bytes_max=shared.settings.control_request_bytes_max,
         )
-        self._held: tuple[ByteBudget, int] | None = None  # claim of the frame that is arriving
+        self._held: tuple[ByteBudget, int] | None = None  # charge for the frame that is arriving
         self._admission: asyncio.Task[None] | None = None
         self._wants_reading = True
         self._paused = False
         # this connection's share of the backlog; 0 while the client reads fast enough
         self._unread_bytes = 0
         self._progressed = True
-        """Whether bytes moved since the last sweep. Only the sweep reads the clock: a clock call
-        per read and answer cost 1 µs per request."""
+        """Whether bytes were received or sent since the last sweep. Only the sweep reads the clock: a clock
+        call per read and answer cost 1 µs per request."""
         self._last_progress_ns = 0
 
     # asyncio.BufferedProtocol
@@ -280,7 +279,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
             self._transport.close() if self in self._shared.connections else self._transport.abort()
 
     def sweep(self, now_ns: int) -> None:
-        """Close the connection if it is idle, or stalled within a frame or an answer, for too long."""
+        """Close the connection if it was idle, or stalled within a frame or an answer, for too long."""
         if self._progressed:
             self._progressed = False
             self._last_progress_ns = now_ns

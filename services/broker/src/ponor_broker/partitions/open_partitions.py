@@ -66,13 +66,13 @@ class OpenPartitions:
             on_removed(partition)
 
     def accepts_appends(self, partition: Partition) -> None:
-        """Notify listeners and parked requests: after the open, or again after a cancelled move."""
+        """Notify listeners and parked requests, after the open or after a cancelled move."""
         for on_opened, _ in self._listeners.get(partition.identity.topic, ()):
             on_opened(partition)
         self.parking.settled(partition.identity.key)
 
     def refuses_appends(self, partition: Partition) -> None:
-        """Notify listeners: a move begins, or the partition closes."""
+        """Notify listeners, because a move begins or the partition closes."""
         for _, on_closed in self._listeners.get(partition.identity.topic, ()):
             on_closed(partition)
 
@@ -93,7 +93,7 @@ class OpenPartitions:
         self.changed.set()
 
     def take_stale(self) -> dict[PartitionKey, None]:
-        """Return these partitions, once."""
+        """Remove and return the partitions to compare with the image."""
         stale, self._stale = self._stale, {}
         return stale
 

@@ -39,9 +39,9 @@ from ponor_broker.partitions.watchers import Watchers
 ANY_EPOCH: Final = -1
 HIGH_WATERMARK: Final = -1  # as an offset of `delete_records`
 COPIED_BYTES_MAX: Final = 2048
-"""A batch up to this size is copied out of its request. The log cache keeps it for a while, and a
-view would keep the whole request and three more objects, two of them tracked by the garbage
-collector: more than the batch itself."""
+"""Batches up to this size are copied out of the request. The log cache keeps them for a while, and a view
+would keep the whole request and three more objects in memory, two of them tracked by the garbage collector:
+more than the batch itself."""
 
 Watcher: TypeAlias = Callable[["Partition", int], None]
 """Called with the number of bytes by which the readable end grew; 0 if the log start moved, or the
@@ -72,7 +72,7 @@ class Partition:
         self.log = log
         self.config = config
         self.plain_bytes_max = -1 if self.is_internal else config.plain_bytes_max
-        """As `TopicConfig.plain_bytes_max`; -1 if clients may not write."""
+        """`TopicConfig.plain_bytes_max`; -1 if clients may not write."""
         self.index = identity.index
         self.meta_stream = meta
         self.state = state
@@ -81,7 +81,7 @@ class Partition:
         self.epochs = state.epochs
         self._clock = clock
         self._settled_offset = log.confirmed_offset
-        """Producer state, timestamps and watchers reflect all appends below; the log may be
+        """Producer state, timestamps and watchers reflect all appends below this offset; the log may be
         slightly ahead."""
         self._start = LogStart(state, lambda: self._attend(self))
         self._order = SequenceOrder(identity, state.producers, refused)
@@ -117,7 +117,7 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of `read_committed`: all transactions with offsets below have ended durably."""
+        """End of `read_committed` reads: each transaction with a lower offset has a durable marker."""
         return self.state.stable_offset(self.high_watermark)
 
     @property
@@ -128,12 +128,12 @@ class Partition:
 
     @property
     def is_serving(self) -> bool:
-        """Whether it is readable: neither closed nor failed, and no other broker may lead it."""
+        """Whether the partition is readable: neither closed nor failed, and no other broker may lead it."""
         return not self.service.refuses_reads
 
     @property
     def is_writable(self) -> bool:
-        """Whether it also accepts appends."""
+        """Whether the partition is readable and accepts appends."""
         return not self.service.refuses_appends
 
     def apply_config(self, config: TopicConfig) -> None:
@@ -177,11 +177,11 @@ class Partition:
         min_timestamp: int = TIMESTAMP_MIN,
         verification: Verification | None = None,
     ) -> int:
-        """Append one validated batch and return its base offset; base offset and leader epoch are
-        written into the batch in place. No record has a timestamp below `min_timestamp`.
+        """Append one validated batch and return its base offset; write base offset and leader epoch into the
+        batch in place. No record has a timestamp below `min_timestamp`.
 
-        A repeated batch of an idempotent producer is not appended: offset and outcome are those of
-        its first append, and if that is durable already, `on_settled` is called within this call. A
+        A repeated batch of an idempotent producer is not appended: offset and outcome are those of its first
+        append. If the first append is durable already, `on_settled` is called within this call. A
         transaction's first batch needs a proof (`PartitionTransactions.begin_verification`).
 
         Raises:
@@ -230,10 +230,10 @@ class Partition:
         return base_offset
 
     def append_plain(self, frame: bytearray, plain: PlainAppend, now_ms: int) -> int | None:
-        """`append` of a batch within a request frame.
+        """As `append`, for a batch within a request frame.
 
-        Returns None, without any effect, if the batch is not its producer's next one: the general
-        path then decides.
+        Return None, without any effect, if the batch is not its producer's next one: the caller then uses
+        `append`.
         """
         if self.service.refuses_appends:
             self.service.check_appends()
@@ -290,8 +290,8 @@ class Partition:
         self._in_flight.append((base_offset, end_offset, max_timestamp, size_bytes, on_settled))
 
     def append_batch(self, batch: bytearray, proof: Verification | None = None) -> asyncio.Future[None]:
-        """`append` for the broker's own, well-formed batches. The future resolves when the batch is
-        durable, in call order.
+        """As `append`, for well-formed batches of the broker itself. The futures resolve in call order, when
+        their batches are durable.
 
         Raises:
             PartitionError: as `append`.
@@ -303,8 +303,8 @@ class Partition:
         return result
 
     def append_marker(self, marker: TransactionMarker) -> asyncio.Future[None]:
-        """Append the marker that ends a transaction, as in Kafka even without an open one. The future
-        resolves when it is durable. `PartitionTransactions.needs_stream` must be false.
+        """Append the marker that ends a transaction; as in Kafka, even if no transaction is open. The future
+        resolves when the marker is durable. `PartitionTransactions.needs_stream` must be false.
 
         Raises:
             PartitionError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or the partition moves.
@@ -361,8 +361,8 @@ class Partition:
             self._drained.set_result(None)
 
     def _fail(self, failure: BaseException) -> None:
-        """A failed append makes the stream unusable: the partition answers NOT_LEADER_OR_FOLLOWER
-        until it is opened again.
+        """Refuse all requests with NOT_LEADER_OR_FOLLOWER until the partition is opened again, because a
+        failed append makes the stream unusable.
         """
         if self.service.failure is None:
             self.service.fail(failure)
@@ -385,8 +385,8 @@ class Partition:
         return []
 
     async def read_batches(self, start_offset: int, max_bytes: int) -> list[memoryview]:
-        """Return whole batches from the one that contains `start_offset`, at least one of any size;
-        empty at the end.
+        """Return whole batches from the one that contains `start_offset` on, at least one of any size; none
+        at the end of the log.
         """
         return [memoryview(record.payload) for record in await self.read(start_offset, max_bytes)]
 
@@ -444,7 +444,7 @@ class Partition:
 
     @property
     def recovers_from(self) -> tuple[StreamId, int] | None:
-        """Stream and offset where `recover` starts to read; None if the checkpoint is at the end."""
+        """Stream and offset at which `recover` starts to read; None if the checkpoint is at the log's end."""
         offset = self.state.checkpoint.recover_offset
         return None if offset >= self._settled_offset else self.log.place_of(offset)
 
@@ -481,8 +481,8 @@ class Partition:
             await asyncio.shield(self._drained)
 
     def write_clean_checkpoint(self, *, whole: bool = False) -> None:
-        """Write everything that the next open needs, so that it reads no batch headers. `whole`: in
-        one place, so that it reads few entries.
+        """Write everything that the next open needs, so that it reads no batch headers. With `whole`, write
+        it in one place, so that the next open reads few entries.
 
         Raises:
             S3StreamError: the storage refused the write; the next open reads more, and loses nothing.

@@ -1,8 +1,8 @@
 """The partitions that this broker serves: look-ups, and reconciliation with the metadata image.
 
-The image shows which partitions this broker leads; the controller's stream epochs decide. A
-partition serves only after its streams were opened at its leader epoch. `handoff_target` opens
-partitions, `handoff_source` moves them away.
+The image shows which partitions this broker leads. It may be outdated, so a partition serves only after the
+controller has opened its streams at its leader epoch. `handoff_target` opens partitions, `handoff_source`
+moves them away.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class PartitionManager:
         serving.listeners.append(self._permission_changed)
 
     def _permission_changed(self, withdrawn: bool) -> None:
-        """While permission to answer is withdrawn no partition is found. Open ones stay open, and
-        running appends complete.
+        """Refuse parked requests when the permission to answer is withdrawn. While it is, look-ups find no
+        partition; open partitions stay open, and running appends complete.
         """
         if withdrawn:
             self.parking.settle_all()
@@ -106,9 +106,9 @@ class PartitionManager:
         """Return a serving partition.
 
         Raises:
-            PartitionInTransitError: it serves soon, here or elsewhere.
+            PartitionInTransitError: the partition will soon serve, here or at another broker.
             PartitionError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, or NOT_LEADER_OR_FOLLOWER
-                if another broker leads it.
+                if another broker leads the partition.
         """
         partition = self.get(topic, index)
         if partition is not None and partition.is_serving:
@@ -145,13 +145,13 @@ class PartitionManager:
             self._refused.note((row.topic_id, index), batch)
 
     def _is_in_transit(self, key: PartitionKey) -> bool:
-        """Return whether a partition that is not served here will soon be served, here or elsewhere."""
+        """Return whether a partition that does not serve here will soon serve, here or at another broker."""
         if self._stopping:
             return False
         if key in self.source or self._wish(key) is not None:
             return True
         move = self.topics.image[MOVES].get(key)
-        # Another broker, or the controllers, may know of this broker's election before this image shows it.
+        # The image may not show this broker's election yet.
         return move is not None and move.target_id == self._node_id
 
     def _absence(self, topic: str | bytes, index: int) -> PartitionError:
@@ -195,7 +195,9 @@ class PartitionManager:
         return not kinds.isdisjoint(_RELEVANT)
 
     def _note_changes(self, batch: RecordBatch) -> None:
-        """Mark the partitions of the batch as stale: with thousands open, only they are checked."""
+        """Mark the partitions in the batch as stale, so that not all of thousands of partitions are
+        checked.
+        """
         deleted: set[bytes] = set()
         for record in batch.records:
             kind = record.WhichOneof("kind")
@@ -212,7 +214,7 @@ class PartitionManager:
                 self.registry.note_stale(key)
 
     async def run(self) -> None:
-        """Reconcile whenever something changed; a background task."""
+        """Reconcile stale partitions with the image after each change, until `close`."""
         changed = self.registry.changed
         changed.set()
         while not self._stopping:
@@ -266,7 +268,7 @@ class PartitionManager:
         stale = self.registry.take_stale()
         if self._all_stale:
             self._all_stale = False
-            # A partition that was deleted, or has another leader by now, is in no row of this broker.
+            # `led_by` does not return partitions that were deleted or have another leader now.
             known = (*self._open, *self._target.waiting, *self.parking.partitions)
             stale.update(dict.fromkeys(known))
             stale.update(((row.topic_id, row.partition), None) for row in self.topics.led_by(self._node_id))

@@ -1,8 +1,8 @@
 """Service state of one partition: whether it accepts appends and reads, and the error if not.
 
-serving → sealed (a move: no appends; confirmed data is still readable, because no other broker can
-lead yet) → held (its streams are being closed: another broker may lead, so nothing may be read) →
-closed. It may also have failed. A cancelled move reverts the first two states.
+serving → sealed (for a move: no appends; confirmed data is still readable, because no other broker can lead
+yet) → held (the streams are being closed: another broker may lead, so nothing may be read) → closed. In every
+state, the partition may also fail. A cancelled move reverts "sealed" and "held".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ponor_broker.partitions.identity import PartitionId
 
 
 class ServiceState:
-    """Of one partition. The hot path reads the two flags; the `check` methods build the error."""
+    """Service state of one partition. The hot path reads two flags; the `check` methods build the error."""
 
     __slots__ = (
         "_identity",
@@ -40,19 +40,19 @@ class ServiceState:
         self.is_sealed = self.refuses_appends = True
 
     def unseal(self) -> None:
-        """Accept appends again: the move was cancelled."""
+        """Accept appends again after a cancelled move."""
         assert self.is_sealed, f"{self._identity} is not sealed"
         assert not self.is_held, f"{self._identity}: its streams may be closed already"
         self.is_sealed = False
         self.refuses_appends = self.refuses_reads
 
     def hold(self) -> None:
-        """Refuse reads too: another broker may lead before this broker's image shows it."""
+        """Refuse reads too, because another broker may lead before this broker's image shows it."""
         assert self.is_sealed, f"{self._identity}: its streams may only be closed after `seal`"
         self.is_held = self.refuses_reads = True
 
     def release(self) -> None:
-        """Revert `hold`: the streams were not closed, and no other broker can lead. The partition
+        """Revert `hold`, because the streams were not closed and no other broker can lead. The partition
         stays sealed.
         """
         assert self.is_held, f"{self._identity} is not held"

@@ -7,13 +7,14 @@ from typing import Final, Generic, TypeVar
 
 _Owner = TypeVar("_Owner")
 ENOUGH_BYTES: Final = 1 << 62
-"""Growth of the last stable offset by a marker: the size is unknown, so readers look again."""
+"""Reported when a marker raises the last stable offset by an unknown number of bytes, so that readers
+check."""
 
 
 class Watchers(Generic[_Owner]):
     """Watchers of one owner, a partition.
 
-    `of_all` wait for the high watermark, `of_stable` for the last stable offset.
+    Those in `of_all` wait for the high watermark, those in `of_stable` for the last stable offset.
     """
 
     __slots__ = ("_stable_offset", "of_all", "of_stable")
@@ -28,7 +29,9 @@ class Watchers(Generic[_Owner]):
         return len(self.of_all) + len(self.of_stable)
 
     def add(self, watcher: Callable[[_Owner, int], None], stable_offset: int | None) -> None:
-        """Call back when data is readable, or only when the last stable offset exceeds its present value."""
+        """Call back when data is readable; with `stable_offset`, only when the last stable offset exceeds
+        it.
+        """
         if stable_offset is None:
             self.of_all[watcher] = None
             return
@@ -44,7 +47,7 @@ class Watchers(Generic[_Owner]):
     def appended(
         self, owner: _Owner, base_offset: int, end_offset: int, size_bytes: int, first_unstable: int
     ) -> None:
-        """The append of [base_offset, end_offset) became readable."""
+        """Call the watchers, because the append of [base_offset, end_offset) became readable."""
         for watcher in list(self.of_all):
             watcher(owner, size_bytes)
         before, stable = self._stable_offset, min(first_unstable, end_offset)
@@ -56,6 +59,6 @@ class Watchers(Generic[_Owner]):
             watcher(owner, growth)
 
     def wake(self, owner: _Owner) -> None:
-        """Call all back without growth."""
+        """Call all watchers with a growth of 0 bytes."""
         for watcher in [*self.of_all, *self.of_stable]:
             watcher(owner, 0)

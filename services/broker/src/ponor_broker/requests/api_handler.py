@@ -21,8 +21,8 @@ class WhenFenced(Enum):
     REFUSES = "refuses"
     """The handler answers with errors without waiting, because partitions or the group coordinator refuse."""
     SETTLES = "settles"
-    """New requests as with REFUSES. Requests that started before are completed by the write-ahead
-    log: its acknowledgement stays true under a new leader."""
+    """New requests are handled as with REFUSES. For requests that started before, the write-ahead log
+    decides: its acknowledgement stays true under a new leader."""
 
 
 def _keep(kept_bytes: int) -> None:

@@ -17,12 +17,13 @@ async def bounded_gather(
 ) -> list[T]:
     """Return the results in order, like `asyncio.gather`.
 
-    A client chooses how many rows a request has. Their first steps would otherwise run in one turn of the
-    event loop, and each row would have a task.
+    A client chooses how many rows a request has. Without a bound, the first steps of all rows would run in
+    one turn of the event loop, and each row would have a task.
 
     Args:
-        work: coroutines; give a generator, so that each is made when its turn comes.
-        together_max: the coroutines that run at a time. The next ones begin when all of these have ended.
+        work: coroutines; pass a generator, so that each is created only when it can run.
+        together_max: number of coroutines that run at a time. The next ones begin when all of these have
+        ended.
     """
     results: list[T] = []
     rest = iter(work)

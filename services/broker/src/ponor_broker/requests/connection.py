@@ -1,14 +1,14 @@
 """Order of one client's requests: which requests may overlap, which wait, and in which order
 answers are sent.
 
-Kafka sends answers in request order, and clients rely on each request seeing the effects of the
-requests before it. Therefore one request runs at a time, with one exception: a Produce may start
-while earlier Produces of the connection wait for the disk. Their appends were made in order, and
-their answers are sent in order.
+Kafka sends answers in request order, and clients rely on it that each request sees the effects of those
+before it. Therefore one request runs at a time, with one exception: a Produce may start while earlier
+Produces of the connection wait for the disk. Their appends were made in order, and their answers are sent in
+order.
 
-A request that can start immediately is never queued, and its answer needs no future: the handler
-returns a `PendingAnswer`, which holds the request's place in the order. Measured: futures and their
-callbacks took 8 of the 28 µs of a small Produce.
+A request that can start immediately is never queued, and its answer needs no future: the handler returns a
+`PendingAnswer`, which keeps the request's place in the order. Measured: futures and their callbacks took 8 of
+the 28 µs of a small Produce.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Response: TypeAlias = Sequence[Buffer] | None
 QUEUED_REQUESTS_MAX: Final = 16
 QUEUED_BYTES_MAX: Final = 1 << 20
 QUEUED_OVERHEAD_BYTES: Final = 96
-"""Charged for a queued frame in addition to its bytes: the smallest requests are smaller than the
-object that holds them."""
+"""Counted for a queued frame in addition to its bytes: the smallest requests are smaller than the object that
+contains them."""
 PIPELINED_PRODUCES_MAX: Final = 64
 
 
@@ -77,12 +77,12 @@ class PendingAnswer:
             self.connection.answered(self)
 
     def abandon(self) -> None:
-        """The client disconnected; the answer will be dropped."""
+        """Note that the client has disconnected; the answer will be dropped."""
         self.connection = None
 
 
 Answer: TypeAlias = Response | PendingAnswer
-"""Result of starting a request: its response, or the place of a later one."""
+"""Result of starting a request: its response, or the place of a later response."""
 
 
 class RequestDispatcher(Protocol):
@@ -93,7 +93,7 @@ class RequestDispatcher(Protocol):
 
         Raises:
             KafkaWireError: malformed.
-            CloseConnectionError: the protocol answers this by closing.
+            CloseConnectionError: the protocol requires that the connection is closed.
         """
         ...
 
@@ -153,7 +153,7 @@ class ClientConnection:
         self._queued_bytes = 0
         # created with the first answer that is produced later
         self._places: deque[PendingAnswer] | None = None
-        self._alone = False  # the newest running request is not a Produce: no other may start
+        self._alone = False  # whether the newest running request is not a Produce, so that no other may start
         self._large: ByteBudget | None = None  # which the running request is charged to as well
         self._admission: asyncio.Task[None] | None = None
         self._writable = True
@@ -182,7 +182,7 @@ class ClientConnection:
             else:
                 self._enqueue(frame)
         if len(frames) > starts_max:
-            # the first ones may be answered already, so no answer would start the others
+            # if the first ones are answered already, no answer would start the others
             self._take_turn()
         flow.end_read()
 
@@ -201,7 +201,9 @@ class ClientConnection:
             self._take_turn()
 
     def closed(self) -> None:
-        """The socket is closed: cancel what can be cancelled. Appends continue; their answers are dropped."""
+        """Cancel what can be cancelled, because the socket is closed. Appends continue; drop their
+        answers.
+        """
         if self._closed:
             return
         self._closed = True
@@ -336,8 +338,8 @@ class ClientConnection:
     # Answers
 
     def answered(self, place: PendingAnswer) -> None:
-        """A running request is answered. At the end of this event-loop turn every answer that is
-        next in order is sent.
+        """Note that a running request is answered. At the end of this event-loop turn, all answers that are
+        next in order are sent.
         """
         assert self._places, "an answer has a place"
         if self._places[0] is place and not self._flush_is_due:

@@ -1,9 +1,9 @@
 """Dispatch of a request frame to its handler, and of the handler's answer to response buffers.
 
-Implements the rules of Kafka's envelope as measured on Apache Kafka 4.3.1 (docs/compatibility.md):
-which versions are advertised, the answer to an ApiVersions request of an unknown version, and
-closing the connection for every other request that this broker does not handle. No sockets: the
-simulator calls `dispatch` with the bytes of a frame.
+Implements Kafka's rules, as measured on Apache Kafka 4.3.1 (docs/compatibility.md): the advertised versions,
+the answer to an ApiVersions request of an unknown version, and the close of the connection after any other
+request that this broker does not handle. Uses no sockets: the simulator calls `dispatch` with the bytes of a
+frame.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from ponor_broker.requests.running_requests import RequestsUnderWay, RequestUnde
 from ponor_broker.serving import Serving
 
 PRODUCE_ADVERTISED_MIN: Final = 0
-"""Advertised although Produce 0 to 2 are refused: librdkafka derives the codecs of a broker from
+"""Advertised minimum, although Produce 0 to 2 are refused: librdkafka derives the codecs of a broker from
 this number (KAFKA-18659)."""
 
 
 class Measured:
-    """Counts and times the requests of one API, once per event-loop turn: requests that one group
+    """Counts and times the requests of one API, once per event-loop turn, so that requests that one group
     commit completes share one clock call.
     """
 
@@ -98,14 +98,14 @@ class Reply:
             self.place.free(kept_bytes)
 
     def note(self) -> None:
-        """Count the request as answered. Counted once, also when an answer is replaced by a refusal."""
+        """Count the request as answered, only once, even if a refusal replaces its answer."""
         if not self._is_noted:
             self._is_noted = True
             self._measured.answered(self.received_ns)
 
 
 class TracedReply(Reply):
-    """The reply to a sampled request: the answer ends its span."""
+    """The reply to a sampled request: the answer ends the request's span."""
 
     __slots__ = ("_span",)
 
@@ -152,7 +152,7 @@ class PlainHandler(Protocol):
 
 
 class _Route:
-    """The handler of one API, of either kind."""
+    """The handler of one API: a `RawHandler` or an `ApiHandler`."""
 
     __slots__ = ("handler", "measured", "raw", "version_max", "version_min", "when_fenced")
 
@@ -327,7 +327,8 @@ class Dispatcher:
             version = header.api_version = 0
             request = None
         elif len(frame) > LARGE_CONTROL_BYTES:
-            # It may have a million elements, which take a second, and many clients may send one at once.
+            # The request may have a million elements, whose decoding takes a second, and many clients may
+            # send such requests at once.
             request = await self._turns.run(_decoding(header, frame))
         else:
             request, _ = decode(header.api_key, version, frame, header.body_position)

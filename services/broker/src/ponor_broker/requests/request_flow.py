@@ -5,9 +5,9 @@ Answers are batched: one group commit of the write-ahead log completes many requ
 event-loop turn, and each connection then writes all its answers at once.
 
 Queued requests start in turns. A client that sends one request at a time is served immediately. Requests that
-a client sent ahead wait in its queue, and all queues together start a bounded number of requests per
-event-loop turn, in round-robin order. Measured with 750 clients that each had sent 500 requests without
-reading: without turns, every request of a new client waited for one request of each of them.
+a client sent ahead wait in its queue. All queues together start a bounded number of requests per event-loop
+turn, in round-robin order. Measured with 750 clients that each had sent 500 requests without reading: without
+turns, every request of a new client waited for one request of each of the others.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ponor_runtime.clock import Clock
 class AnswerBacklog:
     """Bytes of answers that clients have not read, summed over all connections of a listener.
 
-    The listener updates the count. Answers in a socket's buffer hold cached record batches in
-    memory; at the bound, Fetch returns at most one batch per answer.
+    The listener updates the count. Answers in a socket's buffer keep cached record batches in memory. At the
+    bound, Fetch returns at most one batch per answer.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -50,16 +50,18 @@ StartQueued: TypeAlias = Callable[[int], int]
 
 QUEUED_STARTS_PER_TURN_MAX: Final = 32
 QUEUED_STARTS_TURN_NS_MAX: Final = 4_000_000
-"""A turn ends at the first of both bounds. This one matters for requests that take long to start."""
+"""A turn ends at this bound or at the bound on the number, whichever comes first. This bound matters for
+requests that take long to start."""
 
 
 STARTS_PER_LOOK: Final = 4
-"""Requests of one connection that start before the next look at the clock."""
+"""Requests of one connection that start between two readings of the clock."""
 READ_STARTS_NS_MAX: Final = 50_000_000
-"""Requests that start immediately take about this long at most in one turn: those of one read, and those of
-all slow reads together. The others are queued. A read has up to 64, and each may decompress for 100 ms."""
+"""About the longest time for requests that start immediately in one turn: those of one read, and those of all
+slow reads together. The others are queued. A read has up to 64 requests, and each may decompress for 100
+ms."""
 SLOW_READ_NS: Final = 1_000_000
-"""A read whose requests start faster does not count: a turn may have thousands of them under load."""
+"""A read whose requests start faster is not slow: under load, a turn may have thousands of such reads."""
 LARGE_CONTROL_BYTES: Final = 8 << 10
 """Larger requests other than Produce share half of the in-flight bytes: a quarter for each of two kinds. The
 smaller ones of 10,000 connections fit into the other half, and a Produce waits only for the log.
@@ -186,7 +188,9 @@ class RequestFlow:
         return self._clock.monotonic_ns() >= self._turn_end_ns
 
     def end_read(self) -> None:
-        """End a read. When the slow reads of a turn took 50 ms together, later requests wait for the next."""
+        """End a read. Once the slow reads of a turn took 50 ms together, later requests wait for the next
+        turn.
+        """
         took_ns = self._clock.monotonic_ns() - self.read_ns
         if took_ns < SLOW_READ_NS:
             return
@@ -219,7 +223,7 @@ class RequestFlow:
     def _give_turns(self) -> None:
         left = QUEUED_STARTS_PER_TURN_MAX
         end_ns = self._turn_end_ns = self._clock.monotonic_ns() + QUEUED_STARTS_TURN_NS_MAX
-        given = len(self._turns)  # a connection that asks again meanwhile gets the next round
+        given = len(self._turns)  # a connection that is added meanwhile gets its turn in the next round
         while given and left > 0:
             given -= 1
             left -= self._turns.popleft()(left)

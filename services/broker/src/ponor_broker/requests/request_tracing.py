@@ -1,7 +1,7 @@
 """Spans of Kafka requests, from frame to answer.
 
-Nothing here runs for a request that is not sampled. Attributes follow OpenTelemetry's semantic
-conventions 1.4x for messaging/kafka where they exist.
+Only sampled requests use this module. Attributes follow OpenTelemetry's semantic conventions 1.4x for
+messaging/kafka where they exist.
 """
 
 from __future__ import annotations

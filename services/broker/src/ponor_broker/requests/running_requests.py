@@ -1,13 +1,13 @@
 """Requests whose answers are produced later, and their refusal when permission to answer is withdrawn.
 
-An answer may be sent only if this broker had permission (`Serving`) from the request's start until
-the answer was ready. Permission is checked again when the answer is ready, because the process may
-have been paused in between. If it was withdrawn, the work is dropped and the request starts again:
-handlers with `WhenFenced.REFUSES` then answer with errors, and other connections are closed. A
-withdrawal does this for all waiting requests, a few per event-loop turn.
+An answer may be sent only if this broker had permission (`Serving`) from the request's start until the answer
+was ready. Permission is checked again when the answer is ready, because the process may have been paused in
+between. If it was withdrawn, the work is dropped and the request starts again: handlers with
+`WhenFenced.REFUSES` then answer with errors; for other handlers, the connection is closed. A withdrawal does
+this for all waiting requests, a few per event-loop turn.
 
-Produce is excluded. Its answer says that an append is durable, which stays true under a new leader,
-and an append that the log refused is answered with an error.
+Produce is excluded: its answer states that an append is durable, which stays true under a new leader, or
+contains an error for an append that the log refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES
 from ponor_broker.serving import Serving
 
 WITHDRAWAL_TURN_NS_MAX: Final = 4_000_000
-"""Longest refusal of waiting requests in one event-loop turn; at least one is refused."""
+"""Longest time in one event-loop turn for refusing waiting requests; each turn refuses at least one."""
 
 BeginAgain: TypeAlias = Callable[[], "Response | asyncio.Future[Response]"]
 """Starts a request again, to get an error answer. Only called while permission is withdrawn.
@@ -62,7 +62,7 @@ class RequestUnderWay(PendingAnswer):
             self.connection.freed(self, kept_bytes)
 
     def withdraw(self) -> None:
-        """The broker may not answer: drop the work and begin again, unless that was done already."""
+        """Drop the work and begin again, because the broker may not answer, unless that was done already."""
         if self.connection is None or self.is_answered or self._epoch == self._owner.serving.epoch:
             return
         work = self._work
@@ -143,8 +143,8 @@ class RequestsUnderWay:
         self._requests.pop(request, None)
 
     def may_leave(self, epoch: int) -> bool:
-        """Whether an answer that was begun in this serving epoch may leave. A refusal that was begun after
-        the withdrawal may.
+        """Return whether the answer of a request that began in this serving epoch may be sent. A refusal that
+        began after the withdrawal may be sent.
         """
         self.serving.check()
         return epoch == self.serving.epoch

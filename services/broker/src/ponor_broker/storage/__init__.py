@@ -1,5 +1,4 @@
-"""The controller adapters of the storage: s3stream's ports, fulfilled over the session and the subscription.
+"""Implementations of s3stream's ports with the controller session and the subscription.
 
-Nothing of Kafka and nothing of objects in here: only who is asked for what, and which refusal becomes which
-error.
+They translate calls into operations and look-ups, and refusals into storage errors.
 """

@@ -36,7 +36,8 @@ LAG_WAIT_MS = 1_000
 _LEASE_IS_OVER: Final = frozenset(
     {error_pb2.ERROR_CODE_OBJECT_EXPIRED, error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED}
 )
-"""The ids expired before the commit, or GC removed them: the upload starts again with new ids."""
+"""The ids expired before the commit, or the garbage collector removed them: the upload starts again with new
+ids."""
 
 
 class ControllerObjectManager:
@@ -62,8 +63,8 @@ class ControllerObjectManager:
             result = await self._submit(Operation(prepare_objects=body))
         except OperationError as error:
             raise storage_error_of(error) from error
-        # Before an object gets one of these ids (and below, before the caller trims its log): a
-        # restored older copy of the controllers' log must be detected.
+        # Before an object gets one of these ids (and below, before the caller trims its log), so that a later
+        # start detects controllers whose log was restored from an older copy.
         await self._witness.write(self._session.seen)
         reserved = result.objects_reserved
         return PreparedObjects(

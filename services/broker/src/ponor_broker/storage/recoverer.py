@@ -51,9 +51,7 @@ def assigned_to(image: View, node_id: NodeId, epoch: NodeEpoch) -> list[Assignme
 
 
 def row_of(image: View, assignment: Assignment) -> WalRow | None:
-    """Return the log's row while the log is open and the assignment is in force; None after it was
-    closed or assigned to another process.
-    """
+    """Return the log's row; None after the log was closed or assigned to another process."""
     row = image[WALS].get((assignment.node_id, assignment.epoch))
     return row if row is not None and row.token == assignment.token else None
 
@@ -109,7 +107,7 @@ class Recoverer:
         runtime.telemetry.gauge("ponor_wal_takeovers_running", lambda: len(self._running))
 
     async def recover_own(self) -> None:
-        """Recover the logs of earlier processes of this node that are assigned to this one: its
+        """Recover the logs of earlier processes of this node that are assigned to this process, because its
         partitions cannot open before.
 
         Raises:
@@ -119,12 +117,12 @@ class Recoverer:
         await asyncio.gather(*(self._recover(each, alarms=False) for each in own))
 
     def image_changed(self, batch: RecordBatch | None) -> None:
-        """A batch was applied; None: the image was replaced."""
+        """Handle an applied batch; None: the image was replaced."""
         if batch is None or any(record.WhichOneof("kind") in _RECORDS for record in batch.records):
             self._changed.set()
 
     async def run(self) -> None:
-        """Follow the image; a background task."""
+        """Recover the logs that the image assigns to this process, until cancelled."""
         self._changed.set()
         while True:
             await self._changed.wait()
@@ -152,8 +150,8 @@ class Recoverer:
             del self._running[assignment]
 
     async def _recover(self, assignment: Assignment, *, alarms: bool) -> None:
-        """Retry until the log is closed or reassigned. Without `alarms` the error of a damaged log is
-        raised.
+        """Retry until the log is closed or reassigned. Without `alarms`, raise the error of a damaged log;
+        with it, log the error and retry.
         """
         pause_s = RETRY_S
         while (log := self._log_of(assignment)) is not None:

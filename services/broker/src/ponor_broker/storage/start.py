@@ -1,7 +1,7 @@
 """Start of the storage of one broker: its write-ahead log, of either kind, and the stream client.
 
-A file log is recovered here, by its own node. Logs in the object store are recovered by the broker
-that the controllers chose (`recoverer`); this process only opens its own, under its own epoch.
+A node recovers its own file log here. The controllers choose a broker that recovers a log in the object store
+(`recoverer`); here, this process only opens a new one for its own epoch.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def start_on_file(
 
     Raises:
         WalCorruptError, JournalIdentityError: the log cannot be used; the message gives the remedy.
-        BlockingIOError: another process has locked it.
+        BlockingIOError: another process has locked the directory.
     """
     wal = await FileWal.open(
         runtime.disk,
@@ -139,7 +139,7 @@ async def start_on_store(
 
 
 def _wal_identity(cluster_id: str, node_id: NodeId) -> bytes:
-    """Return 16 bytes that identify the owner of a write-ahead log: the log of another node or
-    cluster is refused.
+    """Return 16 bytes that identify the owner of a write-ahead log, so that a start refuses the log of
+    another node or cluster.
     """
     return hashlib.blake2b(f"{cluster_id}/{node_id}".encode(), digest_size=16).digest()

@@ -41,8 +41,8 @@ _ERRORS: Final[dict[int, type[S3StreamError]]] = {
 
 
 def storage_error_of(error: OperationError) -> S3StreamError:
-    """Return the storage error for a refused operation; codes with a meaning of their own in one
-    operation are handled there.
+    """Return the storage error for a refused operation. An operation handles the codes that have a special
+    meaning for it.
     """
     return _ERRORS.get(error.code, S3StreamError)(str(error))
 

@@ -1,8 +1,8 @@
 """ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
 
-No feature of Kafka is finalized whose APIs are missing: clients use new groups if `group.version` is
-finalized. The answer contains `transaction.version`, and the cluster's own features under the prefix
-`ponor.`.
+The answer contains `transaction.version`, and the cluster's own features under the prefix `ponor.`. A feature
+of Kafka whose APIs are missing is not in the answer: with `group.version`, for instance, clients would use
+the new groups.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ IDENTITY_VERSION_MIN: Final = 5
 ANY_NODE: Final = -1
 FEATURE_PREFIX: Final = "ponor."
 TRANSACTION_VERSION: Final = SupportedFeatureKey("transaction.version", 0, 2)
-"""Finalized at its highest level: producers that have generation 2 use it (KIP-890)."""
+"""Finalized at its highest level, so that producers which support generation 2 use it (KIP-890)."""
 ZERO_LEVELS_VERSION_MIN: Final = 4
 """Older clients cannot decode a supported feature whose lowest level is 0 (KIP-1022)."""
 SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersionsHandler:
-    """Answers with `advertised`, which is known only after all handlers are built."""
+    """Answers with `advertised`, which is set after all handlers are built."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class ApiVersionsHandler:
     async def handle(
         self, request: ApiVersionsRequest | None, context: RequestContext
     ) -> ApiVersionsResponse:
-        """`request` is None for a version that is not known: then the answer is version 0 and holds only our
-        own range.
+        """Return the APIs. `request` is None for an unsupported version: the answer then has version 0 and
+        contains only the versions of ApiVersions.
         """
         if request is None:
             own = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=VERSION_MIN, max_version=VERSION_MAX)
@@ -77,14 +77,14 @@ class ApiVersionsHandler:
         return self._answer(has_zero_levels=context.api_version >= ZERO_LEVELS_VERSION_MIN)
 
     def _is_meant(self, request: ApiVersionsRequest) -> bool:
-        """Return whether the request is for this node and cluster: an address may have been reassigned."""
+        """Return whether the request is for this node and cluster. An address may have been reassigned."""
         if request.cluster_id is not None and request.cluster_id != self._topics.cluster_id:
             return False
         return request.node_id in {ANY_NODE, self._node_id}
 
     def _answer(self, *, has_zero_levels: bool) -> ApiVersionsResponse:
-        """Return the cached answer until the image changes: every new connection asks, and building
-        it was two thirds of the cost.
+        """Return the answer, which is cached until the image changes: every new connection sends this
+        request, and most of its cost was building the answer.
         """
         if self._serving.refusal is not None:
             # The list of APIs is valid without permission to answer; the cluster's features may be outdated.

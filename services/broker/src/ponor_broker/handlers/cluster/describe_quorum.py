@@ -1,8 +1,8 @@
 """DescribeQuorum: voters, leader and lag of the controllers (KIP-595, KIP-836, KIP-853).
 
-The controllers' leader answers, because only it has the progress of the others. Kafka's metadata
-log is a partition of a topic; the answer uses that name. Learners are shown as observers. Brokers,
-which are observers in Kafka, are no members of the quorum here.
+The controllers' leader answers, because only it has the progress of the others. Kafka's metadata log is a
+partition of a topic; the answer uses that topic's name. Learners are shown as observers. Brokers, which are
+observers in Kafka, do not belong to the quorum here.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ LOG_DIR: Final = "object-store"
 async def alter_replica_log_dirs(
     topics: Topics, request: AlterReplicaLogDirsRequest, _: RequestContext
 ) -> AlterReplicaLogDirsResponse:
-    """Accept moves to the only log directory and refuse others; return a result per partition. Of a
-    partition named for two directories, the last entry counts.
+    """Accept moves to the only log directory and refuse others; return a result per partition. If a partition
+    is named for two directories, the last entry counts.
     """
     check_rows(sum(len(topic.partitions) for directory in request.dirs for topic in directory.topics))
     results: dict[str, dict[int, ErrorCode]] = {}
@@ -68,8 +68,8 @@ def _move(topics: Topics, path: str, topic: str, index: int) -> ErrorCode:
 async def describe_log_dirs(
     partitions: PartitionManager, request: DescribeLogDirsRequest, _: RequestContext
 ) -> DescribeLogDirsResponse:
-    """Describe the requested partitions, or all for null, from memory. Partitions of other brokers are
-    omitted, as in Kafka.
+    """Describe the requested partitions, or all if the request names none (null), from memory. Partitions of
+    other brokers are omitted, as in Kafka.
     """
     if request.topics is None:
         wanted: Iterable[Partition | None] = partitions.all()

@@ -42,7 +42,7 @@ class AlterConfigsHandler:
     async def replace(
         self, request: alter_configs.AlterConfigsRequest, _: RequestContext
     ) -> alter_configs.AlterConfigsResponse:
-        """Replace all configs of a resource; those not named return to their defaults."""
+        """Replace all configs of a resource; configs that the request does not name get their defaults."""
         wanted = [
             (
                 each.resource_type,
@@ -59,7 +59,7 @@ class AlterConfigsHandler:
     async def change(
         self, request: incremental_alter_configs.IncrementalAlterConfigsRequest, _: RequestContext
     ) -> incremental_alter_configs.IncrementalAlterConfigsResponse:
-        """Change named configs; the others stay."""
+        """Change the named configs of a resource; the others stay."""
         wanted = [
             (
                 each.resource_type,

@@ -28,7 +28,7 @@ from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import RequestContext
 
 ROWS_PER_STEP: Final = 500
-"""Settings that one step describes; the settings of one resource more may exceed it."""
+"""Settings that one step describes. The last resource of a step may exceed this."""
 
 
 class DescribeConfigsHandler:

@@ -30,7 +30,7 @@ LOG: Final = logging.getLogger("ponor.broker.fetch")
 REPORTED_MAX: Final = 256
 """Distinct error lines that are remembered, so that each is logged once."""
 BURST_MS: Final = 250
-"""Unused time that may be caught up at once."""
+"""Unused budget, as a time, that reads may use at once."""
 
 
 class FairSlots:
@@ -120,9 +120,9 @@ class ColdReads:
             partition: the partition to read.
             offset: the first Kafka offset.
             bytes_max: size, at most `cold_read_bytes_max`.
-            ms_max: if given, the fetch has other data to answer with: a timeout then returns an
-                empty list. The blocks of an abandoned read still arrive in the block cache, so the
-                next read makes progress.
+            ms_max: given if the fetch has other data for its answer: after this time, return an empty list.
+                The blocks of an abandoned read still arrive in the block cache, so the next read makes
+                progress.
             committed: read with `read_committed`.
         """
         if self._slots.waiting >= self._settings.cold_reads_waiting_max:
@@ -155,7 +155,7 @@ class ColdReads:
         self._speed.charge(bytes_max, now_ns)
         read_bytes = 0
         try:
-            if wait_ns:  # a reader that gives up meanwhile must not delay the others
+            if wait_ns:  # while a reader waits here, it may give up without a delay for the others
                 await self._clock.sleep(wait_ns / NS)
             if committed:
                 read = await from_objects(partition, offset, bytes_max)

@@ -48,13 +48,13 @@ from ponor_broker.settings import BrokerSettings
 
 COLD_BESIDE_HOT_MS: Final = 100
 COLD_PARTITIONS_MAX: Final = 256
-"""Cold partitions that one fetch reads; the next fetch reads others. A client that wants few bytes of each of
-thousands would take all places of `cold_reads_waiting_max`.
+"""Cold partitions that one fetch reads; the next fetch reads others. Without this bound, a client that
+fetches few bytes of each of thousands of partitions would take all places of `cold_reads_waiting_max`.
 """
 ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 LARGE_WAIT_MS_MAX: Final = 500
 """Longest wait for data of a request above `LARGE_CONTROL_BYTES`; the default of Kafka's consumer. Such
-requests of all clients share a budget, and 32 of them with 4 MiB each take all of it.
+requests of all clients share a budget, which 32 of them with 4 MiB each use up.
 """
 NEVER_ENOUGH_BYTES: Final = 1 << 62
 FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
@@ -78,7 +78,7 @@ class _Job:
         self.epoch = 0 if session is None else session.epoch
         self.plain = _partitions(walk) if session is None else []
         self.context: contextvars.Context | None = None
-        """The request's context, kept while it is parked: its wake-up may run within another
+        """The context of the request while it is parked: its wake-up may run in the context of another
         request's trace."""
 
     @property
@@ -177,7 +177,7 @@ class FetchHandler:
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.serving_epoch != self._serving.epoch:
-            # Its partitions may have other leaders now. A full request looks up each of them again.
+            # The session's partitions may have other leaders now. A full request looks up all of them again.
             self._sessions.remove(session)
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != walk.session_epoch:
@@ -299,7 +299,7 @@ class FetchHandler:
         if not found.cold or found.bytes_found:
             answer.set_result(self._answer(job, found))
             return
-        # The new data was evicted from memory already: read it from objects.
+        # The new data is no longer in memory: read it from objects.
         copy_outcome(self._in_task(job, found), answer)
 
     # Cold
@@ -338,7 +338,7 @@ class FetchHandler:
 
 
 def _partitions(walk: FetchWalk) -> list[PartitionFetch]:
-    """Return the requested partitions. Of a partition named twice, the last entry counts, as in Kafka."""
+    """Return the requested partitions. If a partition is named twice, the last entry counts, as in Kafka."""
     wanted = {(topic, row[0]): row for topic, rows in walk.topics for row in rows}
     return [PartitionFetch(topic, row) for (topic, _), row in wanted.items()]
 

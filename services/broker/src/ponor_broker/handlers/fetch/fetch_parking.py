@@ -20,8 +20,8 @@ from ponor_broker.requests.connection import Response
 
 
 class TransitWait:
-    """The places of one fetch in `partitions.handoff.transit_parking`. `is_over`: a partition
-    serves again, or the wait has ended.
+    """The places of one fetch in `partitions.handoff.transit_parking`. `is_over` is set when a partition
+    serves again, or the time has passed.
     """
 
     __slots__ = ("_news", "_places", "is_over")
@@ -32,8 +32,8 @@ class TransitWait:
         self.is_over = False
 
     def take_places(self, parking: TransitParking, transits: Sequence[PartitionInTransitError]) -> bool:
-        """Wait for all of these partitions; return False, and wait for none, if one of them is not
-        waited for any more or there is no room.
+        """Take a place for each of these partitions. Return False and take none if there is no room, or if
+        requests may not wait for one of the partitions any more.
         """
         for transit in transits:
             place = parking.park(transit.key, self._look_again)
@@ -44,7 +44,7 @@ class TransitWait:
         return True
 
     def beside(self, listen: Listen) -> Listen:
-        """Combine the news from `listen` with the end of this wait."""
+        """Return a `Listen` that reports the news of `listen` and the end of this wait."""
 
         def both(news: News) -> Callable[[], None]:
             self._news = news
@@ -71,7 +71,7 @@ class TransitWait:
 
 
 Listen: TypeAlias = Callable[[News], Callable[[], None]]
-"""Sends news to a callback until the returned function is called."""
+"""Calls a callback with news until the returned function is called."""
 Finish: TypeAlias = Callable[[asyncio.Future[Response]], None]
 """Completes the answer when the wait has ended."""
 
@@ -92,8 +92,8 @@ class FetchParking:
     def park(
         self, *, missing_bytes: int, wait_ms: int, listen: Listen, finish: Finish
     ) -> asyncio.Future[Response]:
-        """Return the future answer. `finish` is called with it after at most `wait_ms`, unless it
-        was cancelled.
+        """Return a future for the answer. `finish` is called with this future after at most `wait_ms`, unless
+        the future was cancelled.
         """
         assert not self.is_full
         loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class FetchParking:
 
 
 def listen_to(parts: list[PartitionFetch], news: News) -> Callable[[], None]:
-    """Send news of partitions that belong to no session."""
+    """Report news of partitions that belong to no session."""
 
     def advanced(partition: Partition, size_bytes: int) -> None:
         news(size_bytes, not partition.is_serving)

@@ -25,11 +25,11 @@ from ponor_broker.partitions.transactions.aborted_index import Aborted
 
 EPOCH_UNKNOWN: Final = -1
 BATCHES_MAX: Final = 16_384
-"""Batches of one answer. An answer with more small batches counts as full, because collecting
-batches, not bytes, takes the event loop's time."""
+"""Batches of one answer. An answer with more batches counts as full: for small batches, the time on the event
+loop depends on their number, not on their bytes."""
 SMALL_BATCH_BYTES: Final = 2_048
-"""If the average batch is smaller, all are copied into one buffer: that costs no more than passing
-each to the socket, and releases the originals."""
+"""If the average batch is smaller, all batches are copied into one buffer. That costs no more than passing
+each of them to the socket, and frees the originals."""
 
 
 class FetchPass:
@@ -58,7 +58,7 @@ class FetchPass:
         self.bytes_left = bytes_max
         self._batches_left = BATCHES_MAX
         self.is_urgent = False
-        """A partition has an error or a diverging log: answer without waiting."""
+        """Whether a partition has an error or a diverging log, so that the request must not wait."""
         self.unknown = 0
         """Partitions that do not exist. As in Kafka, the request still waits for the others, so
         that a client that fetches a deleted topic does not poll in a tight loop."""
@@ -68,8 +68,8 @@ class FetchPass:
     ) -> None:
         """Add records to the answer, with `read_committed` also their aborted transactions.
 
-        The first batch of the whole answer is added regardless of its size; every other batch only
-        if answer and partition have room.
+        The first batch of the whole answer is added regardless of its size, every other batch only if there
+        is room for it in the answer and in the partition's share.
         """
         if not records:
             return
@@ -182,8 +182,8 @@ class FetchReader:
 
     @staticmethod
     def _diverges(one: PartitionFetch, partition: Partition) -> bool:
-        """Return whether the reader's last record differs from this log's; the answer then contains
-        the point of divergence.
+        """Return whether the reader's log differs from this one; the answer then contains the point of
+        divergence.
         """
         epoch, end_offset = partition.epochs.end_offset(one.last_fetched_epoch, partition.log_end_offset)
         if (epoch, end_offset) == UNKNOWN:

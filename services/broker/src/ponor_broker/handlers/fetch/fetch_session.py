@@ -1,10 +1,10 @@
 """One incremental fetch session (KIP-227): its partitions, and which of them must be checked.
 
-A thousand idle partitions must cost nothing, so no request iterates over all partitions of a
-session. A partition is `due` when the request changed it, when its data did not fit into the last
-answer, or when it changed (`Partition.watch`). When a check finds nothing to report, the partition
-leaves `due` and is watched. After a change it is not watched again until it was checked, unless a
-fetch waits: a busy partition notifies an idle session once.
+A thousand idle partitions must cost nothing, so no request iterates over all partitions of a session. A
+partition is in `due` if the request changed its fields, if its data did not fit into the last answer, or if
+the partition itself changed (`Partition.watch`). When a check finds nothing to report, the partition leaves
+`due` and is watched. After a change, it is watched again only after the next check, unless a fetch waits. So
+a busy partition notifies an idle session only once.
 
 `fetch_session_cache` decides which sessions exist.
 """
@@ -29,7 +29,7 @@ PARTITION_BYTES: Final = 640
 """Memory of one partition without its topic name: measured 560 to 640 bytes with its watcher."""
 
 News: TypeAlias = Callable[[int, bool], None]
-"""Called while a fetch waits: by how many bytes a partition grew, and whether the fetch must be
+"""Called while a fetch waits, with the bytes by which a partition grew, and whether the fetch must be
 answered now."""
 
 
@@ -62,8 +62,8 @@ class SessionPartition(PartitionFetch):
 
 
 class FetchSession:
-    """The partitions of one session. `epoch` is the epoch that the next request must carry,
-    `serving_epoch` that of `Serving` at the start.
+    """The partitions of one session. `epoch` is the epoch that the next request must have, `serving_epoch`
+    the epoch of `Serving` when the session began.
     """
 
     def __init__(self, walk: FetchWalk, *, uses_topic_ids: bool, serving_epoch: int = 0) -> None:
@@ -95,11 +95,11 @@ class FetchSession:
         return list(self._due)
 
     def update(self, walk: FetchWalk) -> None:
-        """Apply an incremental request; a fetch that waits with the previous epoch is answered now."""
+        """Apply an incremental request. Make a fetch that waits with the previous epoch answer now."""
         self.epoch = next_epoch(self.epoch)
         self._tell(0, must_answer=True)
         if walk.isolation_level != self._isolation_level:
-            # Its partitions have other readable ends now.
+            # The readable ends depend on the isolation level.
             self._isolation_level = walk.isolation_level
             for one in self._partitions.values():
                 one.unwatch()
@@ -149,14 +149,14 @@ class FetchSession:
                 if one in self._due:
                     del self._due[one]
                     self._due[one] = None
-                # the answer has them; an idle session must not keep batches in memory
+                # the answer contains the batches; an idle session must not keep them in memory
                 one.drop_records()
         self.looked_at(parts)
 
     # Waiting
 
     def wait(self, news: News) -> Callable[[], None]:
-        """Send every change to `news` until the returned function is called."""
+        """Call `news` for every change until the returned function is called."""
         assert self._waiting is None, "one fetch of a session waits at a time"
         self._waiting = news
         for one in self._due:

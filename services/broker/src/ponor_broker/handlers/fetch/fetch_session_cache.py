@@ -1,10 +1,10 @@
 """Cache of fetch sessions: slots, bytes and eviction (KIP-227).
 
-Implements Kafka's rules. A session unused for two minutes can be evicted by any new one. A session older than
-two minutes can be evicted by one with more partitions, the smallest first. Otherwise the new request gets no
-session, and its client sends full requests. In addition to Kafka's slots there is a bound on bytes, because a
-client chooses the number of partitions and the length of their names. Sessions belong to the broker, not to
-connections. There are no followers, so no session is privileged.
+Implements Kafka's rules. Any new session can evict a session that was not used for two minutes. A new session
+can also evict a session older than two minutes that has fewer partitions, the smallest first. Otherwise the
+new request gets no session, and its client sends full requests. In addition to Kafka's slots, there is a
+bound on bytes, because a client chooses the number of partitions and the length of their names. Sessions
+belong to the broker, not to connections. There are no followers, so no session is privileged.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ class FetchSessionCache:
         self._randomness = randomness
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
         self._young: deque[FetchSession] = deque()  # by creation; may contain removed sessions
-        self._old: list[
-            tuple[int, int]
-        ] = []  # heap of (partitions, id); may hold rows that are not true any more
-        # (partitions, bytes) of each session, as counted in the sums below
+        self._old: list[tuple[int, int]] = []  # heap of (partitions, id); may contain outdated rows
+        # (partitions, bytes) with which each session is counted in the sums below
         self._counted: dict[int, tuple[int, int]] = {}
         self._partitions = 0
         self._bytes = 0
@@ -155,7 +153,7 @@ class FetchSessionCache:
         return now_ms - session.created_ms > EVICTION_MS
 
     def _drop_stale_rows(self) -> None:
-        """Bound the aging structures by the size of the cache."""
+        """Remove outdated rows, so that the size of the cache bounds both structures."""
         bound = 2 * len(self._sessions) + _HEAP_SLACK
         if len(self._old) > bound:
             self._old = [row for row in dict.fromkeys(self._old) if self._is_true(row)]

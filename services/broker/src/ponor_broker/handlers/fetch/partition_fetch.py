@@ -1,7 +1,7 @@
-"""One partition as one reader fetches it: request fields, result of the last pass, and last reported values.
+"""One partition of one reader's fetch: request fields, result of the last pass, and last reported values.
 
-A pass (`fetch_reading`) fills it in, and a fetch session (`fetch_session`) keeps it between
-requests. It is also the partition's part of the answer, so that nothing is copied.
+A pass (`fetch_reading`) sets the result, and a fetch session (`fetch_session`) keeps the object between
+requests. The object is also the partition's row in the answer, so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class PartitionFetch(FetchedPartition):
         _, self.leader_epoch, self.fetch_offset, self.last_fetched_epoch, self.bytes_max = wanted
         self.partition: Partition | None = None
         self.is_cold = False
-        """Its data is in objects only."""
+        """Whether the data is only in objects."""
         self.is_held = False
-        """It is in transit: the answer contains neither data nor offsets of it."""
+        """Whether the partition is in transit: the answer contains neither data nor offsets of it."""
         self.is_committed = False
-        """It is read with `read_committed`."""
+        """Whether the reader uses `read_committed`."""
         self.readable_end = -1
-        """The end of the reader's isolation level."""
+        """End of the readable offsets at the reader's isolation level."""
         self.told_high_watermark = NOT_TOLD
         self.told_log_start_offset = NOT_TOLD
 
@@ -122,6 +122,8 @@ class PartitionFetch(FetchedPartition):
         return not (self.is_news or self.is_cold or self.is_held or self.fetch_offset < self.readable_end)
 
     def told(self) -> None:
-        """The current result was sent. After an error, the next result without one is always reported."""
+        """Note that the current result was sent. After an error, the next result without one is always
+        news.
+        """
         self.told_high_watermark = NOT_TOLD if self.error_code else self.high_watermark
         self.told_log_start_offset = self.log_start_offset

@@ -16,7 +16,7 @@ from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
 
 CommitRow: TypeAlias = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE})
-"""Errors of partitions that exist."""
+"""Results of `refusal_of` for partitions that exist."""
 
 
 class CommitRows:

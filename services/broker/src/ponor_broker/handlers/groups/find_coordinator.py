@@ -33,7 +33,7 @@ class CoordinatorDirectory(Protocol):
     """The shards of a coordinator."""
 
     async def find(self, keys: Sequence[str]) -> list[BrokerAddress | None]:
-        """Return the broker that coordinates each key; None if there is none yet."""
+        """Return the broker that coordinates each key; None for a key without a coordinator yet."""
         ...
 
 

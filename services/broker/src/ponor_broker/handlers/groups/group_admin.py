@@ -30,7 +30,7 @@ from ponor_broker.requests.bounded_gather import bounded_gather
 DESCRIBED_PER_STEP: Final = 500
 """Groups and members that one step describes: about 7 ms."""
 DELETED_TOGETHER_MAX: Final = 32
-"""Groups of a request that are deleted at a time. The first step of each takes about 0.1 ms."""
+"""Groups of a request that are deleted at a time. The first step of each deletion takes about 0.1 ms."""
 NOT_FOUND_FROM: Final = 6
 """In earlier versions DescribeGroups reports a missing group with state Dead and no error (KIP-1043)."""
 GROUP_TYPE: Final = "classic"
@@ -126,8 +126,8 @@ def _described(group_id: str, group: GroupDescription, operations: int, version:
 
 
 def _described_member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
-    """Describe a member. Subscriptions are shown only in a stable group (Kafka's rule): before
-    that, the protocol to decode them is undecided.
+    """Describe a member. As in Kafka, subscriptions are shown only in a stable group: before, the protocol
+    with which to decode them is not decided.
     """
     return DescribedGroupMember(
         member_id=member.member_id,

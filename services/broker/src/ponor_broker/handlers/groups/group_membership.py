@@ -90,7 +90,7 @@ class GroupMembershipHandlers:
         return HeartbeatResponse(error_code=self._coordinator.heartbeat(request.group_id, claim))
 
     async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
-        """LeaveGroup: one member; from version 3 on many, with a result each."""
+        """LeaveGroup: one member; from version 3 on many, with one result per member."""
         is_batched = context.api_version >= LEAVE_BATCHED_FROM
         if self._names_too_many(request.members):
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_REQUEST)

@@ -72,11 +72,10 @@ class GroupOffsetsHandlers:
     # --- OffsetCommit
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        """OffsetCommit. Partitions that do not exist are refused individually, the others are
-        committed together.
+        """OffsetCommit. Refuse partitions that do not exist individually, and commit the others together.
 
-        As in Kafka the group's error takes precedence over an error of a partition's metadata, and
-        if no partition exists, the group is neither checked nor created.
+        As in Kafka, the group's error takes precedence over an error of a partition's metadata. If no
+        partition exists, the group is neither checked nor created.
         """
         by_id = context.api_version >= TOPIC_IDS_FROM
         commits: dict[TopicPartition, CommittedOffset] = {}
@@ -191,7 +190,7 @@ class GroupOffsetsHandlers:
             OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=rows)
             for name, rows in by_topic.items()
             for topic_id in (self._id_of(name),)
-            if topic_id != ZERO_UUID or not by_id  # a deleted topic has no id to name it by
+            if topic_id != ZERO_UUID or not by_id  # a deleted topic has no id for the answer
         ]
         return OffsetFetchResponseGroup(group_id, topics=topics + unknown)
 
@@ -225,7 +224,7 @@ class GroupOffsetsHandlers:
     # --- OffsetDelete
 
     async def delete(self, request: OffsetDeleteRequest, _: RequestContext) -> OffsetDeleteResponse:
-        """OffsetDelete (KIP-496). The coordinator refuses for a topic that a live member reads."""
+        """OffsetDelete (KIP-496). The coordinator refuses partitions of topics that members subscribe to."""
         known = [
             (topic.name, partition.partition_index)
             for topic in request.topics

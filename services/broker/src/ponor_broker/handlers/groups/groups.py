@@ -24,7 +24,7 @@ def group_handlers(
     clock: Clock,
     verifier: TransactionVerifier[Verification] | None = None,
 ) -> list[ApiHandler]:
-    """Return the handlers of the APIs of classic groups; that of TxnOffsetCommit needs a verifier."""
+    """Return the handlers of the APIs of classic groups."""
     members = GroupMembershipHandlers(coordinator)
     offsets = GroupOffsetsHandlers(coordinator, topics, clock)
     admin = GroupAdminHandlers(coordinator)

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics by pages (KIP-966). `kafka-topics --describe` tries this API first."""
+"""DescribeTopicPartitions: topics in pages (KIP-966). `kafka-topics --describe` tries this API first."""
 
 from __future__ import annotations
 

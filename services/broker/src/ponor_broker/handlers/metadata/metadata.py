@@ -1,8 +1,8 @@
 """Metadata: brokers, topics and leaders, and automatic creation of topics.
 
-The answer comes from the image. Encoded answers are cached until a relevant change of the image: in
-a reconnect storm all clients send the same request, and one encoding serves them. An answer about
-many partitions is built in steps. The replication factor is nominal: replicas = ISR = the leader
+The answer comes from the image. Encoded answers are cached until a relevant change of the image: in a
+reconnect storm, all clients send the same request, and get the same encoded answer. An answer with many
+partitions is built in steps. The replication factor is nominal: replicas = ISR = the leader
 (docs/compatibility.md).
 """
 
@@ -53,7 +53,7 @@ CACHED_ANSWERS_MAX: Final = 256
 KEPT_BYTES_MAX: Final = 16 << 20
 CREATIONS_MAX: Final = 256
 AUTO_CREATE_FLAG_MIN: Final = 4
-"""Older versions have no flag, which means yes."""
+"""Older versions have no flag; they always allow the creation."""
 IDS_MIN: Final = 12
 """Versions 10 and 11 have a field for topic ids, which clients must not use (KAFKA-12728)."""
 
@@ -147,7 +147,7 @@ class MetadataHandler:
             return kept  # another request built it while this one waited
         changes, version = self._changes, key[0]
         response = yield from self.describe(request, version)
-        # One buffer: thousands of small ones would be counted and joined with every answer.
+        # One buffer, because thousands of small ones would have to be counted and joined for every response.
         answer: list[Buffer] = [b"".join((yield from encode_steps(response, version)))]
         if changes == self._changes and all(topic.error_code == ErrorCode.NONE for topic in response.topics):
             self._keep(key, answer)
@@ -164,10 +164,10 @@ class MetadataHandler:
         self._answers_bytes += size_bytes
 
     def describe(self, request: MetadataRequest, version: int) -> Steps[MetadataResponse]:
-        """Describe all topics for a null list (an empty one in version 0), else the requested ones.
+        """Describe all topics for a null list (an empty one in version 0), otherwise the requested ones.
 
-        The image may change between two steps. Brokers are looked up once, so that every named
-        leader is in the list.
+        The image may change between two steps. Brokers are looked up once, so that the list of brokers
+        contains every named leader.
         """
         brokers = {broker.node_id: broker for broker in self._topics.brokers()}
         pace = _Pace()
@@ -225,8 +225,8 @@ class MetadataHandler:
         if not may_create:
             return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
         self._create(name)
-        # As in Kafka while the topic is being created: every client retries, and the next answer
-        # contains the topic.
+        # As in Kafka while a topic is being created: every client retries until the answer contains the
+        # topic.
         return MetadataResponseTopic(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=name in INTERNAL_TOPICS
         )

@@ -1,6 +1,6 @@
-"""ListOffsets: the offsets at the ends of a partition, by timestamp, and for Kafka's special timestamps.
+"""ListOffsets: the start and the end of a partition, and offsets by timestamp.
 
-Special timestamps behave as measured on Apache Kafka 4.3.1 without tiered storage. -4 ("earliest
+Kafka's special (negative) timestamps behave as in Apache Kafka 4.3.1 without tiered storage. -4 ("earliest
 local") is the log start: all data counts as local.
 """
 

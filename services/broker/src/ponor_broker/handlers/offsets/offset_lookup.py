@@ -22,8 +22,7 @@ class TimestampOffset(NamedTuple):
 
 
 async def first_at_or_after(partition: Partition, timestamp: int) -> TimestampOffset | None:
-    """Return the first readable record whose timestamp is not below `timestamp`; None if there is
-    none.
+    """Return the first readable record with at least this timestamp; None if there is none.
 
     Raises:
         S3StreamError: the log cannot be read.
@@ -82,11 +81,12 @@ def _largest_record(batch: BatchView, timestamp: int, start_offset: int) -> Time
 
 
 async def _largest_batch(partition: Partition) -> tuple[int, int]:
-    """Return the largest timestamp of the readable log and the base offset of the first batch that
-    has it; −1 if there is none.
+    """Return the largest timestamp of the readable log and the base offset of the first batch with it; −1 if
+    there is none.
 
-    A segment's stored maximum is used if it is readable. Otherwise the segment's headers are scanned: the
-    first segment may be deleted in part, and the maximum of the active one may not be durable yet.
+    The stored maximum of a segment is used if its record is readable. Otherwise the segment's headers are
+    scanned: the first segment may be deleted in part, and the maximum of the active one may not be durable
+    yet.
     """
     log, start, end = partition.log, partition.log_start_offset, partition.high_watermark
     best = (-1, -1)

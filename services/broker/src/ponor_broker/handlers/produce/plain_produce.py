@@ -1,8 +1,8 @@
 """Fast path of Produce: one uncompressed batch of one partition that needs no changes.
 
-Handles the requests that `ponor_kafka.plain_produce` parses in two compiled steps. Every other
-request (for example a topic with its own codec, a timestamp out of bounds, or a repeated batch) is
-passed unchanged to `handlers.produce.produce`, which implements all rules and error answers.
+Handles the requests that `ponor_kafka.plain_produce` parses in two compiled steps.
+`handlers.produce.produce`, which implements all rules and error answers, handles every other request (for
+example for a topic with its own codec, with a timestamp out of bounds, or with a repeated batch).
 
 Each request creates only one object, a `PlainPending`. This object also keeps the request's place in
 the order of the connection's answers
@@ -90,7 +90,7 @@ class PlainPending(PendingAnswer):
         )
 
     def settled(self, error: BaseException | None) -> None:
-        """The append is durable, or failed."""
+        """Answer the request, because its append is durable or has failed."""
         if self.is_answered:
             return  # already answered with REQUEST_TIMED_OUT
         self._measured.answered(self.received_ns)
@@ -108,7 +108,7 @@ class PlainPending(PendingAnswer):
             self.connection.answered(self)
 
     def expire(self) -> None:
-        """The request timed out. Its append stays, as in Kafka."""
+        """Answer with REQUEST_TIMED_OUT. The append stays, as in Kafka."""
         self._measured.answered(self.received_ns)
         self.answer(self._refusal(PartitionError(ErrorCode.REQUEST_TIMED_OUT, NOT_IN_TIME)))
 

@@ -62,7 +62,7 @@ from ponor_broker.requests.request_tracing import partition_attributes
 ACKS_NONE: Final = 0
 ACKS: Final = (-1, 0, 1)
 MOMENTARY: Final = (PartitionInTransitError, BrokerFencedError, UnverifiedError, S3StreamError)
-"""Refusals after which the same broker may accept the same batch."""
+"""Refusals after which this broker may soon accept the same batch."""
 TOLD_WITH_LOG_START: Final = frozenset(
     {
         ErrorCode.INVALID_RECORD,
@@ -85,7 +85,7 @@ class ProducePending(PendingAnswer):
         self.is_answered = False
         self._answers = answers
         self._reply = reply
-        self._left = partitions + 1  # plus one for the handler until it has appended all of them
+        self._left = partitions + 1  # plus one until the handler has appended all batches
         self.received_ns = reply.received_ns
         self.transactional_id: str | None = None
         self.outcomes: list[WaitingOutcome] = []
@@ -117,7 +117,7 @@ class ProducePending(PendingAnswer):
         return outcomes
 
     def expire(self) -> None:
-        """The request timed out. The appends stay, as in Kafka: a client that repeats them without
+        """Answer with REQUEST_TIMED_OUT. The appends stay, as in Kafka: a client that repeats them without
         idempotence duplicates them.
         """
         for outcome in self.outcomes:
@@ -163,7 +163,7 @@ class WaitingOutcome(PartitionOutcome):
         self.is_settled = False
 
     def settled(self, error: BaseException | None) -> None:
-        """The append is durable, or failed."""
+        """Complete the outcome, because the append is durable or has failed."""
         if self.is_settled:
             return  # already answered with REQUEST_TIMED_OUT
         self.is_settled = True
@@ -395,7 +395,7 @@ class ProduceHandler:
         outcome: WaitingOutcome,
         proof: Verification | None,
     ) -> None:
-        """Validate and append; a traced request has a span for each step."""
+        """Validate and append a batch; a traced request gets a span for each step."""
         span = self._telemetry.request
         if span is None:
             batch, min_timestamp = self._validator.validate(

@@ -33,11 +33,12 @@ HINTS_VERSION_MIN: Final = 10
 LOG_START_VERSION_MIN: Final = 5
 TEMPLATES_MAX: Final = 4_096
 _MARKS: Final = (-2_000_000_001, -3, -4_000_000_000_000_000_001, -5_000_000_000_000_000_001, -6)
-"""Numbers that mark their positions in a template. Their byte sequence cannot occur in a topic
-name, and is longer than a topic id."""
+"""Numbers that mark their positions in a template. Their bytes cannot occur in a topic name, and are longer
+than a topic id."""
 
 Template: TypeAlias = Callable[[int, int, int, int, int], bytes]
-"""From correlation id, partition, base offset, log append time and log start offset to a response frame."""
+"""Returns a response frame, from correlation id, partition, base offset, log append time and log start
+offset."""
 
 
 class PartitionOutcome:

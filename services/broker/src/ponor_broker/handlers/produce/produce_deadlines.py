@@ -1,7 +1,7 @@
 """Timeouts of Produce requests: Kafka's `timeout_ms`.
 
-Requests become durable roughly in order of arrival. So one queue per timeout value, checked from
-its front, and a single timer replace a timer per request, nearly all of which would be cancelled.
+Requests become durable roughly in order of arrival, so each timeout value needs only a queue that is checked
+from its front, and a single timer serves all queues. With a timer per request, nearly all would be cancelled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Expirable(Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether it needs no deadline any more."""
+        """Whether the request was answered and needs no deadline any more."""
         ...
 
     def expire(self) -> None:

@@ -1,6 +1,6 @@
 """CreatePartitions: adds partitions to a topic (KIP-195).
 
-Checks assignments and duplicates; the controller counts and places.
+Checks assignments and duplicates; the controller checks the counts and places the partitions.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class CreateTopicsHandler:
 
 
 def _configs(topic: CreatableTopic) -> dict[str, str]:
-    """Return a topic's configs. Of a config that is given twice, the last value counts, as in Kafka.
+    """Return a topic's configs. If a config is given twice, the last value counts, as in Kafka.
 
     Raises:
         PartitionError: a null value.

@@ -1,8 +1,8 @@
-"""ElectLeaders (KIP-460): the answer only; no election takes place.
+"""ElectLeaders (KIP-460): only the answer; no election takes place.
 
-A partition has one replica, its leader, so no election is needed. If the leader is unavailable, no
-other broker can lead until the controller reassigns the partition. Of a partition that moves, the
-preferred leader is the target, which is elected as soon as the source has closed the streams.
+A partition has one replica, its leader, so no election is needed. If the leader is unavailable, no other
+broker can lead until the controller reassigns the partition. If a partition moves, the preferred leader is
+the target, which is elected when the source has closed the streams.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROWS_PER_TURN: Final = 1_000
 async def elect_leaders(
     topics: Topics, request: ElectLeadersRequest, _: RequestContext
 ) -> ElectLeadersResponse:
-    """Return a result per requested partition; for null, the empty result of all topics."""
+    """Return a result per requested partition; for null, an empty result per topic."""
     if request.topic_partitions is None:
         return ElectLeadersResponse(
             replica_election_results=[ReplicaElectionResult(row.name) for row in topics.all()]

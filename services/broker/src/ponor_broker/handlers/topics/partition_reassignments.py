@@ -110,7 +110,7 @@ class PartitionReassignmentsHandler:
         moves: dict[PartitionKey, NodeId],
         cancels: dict[PartitionKey, None],
     ) -> PartitionKey:
-        """Add the partition to moves or cancels; to neither if nothing changes. Return its key."""
+        """Add the partition to moves or to cancels, or to neither if nothing changes. Return its key."""
         row = self._partition(topic, wanted.partition_index)
         key = (row.topic_id, row.partition)
         move = self._topics.image[MOVES].get(key)
@@ -150,7 +150,7 @@ class PartitionReassignmentsHandler:
         self, moves: Mapping[PartitionKey, NodeId], cancels: Iterable[PartitionKey], deadline_ms: int
     ) -> dict[PartitionKey, PartitionError]:
         """Send cancels, then moves: a move to another target is cancelled before the new one begins. Return
-        the refusals; that of a cancel does not count if the partition is to move.
+        the refusals. If the partition is to move, the outcome of its cancel does not count.
         """
         outcomes: dict[PartitionKey, MoveOutcome] = {}
         back = [LedPartition(key) for key in cancels]

@@ -159,20 +159,20 @@ class TransitParking:
         return request
 
     def settled(self, key: PartitionKey) -> None:
-        """The leader is known: retry all requests; new ones may wait again."""
+        """Retry all requests of a partition, because its leader is known now; new ones may wait again."""
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.settle()
             self._call(key)
 
     def took(self, size_bytes: int) -> None:
-        """Charge the decompressed bytes of the batch that is being retried to this turn: a compressed batch
-        of 2 KB may take 100 ms.
+        """Count the decompressed bytes of the batch that is being retried against this turn's bound: a
+        compressed batch of 2 KB may take 100 ms.
         """
         self._bytes_left -= size_bytes
 
     def settle_all(self) -> None:
-        """End every wait: the broker stops, or may not answer any more."""
+        """End every wait, because the broker stops or may not answer any more."""
         for key in list(self._waiting):
             self.settled(key)
 

@@ -1,12 +1,12 @@
 """A partition's Meta stream: an append-only key-value store on a stream.
 
-Implements replay, writes and compaction; the owners of values decode them. Every
-entry is one stream record of count 1. Meta entries and data share one write-ahead log, in order: a
-durable entry was written after everything it refers to.
+Implements replay, writes and compaction; the owners of the values decode them. Every entry is one stream
+record of count 1. Meta entries and data share one write-ahead log, in order. So if an entry is durable, all
+data that it refers to is durable too.
 
-The bytes that a replay reads are bounded: the whole value of a key is written when its changes
-outgrow it (`wants_whole`), and all keys are rewritten when the stream holds several times the size
-of their whole values (`compaction_due`). Both cost a constant factor of the other writes.
+The bytes that a replay reads are bounded: the owner writes the whole value of a key when its changes outgrow
+it (`wants_whole`), and rewrites all keys when the stream holds several times the size of their whole values
+(`compaction_due`). Both cost a constant factor of the other writes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ CHANGES_BYTES_MAX: Final = 32 << 10
 COMPACT_BYTES_MIN: Final = 64 << 10
 """A smaller Meta stream is never compacted."""
 COMPACT_RATIO: Final = 4
-"""Compacted when it holds this many times the bytes of the whole values."""
+"""The stream is compacted when it holds this many times the bytes of the whole values."""
 ENTRY_HEAD_BYTES: Final = 4 << 10
 """Upper bound of an entry without its rows: key, versions and stream names."""
 OWNED: Final = frozenset(
     (meta_entry.LOG, meta_entry.PARTITION, meta_entry.PRODUCER_SNAPSHOT, meta_entry.LEADER_EPOCHS)
 )
-"""Keys whose owners keep the values in memory."""
+"""Keys whose values this release keeps in memory and can write whole."""
 
 
 class MetaEntryTooLargeError(S3StreamError):
@@ -81,8 +81,8 @@ class MetaStream:
         self._compaction: _Compaction | None = None
 
     async def replay(self, first: Sequence[StreamRecord] = ()) -> MetaValues:
-        """Read the stream from its start; the newest whole value of each key counts, with the
-        changes after it. Yields to the event loop between steps.
+        """Read the stream from its start; return the newest whole value of each key, and the changes after
+        it. Yield to the event loop between steps.
 
         Args:
             first: records that the caller has read already, from the start of the stream.
@@ -104,8 +104,8 @@ class MetaStream:
         return values
 
     def is_whole(self, records: Sequence[StreamRecord]) -> bool:
-        """Return whether the records read from the start reach the end: then `replay` of them reads
-        nothing more.
+        """Return whether records that were read from the start reach the end, so that `replay` of them reads
+        no more.
         """
         end_offset = records[-1].end_offset if records else self.stream.start_offset
         return end_offset >= self.stream.confirmed_offset
@@ -169,8 +169,8 @@ class MetaStream:
         self._bytes_on_stream += size_bytes
 
     def wants_whole(self, key: MetaKey) -> bool:
-        """Return whether the next value of a key must be whole: a replay would otherwise apply too
-        many changes.
+        """Return whether the next write of a key must be its whole value, because a replay would otherwise
+        apply too many changes.
         """
         extent = self._extents.get(key)
         if extent is None or extent.whole_bytes == 0:
@@ -190,7 +190,7 @@ class MetaStream:
 
     @property
     def wants_trim(self) -> bool:
-        """Whether a rewrite is waiting to be in committed objects before the stream is trimmed."""
+        """Whether the stream must be trimmed when a rewrite is in committed objects."""
         return self._compaction is not None
 
     @property
@@ -204,10 +204,9 @@ class MetaStream:
         """Append the whole value of every key: from `snapshots`, or as stored for keys without an
         owner.
 
-        A value is rewritten by one entry or not at all: a crash within a rewrite must not leave a
-        whole value without its changes. So an unknown key with changes stays in place, and nothing
-        from it on is trimmed. The old entries stay until `trim_rewritten` finds the new ones in
-        objects.
+        A value is rewritten as one entry or not at all, because a crash within a rewrite must not leave a
+        whole value without its changes. So an unknown key with changes stays in place, and nothing from it on
+        is trimmed. The old entries stay until `trim_rewritten` finds the new ones in objects.
 
         Raises:
             S3StreamError: the stream refused an entry; the entries before it are valid.
@@ -231,8 +230,8 @@ class MetaStream:
         return MetaEntry(key, value.whole)
 
     async def trim_rewritten(self) -> bool:
-        """Trim entries that a rewrite replaced, when all of the rewrite is in committed objects;
-        return whether it did.
+        """Trim the entries that a rewrite replaced, if all of the rewrite is in committed objects; return
+        whether they were trimmed.
         """
         rewrite = self._compaction
         if rewrite is None or rewrite.end_offset > self.stream.committed_offset:

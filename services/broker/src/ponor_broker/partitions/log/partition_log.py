@@ -29,10 +29,10 @@ from ponor_broker.partitions.log.time_index import TIME_ENTRY
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
 TIME_MAX_MS: Final = (1 << 63) - 1
 SEGMENTS_MAX: Final = 10_000
-"""With this many segments the active one is closed only when it is large: each segment costs
-memory, and time at every open.
+"""With this many segments, the active one is closed only when it is large: each segment costs memory, and
+time at every open.
 
-The limit is lower if the rows of all segments do not fit into one record of the write-ahead log."""
+The limit is lower if the rows of all segments would not fit into one record of the write-ahead log."""
 LARGE_SEGMENT_BYTES: Final = 1 << 30
 
 
@@ -45,7 +45,7 @@ class RollRules:
 
 
 class PartitionLog:
-    """Open streams of one partition under its log meta."""
+    """The log of one partition: its open streams, and the log meta that lists their slices."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PartitionLog:
         return self._data.confirmed_offset + self._shift
 
     def apply_rules(self, rules: RollRules) -> None:
-        """Set when to roll from now on."""
+        """Apply new rules for the roll of segments."""
         self._rules = rules
         self._roll_due_ms = self._age_limit_ms()
 
@@ -128,7 +128,7 @@ class PartitionLog:
             self.active_max_timestamp_offset = base_offset
 
     def roll_if_due(self, batch_bytes: int, now_ms: int) -> None:
-        """Start a new segment if the next batch would overfill the active one, or if that is too old.
+        """Start a new segment if the active one is too old, or too large with the next batch.
 
         The change is written to the same write-ahead log before the data, so no wait is needed.
 
@@ -138,7 +138,7 @@ class PartitionLog:
         if self.active_bytes + batch_bytes <= self._rules.segment_bytes and now_ms < self._roll_due_ms:
             return
         if self.end_offset == self.log_meta.active.base_offset:
-            return  # empty: after a roll whose batch was refused, or lost in a power failure
+            return  # empty: the batch after the last roll was refused, or lost in a power failure
         is_large = self.active_bytes + batch_bytes > LARGE_SEGMENT_BYTES
         segments = len(self.log_meta.segments)
         if segments >= self._segments_that_fit or (segments >= SEGMENTS_MAX and not is_large):
@@ -158,7 +158,7 @@ class PartitionLog:
         self.set_active_content(Content())
         self._roll_due_ms = self._age_limit_ms()
 
-    # What the segments hold
+    # Content of segments
 
     @property
     def active_content(self) -> Content:
@@ -211,10 +211,8 @@ class PartitionLog:
     # Reads
 
     def read_cached(self, offset: int, max_bytes: int) -> list[StreamRecord] | None:
-        """Return batches from the one that contains `offset`, if memory has them: at least one of
-        any size, none at the end.
-
-        None: part of the range is only in objects (`read`).
+        """Return batches from the one that contains `offset` on, from memory: at least one of any size, or
+        none at the end of the log. Return None if part of the range is only in objects (`read`).
         """
         segments = self.log_meta.segments
         # the usual case: the active segment, which has no end
@@ -238,7 +236,7 @@ class PartitionLog:
         except OffsetOutOfRangeError:
             if self.log_meta.segment_of(offset) is segment:
                 raise
-        # a cleaned segment replaced it, and its slice was trimmed
+        # a cleaned segment has replaced this one, whose slice was trimmed
         return await self.read(offset, max_bytes)
 
     def place_of(self, offset: int) -> tuple[StreamId, int]:
@@ -286,8 +284,7 @@ class PartitionLog:
         self.streams[name] = stream
 
     async def offset_before_time(self, timestamp: int) -> int:
-        """Return a Kafka offset at or below the first record whose timestamp is not below
-        `timestamp`.
+        """Return a Kafka offset at or below that of the first record with at least this timestamp.
 
         Raises:
             s3stream.errors.S3StreamError: retry later.
@@ -297,10 +294,10 @@ class PartitionLog:
     # Compaction
 
     def clean(self, cleaned: Segment) -> asyncio.Future[None]:
-        """Replace the segments of a cleaned segment's offsets by it; its data must be durable. The
-        future resolves when the replacement is durable.
+        """Replace segments by a cleaned segment of the same offsets, whose data must be durable. The future
+        resolves when the replacement is durable.
 
-        Their slices are not trimmed before that: after a crash the old list may be in force, and
+        The slices of the old segments are not trimmed before: after a crash, the old list may be in force and
         must be readable.
 
         Raises:
@@ -332,7 +329,7 @@ class PartitionLog:
     def fold_meta(self) -> None:
         """Write the whole log meta when a replay would otherwise apply too many changes."""
         if self._meta.wants_whole(self.log_meta.key):
-            # Refused if the cache is full: the changes stay, and the next call retries.
+            # The write is refused if the cache is full: the changes stay, and the next call retries.
             with contextlib.suppress(S3StreamError):
                 observe(self._meta.put(self.log_meta.key, self.log_meta.snapshot()))
 

@@ -1,4 +1,4 @@
-"""The interface of streams that `partitions/` uses, and reads with one family of errors."""
+"""The interface of streams that `partitions/` uses, and a read that raises only storage errors."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How far a partition's streams may be trimmed: to the first offset that a segment, or a running
-cleaning, needs.
+"""Offsets up to which a partition's streams may be trimmed: the first that a segment or a running cleaning
+needs.
 
-`partition_log` executes the trims. A stream is only trimmed at its front, so the lowest slice of
-each stream counts. Slices that a cleaner replaced stay until the new list of segments is in
-committed objects, not only in the write-ahead log: readers of objects alone (Spark) find the old
-list until then, and its slices must exist (docs/design/spark.md#snapshots). Output of a running
-cleaner stays although no segment names it yet.
+`partition_log` executes the trims. A stream can be trimmed only at its start, so the lowest slice of each
+stream decides. Slices that a cleaner replaced stay until the new list of segments is in committed objects,
+not only in the write-ahead log: until then, readers that use only objects (Spark) find the old list, and its
+slices must exist (docs/design/spark.md#snapshots). Output of a running cleaner stays although no segment
+refers to it yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_broker.partitions.log.stream_port import PartitionStream
 
 
 class StreamTrims:
-    """Of one partition."""
+    """Offsets for the trims of one partition."""
 
     def __init__(
         self, log_meta: LogMeta, streams: Mapping[StreamName, PartitionStream], meta: PartitionStream
@@ -32,7 +32,7 @@ class StreamTrims:
         self._changes: list[asyncio.Future[None]] = []  # segment lists that are not durable yet
         self._lowest_known: dict[StreamName, tuple[int, int, int]] = {}
         self.is_cleaning = False
-        """A cleaner is writing: output after the last slice of the `.cleaned` streams may become a
+        """Whether a cleaner is writing: output after the last slice of the `.cleaned` streams may become a
         segment."""
 
     def hold_until(self, durable: asyncio.Future[None]) -> None:
@@ -44,8 +44,8 @@ class StreamTrims:
         durable.add_done_callback(self._release)
 
     def due(self, start_offset: int) -> list[tuple[PartitionStream, int]]:
-        """Return streams with unneeded data, and the first offset needed of each; the log starts at
-        Kafka offset `start_offset`.
+        """Return the streams with unneeded data, each with its first needed offset; the log starts at Kafka
+        offset `start_offset`.
         """
         if self._changes or self._meta.committed_offset < self._meta_needed_to:
             return []
@@ -70,10 +70,10 @@ class StreamTrims:
     def _lowest(self, name: StreamName, kind: StreamName, start_offset: int) -> int | None:
         """Return the start of a stream's lowest slice; None without slices.
 
-        Segments of a plain stream are stored in order. A later cleaning appends, so all slices of a
-        `.cleaned` stream must be checked. Cleaned segments keep their
-        slices of the Txn stream. A roll changes neither, so the result is valid until closed segments
-        are replaced or the log start moves.
+        In a plain stream, slices are in the order of the segments. In a `.cleaned` stream, all slices must be
+        checked, because a later cleaning of earlier segments appends. Cleaned segments keep their slices of
+        the Txn stream. A roll has no influence, so the result is valid until closed segments are replaced or
+        the log start moves.
         """
         known = self._lowest_known.get(name)
         if known is not None and known[:2] == (self._log_meta.replacements, start_offset):
@@ -93,6 +93,8 @@ class StreamTrims:
             yield max(part.start, segment.stream_offset(start_offset)) if is_cut else part.start
 
     def _release(self, durable: asyncio.Future[None]) -> None:
-        """A change that failed blocks trims permanently: a later open finds the old list."""
+        """Allow trims again after a durable change. A failed one blocks them permanently, because the next
+        open finds the old list.
+        """
         if not durable.cancelled() and durable.exception() is None:
             self._changes.remove(durable)

@@ -1,6 +1,6 @@
-"""The time index of a partition's log: from a timestamp to the start of the search in batch headers.
+"""The time index of a partition's log: maps a timestamp to the offset where a search in batch headers starts.
 
-`partition_log` appends entries as data is uploaded, `cleaning` for the segments it writes. Both
+`partition_log` appends entries as data is uploaded, `cleaning` for the segments that it writes. Both
 guarantee that no record of the segment before the entry's offset has a larger timestamp.
 """
 
@@ -16,17 +16,17 @@ from ponor_partition.segment import OPEN_END, TIME, StreamName
 from ponor_broker.partitions.log.stream_port import PartitionStream, fetch
 
 TIME_ENTRY: Final = struct.Struct(">qq")
-"""Largest timestamp so far, and the Kafka base offset of its batch; one Time stream record of count
-1 each."""
+"""Largest timestamp so far, and the Kafka base offset of its batch. Each entry is one record of the Time
+stream, of count 1."""
 
 
 async def offset_before(
     log_meta: LogMeta, streams: Mapping[StreamName, PartitionStream], timestamp: int
 ) -> int:
-    """Return a Kafka offset at or below the first record whose timestamp is not below `timestamp`.
+    """Return a Kafka offset at or below that of the first record with at least this timestamp.
 
-    Segments before the first one whose largest timestamp reaches it cannot contain that record;
-    within this one the entries decide.
+    The record is in the first segment whose largest timestamp reaches `timestamp`; within this segment, the
+    entries give the offset.
 
     Raises:
         s3stream.errors.S3StreamError: the Time stream cannot be read.

@@ -2,7 +2,7 @@
 
 One loop handles partitions that changed or whose deadline has come (`maintenance_schedule`):
 retention, trims of streams, creation of Time streams, deletion of unknown streams, trims of
-rewritten Meta streams, expiry of producers. All of it may be late without harm. Idle partitions
+rewritten Meta streams, expiry of producers. All of this may be late without harm. Idle partitions
 cost nothing.
 """
 
@@ -26,9 +26,9 @@ from ponor_broker.partitions.partition_manager import PartitionManager
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 TIME_STREAMS_PER_ROUND_MAX: Final = 500
 PARTITIONS_PER_TURN: Final = 100
-"""Partitions that are handled concurrently: their new log starts share syncs of the log and
-operations of the session. Sequentially, a thousand partitions under load took minutes, in which the
-bucket grew. Between turns other tasks run, because after a start every partition is due."""
+"""Partitions that are handled concurrently, so that their new log starts share syncs of the write-ahead log
+and operations of the session. Sequentially, a thousand partitions under load took minutes, in which the
+bucket grew. Other tasks run between the turns, because every partition is due after a start."""
 
 SEGMENTS_PER_LOOK: Final = 1_000
 """Segments of one partition that one round checks and drops; a partition with more is due again."""
@@ -57,7 +57,7 @@ class PartitionMaintenance:
         self._bytes_deleted = telemetry.counter("ponor_retention_deleted_bytes_total")
 
     async def run(self) -> None:
-        """The loop; a background task."""
+        """Handle due partitions until cancelled."""
         while True:
             await self._schedule.wait()
             await self.round()
@@ -70,7 +70,7 @@ class PartitionMaintenance:
         if len(writable) < len(due):
             for partition in due:
                 if not partition.is_writable:
-                    self._schedule.forget(partition)  # a partition that stays calls `touch` again
+                    self._schedule.forget(partition)  # if its move is cancelled, it is touched again
             self._partitions.notice_failures()
         await self._add_time_streams(writable)
         for partition in await self._owned.delete_unknown(writable):
@@ -108,7 +108,7 @@ class PartitionMaintenance:
         if partition.identity.topic in INTERNAL_TOPICS:
             return  # compacted by their owners; retention does not apply
         log, now_ms = partition.log, self._clock.wall_ms()
-        log.drop_before(partition.log_start_offset)  # deleted segments must not count
+        log.drop_before(partition.log_start_offset)  # deleted segments must not count for the size
         oldest = retention.extents(log, SEGMENTS_PER_LOOK)
         start = retention.retained_from(
             oldest, log.size_bytes, partition.high_watermark, partition.config, now_ms

@@ -21,8 +21,8 @@ _STALE_MIN: Final = 64
 
 
 class MaintenanceSchedule:
-    """At most one valid deadline per partition. It may be too early (the partition then sets a
-    later one), never too late.
+    """At most one valid deadline per partition. It may be too early (maintenance then sets a later one), but
+    never too late.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -1,9 +1,9 @@
 """Retention by age and by size: the offset from which a partition keeps its data (Kafka's
 retention.ms and retention.bytes).
 
-No I/O. Whole segments are deleted, oldest first, as in Kafka: by age while the newest record of the
-oldest segment is too old, by size while the remaining log still reaches the bound. The active
-segment is deleted too if all of it is too old; it is closed for that.
+No I/O. Whole segments are deleted, oldest first, as in Kafka: by age while the newest record of the oldest
+segment is too old, by size while the remaining log still reaches the bound. The active segment is closed and
+deleted too if its newest record is too old.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Extent:
 
 
 def extents(log: PartitionLog, limit: int) -> list[Extent]:
-    """Return the oldest segments of a log, at most `limit`, oldest first; the active one last if it
-    is included and not empty.
+    """Return the oldest segments of a log, at most `limit`, oldest first. The active one may be the last, if
+    it is not empty.
 
-    The age of a segment without timestamps counts from its end: the creation time of the next
-    segment, or its own if it is the last.
+    The age of a segment without timestamps counts from the creation of the next segment, or from its own
+    creation if it is the last.
     """
     found: list[Extent] = []
     segments = log.log_meta.segments
@@ -59,8 +59,8 @@ def extents(log: PartitionLog, limit: int) -> list[Extent]:
 def retained_from(
     segments: Sequence[Extent], log_bytes: int, readable_end: int, config: TopicConfig, now_ms: int
 ) -> int:
-    """Return the offset from which data stays: the base of a segment, or the end of the last given
-    one. Nothing above the readable end is deleted.
+    """Return the offset from which data stays: the base of a segment, or the end of the last given segment.
+    Nothing above the readable end is deleted.
 
     Args:
         segments: the oldest ones of the log.
@@ -80,7 +80,9 @@ def retained_from(
 
 
 def next_due_ms(segments: Sequence[Extent], config: TopicConfig) -> int:
-    """Return when age will delete the oldest segment; never without segments, or without retention by age."""
+    """Return the time at which the oldest segment exceeds its age; NEVER_MS without segments, or without
+    retention by age.
+    """
     if not segments or not config.deletes_old or config.retention_ms < 0:
         return NEVER_MS
     return min(segments[0].newest_ms + config.retention_ms + 1, NEVER_MS)

@@ -22,12 +22,12 @@ NO_TRANSACTIONS: Final = -1
 
 @dataclass(slots=True)
 class PartitionCheckpoint:
-    """Offsets are Kafka offsets. `max_timestamp` is the largest of all records below
-    `recover_offset`, in the batch at `max_timestamp_offset`. The `active_*` fields contain the same
-    for the active segment, and its bytes, for all batches below `active_end_offset`: including
-    batches in flight, which precede the checkpoint in the write-ahead log. `stable_offset`: every
-    transaction below has ended, and the entries of the aborted ones are below `stable_txn_offset` of the Txn
-    stream; `NO_TRANSACTIONS` before the first one.
+    """Offsets are Kafka offsets. `max_timestamp` is the largest timestamp of all records below
+    `recover_offset`, in the batch at `max_timestamp_offset`. The `active_*` fields contain the bytes and the
+    largest timestamp of the active segment's batches below `active_end_offset`, including batches in flight,
+    which precede the checkpoint in the write-ahead log. Every transaction below `stable_offset` has ended,
+    and the index entries of aborted ones are below `stable_txn_offset` of the Txn stream; `NO_TRANSACTIONS`
+    before the first transaction.
     """
 
     key: ClassVar[MetaKey] = meta_entry.PARTITION
@@ -45,7 +45,7 @@ class PartitionCheckpoint:
     stable_txn_offset: int = 0
 
     def snapshot(self) -> bytes:
-        """Return the whole state; `restore` of it on a new instance gives an equal one."""
+        """Return the whole state as bytes, for `restore`."""
         content = {
             "start": self.start_offset,
             "recover": self.recover_offset,

@@ -1,7 +1,7 @@
 """State of one partition that survives a change of leader: checkpoint, producers, leader epochs.
 
-Writes it to the Meta stream, and recovers it from there and from batch headers. It is written as of
-the confirmed end, because appends in flight may still fail.
+Writes the state to the Meta stream, and recovers it from there and from batch headers. The written state is
+that at the confirmed end, because appends in flight may still fail.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from ponor_broker.partitions.transactions.open_transactions import NO_OFFSET
 
 
 class LogStart:
-    """The log start of one partition: raised by retention and DeleteRecords, never lowered.
-    `offset` is the visible one; `on_shown` is called when it moved.
+    """The log start of one partition: raised by retention and DeleteRecords, never lowered. `offset` is the
+    visible log start; `on_shown` is called when it has moved.
 
-    A new start becomes visible as soon as it is durable in the Meta stream, even if its caller was
-    cancelled: no crash reverts a visible start, and no cancelled request hides a start that the
-    next open will find. Maintenance trims segments and streams later.
+    A new start becomes visible when it is durable in the Meta stream, even if its caller was cancelled. So no
+    crash reverts a visible start, and no cancelled request hides a start that the next open will find.
+    Maintenance trims segments and streams later.
     """
 
     def __init__(self, state: DurableState, on_shown: Callable[[], None]) -> None:
@@ -95,8 +95,8 @@ class DurableState:
         self._noted_timestamp = self.checkpoint.max_timestamp
         self._snapshot_changes = 0
         self._producers_due_whole = False
-        """A write of producers was refused: its content is in no other change, so the next write
-        must be whole."""
+        """Whether the next write of producers must be whole, because one was refused whose content no other
+        change contains."""
 
     def restoring(self, values: MetaValues) -> Steps[None]:
         """Restore from the Meta stream's values, in steps.
@@ -117,7 +117,9 @@ class DurableState:
         self.epochs.forget_before(self.checkpoint.start_offset)
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Start a leader's epoch at the log's end; it is persisted before its first batch."""
+        """Start a leader's epoch at the log's end. `persist_epochs` writes it before the epoch's first
+        batch.
+        """
         if self.epochs.assign(leader_epoch, self._log.end_offset):
             self.epochs_are_dirty = True
 
@@ -162,7 +164,8 @@ class DurableState:
                     checkpoint.active_max_timestamp_offset,
                 )
             )
-        # Of markers below, the Meta stream describes the outcome, and the Txn stream has the entries.
+        # For markers below this offset, the rows of the producers and the entries of the Txn stream are
+        # complete.
         replay_from = max(offset, self.producers.restored_offset)
         aborted: list[TxnEntry] = []
         now_ms = clock.wall_ms()
@@ -184,7 +187,7 @@ class DurableState:
     def _replay(
         self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int
     ) -> TxnEntry | None:
-        """Process a stored batch; return the entry of a transaction that it aborts."""
+        """Process a stored batch; if it aborts a transaction, return the index entry."""
         if base_offset >= max(self._log.log_meta.active.base_offset, self.checkpoint.active_end_offset):
             self._log.note_content(len(record.payload), batch.max_timestamp, base_offset)
         self.note_timestamp(batch.max_timestamp, base_offset)
@@ -215,14 +218,15 @@ class DurableState:
     # Writes
 
     def before_upload(self, confirmed_offset: int) -> bool:
-        """Append the metadata of the data so far, so that it is uploaded in the same object; called
-        just before a block is sealed.
+        """Append a checkpoint for the data so far, so that it is uploaded in the same object; called just
+        before a block is sealed.
 
-        If the storage refuses it, the next upload retries; a recovery then only reads more headers.
+        If the storage refuses the checkpoint, the next upload retries; a recovery then only reads more
+        headers.
 
         Returns:
-            True if only a step was done and nothing was appended, because many producers must be
-                encoded: call again in a later turn.
+            True if this call only encoded some of many producers and appended nothing: call again in a later
+                turn.
         """
         if self.producers.rest():
             return True
@@ -235,24 +239,24 @@ class DurableState:
         return False
 
     def begin_transactions(self, confirmed_offset: int) -> None:
-        """Write the first checkpoint with a stable offset, before the first transactional batch: readers of
-        objects, who take all records without it, never find that batch without it.
+        """Write the first checkpoint with a stable offset, before the first transactional batch. Readers of
+        objects treat all records as committed if the checkpoint has no stable offset.
 
         Raises:
-            S3StreamError: the storage refused it; the batch must not be appended.
+            S3StreamError: the storage refused the checkpoint; the batch must not be appended.
         """
         if self.checkpoint.stable_offset == NO_TRANSACTIONS:
             self.write_checkpoint(confirmed_offset, clean=False, has_transactions=True)
 
     def write_checkpoint(self, confirmed_offset: int, *, clean: bool, has_transactions: bool = False) -> None:
-        """Write what changed since the last checkpoint; with `has_transactions` also a stable offset from now
-        on.
+        """Write the changes since the last checkpoint. With `has_transactions`, this and all later
+        checkpoints have a stable offset.
 
         Raises:
-            S3StreamError: the storage refused part of it; the state on the stream is valid but older.
+            S3StreamError: the storage refused part of the writes; the state on the stream is valid but older.
         """
         checkpoint = self.checkpoint
-        self.aborted.write_all()  # first: the producers' rows do not show ended transactions
+        self.aborted.write_all()  # before the producers' rows, which no longer show ended transactions
         if self.producers.changes != self._snapshot_changes:
             self._write_producers(confirmed_offset)
         if checkpoint.max_timestamp > self._noted_timestamp and self._log.note_time(
@@ -277,8 +281,8 @@ class DurableState:
             self.checkpoint = written
 
     def stable_offset(self, confirmed_offset: int) -> int:
-        """Return the last stable offset: every transaction with an offset below has ended durably. As in
-        Kafka it is not below the log start, even if that moved into an open transaction.
+        """Return the last stable offset: each transaction with a lower offset has a durable marker. As in
+        Kafka, it is not below the log start, even if that moved into an open transaction.
         """
         first_unstable = self.producers.transactions.first_unstable
         return min(confirmed_offset, max(first_unstable, self.checkpoint.start_offset))
@@ -287,7 +291,7 @@ class DurableState:
         """Write the changed producers, or all of them if a replay would otherwise apply too many changes.
 
         Raises:
-            S3StreamError: the storage refused it; the next write is whole.
+            S3StreamError: the storage refused the write; the next write is whole.
         """
         key, producers = meta_entry.PRODUCER_SNAPSHOT, self.producers
         is_whole = self._producers_due_whole or self._meta.wants_whole(key)
@@ -300,8 +304,8 @@ class DurableState:
         self._snapshot_changes = producers.changes
 
     def write_clean(self, confirmed_offset: int, *, whole: bool) -> None:
-        """Write a clean checkpoint; with `whole` after it everything again: the next open reads nothing
-        before it.
+        """Write a clean checkpoint. With `whole`, rewrite all keys after it, so that the next open reads
+        nothing before the rewrite.
 
         Raises:
             S3StreamError: as `write_checkpoint`.
@@ -318,7 +322,7 @@ class DurableState:
             S3StreamError: the Meta stream refused the write; nothing changed.
         """
         assert self.checkpoint.start_offset < start_offset <= confirmed_offset
-        # `recover_offset` must not be below the start
+        # raises `recover_offset`, which must not be below the log start
         self.write_checkpoint(confirmed_offset, clean=False)
         written = replace(self.checkpoint, start_offset=start_offset)
         durable = self._meta.put(meta_entry.PARTITION, written.snapshot())
@@ -345,7 +349,7 @@ def _stored_batch(record: StreamRecord) -> BatchView:
 
 
 def producer_of(records: memoryview | None) -> ProducerBatch | None:
-    """Return the producer of a batch that may be malformed; None if there is none."""
+    """Return the producer fields of a batch that may be malformed; None if it has no producer."""
     if records is None:
         return None
     try:

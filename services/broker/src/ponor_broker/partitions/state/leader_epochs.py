@@ -45,8 +45,8 @@ class LeaderEpochs:
         return True
 
     def forget_before(self, log_start_offset: int) -> None:
-        """Drop epochs whose records were all deleted; the one that contains the log start begins
-        there from now on.
+        """Drop epochs whose records were all deleted. From now on, the epoch that contains the log start
+        begins there.
         """
         kept = bisect_right(self._entries, log_start_offset, key=lambda entry: entry[1]) - 1
         if kept > 0:
@@ -60,11 +60,11 @@ class LeaderEpochs:
         return self._entries[index][0] if index >= 0 else -1
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """OffsetForLeaderEpoch: return the largest epoch not above the given one, and its end; (−1,
-        −1) if unknown.
+        """OffsetForLeaderEpoch: return the largest epoch that is at most the given one, and its end offset;
+        (−1, −1) if unknown.
 
-        For an epoch below all known ones the answer is the epoch itself and the start of the first
-        known one, as in Kafka.
+        For an epoch below all known ones, return this epoch and the start of the first known one, as in
+        Kafka.
         """
         if not self._entries or epoch < 0 or epoch > self._entries[-1][0]:
             return UNKNOWN
@@ -75,7 +75,7 @@ class LeaderEpochs:
         return self._entries[index][0], end
 
     def snapshot(self) -> bytes:
-        """Return the whole state; `restore` of it on a new instance gives an equal one."""
+        """Return the whole state as bytes, for `restore`."""
         return _HEADER.pack(_VERSION, len(self._entries)) + b"".join(
             _ENTRY.pack(*entry) for entry in self._entries
         )

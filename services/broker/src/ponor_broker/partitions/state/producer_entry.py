@@ -16,7 +16,7 @@ BATCHES_RETAINED: Final = 5
 SEQUENCE_MODULUS: Final = 1 << 31
 """Sequences run from 0 to 2^31−1 and wrap to 0."""
 PAST_MAX: Final = 1 << 30
-"""The order of two sequences is known if they are less than this apart."""
+"""The order of two sequences is known if their distance is less than this."""
 
 _HEADER: Final = struct.Struct(">BqI")
 _PRODUCER: Final = ">qhiqqiB"
@@ -59,11 +59,11 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer. Immutable, so that undoing an append restores the previous object.
+    """One producer. Immutable, so that the undo of an append can restore the previous object.
 
     `run_first_sequence` is the first sequence of the unbroken run that ends at the newest batch. `batches` is
-    empty after a marker that began the epoch: the next sequence is then 0. `first_offset` is that of the
-    producer's open transaction, `coordinator_epoch` that of its last marker.
+    empty after a marker that began a new epoch: the next sequence is then 0. `first_offset` is the first
+    offset of the producer's open transaction, `coordinator_epoch` the coordinator epoch of its last marker.
     """
 
     epoch: int
@@ -79,7 +79,9 @@ class ProducerEntry(NamedTuple):
         return self.batches[-1].last_sequence if self.batches else -1
 
     def is_in_the_past(self, batch: ProducerBatch) -> bool:
-        """Return whether every record of the batch was certainly appended before the retained window."""
+        """Return whether every record of the batch was appended before the retained window, as far as the
+        sequences prove it.
+        """
         if not self.batches:
             return False
         run_length = (self.last_sequence - self.run_first_sequence) % SEQUENCE_MODULUS
@@ -113,7 +115,7 @@ def decode_entry(row: bytes) -> ProducerEntry:
 
 
 def updated_ms_of(row: bytes) -> int:
-    """Return when the producer of a row appended last."""
+    """Return the time at which the producer of a row appended last."""
     updated_ms: int = _UPDATED.unpack_from(row, _UPDATED_AT)[0]
     return updated_ms
 

@@ -1,16 +1,16 @@
 """State machine of idempotent producers (KIP-98, KIP-360).
 
-No I/O and no clock. For every producer id it keeps the epoch and the last five batches. A repeated
-batch is answered with its first offset and not appended again; a gap is refused. A producer's row also holds
-its open transaction; such producers neither expire nor are removed.
+No I/O and no clock. For every producer id, it keeps the epoch and the last five batches. A repeated batch is
+answered with its first offset and not appended again; a gap is refused. A producer's row also contains its
+open transaction. Producers with open transactions neither expire nor are removed.
 
-An append changes the state immediately, so that the next pipelined batch finds it, and the change
-is undone if the append fails. Otherwise the producer's retry would be treated as a duplicate of a
-batch that was never stored, and the data would be lost.
+An append changes the state immediately, so that the next pipelined batch finds it. If the append fails, the
+change is undone. Otherwise the producer's retry would count as a duplicate of a batch that was never stored,
+and its data would be lost.
 
-Producers that were used since the last write to the Meta stream are objects. All others are kept as
-the bytes that are on the stream: a write encodes only changes, an open decodes nothing, and an idle
-producer costs about 210 bytes.
+Producers that were used since the last write to the Meta stream are objects. All others are kept as the bytes
+that are on the stream. So a write encodes only changes, an open decodes nothing, and an idle producer costs
+about 210 bytes.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ class _Undo(NamedTuple):
 
 
 class ProducerStates:
-    """Producers of one partition. Above `producers_max` the one that was idle longest is removed."""
+    """Producers of one partition. Above `producers_max`, the producer that was idle longest is removed."""
 
     key: MetaKey = meta_entry.PRODUCER_SNAPSHOT
 
     def __init__(self, *, producers_max: int = 10_000) -> None:
         self._producers_max = producers_max
         self._entries: dict[int, ProducerEntry] = {}  # used since the last write, by last update
-        # all others: rows, in the same order, which the Meta stream has
+        # all others, in the same order: their rows as on the Meta stream
         self._resting: dict[int, bytes] = {}
         self._unwritten: list[bytes] = []  # encoded rows that are not on the Meta stream yet
         self._in_flight: deque[_Undo] | None = None  # created by the first append
         self.transactions = OpenTransactions()
-        """Of these producers, including appends in flight."""
+        """Transactions of these producers, including appends in flight."""
         self._ending = self.transactions.ending  # every append looks at it
         self.restored_offset = 0
         """Replay of batches below this offset has no effect: the snapshot contains them."""
@@ -83,8 +83,8 @@ class ProducerStates:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the producer that was idle longest appended last (wall clock); None without producers.
-        Producers with open transactions do not count.
+        """Time of the last append of the producer that was idle longest (wall clock). Producers with open
+        transactions do not count; None if there are no others.
         """
         busy = self.transactions
         for producer_id, row in self._resting.items():
@@ -112,15 +112,15 @@ class ProducerStates:
         return entry
 
     def _known(self, producer_id: int) -> ProducerEntry | None:
-        """As `entry`, for a producer that sends: decode its row if necessary."""
+        """As `entry`, but keep the decoded object, for a producer that is about to append."""
         entry = self._entries.get(producer_id)
         if entry is None and (row := self._resting.pop(producer_id, None)) is not None:
             entry = self._entries[producer_id] = decode_entry(row)
         return entry
 
     def is_next(self, batch: ProducerBatch) -> bool:
-        """Return whether the batch directly follows its producer's newest one, and no transaction is
-        open, the usual case: it is then neither a repeat nor out of order.
+        """Return whether the batch directly follows its producer's newest one and the producer has no open
+        transaction: the usual case. The batch is then neither a repeat nor out of order.
         """
         entry = self._entries.get(batch.producer_id)
         if entry is None:
@@ -153,7 +153,7 @@ class ProducerStates:
         """
         entry = self._known(batch.producer_id)
         if entry is None:
-            # unknown producer (new, expired, or all its records deleted): any sequence is the first
+            # unknown producer (new, expired, or all its records deleted): it may begin with any sequence
             return
         _check_epoch(batch.producer_id, batch.producer_epoch, entry.epoch)
         if batch.first_sequence >= 0:  # coordinators write transactional batches without sequences
@@ -170,8 +170,8 @@ class ProducerStates:
     ) -> None:
         """Check whether a marker may be appended.
 
-        `raises_epoch`: its epoch must be newer than that of an open transaction (KIP-1228), except at the
-        largest epoch, which cannot be raised. Without an open transaction the marker is a repeat.
+        With `raises_epoch`, the marker's epoch must be newer than that of an open transaction (KIP-1228),
+        except the largest epoch, which cannot be raised. Without an open transaction, the marker is a repeat.
 
         Raises:
             PartitionError: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED.
@@ -198,7 +198,7 @@ class ProducerStates:
     def append_transactional(
         self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int
     ) -> None:
-        """`append` of a transactional batch; it may begin a transaction."""
+        """As `append`, for a transactional batch, which may begin a transaction."""
         previous = self._take_transactional(batch, base_offset, end_offset, now_ms)
         self._note_undo(_Undo(base_offset, end_offset, batch.producer_id, previous))
 
@@ -208,7 +208,7 @@ class ProducerStates:
         """Record a marker that `check_marker` accepted. It can be undone until `confirm`.
 
         Returns:
-            The first offset of the transaction that it ends; `NO_OFFSET` without one.
+            The first offset of the transaction that the marker ends; `NO_OFFSET` if none is open.
         """
         previous = self._take_marker(producer_id, producer_epoch, marker, offset, now_ms)
         self._note_undo(_Undo(offset, offset + 1, producer_id, previous))
@@ -220,10 +220,10 @@ class ProducerStates:
         self._in_flight.append(undo)
 
     def confirm(self, end_offset: int) -> None:
-        """Everything below `end_offset` is durable."""
+        """Note that everything below `end_offset` is durable."""
         while self._in_flight and self._in_flight[0].end_offset <= end_offset:
             self._in_flight.popleft()
-            self.changes += 1  # a snapshot in between excluded it
+            self.changes += 1  # a snapshot that was written meanwhile excludes this append
         if self._ending:
             self.transactions.confirm(end_offset)
 
@@ -252,7 +252,7 @@ class ProducerStates:
     def replay_marker(
         self, producer_id: int, producer_epoch: int, marker: EndMarker, offset: int, now_ms: int
     ) -> int:
-        """`append_marker` of a stored marker during an open."""
+        """As `append_marker`, for a stored marker during an open."""
         if offset < self.restored_offset:
             return NO_OFFSET
         previous = self._take_marker(producer_id, producer_epoch, marker, offset, now_ms)
@@ -260,8 +260,8 @@ class ProducerStates:
         return NO_OFFSET if previous is None else previous.first_offset
 
     def expire(self, before_ms: int) -> int:
-        """Remove producers that were idle since `before_ms`; return their number. Stops at the
-        first one that was not, because entries are ordered by last update.
+        """Remove producers that were idle since `before_ms`; return their number. Stop at the first producer
+        that was used later, because entries are ordered by last update.
         """
         in_flight = {undo.producer_id for undo in self._in_flight or ()}
         silent: list[int] = []
@@ -329,8 +329,8 @@ class ProducerStates:
     def _take_unsequenced(
         self, producer_id: int, producer_epoch: int, now_ms: int, coordinator_epoch: int | None = None
     ) -> ProducerEntry | None:
-        """Note a marker with its `coordinator_epoch`, or a coordinator's batch: they have no sequences. A new
-        epoch removes the batches.
+        """Note a marker with its `coordinator_epoch`, or a batch that a coordinator wrote; both have no
+        sequences. A new epoch removes the retained batches.
         """
         previous = self._known(producer_id)
         old = previous or ProducerEntry(NO_EPOCH, 0, now_ms, ())
@@ -429,7 +429,7 @@ class ProducerStates:
             if part is not None:
                 self.restored_offset, rows = split_rows(part)
                 for number, (producer_id, row) in enumerate(rows, 1):
-                    self._resting.pop(producer_id, None)  # moves to the end: used last
+                    self._resting.pop(producer_id, None)  # put it at the end, as the last used
                     self._resting[producer_id] = row
                     if (first_offset := first_offset_of(row)) != NO_OFFSET:
                         opened[producer_id] = first_offset
@@ -442,8 +442,8 @@ class ProducerStates:
 
 
 def _first_idle(rows: dict[int, _Row], busy: OpenTransactions) -> int | None:
-    """Return the first producer without an open transaction. Those before it go to the end, so that the next
-    search does not find them again: their order counts when their transactions have ended.
+    """Return the first producer without an open transaction. Move the producers before it to the end, so that
+    the next search does not visit them again. Their order matters only after their transactions have ended.
     """
     for _ in range(len(rows)):
         producer_id = next(iter(rows))
@@ -454,8 +454,8 @@ def _first_idle(rows: dict[int, _Row], busy: OpenTransactions) -> int | None:
 
 
 def _run_start(run_first: int, taken: TakenBatch) -> int:
-    # After 2^30 sequences the start of the run is not needed any more and would become ambiguous at
-    # the wrap: move it along.
+    # The start of a run of more than 2^30 sequences would become ambiguous when sequences wrap. It is not
+    # needed exactly: move it forward.
     length = (taken.last_sequence - run_first) % SEQUENCE_MODULUS
     return run_first if length < PAST_MAX else (taken.last_sequence - PAST_MAX) % SEQUENCE_MODULUS
 

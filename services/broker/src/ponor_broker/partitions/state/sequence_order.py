@@ -1,10 +1,10 @@
 """Order of an idempotent producer's batches: later batches wait until a temporarily refused one is retried.
 
-A producer keeps up to five requests in flight. If the first batch is refused because of load and
-the second is accepted a moment later, the second would be the first batch of a new producer, which
-may start with any sequence. The retry of the first would then be out of order forever (Java bumps
-its epoch and reorders, librdkafka fails). A known producer is protected by its sequence, and gets a
-retriable error here instead of OUT_OF_ORDER_SEQUENCE_NUMBER.
+A producer keeps up to five requests in flight. Assume that the first batch of a new producer is refused
+because of load, and the second is accepted a moment later: it counts as the producer's first, which may have
+any sequence. The retry of the first batch would then be out of order forever (Java bumps its epoch and
+reorders, librdkafka fails). For a known producer, the sequence shows the gap; here, its batch gets a
+retriable error instead of OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ponor_broker.partitions.state.producer_entry import PAST_MAX, SEQUENCE_MODU
 from ponor_broker.partitions.state.producer_state import ProducerStates
 
 REFUSED_MAX: Final = 10_000
-"""Producers of all partitions of a broker that are remembered. Beyond, the oldest are removed; see
+"""Producers that a broker remembers for all of its partitions. Above, the oldest are removed; see
 `RefusedSequences.holds_back`."""
 REMEMBERED_NS: Final = 300 * 1_000_000_000
-"""A refused batch that was not retried for this long was given up. Clients retry within seconds,
-and each retry restarts the time."""
+"""The producer has given up a refused batch that it did not retry for this long. Clients retry within
+seconds, and each retry restarts the time."""
 
 _Producer: TypeAlias = tuple[PartitionKey, int]
 
 
 class _Refused(NamedTuple):
-    """Of one producer: the sequence that must come next, the largest refused one, and the time of
+    """One producer's epoch, the sequence that must come next, the largest refused sequence, and the time of
     the last refusal.
     """
 
@@ -48,8 +48,8 @@ class RefusedSequences:
         self._refused_max = refused_max
         self._forgot_until_ns = 0
         self.waiting_for: dict[_Producer, _Refused] = {}
-        """Producers with refused batches that were not accepted since, by last refusal; nearly
-        always empty."""
+        """Producers with refused batches that were not accepted since, in the order of the last refusals;
+        nearly always empty."""
 
     def note(self, key: PartitionKey, batch: ProducerBatch) -> None:
         """Note a refused batch that may be accepted when it is retried."""
@@ -73,11 +73,11 @@ class RefusedSequences:
             self._forgot_until_ns = now_ns + REMEMBERED_NS
 
     def holds_back(self, key: PartitionKey, batch: ProducerBatch, *, is_known: bool) -> bool:
-        """Return whether a batch must wait for a refused one of the same producer; it is then noted
-        as refused too.
+        """Return whether a batch must wait for a refused one of the same producer; if so, note it as refused
+        too.
 
-        For a while after an entry had to be removed, this applies to every batch that could be the
-        second one of an unknown producer.
+        For a while after an entry had to be removed, every batch that could be the second one of an unknown
+        producer must wait.
 
         Args:
             key: the partition.
@@ -99,8 +99,8 @@ class RefusedSequences:
         return True
 
     def taken(self, key: PartitionKey, batch: ProducerBatch) -> None:
-        """Note an accepted batch: if it is the one that had to come next, its successor may follow,
-        until all refused ones are accepted.
+        """Note an accepted batch. If it is the one that had to come next, its successor must come next, until
+        all refused batches are accepted.
         """
         producer, last = (key, batch.producer_id), batch.last_sequence
         refused = self.waiting_for.get(producer)
@@ -121,8 +121,8 @@ def _is_behind(sequence: int, other: int) -> bool:
 
 
 class SequenceOrder:
-    """The order in one partition: combines the producers' state with refused batches; all
-    partitions of the broker share `refused`.
+    """The order in one partition, from the producers' state and the refused batches. All partitions of the
+    broker share `refused`.
     """
 
     __slots__ = ("_identity", "_producers", "_refused")
@@ -133,8 +133,8 @@ class SequenceOrder:
         self._refused = refused
 
     def check(self, batch: ProducerBatch, *, has_in_flight: bool, is_transactional: bool = False) -> None:
-        """Check whether a batch that is no retained duplicate may be appended now. A coordinator's batch
-        without a sequence waits for no other.
+        """Check whether a batch that is not a retained duplicate may be appended now. A batch without
+        sequence, which a coordinator wrote, waits for no other.
 
         Raises:
             PartitionError: the producer's epoch or sequence is refused, or an earlier batch must come first.

@@ -1,13 +1,14 @@
-"""When clients learn the leader of a partition.
+"""Announcements: the time from which responses to clients name the leader of a partition.
 
-A new partition: once its leader has put the partition's Meta stream under its key. By then the leader's image
-shows the partition, so that it serves requests, or parks them until it serves. A client that connects earlier
-may reach the leader before its image shows the topic, and requests without acknowledgement would be lost.
+The leader of a new partition is named after it has put the partition's Meta stream under its key. By then,
+its image shows the partition, so that it serves requests, or parks them until it serves. A client that
+connects earlier may reach the leader before its image shows the topic, and requests without acknowledgement
+would be lost.
 
-After a failover: once the Meta stream is no longer open at a former leader. Until then that
-leader's log is being recovered, which may take longer than requests can be parked at the new
-leader. Clients that get no leader keep their records and retry. In a planned move a leader is
-always named: the streams are closed before the election, and both brokers park requests.
+After a failover, the new leader is named when the Meta stream is no longer open at a former leader. Until
+then, the former leader's log is being recovered, which may take longer than requests can be parked at the new
+leader. Clients that get no leader keep their records and retry. In a planned move, a leader is always named:
+the streams are closed before the election, and both brokers park requests.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Announcements:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._complete: dict[bytes, int] = {}
-        """Topics whose partitions are all announced, with their number of partitions. A new leader
-        or a deletion may remove an entry."""
+        """Number of partitions of each topic whose partitions are all announced. A new leader or a deletion
+        may remove an entry."""
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
 
     def is_complete(self, topic_id: bytes, partitions: Sequence[PartitionRow]) -> bool:
@@ -90,7 +91,7 @@ class Announcements:
         return True
 
     def image_changed(self, batch: RecordBatch | None) -> None:
-        """A batch was applied; None: the image was replaced."""
+        """Handle an applied batch; None: the image was replaced."""
         if batch is None:
             self._complete.clear()
             for topic_id in list(self._waiting):

@@ -79,7 +79,7 @@ _CHANGE_KINDS: Final = MappingProxyType(
 
 
 class Session(Protocol):
-    """The part of the session client that is used here."""
+    """The part of the session client that `TopicAdmin` uses."""
 
     def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> Awaitable[OperationResult]:
         """Execute an operation; see `ponor_metadata.client.session.SessionClient`."""
@@ -87,7 +87,7 @@ class Session(Protocol):
 
 
 class ImageProgress(Protocol):
-    """The part of the subscription client that is used here."""
+    """The part of the subscription client that `TopicAdmin` uses."""
 
     def wait_for(self, index: int, deadline_ms: int | None = None) -> Awaitable[None]:
         """Wait until the image shows an index; see
@@ -174,7 +174,7 @@ class TopicAdmin:
         replace: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Change a topic's configs, all or none; return when this broker's image shows it."""
+        """Change a topic's configs, all or none; return when this broker's image shows the change."""
         body = AlterTopicConfigs(
             topic_id=topic_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
         )
@@ -188,8 +188,8 @@ class TopicAdmin:
         replace: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Change dynamic configs of a broker, or of all (`ponor_metadata.nouns.nodes.ALL_BROKERS`);
-        otherwise as for topics.
+        """As `alter_topic_configs`, for dynamic configs of a broker, or of all brokers
+        (`ponor_metadata.nouns.nodes.ALL_BROKERS`).
         """
         body = AlterBrokerConfigs(
             node_id=node_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only

@@ -1,5 +1,5 @@
-"""Configs of topics that affect their partitions: a topic's own over the broker's dynamic ones over
-the start configuration.
+"""Configs of topics that affect their partitions. A topic's own configs override the broker's dynamic ones,
+which override the start configuration.
 
 The controller checks names and values when they are set. `ponor_kafka.configs` lists which configs
 have an effect.
@@ -23,7 +23,9 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Typed configs; Kafka's names are in `resolve`. Immutable: `Partition.apply_config` replaces it."""
+    """Typed configs; `resolve` maps Kafka's names. Immutable: `Partition.apply_config` replaces the
+    object.
+    """
 
     message_bytes_max: int = 1_048_588
     timestamp_before_ms_max: int = TIMESTAMP_UNBOUNDED
@@ -41,7 +43,7 @@ class TopicConfig:
     min_cleanable_ratio: float = 0.5
     """Share of a compacted partition that must be uncleaned before it is cleaned."""
     min_compaction_lag_ms: int = 0
-    """Younger records are not compacted."""
+    """Age below which a record is not compacted."""
     max_compaction_lag_ms: int = (1 << 63) - 1
     """Age above which a record is compacted regardless of the ratio."""
     compression: str = "producer"
@@ -54,8 +56,8 @@ class TopicConfig:
 
     @property
     def plain_bytes_max(self) -> int:
-        """Size up to which batches are stored unchanged, if their records fulfil the other configs; -1:
-        none.
+        """Size up to which batches are stored unchanged, if their records comply with the other configs; -1:
+        no batches are.
         """
         if self.is_log_append_time or self.compression != "producer":
             return -1
@@ -74,8 +76,8 @@ class TopicConfig:
         return self.gzip_level, self.lz4_level, self.zstd_level
 
     def resolve(self, configs: Mapping[str, str]) -> TopicConfig:
-        """Apply a topic's own configs over these. Returns the same object if nothing differs:
-        thousands of topics share it.
+        """Return these configs, overridden by a topic's own. Return the same object if nothing differs, which
+        thousands of topics share.
         """
         changes: dict[str, int | float | bool | str] = {
             field: int(configs[name]) for name, field in WHOLE_NUMBERS.items() if name in configs
@@ -120,8 +122,8 @@ SHARED_MAX: Final = 1_024
 
 
 class TopicConfigs:
-    """Resolver for one broker. `image` is called at every look-up. Equal results are one object:
-    thousands of topics without own configs share it.
+    """Resolver for one broker. `image` is called at every look-up. Equal results are the same object, which
+    thousands of topics without own configs share.
     """
 
     def __init__(

@@ -147,10 +147,10 @@ class Topics:
         return self.image[STREAMS].find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
 
     def streams_to_open(self, key: PartitionKey, leader_epoch: int) -> list[StreamId]:
-        """Return streams of a partition that were open before and may be opened, or are open, at an
-        epoch, by id.
+        """Return streams of a partition that were open before and are open, or may be opened, at
+        `leader_epoch`, by id.
 
-        A stream that was closed at this epoch stays closed until the next one.
+        A stream that was closed at this epoch stays closed until the next epoch.
         """
         return [
             row.stream_id
@@ -175,15 +175,15 @@ class Topics:
         return None if row is None else row.name
 
     def partition_count(self, name: str) -> int | None:
-        """Number of partitions; None when there is no such topic."""
+        """Number of partitions; None if the topic does not exist."""
         row = self.by_name(name)
         return None if row is None else len(self.partitions(row.topic_id))
 
     def leader(self, topic: str, index: int) -> Broker | None:
-        """Return the address of a group coordinator's broker; None before the partition's first open.
+        """Return the address of the leader, for clients of a coordinator; None before the first open.
 
-        Unlike Metadata this names the new leader while the log of a failed one is recovered: a
-        coordinator parks requests, and answers heartbeats with success.
+        Unlike Metadata, return the new leader even while the log of a failed one is being recovered: a
+        coordinator lets requests wait, and answers heartbeats with success.
         """
         row = self._named(topic, index)
         if row is None or self.meta_stream_id(row.topic_id, index) is None:
@@ -198,12 +198,12 @@ class Topics:
         return None if row is None else row.leader_id
 
     def is_new(self, topic: str, index: int) -> bool:
-        """Return whether the partition exists and its first leader has not opened it yet."""
+        """Return whether the partition exists and no broker has opened it yet."""
         row = self._named(topic, index)
         return row is not None and self.meta_stream_id(row.topic_id, index) is None
 
     def is_led_by(self, topic: str, index: int, node_id: int) -> bool:
-        """Return whether a broker leads a partition, opened or not."""
+        """Return whether a broker leads a partition, even if it has not opened it."""
         row = self._named(topic, index)
         return row is not None and row.leader_id == node_id
 
@@ -219,8 +219,8 @@ class Topics:
 
 
 def shown_replicas(row: PartitionRow) -> list[int]:
-    """Return the replicas, and the ISR, for clients: the leader only. `row.replicas` contains the
-    target of a move.
+    """Return the replicas, which are also the ISR, for clients: only the leader, although `row.replicas` also
+    contains the target of a move.
     """
     return [] if row.leader_id == NO_LEADER else [row.leader_id]
 
@@ -231,17 +231,17 @@ def meta_stream_key(topic_id: bytes, index: int) -> str:
 
 
 def topic_of_key(key: str) -> bytes | None:
-    """Return the topic of such a key; None for other keys."""
+    """Return the topic id of a Meta stream key; None for other keys."""
     return bytes.fromhex(key[len(_KEY_PREFIX) :].partition("/")[0]) if key.startswith(_KEY_PREFIX) else None
 
 
 def encode_stream_id(stream_id: StreamId) -> bytes:
-    """Return the value of such a key: decimal digits."""
+    """Return the value of a Meta stream key: decimal digits."""
     return b"%d" % stream_id
 
 
 def decode_stream_id(value: bytes) -> StreamId:
-    """The inverse of `encode_stream_id`."""
+    """Decode the output of `encode_stream_id`."""
     return StreamId(int(value))
 
 
