@@ -242,15 +242,25 @@ class BatchView:
         return data
 
     def _timestamp(self, bounds: RecordBounds) -> int:
-        return (
-            self.max_timestamp if self.is_log_append_time else self.first_timestamp + bounds.timestamp_delta
-        )
+        if self.is_log_append_time:
+            return self.max_timestamp
+        return wrapped_timestamp(self.first_timestamp + bounds.timestamp_delta)
 
     def __repr__(self) -> str:
         return (
             f"BatchView(base_offset={self.base_offset}, record_count={self.record_count}, "
             f"size_bytes={self.size_bytes}, attributes={self.attributes:#x}, producer_id={self.producer_id})"
         )
+
+
+def wrapped_timestamp(timestamp: int) -> int:
+    """Return a sum of timestamps and deltas as the 64-bit integer that Kafka's clients get.
+
+    Producers may set any first timestamp and any delta, so the sum may have more bits.
+    """
+    if INT64_MIN <= timestamp <= INT64_MAX:
+        return timestamp
+    return ((timestamp - INT64_MIN) & 0xFFFF_FFFF_FFFF_FFFF) + INT64_MIN
 
 
 def stamp(batch: memoryview, offset: int, leader_epoch: int) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 from ponor_broker.handlers.offsets import offset_lookup
+from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.cleaning import cleaned_segment, cleaner
 from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
 from ponor_broker.partitions.handoff import partition_closing
@@ -15,7 +18,7 @@ from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_kafka.compression import Codec
-from ponor_kafka.record_batch import BatchView
+from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, BatchView
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
 from ponor_partition.log_meta import LogMeta
@@ -27,6 +30,7 @@ from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 from services.broker.tests.partition_rig import PartitionRig
 from services.broker.tests.partitions.cleaning.cleaning_kit import COMPACTED, CleaningRig
 
+FIRST_TIMESTAMP_POSITION = 27
 IDS = {"meta": 99, "log": 100, "time": 101, "log.cleaned": 102, "time.cleaned": 103}
 
 
@@ -148,6 +152,33 @@ async def test_tombstones_with_any_timestamp_are_kept_for_any_retention(
         await one.clean()
         one.rig.clock.now_ms += 1_000
     assert (1, timestamp_ms, None) in [(f.offset, f.timestamp, f.value) for f in await one.read()]
+
+
+@pytest.mark.parametrize("first", [INT64_MIN, INT64_MAX])
+async def test_timestamps_beyond_64_bits_wrap_as_in_kafka(first: int) -> None:
+    """A producer may set any first timestamp if it sets one time for all records, and any deltas. The largest
+    timestamp of the remaining records had more than 64 bits: the broker stopped.
+    """
+    one = CleaningRig()
+    await one.open()
+    sent = build_batch([(0, b"a", b"1"), (-9, b"a", b"2"), (9, b"b", None)], log_append_time_ms=5)
+    struct.pack_into(">q", sent, FIRST_TIMESTAMP_POSITION, first)
+    struct.pack_into(">I", sent, CRC_POSITION, crc32c(sent[ATTRIBUTES_POSITION:]))
+    validator = BatchValidator(decompressed_batch_bytes_max=1 << 20)
+    accepted = validator.validate(memoryview(sent), 9, COMPACTED, one.rig.clock.now_ms).batch
+    assert one.partition is not None
+    await one.partition.append_batch(bytearray(accepted.view))
+    for number in range(2):
+        one.roll()
+        await one.append([(8, b"c%d" % number, b"1")])
+        await one.clean()
+    below, above = (INT64_MAX - 8, first + 9) if first < 0 else (first - 9, INT64_MIN + 8)
+    assert [(f.offset, f.timestamp) for f in await one.read()][:2] == [(1, below), (2, above)]
+    one.rig.clock.now_ms += 2_000  # past the delete horizon
+    one.roll()
+    await one.append([(8, b"d", b"1")])
+    await one.clean()
+    assert [(f.offset, f.timestamp) for f in await one.read()][:2] == [(1, below), (3, 8)]
 
 
 async def test_cleaning_keeps_codecs_headers_and_null_values() -> None:

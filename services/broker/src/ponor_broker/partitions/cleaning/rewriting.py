@@ -26,9 +26,9 @@ from ponor_kafka.record_batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchView,
+    wrapped_timestamp,
 )
 from ponor_kafka.record_builder import NO_EPOCH, NO_SEQUENCE
-from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
 
 from ponor_broker.partitions.cleaning.record_scan import ScannedRecord, behind_timestamp
 
@@ -44,19 +44,19 @@ def with_records(
         batch: the original batch.
         data: its records, uncompressed.
         kept: the records to keep, in order.
-        horizon_ms: the new delete horizon; None keeps the present one, if any. A batch whose timestamps
-            differ too much from the new horizon gets none, and its tombstones stay.
+        horizon_ms: the new delete horizon; None keeps the present one, if any.
     """
     assert kept, "a batch without records is `without_records`"
     attributes, base_timestamp = batch.attributes, batch.first_timestamp
-    body = None if horizon_ms is None else _counted_from(horizon_ms, batch, data, kept)
-    if horizon_ms is None or body is None:
+    if horizon_ms is None:
         body = bytearray().join([data[record.start : record.end] for record in kept])
     else:
+        body = _counted_from(horizon_ms, batch, data, kept)
         attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, horizon_ms
     max_timestamp = batch.max_timestamp
     if not batch.is_log_append_time:
-        max_timestamp = batch.first_timestamp + max(record.timestamp_delta for record in kept)
+        first_timestamp = batch.first_timestamp
+        max_timestamp = max(wrapped_timestamp(first_timestamp + record.timestamp_delta) for record in kept)
     return _build(batch, compress(batch.codec, body), attributes, base_timestamp, max_timestamp, len(kept))
 
 
@@ -86,20 +86,13 @@ def padding(base_offset: int, count: int, leader_epoch: int) -> BatchView:
     return _checked(bytearray(header))
 
 
-def _counted_from(
-    horizon_ms: int, batch: BatchView, data: bytes, kept: Sequence[ScannedRecord]
-) -> bytearray | None:
-    """Return the records with timestamp deltas relative to the horizon. Producers may set any timestamp, so a
-    delta may exceed 64 bits: None then.
-    """
+def _counted_from(horizon_ms: int, batch: BatchView, data: bytes, kept: Sequence[ScannedRecord]) -> bytearray:
+    """Return the records with timestamp deltas relative to the horizon."""
     shift = batch.first_timestamp - horizon_ms
-    deltas = [record.timestamp_delta for record in kept]
-    if min(deltas) + shift < INT64_MIN or max(deltas) + shift > INT64_MAX:
-        return None
     out = bytearray()
     for record in kept:
         body = bytearray(1)
-        append_varlong(body, record.timestamp_delta + shift)
+        append_varlong(body, wrapped_timestamp(record.timestamp_delta + shift))
         body += data[behind_timestamp(data, record) : record.end]
         append_varlong(out, len(body))
         out += body
