@@ -19,6 +19,7 @@ from tests.benchmarks.turns import (  # noqa: F401 - they register their scenari
     groups,
     partitions,
     storage,
+    transactions,
 )
 from tests.benchmarks.turns.scenario import SCENARIOS, Scenario
 from tests.benchmarks.turns.turn_recorder import TurnRecorder
