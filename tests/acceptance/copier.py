@@ -31,6 +31,9 @@ CALL_S_MAX: Final = 300.0
 POLL_S: Final = 0.1
 RECORDS_MAX: Final = 500
 START_AGAIN_S: Final = 0.5
+IDLE_MS_MAX: Final = 10_000
+"""Since 2.10, librdkafka waits in send_offsets_to_transaction for a coordinator that was removed from the
+metadata (its issue 5511), until any connection changes its state: at the latest when it is closed as idle."""
 LENGTHS: Final = 8
 """Transactions stay open for 0.2 to 1.6 seconds, in turn."""
 
@@ -117,7 +120,12 @@ class LibrdkafkaCopier:
         self._is_rebalanced = False
         common = {"bootstrap.servers": work.bootstrap, "log_level": 4}
         self._producer = Producer(
-            {**common, "transactional.id": work.identity, "transaction.timeout.ms": work.timeout_ms}
+            {
+                **common,
+                "transactional.id": work.identity,
+                "transaction.timeout.ms": work.timeout_ms,
+                "connections.max.idle.ms": IDLE_MS_MAX,
+            }
         )
         self._repeat(lambda: self._producer.init_transactions(CALL_S_MAX))
         self._consumer = Consumer(
