@@ -58,6 +58,7 @@ class ShardRig:
             timers=TimerQueue(clock, tasks),
             budget=GroupBudget(SETTINGS, Telemetry().counter("ponor_group_refusals_total")),
             rewrite_due=lambda: None,
+            forget_due=lambda: None,
         )
         if loads:
             await self.shard.load()

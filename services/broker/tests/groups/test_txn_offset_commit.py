@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from ponor_broker.coordination.transactional_append import Verification
@@ -243,3 +244,32 @@ def test_rows_restore_the_state() -> None:
     assert restored.size_bytes == pending.size_bytes
     assert restored.end(7, commits=True) == []
     assert restored.end(8, commits=True) == [("k", CommittedOffset(2))]
+
+
+async def test_a_pending_offset_of_a_deleted_topic_is_removed_after_its_marker(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, the groups are not searched again: a transaction may stay open for long."""
+    world = client.world
+    world.topics["old"] = (UUID(int=7), 1)
+    assert await client.commit(10, topic="old") is ErrorCode.NONE
+    looked: list[str] = []
+    topic_id = world.topic_id
+
+    def counted(name: str) -> UUID | None:
+        looked.append(name)
+        found: UUID | None = topic_id(name)
+        return found
+
+    monkeypatch.setattr(world, "topic_id", counted)
+    del world.topics["old"]
+    world.coordinator.topics_deleted()
+    await world.clock.settle()
+    assert looked
+    looked.clear()
+    await world.clock.pass_ms(60_000)
+    assert looked == []
+    await client.end(commits=True)
+    shard = world.coordinator.shards.of("g")
+    assert shard.get("g") is None or shard.get("g").offsets.get(("old", 0)) is None
+    assert looked

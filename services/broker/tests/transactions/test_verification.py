@@ -450,3 +450,30 @@ class _Swarm:
                     world.network.abandon_connections("b0", name)
                 case 2:
                     world.leaders[chance.randrange(len(world.leaders))] = chance.randrange(3)
+
+
+def test_a_partition_that_the_coordinator_does_not_know_refuses_only_its_own_batches() -> None:
+    """Batches of several requests share a row, and the coordinator adds all partitions of a row or none."""
+
+    async def story(world: VerificationWorld) -> None:
+        claim = Claim(world.id_at(1), 7, 3)
+        unknown = ("new", 0)
+        names: list[set[Where]] = []
+
+        def judge(_: Claim, where: Where, __: bool) -> ErrorCode:
+            row = {
+                (topic.name, at)
+                for topic in world.requests[-1][1].transactions[0].topics
+                for at in topic.partitions
+            }
+            names.append(row)
+            if where == unknown:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ErrorCode.OPERATION_NOT_ATTEMPTED if unknown in row else NONE
+
+        world.judge = judge
+        outcomes = await asyncio.gather(*(world.verify(claim, where, ADDING) for where in (A, unknown, B)))
+        assert outcomes == [NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NONE]
+        assert {A, unknown, B} in names
+
+    VerificationWorld().run(story)

@@ -121,6 +121,7 @@ class GroupCoordinator:
             timers=self.shards.timers,
             budget=self.budget,
             rewrite_due=self._rewrite_due.set,
+            forget_due=self._topics_deleted.set,
         )
 
     def _shard_loaded(self) -> None:

@@ -111,6 +111,8 @@ class GroupRemoval:
         self._actions = actions
         self._settings = settings
         self._clock = clock
+        self.awaited_producers: set[int] = set()
+        """Producers whose open transactions have pending offsets of deleted topics."""
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups: done when the tombstones of the group and of all its offsets, including
@@ -209,15 +211,18 @@ class GroupRemoval:
 
         Returns:
             Whether all these offsets are removed durably. False: a write was refused, failed or is in flight;
-                call again later.
+                call again later. Offsets that are pending in a transaction remain: call again when one of
+                `awaited_producers` has committed.
         """
         await self._log.flushed()
         failures, ended, is_whole = self._log.failures, 0, True
+        self.awaited_producers.clear()
         async for group in self._table.walk(self._clock):
-            # An offset of a deleted topic that is pending in a transaction may still become visible.
-            doubtful = any(
-                offset is not None and is_gone(topic, offset)
-                for _, (topic, _), offset in group.offsets.pending()
+            doubtful = False
+            self.awaited_producers.update(
+                producer_id
+                for producer_id, (topic, _), offset in group.offsets.pending()
+                if offset is not None and is_gone(topic, offset)
             )
 
             def gone_among(

@@ -62,11 +62,13 @@ class GroupShard:
         timers: TimerQueue,
         budget: GroupBudget,
         rewrite_due: Callable[[], None],
+        forget_due: Callable[[], None],
     ) -> None:
         self._log = log
         self._clock = clock
         self._budget = budget
         self._rewrite_due = rewrite_due
+        self._forget_due = forget_due
         self._table = GroupTable(settings, budget)
         self._actions = GroupActions(log, self._table, settings=settings, clock=clock, timers=timers)
         self.removal = GroupRemoval(log, self._table, self._actions, settings=settings, clock=clock)
@@ -355,6 +357,9 @@ class GroupShard:
 
     def _transaction_ended(self, producer_id: int, commits: bool) -> None:
         """Apply a durable marker."""
+        if commits and producer_id in self.removal.awaited_producers:
+            self.has_to_forget_topics = True
+            self._forget_due()
         for group_id in self._in_transactions.pop(producer_id, ()):
             group = self._table.get(group_id)
             if group is not None:

@@ -294,7 +294,9 @@ class TransactionVerifier(Generic[P]):
         if question.is_settled:
             return
         waited_ns = self._clock.monotonic_ns() - question.since_ns
-        if error is ErrorCode.NONE and proof.is_void:
+        if (error is ErrorCode.NONE and proof.is_void) or error is ErrorCode.OPERATION_NOT_ATTEMPTED:
+            # Not attempted: the coordinator refused another partition of the same row. That question is
+            # settled, so the next row is without it.
             self._retries.add(question, 0.0)
         elif (
             error is ErrorCode.CONCURRENT_TRANSACTIONS

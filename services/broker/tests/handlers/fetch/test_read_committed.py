@@ -244,3 +244,44 @@ async def test_a_consumer_returns_the_committed_records_in_any_portions(
                 offset, number = end, number + 1
             assert offset == model.stable
             assert found == sorted(one for one in model.committed if one < model.stable)
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+async def test_a_wait_for_bytes_counts_only_those_below_the_last_stable_offset(*, in_session: bool) -> None:
+    async with FetchRig() as rig:
+        await rig.create("a")
+        some = Transactions(rig)
+        some.append(1)
+        await turns()
+        (written,) = batches(rig.answers(await rig.fetch([(A, 0)]))[A])
+        bytes_min = 4 * written.size_bytes
+        options: dict[str, Any] = {"isolation_level": 1, "min_bytes": bytes_min, "max_wait_ms": LONG_MS}
+        wanted = [(A, 0)]
+        if in_session:
+            first = await rig.fetch(wanted, isolation_level=1, epoch=0)
+            wanted, options["session_id"], options["epoch"] = [], first.session_id, 1
+        waiting = rig.start(wanted, **options)
+        await turns()
+        for producer_id in (2, 3):
+            some.append(producer_id)
+        await some.end(1, commits=True)
+        await turns()
+        assert not waiting.done(), "fewer bytes than requested are readable"
+        await some.end(2, commits=True)
+        await turns()
+        assert not waiting.done()
+        await some.end(3, commits=True)
+        found = batches(rig.answers(await waiting)[A])
+        assert [one.base_offset for one in found] == list(range(6))
+
+
+async def test_a_wait_for_bytes_ends_at_its_deadline_after_a_marker() -> None:
+    async with FetchRig() as rig:
+        await rig.create("a")
+        some = Transactions(rig)
+        some.append(1)
+        await turns()
+        waiting = rig.start([(A, 0)], isolation_level=1, min_bytes=1 << 20, max_wait_ms=50)
+        await turns()
+        await some.end(1, commits=True)
+        assert [one.base_offset for one in batches(rig.answers(await waiting)[A])] == [0, 1]

@@ -206,18 +206,21 @@ class FetchHandler:
     # Passes and answers
 
     def _pass(self, job: _Job) -> FetchPass:
+        found = self._read(job)
+        if job.session is not None and not job.is_full:
+            job.session.looked_at(found.parts)
+        return found
+
+    def _read(self, job: _Job) -> FetchPass:
         walk, session = job.walk, job.session
         wanted: Sequence[PartitionFetch] = job.plain if session is None else session.due
-        found = self._reader.read(
+        return self._reader.read(
             wanted,
             min(walk.bytes_max, 1 if self._backlog.is_full else self._settings.fetch_bytes_max),
             version=job.version,
             isolation_level=walk.isolation_level,
             whole=job.is_full,
         )
-        if session is not None and not job.is_full:
-            session.looked_at(found.parts)
-        return found
 
     def _is_due(self, job: _Job, found: FetchPass) -> bool:
         walk = job.walk
@@ -282,7 +285,19 @@ class FetchHandler:
             wait_ms=wait_ms,
             listen=listen,
             finish=partial(self._finish_parked, job, wait),
+            recount=partial(self._missing_bytes, job) if job.walk.isolation_level == READ_COMMITTED else None,
         )
+
+    def _missing_bytes(self, job: _Job) -> int:
+        """Return how many bytes a parked fetch still waits for; 0: answer it now."""
+        if job.walk.min_bytes <= 1:
+            return 0
+        found = self._read(job)
+        for one in found.parts:
+            one.drop_records()
+        if found.cold or found.held or self._is_due(job, found):
+            return 0
+        return job.walk.min_bytes - found.bytes_found
 
     def _finish_parked(self, job: _Job, wait: TransitWait | None, answer: asyncio.Future[Response]) -> None:
         found = self._pass(job)

@@ -16,6 +16,7 @@ from ponor_broker.handlers.fetch.partition_fetch import PartitionFetch
 from ponor_broker.partitions.errors import PartitionInTransitError
 from ponor_broker.partitions.handoff.transit_parking import ParkedRequest, TransitParking
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.watchers import ENOUGH_BYTES
 from ponor_broker.requests.connection import Response
 
 
@@ -90,10 +91,17 @@ class FetchParking:
         return self._parked >= self._parked_max
 
     def park(
-        self, *, missing_bytes: int, wait_ms: int, listen: Listen, finish: Finish
+        self,
+        *,
+        missing_bytes: int,
+        wait_ms: int,
+        listen: Listen,
+        finish: Finish,
+        recount: Callable[[], int] | None = None,
     ) -> asyncio.Future[Response]:
         """Return a future for the answer. `finish` is called with this future after at most `wait_ms`, unless
-        the future was cancelled.
+        the future was cancelled. `recount` returns the missing bytes after growth of unknown size; without
+        it, such growth is enough.
         """
         assert not self.is_full
         loop = asyncio.get_running_loop()
@@ -103,7 +111,10 @@ class FetchParking:
 
         def news(size_bytes: int, must_answer: bool) -> None:
             nonlocal missing
-            missing -= size_bytes
+            if recount is not None and is_waiting and size_bytes >= ENOUGH_BYTES and not must_answer:
+                missing = recount()
+            else:
+                missing -= size_bytes
             if missing <= 0 or must_answer:
                 end()
 
