@@ -14,7 +14,10 @@ Records: TypeAlias = Buffer | Sequence[Buffer]
 """Record batches: one memoryview when decoded, any buffer or list of buffers when encoded."""
 
 UNSIGNED_VARINT_BYTES_MAX: Final = 5
+VARINT_BYTES_MAX: Final = 5
 VARLONG_BYTES_MAX: Final = 10
+INT32_MIN: Final = -(1 << 31)
+INT32_MAX: Final = (1 << 31) - 1
 COMPACT_STRING_BYTES_MAX: Final = 32767
 
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
@@ -91,6 +94,16 @@ def decode_varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     if pos >= end:
         raise KafkaWireError(f"a varint runs past the end of its data at byte {end}")
     raise KafkaWireError(f"the varint before byte {pos} is longer than {VARLONG_BYTES_MAX} bytes")
+
+
+def decode_varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """Decode a zigzag varint of at most five bytes that ends at or before `end`."""
+    value, after = decode_varlong(buf, pos, min(end, pos + VARINT_BYTES_MAX))
+    if not INT32_MIN <= value <= INT32_MAX:
+        # Five bytes hold 35 bits, an int has 32. Drop the others, as Java's shift does.
+        zigzag = ((value << 1) ^ (value >> 63)) & 0xFFFF_FFFF
+        value = (zigzag >> 1) ^ -(zigzag & 1)
+    return value, after
 
 
 def append_varlong(out: bytearray, value: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ponor_kafka.errors import KafkaWireError
-from ponor_kafka.primitives import Buffer, append_varlong, decode_varlong
+from ponor_kafka.primitives import Buffer, append_varlong, decode_varint, decode_varlong
 
 RECORD_BYTES_MIN: Final = 7
 """Length, attributes, both deltas, key length, value length and header count, one byte each."""
@@ -48,12 +48,12 @@ def scan_records(data: Buffer, count: int) -> Iterator[RecordBounds]:
     """
     pos, end = 0, len(data)
     for index in range(count):
-        length, pos = decode_varlong(data, pos, end)
+        length, pos = decode_varint(data, pos, end)
         if not RECORD_BYTES_MIN - 1 <= length <= end - pos:
             raise KafkaWireError(f"record {index} claims {length} bytes where {end - pos} are left")
         record_end = pos + length
         timestamp_delta, pos = decode_varlong(data, pos + 1, record_end)
-        offset_delta, pos = decode_varlong(data, pos, record_end)
+        offset_delta, pos = decode_varint(data, pos, record_end)
         yield RecordBounds(timestamp_delta, offset_delta, pos, record_end)
         pos = record_end
     if pos != end:
@@ -65,7 +65,7 @@ def decode_body(data: Buffer, bounds: RecordBounds) -> tuple[bytes | None, bytes
     end = bounds.end
     key, pos = _nullable_bytes(data, bounds.key_position, end, "key")
     value, pos = _nullable_bytes(data, pos, end, "value")
-    count, pos = decode_varlong(data, pos, end)
+    count, pos = decode_varint(data, pos, end)
     if not 0 <= 2 * count <= end - pos:
         raise KafkaWireError(f"a record claims {count} headers in {end - pos} bytes")
     headers: tuple[Header, ...] = ()
@@ -107,7 +107,7 @@ def append_record(
 
 
 def _nullable_bytes(data: Buffer, pos: int, end: int, what: str) -> tuple[bytes | None, int]:
-    length, pos = decode_varlong(data, pos, end)
+    length, pos = decode_varint(data, pos, end)
     if length < 0:
         return None, pos
     if length > end - pos:

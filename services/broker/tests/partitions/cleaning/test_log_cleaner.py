@@ -18,7 +18,13 @@ from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_kafka.compression import Codec
-from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, BatchView
+from ponor_kafka.record_batch import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    BatchView,
+)
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
 from ponor_partition.log_meta import LogMeta
@@ -30,6 +36,7 @@ from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 from services.broker.tests.partition_rig import PartitionRig
 from services.broker.tests.partitions.cleaning.cleaning_kit import COMPACTED, CleaningRig
 
+BASE_OFFSET_BYTES = 8
 FIRST_TIMESTAMP_POSITION = 27
 IDS = {"meta": 99, "log": 100, "time": 101, "log.cleaned": 102, "time.cleaned": 103}
 
@@ -179,6 +186,31 @@ async def test_timestamps_beyond_64_bits_wrap_as_in_kafka(first: int) -> None:
     await one.append([(8, b"d", b"1")])
     await one.clean()
     assert [(f.offset, f.timestamp) for f in await one.read()][:2] == [(1, below), (3, 8)]
+
+
+async def test_lengths_of_more_than_32_bits_wrap_as_in_kafka() -> None:
+    """The broker accepted them in Produce requests, and the cleaner did not: it failed for good."""
+
+    def wide(value: int) -> bytes:
+        zigzag = value << 1
+        return bytes(zigzag >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)) + b"\x70"  # bits 32 to 34
+
+    one = CleaningRig()
+    await one.open()
+    assert one.partition is not None
+    body = bytes(2) + wide(0) + wide(1) + b"a" + wide(1) + b"1" + wide(0)
+    empty = build_batch([(8, b"a", b"1")])[:HEADER_BYTES]
+    for _ in range(2):
+        sent = empty + wide(len(body)) + body
+        struct.pack_into(">i", sent, BASE_OFFSET_BYTES, len(sent) - LENGTH_PREFIX_BYTES)
+        struct.pack_into(">I", sent, CRC_POSITION, crc32c(sent[ATTRIBUTES_POSITION:]))
+        validator = BatchValidator(decompressed_batch_bytes_max=1 << 20)
+        accepted = validator.validate(memoryview(sent), 9, COMPACTED, one.rig.clock.now_ms).batch
+        await one.partition.append_batch(bytearray(accepted.view))
+    one.roll()
+    await one.append([(8, b"b", b"2")])
+    await one.clean()
+    assert [(f.offset, f.key, f.value) for f in await one.read()] == [(1, b"a", b"1"), (2, b"b", b"2")]
 
 
 async def test_cleaning_keeps_codecs_headers_and_null_values() -> None:

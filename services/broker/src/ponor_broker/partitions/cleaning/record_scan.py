@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ponor_kafka.errors import KafkaWireError
-from ponor_kafka.primitives import decode_varlong
+from ponor_kafka.primitives import decode_varint, decode_varlong
 from ponor_kafka.records import scan_records
 
 
@@ -34,14 +34,14 @@ def scan(data: bytes, count: int) -> Iterator[ScannedRecord]:
     start = 0
     for timestamp_delta, offset_delta, key_at, end in scan_records(data, count):
         key: bytes | None = None
-        key_length, at = decode_varlong(data, key_at, end)
+        key_length, at = decode_varint(data, key_at, end)
         if key_length >= 0:
             value_at = at + key_length
             if value_at >= end:
                 raise KafkaWireError(f"a record's key claims {key_length} bytes where {end - at} are left")
             key = data[at:value_at]
             at = value_at
-        value_length, _ = decode_varlong(data, at, end)
+        value_length, _ = decode_varint(data, at, end)
         yield ScannedRecord(start, end, timestamp_delta, offset_delta, key, value_length >= 0)
         start = end
 
