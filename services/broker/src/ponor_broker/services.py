@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
@@ -93,6 +94,8 @@ from ponor_broker.settings import BrokerSettings
 from ponor_broker.storage.wal_manager import submit
 from ponor_broker.transaction_services import TransactionServices
 
+PRODUCER_EXPIRATION: Final = "producer.id.expiration.ms"
+
 
 class BrokerServices:
     """All parts that serve requests. `start` begins to open partitions; `close` persists them. The caller
@@ -135,8 +138,8 @@ class BrokerServices:
         )
         self.moves = MoveOperations(session, subscription)
         topic_configs = TopicConfigs(lambda: subscription.image, node_id, kafka_configs)
-        sources = ConfigSources(lambda: subscription.image, node_id, kafka_configs)
-        self._descriptions = ConfigDescriptions(sources, own_configs)
+        self._sources = ConfigSources(lambda: subscription.image, node_id, kafka_configs)
+        self._descriptions = ConfigDescriptions(self._sources, own_configs)
         self.partitions, self._maintenance, self._cleaner, markers = self._partitions(streams, topic_configs)
         self.markers = WriteTxnMarkersHandler(markers)
         self._producer_ids = ProducerIds(
@@ -432,6 +435,9 @@ class BrokerServices:
             self.transactions.coordinator.shards.image_changed()
         if batch is None or any(record.HasField("topic_deleted") for record in batch.records):
             self.coordinator.topics_deleted()
+        if batch is None or any(record.HasField("broker_configs_set") for record in batch.records):
+            in_force = self._sources.of_broker(PRODUCER_EXPIRATION)[0]
+            self._maintenance.expire_producers_after(int(in_force.value))
 
     def _partitions_of_new(self, name: str) -> int:
         if name == OFFSETS_TOPIC:

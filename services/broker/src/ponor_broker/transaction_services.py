@@ -24,10 +24,6 @@ from ponor_broker.transactions.verification import TransactionVerifier
 
 VERIFICATION_MS_MAX: Final = 10_000
 """Longest wait of a transactional batch for its coordinator."""
-ADD_BACKOFF_MS: Final = 20
-"""Kafka's add.partitions.to.txn.retry.backoff.ms."""
-ADD_RETRY_MS_MAX: Final = 100
-"""Kafka's add.partitions.to.txn.retry.backoff.max.ms."""
 
 
 class TransactionServices:
@@ -65,8 +61,8 @@ class TransactionServices:
             node_id=ports.node_id,
             bytes_max=settings.park_bytes_max,
             wait_ms_max=VERIFICATION_MS_MAX,
-            retry_backoff_ms=ADD_BACKOFF_MS,
-            retry_ms_max=ADD_RETRY_MS_MAX,
+            retry_backoff_ms=settings.transactions.transaction_add_retry_ms,
+            retry_ms_max=settings.transactions.transaction_add_retry_ms_max,
         )
         registry.removed.append(self._partition_removed)
 

@@ -9,6 +9,7 @@ from ponor_broker.configs.static_values import NUMBERS, static_values
 from ponor_broker.handlers.configs.describe_configs import DescribeConfigsHandler
 from ponor_broker.partitions.topics.topic_config import WHOLE_NUMBERS, TopicConfig, TopicConfigs
 from ponor_broker.settings import BrokerSettings
+from ponor_broker.transactions.settings import TransactionSettings
 from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS
 from ponor_kafka.configs.definition import Effect
 from ponor_kafka.errors import ErrorCode
@@ -85,6 +86,25 @@ def test_settings_are_listed_under_kafkas_names() -> None:
     for name in NUMBERS:
         assert BROKER_CONFIGS[name].effect is Effect.IN_FORCE, name
     assert TopicConfigs(lambda: ImageKit().image, NODE, static).static_defaults.segment_bytes == 2_000_000
+
+
+def test_settings_of_transactions_are_listed_under_kafkas_names() -> None:
+    names = {
+        "add.partitions.to.txn.retry.backoff.max.ms": "transaction_add_retry_ms_max",
+        "add.partitions.to.txn.retry.backoff.ms": "transaction_add_retry_ms",
+        "transaction.max.timeout.ms": "transaction_timeout_ms_max",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "transactional_id_expiry_interval_ms",
+        "transaction.state.log.load.buffer.size": "transaction_load_bytes_max",
+        "transaction.state.log.num.partitions": "transaction_topic_partitions",
+        "transactional.id.expiration.ms": "transactional_id_expiration_ms",
+    }
+    given = {field: 2_000 + number for number, field in enumerate(names.values())}
+    settings = BrokerSettings(transactions=TransactionSettings(**given), producer_expiration_ms=9_999)
+    static = static_values(settings, NODE, host="h", port=9)
+    assert {name: static[name] for name in names} == {name: str(given[names[name]]) for name in names}
+    assert static["producer.id.expiration.ms"] == "9999"
+    defaults = static_values(BrokerSettings(), NODE, host="h", port=9)
+    assert not names.keys() & defaults.keys(), "Ponor has Kafka's defaults"
 
 
 async def _describe(

@@ -4,18 +4,19 @@ from typing import Final
 
 BROKER_TRANSACTIONS: Final = """\
 add.partitions.to.txn.retry.backoff.max.ms: int = 100; 0..
-  no effect: Longest pause between attempts to add a partition to a transaction on the server's side.
+  in force: How long the leader of a partition tries to add it to a transaction while the previous one is not complete.
 add.partitions.to.txn.retry.backoff.ms: int = 20; 1..
-  no effect: First pause between attempts to add a partition to a transaction on the server's side.
+  in force: Pause between these attempts.
 producer.id.expiration.ms: int = 86400000; 1..; cluster-wide
   in force: Idle time after which the state of an idempotent producer expires.
-  note: a dynamic value is stored without effect; producer_expiration_ms is set at start
 transaction.abort.timed.out.transaction.cleanup.interval.ms: int = 10000; 1..
   no effect: How often transactions are checked for timeouts.
+  note: each transaction has its own timer
 transaction.max.timeout.ms: int = 900000; 1..
   in force: Longest timeout that a transaction may request.
 transaction.partition.verification.enable: boolean = true; cluster-wide
   no effect: Whether a partition verifies a transaction with the coordinator before it accepts its first batch.
+  note: it always does
 transaction.remove.expired.transaction.cleanup.interval.ms: int = 3600000; 1..
   in force: How often transactional ids are checked for expiry.
 transaction.state.log.load.buffer.size: int = 5242880; 1..

@@ -16,6 +16,8 @@ from ponor_broker.settings import BrokerSettings
 
 NUMBERS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "add.partitions.to.txn.retry.backoff.max.ms": "transactions.transaction_add_retry_ms_max",
+        "add.partitions.to.txn.retry.backoff.ms": "transactions.transaction_add_retry_ms",
         "connections.max.idle.ms": "connection_idle_ms_max",
         "fetch.max.bytes": "fetch_bytes_max",
         "group.initial.rebalance.delay.ms": "groups.group_initial_rebalance_delay_ms",

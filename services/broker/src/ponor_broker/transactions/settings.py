@@ -69,6 +69,18 @@ class TransactionSettings:
         "created, opened and loaded. After it, the client gets COORDINATOR_NOT_AVAILABLE or "
         "COORDINATOR_LOAD_IN_PROGRESS. 0: no wait.",
     )
+    transaction_add_retry_ms: int = setting(
+        20,
+        within=(1, 60_000),
+        doc="Kafka's add.partitions.to.txn.retry.backoff.ms: pause before a partition's leader repeats a "
+        "request to add the partition, because the producer's previous transaction is not complete.",
+    )
+    transaction_add_retry_ms_max: int = setting(
+        100,
+        within=(0, 60_000),
+        doc="Kafka's add.partitions.to.txn.retry.backoff.max.ms: how long the leader repeats it. After it, "
+        "the client gets CONCURRENT_TRANSACTIONS and retries.",
+    )
     transaction_rewrite_log_bytes_min: int = setting(
         256 << 10,
         within=(1 << 10, 1 << 40),

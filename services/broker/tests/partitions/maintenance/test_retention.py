@@ -21,7 +21,7 @@ from ponor_kafka.record_builder import build_batch
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import StorageFailedError
 
-from services.broker.tests.partition_rig import PartitionRig
+from services.broker.tests.partition_rig import PartitionRig, batch
 
 FOREVER = TopicConfig(retention_ms=-1)
 ONE_BATCH_A_SEGMENT = TopicConfig(segment_bytes=100, retention_ms=-1)
@@ -42,6 +42,7 @@ class Keeper:
         self.schedule = MaintenanceSchedule(rig.clock)
         rig.opener._attend = self.schedule.touch
         self.failures_noticed = 0
+        self.opened: list[Partition] = []
         self.maintenance = PartitionMaintenance(
             self,  # type: ignore[arg-type]  # of the manager it needs the one call below
             rig.owned,
@@ -51,6 +52,9 @@ class Keeper:
             interval_ms=5_000,
             producer_expiration_ms=10_000,
         )
+
+    def all(self) -> list[Partition]:
+        return self.opened
 
     def notice_failures(self) -> None:
         self.failures_noticed += 1
@@ -202,6 +206,26 @@ async def test_a_trim_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch
         assert stream.start_offset == 0
     await keeper.maintenance.round()
     assert stream.start_offset == 2
+
+
+# Producers
+
+
+async def test_a_shorter_expiration_of_producers_applies_at_once() -> None:
+    rig = PartitionRig(config=FOREVER)
+    keeper = Keeper(rig)
+    partition = await rig.open()
+    keeper.opened.append(partition)
+    partition.append(batch(producer_id=7, epoch=0, sequence=0), rig.clock.now_ms, lambda _: None)
+    await partition.drained()
+    await keeper.maintenance.round()
+    rig.clock.now_ms += 5_000
+    keeper.maintenance.expire_producers_after(6_000)
+    await keeper.maintenance.round()
+    assert len(list(partition.producers.active())) == 1
+    keeper.maintenance.expire_producers_after(4_000)
+    await keeper.maintenance.round()
+    assert list(partition.producers.active()) == []
 
 
 # DeleteRecords

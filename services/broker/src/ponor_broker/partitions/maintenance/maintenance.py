@@ -56,6 +56,14 @@ class PartitionMaintenance:
         self._producer_expiration_ms = producer_expiration_ms
         self._bytes_deleted = telemetry.counter("ponor_retention_deleted_bytes_total")
 
+    def expire_producers_after(self, ms: int) -> None:
+        """Change the expiration of producers, if it differs, and look at every partition again."""
+        if ms == self._producer_expiration_ms:
+            return
+        self._producer_expiration_ms = ms
+        for partition in self._partitions.all():
+            self._schedule.touch(partition)
+
     async def run(self) -> None:
         """Handle due partitions until cancelled."""
         while True:
