@@ -54,7 +54,8 @@ BUDGETS: Final = (
         "in_flight_bytes_max",
         "ponor_kafka_inflight_bytes",
         "connections are not read until answers have been sent: TCP backpressure. Requests above 8 KiB other"
-        " than Produce, which a client may let wait, take at most half",
+        " than Produce take at most half: a quarter those that take seconds at most, such as Fetch and"
+        " OffsetCommit, and a quarter those that may take long, such as CreateTopics and ListOffsets",
     ),
     Budget(
         "one request",
