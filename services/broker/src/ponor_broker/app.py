@@ -123,7 +123,7 @@ async def _lock(runtime: Runtime, options: BrokerOptions) -> DiskLock:
 
 
 class _Broker:
-    """One run of a broker whose port is bound: registration, storage, service, stop."""
+    """One run of a broker whose port is bound already: registration, storage, service, stop."""
 
     def __init__(
         self,

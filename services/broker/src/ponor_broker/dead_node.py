@@ -96,8 +96,8 @@ async def rescue(
         ObjectStoreUnavailableError: controllers or store did not answer in time; nothing was changed.
         OperationError: the controllers refuse this node, for example because their log is an older
             copy; nothing was changed.
-        WalCorruptError, JournalIdentityError: the log is damaged, empty, or another node's; nothing was
-        closed.
+        WalCorruptError, JournalIdentityError: the log is damaged, was created only now, or belongs to another
+            node; nothing was closed.
         BlockingIOError: a process has locked the directory: the node is not dead.
     """
     joined = await _join(runtime, dead, controllers, store)

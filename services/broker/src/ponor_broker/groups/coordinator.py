@@ -44,7 +44,7 @@ _MEMBER_ID_PREFIX_CHARS_MAX = 255
 
 
 def _keep() -> None:
-    """Keep a request that waits."""
+    """Keep the request in memory while it waits: the default for `free`."""
 
 
 class GroupCoordinator:
@@ -193,7 +193,7 @@ class GroupCoordinator:
         Args:
             group_id: the group.
             request: the member.
-            free: called when the member is in the group, whose memory is counted, and waits for the others.
+            free: called when the member waits for the others; by then, the memory of the group includes it.
         """
         shard = await self._decided_shard(group_id)
         if isinstance(shard, ErrorCode):
@@ -219,7 +219,7 @@ class GroupCoordinator:
     async def sync_group(
         self, group_id: str, request: SyncRequest, free: Callable[[], None] = _keep
     ) -> SyncAnswer:
-        """SyncGroup. `free` is called when a follower waits for the leader; its assignments are removed."""
+        """SyncGroup. `free` is called when a follower waits for the leader, without its assignments."""
         shard = await self._decided_shard(group_id)
         return (
             SyncAnswer(shard) if isinstance(shard, ErrorCode) else await shard.sync(group_id, request, free)

@@ -84,8 +84,8 @@ class BatchValidator:
         now_ms: int,
         share: RequestShare | None = None,
     ) -> ValidBatch:
-        """Return the batch to append: the original, changed in place, or a new one under the topic's codec.
-        `share` is that of the request; None if it has one batch.
+        """Return the batch to append: the original, changed in place, or a new one with the topic's codec.
+        `share` is the share of the request; None if the request has one batch.
 
         Raises:
             PartitionError: with Kafka's code, and the records concerned.

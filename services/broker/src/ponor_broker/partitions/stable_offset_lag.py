@@ -1,6 +1,6 @@
-"""How far open transactions keep the last stable offset of led partitions behind, for metrics.
+"""Metrics of the lag of the last stable offset behind the high watermark, which open transactions cause.
 
-A hanging transaction has no coordinator that reports it, so the partitions themselves must show it.
+No coordinator reports a hanging transaction, so the partitions must show it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTITIONS_PER_STEP: Final = 1_000
 
 
 class _Held(NamedTuple):
-    """A last stable offset that does not advance, and since when."""
+    """A last stable offset that an open transaction limits, and the time since which it has not advanced."""
 
     offset: int
     since_ns: int
@@ -43,13 +43,13 @@ class StableOffsetLag:
         telemetry.gauge("ponor_partition_open_transaction_age_seconds", lambda: self._age_max_ns / 1e9)
 
     async def run(self) -> None:
-        """The loop; a background task."""
+        """Survey the partitions until cancelled."""
         while True:
             await self._clock.sleep(INTERVAL_S)
             await in_turns(self.survey())
 
     def survey(self) -> Steps[None]:
-        """Look at every open partition once."""
+        """Check every open partition once, and update the gauges."""
         now_ns = self._clock.monotonic_ns()
         held: dict[Partition, _Held] = {}
         open_here = lag_max = 0

@@ -19,7 +19,7 @@ class WhenFenced(Enum):
     CLOSES = "closes"
     """The connection is closed. The default: the API has no error answer."""
     REFUSES = "refuses"
-    """The handler answers with errors without waiting, because partitions or the group coordinator refuse."""
+    """The handler answers with errors without waiting, because partitions and coordinators refuse."""
     SETTLES = "settles"
     """New requests are handled as with REFUSES. For requests that started before, the write-ahead log
     decides: its acknowledgement stays true under a new leader."""
@@ -38,9 +38,8 @@ class RequestContext:
     client_id: str | None
     connection: ConnectionContext
     free: Callable[[int], None] = _keep
-    """Frees the frame of a large request, and its share of the byte budgets. For requests that wait as long
-    as clients choose. The argument is the number of bytes that stay in memory and that no other bound
-    counts."""
+    """Frees the frame of a large request and the bytes charged for it; for requests that wait as long as
+    clients choose. The argument is the number of bytes that stay in memory and that no other bound counts."""
 
 
 Handle: TypeAlias = Callable[[Any, RequestContext], Awaitable[Message | None]]

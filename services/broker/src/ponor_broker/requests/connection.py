@@ -154,7 +154,7 @@ class ClientConnection:
         # created with the first answer that is produced later
         self._places: deque[PendingAnswer] | None = None
         self._alone = False  # whether the newest running request is not a Produce, so that no other may start
-        self._large: ByteBudget | None = None  # which the running request is charged to as well
+        self._large: ByteBudget | None = None  # additional budget of the running request
         self._admission: asyncio.Task[None] | None = None
         self._writable = True
         self._wants_reading = True
@@ -187,7 +187,7 @@ class ClientConnection:
         flow.end_read()
 
     def freed(self, place: PendingAnswer, kept_bytes: int) -> None:
-        """The frame of a large running request was freed, except for these bytes."""
+        """Note that the frame of a running large request was freed, except for `kept_bytes`."""
         self._release(place.frame_bytes - kept_bytes)
         place.frame_bytes = kept_bytes
         if self._large is not None and kept_bytes <= LARGE_CONTROL_BYTES:

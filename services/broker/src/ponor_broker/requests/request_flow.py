@@ -89,8 +89,9 @@ QUICK: Final = frozenset(
     )
 )
 """APIs whose large requests take seconds at most. A large Fetch waits briefly; a large JoinGroup or SyncGroup
-frees its frame before it waits (`RequestContext.free`). The others may take as long as the client chooses:
-CreateTopics waits for the controller, topic by topic, and ListOffsets may read objects for each partition.
+frees its frame before it waits (`RequestContext.free`). A large request of another API may take as long as
+its client chooses: CreateTopics waits for the controller, topic by topic, and ListOffsets may read objects
+for each partition.
 """
 
 
@@ -100,8 +101,8 @@ class RequestFlow:
     Attributes:
         in_flight: charged with a request's bytes from its start until its answer is sent.
         is_turn_over: requests that are read now must wait for a later turn.
-        large_quick: charged with those of large requests of the APIs in `QUICK` as well.
-        large_slow: charged with those of other large requests, except Produce, as well.
+        large_quick: additional budget of large requests of the APIs in `QUICK`.
+        large_slow: additional budget of other large requests, except Produce.
         waiting: charged with requests that have arrived and are queued.
         read_ns: monotonic time of the last read, used as start time of every request in it.
     """
@@ -152,7 +153,7 @@ class RequestFlow:
         return self.large_quick if bytes(frame[:2]) in QUICK else self.large_slow
 
     def try_start(self, size_bytes: int, large: ByteBudget | None) -> bool:
-        """Charge a request that starts, if there is room. `large`: its `large_budget`."""
+        """Charge a request that starts, if there is room. `large` is the result of `large_budget`."""
         if large is not None and not large.try_acquire(size_bytes):
             return False
         if self.in_flight.try_acquire(size_bytes):

@@ -53,8 +53,8 @@ class RequestUnderWay(PendingAnswer):
         self._work.cancel()
 
     def free(self, kept_bytes: int) -> None:
-        """Free the frame of a large request that waits. It keeps so many bytes that nothing else counts.
-        If permission is withdrawn, its connection is closed.
+        """Free the frame of a large request that waits. `kept_bytes` stay in memory and are not counted
+        otherwise. If permission is withdrawn afterwards, the connection is closed.
         """
         kept_bytes = max(kept_bytes, LARGE_CONTROL_BYTES)
         if self.connection is not None and self.frame_bytes > kept_bytes:
@@ -112,7 +112,7 @@ class RequestUnderWay(PendingAnswer):
 
     def _end(self) -> None:
         self._owner.forget(self)
-        self._again = _refuse_to_begin_again  # frees the frame, and the reply, which refers to this request
+        self._again = _refuse_to_begin_again  # drops the references to the frame and the reply
 
 
 def _refuse_to_begin_again() -> Response:

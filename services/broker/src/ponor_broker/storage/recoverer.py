@@ -32,7 +32,7 @@ from ponor_broker.storage.start import StoragePorts
 
 
 class Assignment(NamedTuple):
-    """One log, assigned to this process by one record."""
+    """The assignment of one log to this process, by one record."""
 
     node_id: NodeId
     epoch: NodeEpoch

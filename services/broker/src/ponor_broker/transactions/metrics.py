@@ -1,4 +1,4 @@
-"""Metrics of the transactions that this broker coordinates, beside the gauges of ids and memory."""
+"""Metrics of the transactions that this broker coordinates, except the gauges of ids and memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TransactionMetrics:
         if before is None or after is None or not (before.state.is_prepared and after.state.is_complete):
             return
         (self._commits if before.state.is_commit else self._aborts).add()
-        # The wall clock may have gone back meanwhile.
+        # `max`, because the wall clock may have jumped back.
         self._open.record(max(0, before.update_ms - before.start_ms) * _US_PER_MS)
         self._completion.record(max(0, now_ms - before.update_ms) * _US_PER_MS)
 

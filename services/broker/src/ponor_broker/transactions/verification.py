@@ -205,7 +205,7 @@ class TransactionVerifier(Generic[P]):
     async def _route_due(self) -> None:
         while True:
             await self._retries.wait()
-            # The partitions of a transaction come together, and the image does not change within a turn.
+            # The questions of one transaction arrive together, and the image does not change within a turn.
             coordinator = cache(self._coordinator)
             for question in self._retries.take(QUESTIONS_PER_REQUEST_MAX):
                 if not question.is_settled:

@@ -62,7 +62,7 @@ FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
 
 
 class _Job:
-    """One request until its answer; `plain` are its partitions if it has no session."""
+    """One request until its answer; `plain` contains its partitions if it has no session."""
 
     __slots__ = ("context", "epoch", "is_full", "plain", "reply", "session", "version", "wait_ms_max", "walk")
 

@@ -58,7 +58,7 @@ class GroupMembershipHandlers:
         if self._names_too_many(request.assignments):
             return SyncGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
         assignments = {share.member_id: share.assignment for share in request.assignments}
-        request.assignments = ()  # those of a follower are freed before it waits
+        request.assignments = ()  # so that a follower's assignments can be freed before it waits
         names = (
             request.group_id,
             request.member_id,

@@ -71,8 +71,8 @@ def refusal_of_transaction(walk: ProduceWalk) -> PartitionError | None:
 
 
 def _producer(records: memoryview | None) -> tuple[int, int] | None:
-    """Return the producer id and epoch of a transactional batch; None if there is none. The validator checks
-    the batch later.
+    """Return the producer id and epoch of a transactional batch; None if the batch is not transactional or
+    has no producer id. The validator checks the batch later.
     """
     if records is None or len(records) < HEADER_BYTES or not is_transactional(records):
         return None

@@ -1,7 +1,7 @@
 """One cleaning of one partition.
 
     index the newest offset of each dirty key → rewrite the segments from the log start, group by group → the
-    partition is clean up to there
+    partition is clean up to the last indexed offset
 
 A group of segments becomes one segment in the `.cleaned` streams. When that is durable, it replaces the group
 in the segment list, and maintenance trims the group's slices. A crash, a move or an error at any point leaves

@@ -86,6 +86,6 @@ class OffsetMap:
 
 
 def digest_of(key: Buffer) -> bytes:
-    """Return a key's digest; never that of an empty slot."""
+    """Return a key's digest; never the value that marks an empty slot."""
     digest = blake2b(key, digest_size=DIGEST_BYTES).digest()
     return digest if digest != _EMPTY else b"\xff" * DIGEST_BYTES

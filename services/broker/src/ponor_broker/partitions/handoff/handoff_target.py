@@ -115,8 +115,8 @@ class HandoffTarget:
     # Changes of the image
 
     def begin(self, rows: Sequence[PartitionRow]) -> None:
-        """Open partitions that this broker leads. Partitions whose streams are still open elsewhere
-        wait; `freed_by` returns them later.
+        """Open partitions that this broker leads. Partitions whose streams are still open at another process
+        wait; `freed_by` yields them later.
         """
         openings: list[Opening] = []
         for row in rows:

@@ -37,9 +37,9 @@ class Stage(Enum):
     OPENING = "opening"
     """An attempt runs."""
     LEAVING = "leaving"
-    """It will not be opened at this epoch: its streams are closed and an election is requested."""
+    """The partition will not be opened at this epoch: its streams are closed and an election is requested."""
     OVER = "over"
-    """It serves, or this broker does not lead it at this epoch any more."""
+    """The partition serves, or this broker does not lead it at this epoch any more."""
 
 
 class Opening:

@@ -96,8 +96,8 @@ class OwnedStreams:
             return []
         rows = self._topics.streams(key)
         known = {stream.stream_id for stream in partition.streams}
-        # A stream that is open elsewhere belongs to a log that is being recovered: only the
-        # recovery closes it.
+        # A stream that is open at another node belongs to a log that is being recovered: only the recovery
+        # closes it.
         free = (row for row in rows if not row.open or row.node_id == self._node_id)
         return [row.stream_id for row in free if row.stream_id not in known]
 
@@ -134,8 +134,8 @@ class OwnedStreams:
 
 
 async def _give(opened: Sequence[tuple[Partition, StreamName, PartitionStream]]) -> None:
-    """Add opened streams to their partitions. A stream that its partition refuses is closed: an
-    open unknown stream would keep the partition from being led elsewhere.
+    """Add opened streams to their partitions. Close a stream that its partition refuses: while an unknown
+    stream is open, no other broker can lead the partition.
 
     Raises:
         s3stream.errors.S3StreamError: the first refusal, after all streams were processed.

@@ -43,8 +43,8 @@ IMAGE_WAIT_MS: Final = 5_000
 ANNOUNCED_WAIT_MS: Final = 5_000
 """Longest wait for the leaders of new partitions: some brokers may be down, and the topic exists anyway."""
 OPERATIONS_MAX: Final = 128
-"""Operations of all clients that are sent and not answered. The others wait here: the session executes its
-operations in order, and those of uploads and of write-ahead logs must not wait behind all of them.
+"""Clients' operations that are in flight in the session; the others wait here. The session executes
+operations in order, and those of uploads and write-ahead logs must not wait for all operations of clients.
 """
 INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
