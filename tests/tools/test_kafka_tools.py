@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.ecosystem import has_open_transactions
 from tests.tools.java_programs import Output, tool
 
 pytestmark = [pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(1_800)]
@@ -292,6 +293,36 @@ def test_performance_clients(ponor: str) -> None:
     ).lines
     figures = dict(zip(read[0].split(", "), read[-1].split(", "), strict=True))
     assert int(figures["data.consumed.in.nMsg"]) == 50_000
+
+
+def test_transactions_of_the_performance_client(ponor: str) -> None:
+    tool(TOPICS, "--bootstrap-server", ponor, "--create", "--topic", "perf-committed", "--partitions", "3")
+    words = (
+        "--topic",
+        "perf-committed",
+        "--num-records",
+        "5000",
+        "--record-size",
+        "100",
+        "--throughput",
+        "-1",
+    )
+    transactions = ("--transactional-id", "perf", "--transaction-duration-ms", "50")
+    sent = tool(PRODUCER_PERF, "--bootstrap-server", ponor, *words, *transactions)
+    assert "5000 records sent" in sent.out
+    consumed = ("--topic", "perf-committed", "--from-beginning", "--isolation-level", "read_committed")
+    read = tool(
+        CONSOLE_CONSUMER,
+        "--bootstrap-server",
+        ponor,
+        *consumed,
+        "--max-messages",
+        "5000",
+        "--timeout-ms",
+        "240000",
+    )
+    assert len(read.lines) == 5000
+    assert not has_open_transactions(ponor, "perf-committed")
 
 
 def test_verifiable_clients(ponor: str) -> None:
