@@ -121,7 +121,7 @@ def test_the_swarm_has_transactions() -> None:
     assert coverage.states["transactions: producers that disappeared"] > 0
     assert coverage.states["transactions: requests of producers sent again"] > 10
     assert coverage.states["transactions: committed records read"] > 100
-    for number in range(48, 54):
+    for number in range(48, 56):
         assert coverage.checks[number] > 0, f"invariant {number} was never checked"
 
 

@@ -9,7 +9,9 @@ from typing import Final
 
 from crc32c import crc32c
 from ponor_broker import node
+from ponor_broker.coordination.record_log import RecordLog as CoordinatorLog
 from ponor_broker.coordination.shards import Shards
+from ponor_broker.groups.offsets import OffsetTable
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
@@ -18,7 +20,11 @@ from ponor_broker.partitions.service_state import ServiceState
 from ponor_broker.partitions.state.durable_state import DurableState
 from ponor_broker.partitions.state.producer_state import ProducerStates
 from ponor_broker.partitions.state.sequence_order import RefusedSequences
+from ponor_broker.partitions.transactions.aborted_index import AbortedIndex
+from ponor_broker.partitions.transactions.open_transactions import OpenTransactions
 from ponor_broker.serving import Serving
+from ponor_broker.transactions.marker_sender import MarkerSender
+from ponor_broker.transactions.transaction import Transaction
 from ponor_cluster_simulation.raft_cluster.disk import RaftDisk
 from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_files import SnapshotFiles
@@ -68,7 +74,7 @@ from s3stream.stream import Stream
 from s3stream.takeover import _Takeover
 from s3stream.upload import UploadPipeline
 
-from tests.simulation.mutants import broker, compaction, controller, raft, storage
+from tests.simulation.mutants import broker, compaction, controller, raft, storage, transactions
 from tests.simulation.mutants.mutant import Catch, Mutant, Patch, Suite, method, used_in
 
 SWARM, RAFT, CLUSTER = Suite.SWARM, Suite.RAFT, Suite.CLUSTER
@@ -370,6 +376,78 @@ BROKER_MUTANTS: Final = (
     ),
 )
 
+TRANSACTION_MUTANTS: Final = (
+    Mutant(
+        "transaction_aborted_by_failover",
+        "A coordinator that loads an open transaction aborts it at once.",
+        (method(Transaction.loaded, transactions.loaded_and_aborted),),
+        (Catch(SWARM, r"invariant 52", 22),),
+    ),
+    Mutant(
+        "transaction_complete_before_markers",
+        "The next transaction may begin before the markers are written, and a marker ends any newer one.",
+        (
+            method(MarkerSender.send, transactions.complete_before_markers),
+            method(ProducerStates.check_marker, lambda *_, **__: None),
+        ),
+        (Catch(SWARM, r"invariant (48|49|52)", 22),),
+    ),
+    Mutant(
+        "transaction_epoch_not_raised",
+        "InitProducerId keeps the epoch, so an earlier producer is not fenced.",
+        (method(Transaction._raise_epoch, transactions.keep_epoch),),
+        (Catch(SWARM, r"invariant (48|49|52)", 42),),
+    ),
+    Mutant(
+        "transaction_index_lost_by_recovery",
+        "After an open, aborted transactions before the checkpoint are not listed.",
+        (method(AbortedIndex.recover, transactions.recover_without_index),),
+        (Catch(SWARM, r"invariant 49", 42),),
+    ),
+    Mutant(
+        "transaction_index_without_earlier",
+        "A reader that begins within an aborted transaction does not get its entry.",
+        (method(AbortedIndex.find, transactions.find_begun_here),),
+        (Catch(SWARM, r"invariant 49", 14),),
+    ),
+    Mutant(
+        "transaction_loaded_from_stale_log",
+        "A coordinator does not read the newest records of its log.",
+        (method(CoordinatorLog.replay, transactions.replay_without_end),),
+        (Catch(SWARM, r"invariant (48|49|52|53)", 42),),
+    ),
+    Mutant(
+        "transaction_marker_lost_on_failover",
+        "A coordinator that loads a decided transaction completes it without markers.",
+        (method(Transaction.loaded, transactions.loaded_without_markers),),
+        (Catch(SWARM, r"invariant (48|49|52|53)", 42),),
+    ),
+    Mutant(
+        "transaction_offset_visible_early",
+        "An offset in a transaction is visible before its marker.",
+        (method(OffsetTable.put_pending, transactions.put_visible),),
+        (Catch(SWARM, r"invariant 51|never transformed", 36),),
+    ),
+    Mutant(
+        "transaction_open_lost_by_recovery",
+        "After an open, transactions from before do not hold back the last stable offset.",
+        (method(OpenTransactions.reset, transactions.reset_to_none),),
+        (Catch(SWARM, r"invariant (48|49)|KeyError\('txn'\)", 42),),
+    ),
+    Mutant(
+        "transaction_partitions_forgotten",
+        "A partition that is added to a transaction replaces the partitions before it.",
+        (method(Transaction._add, transactions.add_and_forget),),
+        (Catch(SWARM, r"invariant (48|49|52|53)", 36),),
+    ),
+    Mutant(
+        "transaction_stable_too_early",
+        "The last stable offset is the first offset of the newest open transaction, not of the oldest.",
+        (method(OpenTransactions._update, transactions.update_by_newest),),
+        (Catch(SWARM, r"invariant (49|50)", 14),),
+    ),
+)
+
 COMPACTION_MUTANTS: Final = (
     Mutant(
         "compaction_committed_twice",
@@ -588,6 +666,7 @@ MUTANTS: Final = {
         *RAFT_MUTANTS,
         *JOURNAL_AND_STORAGE_MUTANTS,
         *BROKER_MUTANTS,
+        *TRANSACTION_MUTANTS,
         *COMPACTION_MUTANTS,
         *CONTROLLER_MUTANTS,
     )

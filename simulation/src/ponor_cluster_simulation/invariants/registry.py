@@ -170,6 +170,16 @@ INVARIANTS: Final = (
         "after healing no last stable offset stays behind for more than twice the transaction timeout",
         "histories, judgement",
     ),
+    Invariant(
+        54,
+        "a transaction's states and markers have one outcome, and nothing of an older epoch follows in a log",
+        "histories",
+    ),
+    Invariant(
+        55,
+        "a transactional batch is of a transaction that has its partition; at the end it has a marker",
+        "histories",
+    ),
 )
 
 

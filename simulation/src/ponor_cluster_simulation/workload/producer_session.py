@@ -70,8 +70,6 @@ ENDED: Final = frozenset(
 TIMEOUT_SHARE: Final = 0.85
 """Share of the timeout within which no transaction may be aborted: the clock of a broker may run faster."""
 FOREVER: Final = 1 << 40
-LATE_S_MAX: Final = 20.0
-"""How long a request without an answer may still reach its broker."""
 
 
 class EndedError(Exception):
@@ -85,12 +83,12 @@ class IdUse:
     Attributes:
         inits: InitProducerId requests that were sent; each may abort a transaction.
         pending: those that wait for an answer.
-        in_doubt_until_s: until then an InitProducerId without an answer may still be executed.
+        unanswered: those that got no answer; each may still abort a transaction, later.
     """
 
     inits: int = 0
     pending: int = 0
-    in_doubt_until_s: float = 0.0
+    unanswered: int = 0
 
 
 class VanishedError(Exception):
@@ -157,7 +155,7 @@ class ProducerSession:
             try:
                 answer = await self._coordinated(request, 5, InitProducerIdResponse)
             except ConnectionClosedError:
-                use.in_doubt_until_s = self._now_s + LATE_S_MAX
+                use.unanswered += 1
                 raise
             finally:
                 use.pending -= 1
@@ -330,10 +328,13 @@ class ProducerSession:
         """Check that the coordinator had a reason to end the transaction."""
         self.needs_init = True
         age_s = self._now_s - self._began_s
-        has_reason = self._use.inits > self._inits or self._now_s < self._use.in_doubt_until_s
+        has_reason = age_s > TIMEOUT_SHARE * self._timeout_s or self._use.inits > self._inits
+        if not has_reason and self._use.unanswered:
+            self._use.unanswered -= 1
+            has_reason = True
         self._checks.require(
             52,
-            code in ENDED and (has_reason or age_s > TIMEOUT_SHARE * self._timeout_s),
+            code in ENDED and has_reason,
             f"{self._id} got {code.name} {age_s:.2f} s after it began a transaction with a timeout of"
             f" {self._timeout_s} s",
         )

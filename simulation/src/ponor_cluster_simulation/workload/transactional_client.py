@@ -38,6 +38,10 @@ ABORTED_ONE_IN: Final = 4
 VANISHING_ONE_IN: Final = 12
 LATE_ONE_IN: Final = 25
 """Of the transactions, one in this many exceeds its timeout."""
+SLOW_ONE_IN: Final = 4
+"""Batches after which a client pauses, so that moves and failovers meet open transactions."""
+BATCH_BYTES_MAX: Final = 3_600
+"""Values of one batch; the smallest segments have 5,000 bytes."""
 SIZES_BYTES: Final = (60, 60, 400, 1_500)
 
 
@@ -198,13 +202,19 @@ class TransactionalClient:
         async with asyncio.TaskGroup() as tasks:
             for partition, of_partition in batches.items():
                 size_bytes = SIZES_BYTES[runtime.randomness.below(len(SIZES_BYTES))]
-                tasks.create_task(_write_all(session, partition, of_partition, size_bytes))
+                tasks.create_task(self._write_all(runtime, session, partition, of_partition, size_bytes))
             if transaction.offsets:
                 tasks.create_task(session.commit_offsets(transaction.group, transaction.offsets))
 
-
-async def _write_all(
-    session: ProducerSession, partition: int, batches: Sequence[Sequence[Entry]], size_bytes: int
-) -> None:
-    for batch in batches:
-        await session.write(partition, batch, size_bytes)
+    async def _write_all(
+        self,
+        runtime: Runtime,
+        session: ProducerSession,
+        partition: int,
+        batches: Sequence[Sequence[Entry]],
+        size_bytes: int,
+    ) -> None:
+        for batch in batches:
+            await session.write(partition, batch, min(size_bytes, BATCH_BYTES_MAX // len(batch)))
+            if not self.stop and runtime.randomness.below(SLOW_ONE_IN) == 0:
+                await runtime.clock.sleep(runtime.randomness.uniform(0.0, 0.4 * self.shared.timeout_s))

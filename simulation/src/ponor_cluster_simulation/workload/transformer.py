@@ -133,9 +133,10 @@ async def fetch_offsets(
         except (ConnectionClosedError, NotSentError):
             connections.forget_coordinators()
         else:
-            codes = {answer.error_code, *(row.error_code for row in answer.topics[0].partitions)}
+            rows = [row for topic in answer.topics for row in topic.partitions]
+            codes = {answer.error_code, *(row.error_code for row in rows)}
             if codes == {ErrorCode.NONE}:
-                return {row.partition_index: row.committed_offset for row in answer.topics[0].partitions}
+                return {row.partition_index: row.committed_offset for row in rows}
             assert codes <= RETRIABLE | {ErrorCode.NONE, ErrorCode.UNSTABLE_OFFSET_COMMIT}, codes
             if codes & RETRIABLE:
                 connections.forget_coordinators()

@@ -1,0 +1,179 @@
+"""Replacements for the mutants of transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.groups.offsets import OffsetTable
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.transactions.aborted_index import Aborted, AbortedIndex
+from ponor_broker.partitions.transactions.open_transactions import ALL_STABLE, OpenTransactions
+from ponor_broker.transactions.events import AddRequest, InitRequest, RequestId
+from ponor_broker.transactions.instructions import (
+    Answer,
+    Instruction,
+    SetTimer,
+    TimerKind,
+    TransactionAnswer,
+)
+from ponor_broker.transactions.marker_sender import Markers, MarkerSender, Refusals
+from ponor_broker.transactions.records import (
+    NO_EPOCH,
+    NO_TIMESTAMP,
+    TransactionEntry,
+    TransactionRecord,
+    TransactionState,
+)
+from ponor_broker.transactions.transaction import Transaction
+from ponor_broker.transactions.transitions import changed
+from ponor_broker.transactions.verification import TransactionVerifier
+from ponor_kafka.errors import ErrorCode
+from ponor_partition.txn_entry import TxnEntry
+
+_loaded = Transaction.loaded
+_add = Transaction._add
+_write = Transaction._write
+_send = MarkerSender.send
+_replay = RecordLog.replay
+_find = AbortedIndex.find
+_recover = AbortedIndex.recover
+_reset = OpenTransactions.reset
+_put_pending = OffsetTable.put_pending
+_end_transaction = OffsetTable.end_transaction
+
+FORGOTTEN = 4
+"""Entries at the end of a log that a load does not read."""
+
+
+# The coordinator
+
+
+def loaded_without_markers(self: Transaction) -> list[Instruction]:
+    """`Transaction.loaded`."""
+    if self.state.is_prepared:
+        return [SetTimer(TimerKind.RETRY, 1)]  # it writes the completion
+    return _loaded(self)
+
+
+def loaded_and_aborted(self: Transaction) -> list[Instruction]:
+    """`Transaction.loaded`."""
+    if self.state is TransactionState.ONGOING:
+        return [SetTimer(TimerKind.TIMEOUT, 1)]
+    return _loaded(self)
+
+
+def keep_epoch(self: Transaction, record: TransactionRecord, request: InitRequest, now_ms: int) -> None:
+    """`Transaction._raise_epoch`."""
+    after = changed(
+        record,
+        now_ms,
+        state=TransactionState.EMPTY,
+        timeout_ms=request.timeout_ms,
+        partitions=frozenset(),
+        start_ms=NO_TIMESTAMP,
+    )
+    answer = TransactionAnswer(ErrorCode.NONE, record.producer_id, record.producer_epoch)
+    self._write(after, NO_EPOCH, request.request, answer)
+
+
+def write_after_answer(
+    self: Transaction,
+    record: TransactionRecord | None,
+    last_epoch: int,
+    request: RequestId | tuple[RequestId, ...] | None = None,
+    answer: TransactionAnswer | None = None,
+) -> None:
+    """`Transaction._write`."""
+    if record is not None and record.state.is_prepared and isinstance(request, int) and answer is not None:
+        self._out.append(Answer(request, answer))
+        request = None
+    _write(self, record, last_epoch, request, answer)
+
+
+def add_and_forget(
+    self: Transaction, requests: tuple[AddRequest, ...], record: TransactionRecord, now_ms: int
+) -> None:
+    """`Transaction._add`."""
+    _add(self, requests, changed(record, now_ms, partitions=frozenset()), now_ms)
+
+
+async def replay_without_end(
+    self: RecordLog[Any], pause: Callable[[], Awaitable[None]], transactions: Any = None
+) -> AsyncIterator[Any]:
+    """`RecordLog.replay`."""
+    entries = [entry async for entry in _replay(self, pause, transactions)]
+    is_state = bool(entries) and isinstance(entries[0], TransactionEntry)
+    for entry in entries[:-FORGOTTEN] if is_state else entries:
+        yield entry
+
+
+# Markers and verification
+
+
+def complete_before_markers(
+    self: MarkerSender,
+    shard: int,
+    coordinator_epoch: int,
+    markers: Markers,
+    done: Callable[[Refusals], None],
+) -> None:
+    """`MarkerSender.send`."""
+    _send(self, shard, coordinator_epoch, markers, lambda _: None)
+    asyncio.get_running_loop().call_soon(done, {})
+
+
+def settle_unverified(self: TransactionVerifier[Any], question: Any) -> None:
+    """`TransactionVerifier._route`."""
+    if not question.is_settled:
+        self._settle(question, ErrorCode.NONE, question.batches[0].take_proof())
+
+
+# Partitions
+
+
+def update_by_newest(self: OpenTransactions) -> None:
+    """`OpenTransactions._update`."""
+    newest = next(reversed(self._open.values()), ALL_STABLE)
+    self.first_unstable = min([newest, *(one.first_offset for one in self.ending)])
+
+
+def reset_to_none(self: OpenTransactions, first_offsets: Mapping[int, int]) -> None:
+    """`OpenTransactions.reset`."""
+    _reset(self, {})
+
+
+async def recover_without_index(self: AbortedIndex, from_offset: int, replayed: Iterable[TxnEntry]) -> None:
+    """`AbortedIndex.recover`."""
+    await _recover(self, from_offset, replayed)
+    self._complete_from = 0
+
+
+def find_begun_here(self: AbortedIndex, start: int, end: int) -> Aborted | None:
+    """`AbortedIndex.find`."""
+    found = _find(self, start, end)
+    return found and [one for one in found if one[1] >= start]
+
+
+def listed_from_end_if_cleaned(partition: Partition, offset: int) -> int:
+    """`committed_reads._listed_from`."""
+    return partition.last_stable_offset if partition.log.log_meta.cleaned_to else offset
+
+
+# Groups
+
+
+def put_visible(
+    self: OffsetTable, producer_id: int, partition: tuple[str, int], committed: CommittedOffset | None
+) -> None:
+    """`OffsetTable.put_pending`."""
+    _put_pending(self, producer_id, partition, committed)
+    self._put(partition, committed)
+
+
+def end_as_committed(self: OffsetTable, producer_id: int, *, commits: bool) -> None:
+    """`OffsetTable.end_transaction`."""
+    _end_transaction(self, producer_id, commits=True)
