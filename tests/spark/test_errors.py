@@ -96,8 +96,8 @@ def test_options_of_the_other_kind_of_read_are_named(
 @pytest.mark.parametrize(
     ("schema", "line"),
     [
-        ("value string", "schema: column value is binary, not string; choose some of key binary"),
-        ("value binary, size int", "schema: there is no column size; choose some of key binary"),
+        ("value string", "schema: column value is binary, not string; the columns are key binary"),
+        ("value binary, size int", "schema: there is no column size; the columns are key binary"),
     ],
 )
 def test_an_invalid_schema_is_named(topics: TopicsCluster, small: str, schema: str, line: str) -> None:

@@ -168,7 +168,7 @@ def test_a_fenced_node_is_not_current_until_it_registers_again() -> None:
 def test_an_unregistered_node_keeps_its_epoch() -> None:
     log = Log()
     unregistered = record(node_unregistered=pb.NodeUnregistered(node_id=NODE_A, node_epoch=1))
-    refused(log, unregistered, match="has its rights")
+    refused(log, unregistered, match="is not fenced")
     log.commit(record(node_fenced=pb.NodeFenced(node_id=NODE_A, node_epoch=1)))
     refused(
         log, record(node_unregistered=pb.NodeUnregistered(node_id=NODE_A, node_epoch=0)), match="at epoch 1"
@@ -375,7 +375,7 @@ def test_results_are_kept_until_the_node_confirms_them() -> None:
     kept = log.image[OPERATIONS].find(OPERATIONS_OF, NODE_A)
     assert [(row.request_id, row.result) for row in kept] == [(3, b"result 3"), (4, b"result 4")]
     assert kept[0].commit_index == log.image.index - 1
-    refused(log, completed(2), match="answered long ago")
+    refused(log, completed(2), match="the first unanswered one")
     refused(log, completed(4, first_incomplete_id=3), match="repeated")
     refused(log, completed(5, node_epoch=0), match="stale")
     node = log.image[NODES].get(NODE_A)

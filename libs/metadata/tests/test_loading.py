@@ -56,7 +56,7 @@ def test_damaged_lengths_are_refused_before_anything_is_split(
     INTEGERS.write(lengths, out)
     data = bytes(out) + b"".join(blobs)
     if min(lengths) < 0 or sum(lengths) > sum(map(len, blobs)):
-        with pytest.raises(ValueError, match="ends inside of a column"):
+        with pytest.raises(ValueError, match="ends inside a column"):
             BLOBS.read(ColumnReader(data), len(blobs))
     else:
         assert list(map(len, BLOBS.read(ColumnReader(data), len(blobs)))) == lengths

@@ -255,7 +255,9 @@ class TestParts:
 class TestRefusals:
     def test_a_forced_split_whose_first_run_exceeds_one_commit(self) -> None:
         limits = PlanLimits(10, 80, 1, objects_max=2)
-        with pytest.raises(CompactionLimitError, match="4 objects would come of this; one commit takes 2"):
+        with pytest.raises(
+            CompactionLimitError, match="the task would write 4 objects, and one commit takes 2"
+        ):
             plan_set_objects(
                 [source(0, (0, 0, 30), (1, 0, 5))], streams({0: 0, 1: 0}), limits, force_split=True
             )

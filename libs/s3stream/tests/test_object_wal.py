@@ -141,7 +141,7 @@ def foreign(wal: ObjectWal, kind: SlotKind, sequence: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [(SlotKind.FENCE, "a fence stands here"), (SlotKind.DATA, "given twice")]
+    ("kind", "why"), [(SlotKind.FENCE, "the slot has a fence"), (SlotKind.DATA, "same epoch")]
 )
 async def test_a_slot_of_another_process_ends_the_log(rig: ObjectWalRig, kind: SlotKind, why: str) -> None:
     wal = await rig.opened()

@@ -45,7 +45,7 @@ def number(option: str, value: str, minimum: int = 1) -> int:
     except ValueError:
         raise OptionError(f"{option}: {value!r} is not an integer; give one of at least {minimum}") from None
     if not minimum <= found <= INT64_MAX:
-        raise OptionError(f"{option}: {found} is out of range; write a number from {minimum} on")
+        raise OptionError(f"{option}: {found} is out of range; write a number of at least {minimum}")
     return found
 
 

@@ -48,17 +48,19 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
         if kind is None:
-            raise OptionError(f"schema: there is no column {field.name}; choose some of {there_are}")
+            raise OptionError(f"schema: there is no column {field.name}; the columns are {there_are}")
         if field.dataType.simpleString() != kind:
             raise OptionError(
-                f"schema: column {field.name} is {kind}, not {field.dataType.simpleString()}; choose some of"
-                f" {there_are}, and cast after the read"
+                f"schema: column {field.name} is {kind}, not {field.dataType.simpleString()}; the columns are"
+                f" {there_are}; cast after the read"
             )
     names = tuple(str(name) for name in schema.fieldNames())
     try:
         ours = schema_of(names)
     except ValueError as error:
-        raise OptionError(f"schema: {error}; choose some of {there_are}") from error
+        raise OptionError(f"schema: {error}; the columns are {there_are}") from error
     if not to_arrow_schema(schema, timezone="UTC").equals(ours):
-        raise OptionError(f"schema: every column is nullable, in structs too; choose some of {there_are}")
+        raise OptionError(
+            f"schema: every column must be nullable, in structs too; the columns are {there_are}"
+        )
     return names

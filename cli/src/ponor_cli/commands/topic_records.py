@@ -120,7 +120,7 @@ def produce(
     own_key = None if key is None else os.fsencode(key)
     separator = None if key_separator is None else _separator(key_separator)
     if sys.stdin is None:  # descriptor 0 may belong to another file
-        raise CommandError("standard input is closed; it gives the records")
+        raise CommandError("standard input is closed; the command reads the records from it")
     address = find_bootstrap(data, bootstrap)
     with open_producer(address, name, compression=compression, partition=partition) as producer:
         try:
@@ -174,7 +174,7 @@ def consume(
         separator=None if key_separator is None else _separator(key_separator),
     )
     if sys.stdout is None:  # descriptor 1 may belong to another file
-        raise CommandError("standard output is closed; it takes the records")
+        raise CommandError("standard output is closed; the command writes the records to it")
     address = find_bootstrap(data, bootstrap)
     # `sys.stdout` would need a system call per record with PYTHONUNBUFFERED.
     # `out` is not closed, because a close would repeat a failed flush.

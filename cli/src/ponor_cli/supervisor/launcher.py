@@ -184,8 +184,8 @@ class Launcher:
             return
         if not await self.stop(child, grace_s):
             say(
-                f"ponor: {child.title} did not stop within {grace_s:.1f} s and is killed; its next"
-                " start recovers"
+                f"ponor: {child.title} did not stop within {grace_s:.1f} s: killed; it recovers"
+                " at its next start"
             )
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)

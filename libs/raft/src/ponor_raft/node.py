@@ -473,7 +473,7 @@ class RaftNode:
     def _on_timeout_now(self, message: TimeoutNow) -> None:
         replica = self._replica
         if message.sender != replica.leader or not replica.may_campaign:
-            replica.drop("handover not from the leader, or to no voter")
+            replica.drop("handover from a node that does not lead, or to a node that does not vote")
             return
         self._forwarded.refuse_all()
         self._election.start_vote(transfer=True)

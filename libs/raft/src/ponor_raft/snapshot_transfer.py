@@ -110,7 +110,7 @@ class SnapshotReceiving:
             return
         key = (chunk.meta.index, chunk.offset)
         if self._with_owner == key:
-            replica.drop("chunk in work")
+            replica.drop("chunk is still being processed")
             return
         self._with_owner = key
         self._with_owner_ticks = 0

@@ -34,7 +34,7 @@ class Transfer:
         """
         if target == self._replica.own or target not in self._replica.membership.voters:
             raise TransferError(
-                f"leadership goes to another voter only, and node {target.node_id} is none; promote it first"
+                f"node {target.node_id} is not another voter, so it cannot lead; promote it first"
             )
         if target == self.target:
             return

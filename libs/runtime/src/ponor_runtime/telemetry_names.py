@@ -286,8 +286,9 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "ponor_controller_commit_seconds": Metric(HISTOGRAM, "seconds", (), "From proposal to commit", MICROSECONDS, PER_SECOND_US),
     "ponor_controller_sessions": Metric(GAUGE, "sessions", (), "Live node sessions"),
-    "ponor_controller_suspected_nodes": Metric(GAUGE, "nodes", (), "Registered brokers that have been silent"
-                                                                   " for longer than the session timeout"),
+    "ponor_controller_suspected_nodes": Metric(GAUGE, "nodes", (), "Registered brokers whose session broke"
+                                                                   " and was not restored in time, or that"
+                                                                   " sent nothing for the session timeout"),
     "ponor_controller_moves_under_way": Metric(GAUGE, "moves", (), "Partition moves in progress"),
     "ponor_controller_objects_reclaimed_total": Metric(
         COUNTER, "objects", (), "Objects destroyed because trims and deletions left no live data in them"

@@ -218,7 +218,7 @@ class ObjectUploader:
                     return UploadedObject(object_id, encoded.size_bytes, tuple(encoded.ranges))
                 except ObjectStoreError as error:
                     delay_s = min(self._retry_s(attempt), remaining_s)
-                    LOG.warning("upload of object %s is tried again in %.1f s: %r", key, delay_s, error)
+                    LOG.warning("retrying upload of object %s in %.1f s: %r", key, delay_s, error)
                     await self._clock.sleep(delay_s)
                 except TimeoutError:
                     raise PreparedExpiredError from None

@@ -209,7 +209,7 @@ class Storage:
 
     def _report(self, error: Exception) -> None:
         self._loop.call_exception_handler(
-            {"message": "told of a durable append, a callback raised", "exception": error}
+            {"message": "completion callback of an append raised", "exception": error}
         )
 
     def _admit_waiting(self, *, unconditionally: bool = False) -> None:

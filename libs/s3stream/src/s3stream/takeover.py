@@ -131,8 +131,8 @@ class _Takeover:
                 await self._runtime.clock.sleep(ROUND_WAIT_S)
                 if self._manager.streams_of(self._wal.name) == owned:
                     raise
-                LOG.warning("recovery of %s begins anew: %s", self._wal.name, error)
-        raise WalNotHeldError(f"{self._wal.name}: others recover this log again and again")
+                LOG.warning("recovery of %s restarts: %s", self._wal.name, error)
+        raise WalNotHeldError(f"{self._wal.name}: other processes kept recovering this log; gave up")
 
     async def _round(self, owned: list[StreamState]) -> RecoveryReport:
         clock, settings = self._runtime.clock, self._settings

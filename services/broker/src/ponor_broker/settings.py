@@ -230,7 +230,7 @@ class BrokerSettings:
     )
     num_partitions: int = setting(
         -1,
-        within=(-1, 10_000),
+        within=(-1, 1_000),
         unit="partitions",
         doc="Kafka's num.partitions: partitions of a topic that is created without a number; -1: "
         "the controller's default_partitions.",

@@ -193,7 +193,7 @@ def node_unregistered(view: View, record: records.NodeUnregistered) -> None:
     Its row and epoch stay: objects and streams refer to epochs of the node id, so epochs never start over.
     """
     node = _node_at(view, record.node_id, record.node_epoch)
-    assert node.fenced, f"node {record.node_id} has its rights"
+    assert node.fenced, f"node {record.node_id} is not fenced"
     view[NODES].put(node._replace(role=NodeRole.NONE, kafka_host="", kafka_port=0, wal=WalKind.FILE))
 
 
@@ -214,7 +214,7 @@ def broker_configs_set(view: View, record: records.BrokerConfigsSet) -> None:
     if record.configs:
         view[BROKER_CONFIGS].put(BrokerConfigsRow(node_id, dict(record.configs)))
     else:
-        assert node_id in view[BROKER_CONFIGS], f"node {node_id} has no dynamic settings to forget"
+        assert node_id in view[BROKER_CONFIGS], f"node {node_id} has no dynamic settings to remove"
         view[BROKER_CONFIGS].delete(node_id)
 
 
@@ -227,7 +227,7 @@ def operation_completed(view: View, record: records.OperationCompleted) -> None:
     assert not is_stale, f"node {node_id} epoch {record.node_epoch} is stale"
     known_floor = node.first_incomplete_id
     floor = max(known_floor, record.first_incomplete_id)
-    assert request_id >= floor, f"request {request_id} is below {floor}: answered long ago"
+    assert request_id >= floor, f"request {request_id} is below {floor}, the first unanswered one"
     assert (node_id, request_id) not in operations, f"request {request_id} is repeated"
     if floor > known_floor:
         view[NODES].put(node._replace(first_incomplete_id=floor))

@@ -290,13 +290,13 @@ def _check_coverage(view: View) -> None:
             assert covered is None or start >= covered, f"{name}: held twice"
             if end > stream.start_offset:
                 expected = max(stream.start_offset, covered or 0)
-                assert start <= expected, f"{name}: nothing holds {expected}"
+                assert start <= expected, f"{name}: no object has offset {expected}"
                 writer = stream.range_at(end - 1)
-                assert writer is not None, f"{name}: data that no range knows"
-                assert node_id is None or node_id == writer.node_id, f"{name}: held by the wrong node"
+                assert writer is not None, f"{name}: no range of the stream has its offsets"
+                assert node_id is None or node_id == writer.node_id, f"{name}: another node wrote the range"
             covered = end
         if stream.start_offset < stream.end_offset:
-            assert covered == stream.end_offset, f"stream {stream.stream_id}: nothing holds {covered}"
+            assert covered == stream.end_offset, f"stream {stream.stream_id}: no object has offset {covered}"
 
 
 def _check_reclaims(view: View) -> None:

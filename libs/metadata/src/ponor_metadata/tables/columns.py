@@ -50,7 +50,7 @@ class ColumnReader:
         """
         end = self.position + count
         if end > len(self._data):
-            raise ColumnCorruptError(f"it ends inside of a column at byte {self.position}")
+            raise ColumnCorruptError(f"the data ends inside a column at byte {self.position}")
         data = self._data[self.position : end]
         self.position = end
         return data
@@ -213,7 +213,7 @@ class Texts(Column):
         if distinct == count and places == array("q", range(count)):
             return texts
         if min(places) < 0 or max(places) >= distinct:
-            raise ColumnCorruptError(f"a string beyond the {distinct} that the section has")
+            raise ColumnCorruptError(f"the index of a string is not below {distinct}, the number of strings")
         return list(map(texts.__getitem__, places))
 
 
@@ -274,7 +274,7 @@ def _read_joined(reader: ColumnReader, count: int) -> tuple[bytes, array[int]]:
     lengths = INTEGERS.read_some(reader, count)
     total = sum(lengths)
     if min(lengths) < 0 or total > reader.rest:
-        raise ColumnCorruptError(f"it ends inside of a column at byte {reader.position}")
+        raise ColumnCorruptError(f"the data ends inside a column at byte {reader.position}")
     return reader.take(total), lengths
 
 

@@ -58,8 +58,8 @@ def plan_set_objects(
             return CompactionPlan(located, outputs, iterations)
         if len(own) <= 1:
             raise CompactionLimitError(
-                f"{len(outputs)} objects would come of this; one commit takes {limits.objects_max}: plan"
-                " fewer sources"
+                f"the task would write {len(outputs)} objects, and one commit takes {limits.objects_max}:"
+                " plan fewer sources"
             )
         # A run that spans iterations becomes several objects, and the iteration boundaries depend
         # on `own`. The outputs must therefore be planned again after each reduction of `own`.

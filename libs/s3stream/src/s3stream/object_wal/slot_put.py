@@ -121,10 +121,11 @@ class SlotPut:
             return True
         self._read_backs["foreign"].add(1)
         if found.kind is SlotKind.FENCE:
-            raise StorageFailedError(f"{key}: a fence stands here; another process has taken this log over")
+            raise StorageFailedError(f"{key}: the slot has a fence: another process has taken over this log")
         raise StorageFailedError(
-            f"{key}: another process writes under node epoch {label.name.epoch}; an epoch was given twice"
-            " (was the controller restored from a backup?), or two clusters share a namespace in this store"
+            f"{key}: another process writes under node epoch {label.name.epoch}; two processes have the"
+            " same epoch (was the controller restored from a backup?), or two clusters share a namespace in"
+            " this store"
         )
 
     def _leave(self, copies: list[Copy]) -> None:
@@ -140,7 +141,7 @@ class SlotPut:
     async def _wait(self, key: str, attempt: int, error: ObjectStoreError, backoff: CallBackoff) -> None:
         ceiling_ms = min(_RETRY_MS_FIRST << min(attempt, 20), self._retry_ms_max)
         delay_s = (ceiling_ms / 2 + self._randomness.uniform(0, ceiling_ms / 2)) / 1000
-        LOG.warning("slot %s is tried again in %.1f s: %s: %s", key, delay_s, type(error).__name__, error)
+        LOG.warning("retrying slot %s in %.1f s: %s: %s", key, delay_s, type(error).__name__, error)
         await backoff.wait(delay_s)
 
 

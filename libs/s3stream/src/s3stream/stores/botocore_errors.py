@@ -75,7 +75,7 @@ def _of_answer(thing: str, summary: str, status: int, code: str) -> ObjectStoreE
     if status in SLOW_DOWN_STATUS or code in SLOW_DOWN_CODES:
         return ObjectStoreSlowDownError(summary)
     if status == _NOT_IMPLEMENTED or (400 <= status < 500 and status not in PASSING_STATUS):
-        return ObjectStoreRefusedError(f"{summary}; the store will not take this call")
+        return ObjectStoreRefusedError(f"{summary}; the store refuses this request")
     return ObjectStoreUnavailableError(summary)
 
 

@@ -163,7 +163,7 @@ class S3ObjectStore:
     def _end_in_place(self, reason: str) -> None:
         """Disable reads in place after `get` succeeded where a read in place was refused."""
         if self._reads_in_place:
-            logger.warning("%s: large reads go the longer way from now on: %s", self._location, reason)
+            logger.warning("%s: large reads copy their data from now on: %s", self._location, reason)
             self._reads_in_place = False
 
     async def _put_multipart(self, key: str, buffers: Sequence[Buffer]) -> None:

@@ -67,7 +67,7 @@ def as_store_error(location: str, key: str, error: Exception) -> ObjectStoreErro
     if status in SLOW_DOWN_STATUS or s3_code in SLOW_DOWN_CODES:
         return ObjectStoreSlowDownError(summary)
     if status is not None and 400 <= status < 500 and status not in PASSING_STATUS:
-        return ObjectStoreRefusedError(f"{summary}; the store will not take this call")
+        return ObjectStoreRefusedError(f"{summary}; the store refuses this request")
     return ObjectStoreUnavailableError(summary)
 
 

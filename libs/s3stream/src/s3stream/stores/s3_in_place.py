@@ -249,7 +249,7 @@ def _connect(url: SplitResult) -> HTTPConnection:
     """Return a new, unopened connection."""
     host = url.hostname or ""
     if {url.scheme, "all"} & getproxies().keys() and not proxy_bypass(host):
-        raise InPlaceUnusableError("a proxy is between")
+        raise InPlaceUnusableError("requests go through a proxy")
     if url.scheme == "https":
         return HTTPSConnection(
             host, url.port, timeout=CONNECT_TIMEOUT_S, context=ssl.create_default_context()

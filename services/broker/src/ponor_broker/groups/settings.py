@@ -13,7 +13,7 @@ class GroupSettings:
 
     offsets_topic_partitions: int = setting(
         50,
-        within=(1, 10_000),
+        within=(1, 1_000),
         doc="Kafka's offsets.topic.num.partitions. It has no effect after __consumer_offsets was created.",
     )
     group_initial_rebalance_delay_ms: int = setting(

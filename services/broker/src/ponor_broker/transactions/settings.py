@@ -13,7 +13,7 @@ class TransactionSettings:
 
     transaction_topic_partitions: int = setting(
         50,
-        within=(1, 10_000),
+        within=(1, 1_000),
         doc="Kafka's transaction.state.log.num.partitions. It has no effect after __transaction_state was "
         "created.",
     )

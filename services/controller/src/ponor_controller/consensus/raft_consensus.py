@@ -131,7 +131,9 @@ class RaftConsensus:
                         raise TransferError(f"node {node_id} cannot be reached")
                     await self._clock.sleep(POLL_SECONDS)
         except TimeoutError:
-            raise TransferError(f"node {node_id} has not been heard of as leader yet") from None
+            raise TransferError(
+                f"node {node_id} was asked to lead and has not become the leader yet"
+            ) from None
 
     async def transfer_before_stop(self) -> None:
         """Transfer leadership to another voter before a planned stop. A failed transfer raises no error."""

@@ -120,8 +120,8 @@ class Executor:
         if kept.digest != digest:
             raise OperationError(
                 error_pb2.ERROR_CODE_REQUEST_MISMATCH,
-                f"operation {pending.operation.request_id} of node {pending.caller.node_id} came before with"
-                " another body; an id is used once",
+                f"operation {pending.operation.request_id} of node {pending.caller.node_id} was sent"
+                " before with another body; a request id can be used once",
             )
         result = wire.OperationResult.FromString(kept.result)
         self._answers.after_commit(pending, result, kept.result, kept.commit_index)

@@ -63,8 +63,8 @@ def consume(
             first = consumer.poll(SILENCE_S_MAX)
             if first is None:
                 raise ClusterUnreachableError(
-                    f"kafka.bootstrap.servers: a consumer got nothing for {SILENCE_S_MAX:.0f} s; see that"
-                    " the brokers are up, then verify again"
+                    f"kafka.bootstrap.servers: a consumer received nothing for {SILENCE_S_MAX:.0f} s; check"
+                    " that the brokers run, then verify again"
                 )
             for message in (first, *consumer.consume(MESSAGES_AT_A_TIME, 0)):
                 place = str(message.topic()), int(message.partition() or 0)

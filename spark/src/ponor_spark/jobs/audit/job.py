@@ -57,7 +57,8 @@ def check_source(source: TopicSource, *, against_broker: bool) -> Options:
     options = source.parsed(streaming=False)
     if options.tail is Tail.BROKER:
         raise OptionError(
-            "tail: verify proves what objects hold; remove the option, --against-broker asks the brokers"
+            "tail: verify checks objects only; remove the option, or use --against-broker to compare with the"
+            " brokers"
         )
     if against_broker:
         need("confluent_kafka", "audit", "--against-broker")

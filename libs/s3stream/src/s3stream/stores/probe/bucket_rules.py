@@ -45,7 +45,7 @@ def versioning(requests: S3Requests, prefix: str) -> tuple[Grade, str]:  # noqa:
     if status == "Enabled":
         return (
             Grade.WARNING,
-            "versions are kept: deleted objects cost on; add a rule that expires noncurrent versions",
+            "versioning is on: deleted objects are still billed; add a rule that expires noncurrent versions",
         )
     return Grade.OK, f"versioning is {(status or 'off').lower()}"
 
@@ -115,9 +115,9 @@ def _rule(rule: ET.Element, ours: str) -> list[tuple[Grade, str]]:
 
 def _not_told(what: str, answer: S3Answer, right: str) -> str:
     return (
-        f"{what} are not told ({answer.status}); the right {right} is needed"
+        f"{what} cannot be read ({answer.status}); the permission {right} is needed"
         if answer.status == 403
-        else f"{what} are not told ({answer.status})"
+        else f"{what} cannot be read ({answer.status})"
     )
 
 

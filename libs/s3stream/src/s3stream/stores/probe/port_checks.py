@@ -113,7 +113,10 @@ async def ranges_are_exact(probe: Probe) -> tuple[Grade, str]:
         "a range behind the end": (await probe.store.get(key, 5000, 10), b""),
         "a suffix": ((await probe.store.get_tail(key, 48))[0], content[-48:]),
         "a suffix longer than the object": ((await probe.store.get_tail(key, 9999))[0], content),
-        "the size beside a suffix": (str((await probe.store.get_tail(key, 1))[1]).encode(), b"4096"),
+        "the size of the object in the answer to a suffix read": (
+            str((await probe.store.get_tail(key, 1))[1]).encode(),
+            b"4096",
+        ),
     }
     wrong = [name for name, (got, right) in wanted.items() if got != right]
     if wrong:

@@ -41,4 +41,5 @@ def verdict(url: str, findings: Sequence[Finding]) -> str:
         reasons = "; ".join(f"{finding.check}: {finding.detail}" for finding in unsafe)
         return f"UNSAFE: do not keep data in {url}. {reasons}"
     warnings = sum(finding.grade is Grade.WARNING for finding in findings)
-    return f"SAFE: {url} keeps what Ponor builds on{f'; {warnings} warnings above' if warnings else ''}"
+    suffix = f"; {warnings} warnings above" if warnings else ""
+    return f"SAFE: {url} has all properties that Ponor relies on{suffix}"

@@ -120,8 +120,8 @@ def multipart_uploads(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
         return Grade.WARNING, "an upload in progress is not listed; abandoned parts would be billed unseen"
     requests.send("DELETE", f"{prefix}/multipart-aborted", query={"uploadId": upload_id})
     if upload_id.encode() in requests.send("GET", query={"uploads": "", "prefix": prefix}).body:
-        return Grade.WARNING, "an aborted upload is still listed; its parts may be billed for ever"
-    size = "parts below 5 MiB are refused" if is_strict else "parts below 5 MiB are taken, unlike S3"
+        return Grade.WARNING, "an aborted upload is still listed; its parts may be billed indefinitely"
+    size = "parts below 5 MiB are refused" if is_strict else "parts below 5 MiB are accepted, unlike in S3"
     return (Grade.OK if is_strict else Grade.NOTE), f"complete, list and abort work; {size}"
 
 
@@ -131,7 +131,7 @@ def clock_skew(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
     answer = requests.send("HEAD", f"{prefix}/no-such-key")
     text = answer.headers.get("date")
     if text is None:
-        return Grade.NOTE, "the server does not tell its time"
+        return Grade.NOTE, "answers have no Date header"
     skew_s = (parsedate_to_datetime(text) - before).total_seconds()
     if abs(skew_s) >= SKEW_S_WARNING:
         return (

@@ -97,7 +97,7 @@ def refuse_expiry_rules(location: S3Location) -> str:
         ObjectStoreUnavailableError: no server answers.
     """
     if not location.access_key_id:
-        return "no AWS_ACCESS_KEY_ID in the environment to ask with"
+        return "AWS_ACCESS_KEY_ID is not set"
     requests = S3Requests(location)
     try:
         grade, detail = lifecycle(requests, requests.key(PROBE_PREFIX))

@@ -35,8 +35,8 @@ def holds_stream(view: View, node: NodeRow, move: MoveRow) -> bool:
 def moving_partition(view: View, move: MoveRow) -> PartitionRow:
     """The partition of a move."""
     partition = view[PARTITIONS].get((move.topic_id, move.partition))
-    assert partition is not None, "a move ends with its topic"
-    assert partition.leader_id == move.source_id, "a move ends with its source's leadership"
+    assert partition is not None, "the partition of a move does not exist"
+    assert partition.leader_id == move.source_id, "the source of a move does not lead the partition"
     return partition
 
 

@@ -44,7 +44,7 @@ class Raised:
     """The partitions whose leader epochs rose since the former process was fenced.
 
     Attributes:
-        fenced_epoch: of the former process. If the node has another epoch by now, the work begins anew.
+        fenced_epoch: of the former process. If the node has another epoch by now, the work restarts.
         last: topic id and number of the last of these partitions, in the order of the index.
     """
 
