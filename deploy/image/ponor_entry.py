@@ -54,7 +54,7 @@ PEER_TLS_FILES: Final = {"certificate": "tls.crt", "key": "tls.key", "authoritie
 """File names in a secret that cert-manager creates."""
 
 
-class SurroundingsError(Exception):
+class SparkSetupError(Exception):
     """A variable is missing or invalid; the message names it."""
 
 
@@ -68,21 +68,21 @@ class Surroundings:
         """Return the value of a variable. Without a default it is required; an empty value counts as unset."""
         value = self.variables.get(name) or default
         if value is None:
-            raise SurroundingsError(f"{name} is not set; see the head of ponor_entry.py")
+            raise SparkSetupError(f"{name} is not set; see the head of ponor_entry.py")
         return value
 
     def number(self, name: str, default: int, maximum: int) -> int:
         """Return a variable as a number from 0 to `maximum`."""
         text = self.text(name, str(default))
         if not text.isdecimal() or int(text) > maximum:
-            raise SurroundingsError(f"{name}={text}: give a number from 0 to {maximum}")
+            raise SparkSetupError(f"{name}={text}: give a number from 0 to {maximum}")
         return int(text)
 
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         """Return a variable that must be one of `choices`."""
         text = self.text(name, default)
         if text not in choices:
-            raise SurroundingsError(f"{name}={text}: give {' or '.join(choices)}")
+            raise SparkSetupError(f"{name}={text}: give {' or '.join(choices)}")
         return text
 
     @property
@@ -95,7 +95,7 @@ class Surroundings:
         """The pod's ordinal in its StatefulSet."""
         given = self.variables.get("PONOR_ORDINAL") or self.pod.rpartition("-")[2]
         if not given.isdecimal() or int(given) > NUMBER_MAX:
-            raise SurroundingsError(
+            raise SparkSetupError(
                 f"the pod's name {self.pod} ends in no number from 0 to {NUMBER_MAX}; set PONOR_ORDINAL"
             )
         return int(given)
@@ -110,7 +110,7 @@ class Surroundings:
         """Host names of the controllers, by ordinal."""
         hosts = [host.strip() for host in self.text("PONOR_CONTROLLERS").split(",")]
         if not all(hosts) or len(set(hosts)) != len(hosts):
-            raise SurroundingsError(f"PONOR_CONTROLLERS={','.join(hosts)}: give every controller's host once")
+            raise SparkSetupError(f"PONOR_CONTROLLERS={','.join(hosts)}: give every controller's host once")
         return hosts
 
     def node_id(self, role: str, ordinal: int) -> int:
@@ -122,10 +122,10 @@ def configuration(role: str, surroundings: Surroundings) -> dict[str, Any]:
     """The configuration file of this service.
 
     Raises:
-        SurroundingsError: the role is unknown, or a variable is missing or invalid.
+        SparkSetupError: the role is unknown, or a variable is missing or invalid.
     """
     if role not in NUMBER_FIRST:
-        raise SurroundingsError(f"role {role}: give {', '.join(NUMBER_FIRST)}")
+        raise SparkSetupError(f"role {role}: give {', '.join(NUMBER_FIRST)}")
     listen = surroundings.text("PONOR_LISTEN", "0.0.0.0")  # noqa: S104 - a container has a network of its own
     config = {
         "node_id": surroundings.node_id(role, surroundings.ordinal),
@@ -174,7 +174,7 @@ def _broker(surroundings: Surroundings, listen: str) -> dict[str, Any]:
     step = surroundings.number("PONOR_KAFKA_PORT_STEP", 0, PORT_MAX)
     port = surroundings.number("PONOR_KAFKA_PORT", 9092, PORT_MAX) + step * ordinal
     if port > PORT_MAX:
-        raise SurroundingsError(f"broker {ordinal} would listen on port {port}; lower PONOR_KAFKA_PORT")
+        raise SparkSetupError(f"broker {ordinal} would listen on port {port}; lower PONOR_KAFKA_PORT")
     template = surroundings.text("PONOR_ADVERTISED_HOST", "{pod}")
     return {
         "kafka_host": listen,
@@ -189,9 +189,9 @@ def _settings(surroundings: Surroundings) -> dict[str, Any]:
     try:
         settings = json.loads(text)
     except ValueError as error:
-        raise SurroundingsError(f"PONOR_SETTINGS={text}: {error}") from error
+        raise SparkSetupError(f"PONOR_SETTINGS={text}: {error}") from error
     if not isinstance(settings, dict):
-        raise SurroundingsError(f'PONOR_SETTINGS={text}: give {{"NAME": VALUE}}')
+        raise SparkSetupError(f'PONOR_SETTINGS={text}: give {{"NAME": VALUE}}')
     return settings
 
 
@@ -205,10 +205,10 @@ def main() -> None:
     surroundings = Surroundings(os.environ)
     try:
         if len(sys.argv) != 2:
-            raise SurroundingsError(f"say ponor_entry.py ROLE, one of {', '.join(NUMBER_FIRST)}")
+            raise SparkSetupError(f"say ponor_entry.py ROLE, one of {', '.join(NUMBER_FIRST)}")
         role = sys.argv[1]
         config = configuration(role, surroundings)
-    except SurroundingsError as error:
+    except SparkSetupError as error:
         sys.exit(f"ponor_entry: {error}")
     # After a restart of the container, the file of the previous process still exists.
     ready_file(surroundings).unlink(missing_ok=True)

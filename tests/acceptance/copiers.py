@@ -19,7 +19,7 @@ FAMILIES: Final = {"librdkafka": "", "aiokafka": "", "java": "4.3.1", "java-clas
 """Name of a copier, and its version if it is a Java client."""
 COMMIT_S_MAX: Final = 600.0
 STOP_S_MAX: Final = 300.0
-LOOK_S: Final = 0.05
+POLL_INTERVAL_S: Final = 0.05
 FAILURES_MAX: Final = 20
 
 
@@ -186,4 +186,4 @@ def wait_until_all_commit(running: Iterable[Copier], after_ns: int) -> None:
         while not each.has_committed(after_ns):
             each.start_if_ended()
             assert time.monotonic() < deadline, f"{each.name} commits nothing; {each.steps()[-5:]}"
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 from ponor_cluster_simulation.cluster.sim_cluster import ClusterSettings, SimCluster
 from ponor_metadata.nouns.nodes import WalKind
-from ponor_runtime.health import LOOK_S
+from ponor_runtime.health import POLL_INTERVAL_S
 from ponor_simulation.process import wait_until
 from ponor_simulation.simulation import Simulation, SimulationFailedError
 
 from tests.simulation.mutants.table import MUTANTS
 
-NOTICED_S_MAX = 5.0 - LOOK_S
-"""A probe must fail within 5 s; conditions are evaluated every `LOOK_S`."""
+NOTICED_S_MAX = 5.0 - POLL_INTERVAL_S
+"""A probe must fail within 5 s; conditions are evaluated every `POLL_INTERVAL_S`."""
 START_S_MAX = 60.0
 Story = Callable[["World"], Awaitable[None]]
 

@@ -67,7 +67,7 @@ def test_the_leader_resends_the_lost_entries_and_the_commit_index_stays() -> Non
     committed = leader.commit_index
     assert leader.progress()[lame].match_index == committed == leader.last_index
     owners[lame] = Owner(lame, owners[lame].entries[:-1], owners[lame].hard_state)
-    leader.began_anew(lame)
+    leader.peer_restarted(lame)
     assert leader.commit_index == committed
     settle(owners, ticks=6)
     assert owners[lame].node.last_index == leader.progress()[lame].match_index == committed
@@ -88,6 +88,6 @@ def test_without_a_new_stream_a_refusal_of_confirmed_entries_counts_as_old() -> 
     settle(owners, ticks=10)
     assert owners[lame].node.last_index < leader.last_index
     assert leader.dropped["old rejection"] > 0
-    leader.began_anew(lame)
+    leader.peer_restarted(lame)
     settle(owners, ticks=6)
     assert owners[lame].node.last_index == leader.last_index

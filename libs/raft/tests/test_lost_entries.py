@@ -156,7 +156,7 @@ def test_an_entry_acknowledged_by_two_of_three_survives_an_old_copy_of_one_and_t
     assert acknowledged == leader.node.last_index
 
     owners[VOTER] = Owner(VOTER, *older)
-    leader.node.began_anew(VOTER)
+    leader.node.peer_restarted(VOTER)
     (heard,) = [each for each in leader.receive() if each.to == VOTER]
     owners[VOTER].receive(heard)
     assert owners[VOTER].lost == [LostEntries(acknowledged - 1, acknowledged)]

@@ -31,7 +31,7 @@ class Work:
     """A process with a settable CPU time."""
 
     used_ns: int = 0
-    is_hurried: bool = False
+    is_forced: bool = False
 
     def cpu_ns(self) -> int:
         return self.used_ns

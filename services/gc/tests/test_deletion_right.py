@@ -35,7 +35,7 @@ def test_nothing_is_deleted_under_a_foreign_or_missing_marker(
         await world.pass_hours(3)
         report = await world.rounds(runtime).go()
         assert key in world.keys, "nothing is deleted without the own marker"
-        assert report.only_looked
+        assert report.is_dry_run
         assert named in report.refusal
 
     with caplog.at_level(logging.ERROR):
@@ -53,10 +53,10 @@ def test_an_object_beyond_the_counter_withdraws_the_right(caplog: pytest.LogCapt
         await world.pass_hours(3)
         rounds = world.rounds(runtime)
         report = await rounds.go()
-        assert report.only_looked
+        assert report.is_dry_run
         assert "older than the store" in report.refusal
         again = await rounds.go()
-        assert again.only_looked
+        assert again.is_dry_run
         assert again.deleted == 0
         assert dead in world.keys or report.deleted, (
             "prefixes before the contradiction may have been reconciled"
@@ -77,7 +77,7 @@ def test_id_assigned_during_the_listing_is_no_contradiction() -> None:
         rounds = world.rounds(runtime)
         world.store.bucket.objects[key_of(world.prepare())] = world.store.bucket.objects[orphan]
         report = await rounds.go()
-        assert not report.only_looked
+        assert not report.is_dry_run
         assert orphan not in world.keys
 
     world.play(story)

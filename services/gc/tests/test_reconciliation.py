@@ -83,7 +83,7 @@ def test_report_only_pass_deletes_nothing(why: str) -> None:
         await world.pass_hours(2)
         world.unconfirmed(why != "dry run")
         report = await world.rounds(runtime, replace(SETTINGS, reconcile_dry_run=why == "dry run")).go()
-        assert report.only_looked
+        assert report.is_dry_run
         assert (report.objects[Verdict.DEAD], report.object_bytes[Verdict.DEAD], report.deleted) == (1, 10, 0)
         assert "1 orphans (10 bytes) would be deleted" in str(report)
         assert report.as_dict()["objects"] == {"dead": 1}
@@ -201,7 +201,7 @@ def test_unformatted_cluster_reconciles_nothing() -> None:
     async def story(runtime: Runtime) -> None:
         world.image = MetadataImage()
         report = await world.rounds(runtime).go()
-        assert (report.only_looked, report.objects.total()) == (True, 0)
+        assert (report.is_dry_run, report.objects.total()) == (True, 0)
 
     world.play(story)
 

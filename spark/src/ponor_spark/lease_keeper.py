@@ -32,7 +32,7 @@ from ponor_spark.loop_thread import LoopThread
 LOG: Final = logging.getLogger("ponor.spark")
 LEASES_MAX: Final = 64
 """Maximum leases that one driver renews."""
-LOOK_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 RENEWALS_PER_TTL: Final = 3
 ANSWER_S_MAX: Final = 10.0
 CLOSE_S_MAX: Final = 5.0
@@ -71,7 +71,7 @@ class LeaseKeeper:
         while not self._stopping.is_set():
             self._begin_renewals()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(POLL_INTERVAL_S):
                     await self._stopping.wait()
 
     def _begin_renewals(self) -> None:

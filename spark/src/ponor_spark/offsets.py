@@ -25,7 +25,7 @@ from ponor_spark.snapshot import PartitionSnapshot, Snapshot
 from ponor_spark.time_lookup import find_time
 
 LOG: Final = logging.getLogger("ponor.spark")
-LOSSES_TOLD_MAX: Final = 1_000
+LOSSES_REPORTED_MAX: Final = 1_000
 """Maximum different losses that a streaming query remembers as logged."""
 SEARCHES_IN_FLIGHT_MAX: Final = 16
 """Partitions searched for a time in parallel: each search waits for sequential reads of the store."""
@@ -182,7 +182,7 @@ def _lose(options: Options, what: str, told: set[str] | None) -> None:
     if told is not None:
         if what in told:
             return
-        if len(told) >= LOSSES_TOLD_MAX:
+        if len(told) >= LOSSES_REPORTED_MAX:
             told.clear()
         told.add(what)
     LOG.warning("failOnDataLoss is false: %s", what)

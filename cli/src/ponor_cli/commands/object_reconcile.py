@@ -112,7 +112,7 @@ def why_nothing_deleted(report: ReconcileReport, settings: GcSettings) -> str:
     """Return why nothing was deleted although no dry run was requested, or an empty text."""
     if report.refusal:
         return f"nothing is deleted: {report.refusal}"
-    if report.only_looked and not settings.reconcile_dry_run:
+    if report.is_dry_run and not settings.reconcile_dry_run:
         return (
             "nothing is deleted while a forced recovery waits for `ponor cluster quorum confirm-incarnation`"
         )
@@ -127,13 +127,13 @@ def shown(report: ReconcileReport) -> dict[str, str]:
         if verdict is not Verdict.DEAD
     }
     dead, dead_bytes, aborted = report.deleted, report.deleted_bytes, report.aborted
-    if report.only_looked:
+    if report.is_dry_run:
         dead, dead_bytes = report.objects[Verdict.DEAD], report.object_bytes[Verdict.DEAD]
         aborted = report.uploads[Verdict.DEAD]
-    lines["would be deleted" if report.only_looked else "deleted"] = (
+    lines["would be deleted" if report.is_dry_run else "deleted"] = (
         f"{dead} objects, {human_bytes(dead_bytes)}"
     )
-    lines["uploads to be aborted" if report.only_looked else "uploads aborted"] = (
+    lines["uploads to be aborted" if report.is_dry_run else "uploads aborted"] = (
         str(aborted) if report.uploads_listed else "unknown: the store does not list uploads in parts"
     )
     for name, examples in (("dead", report.dead_examples), ("strange", report.strange_examples)):

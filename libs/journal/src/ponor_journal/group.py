@@ -17,7 +17,7 @@ JOIN_BYTES_MAX: Final = 64 * 1024
 ones are written from the caller's buffers."""
 
 
-KEEP_THE_LOCK: Final = 0
+KEEP_GIL: Final = 0
 """Makes `crc32c` keep the GIL: the checksum of a buffer takes microseconds, and reacquiring the GIL may take
 longer."""
 
@@ -52,7 +52,7 @@ def encode_group(
         body = [b"".join(body)]
     body_crc = seed
     for buffer in body:
-        body_crc = crc32c(buffer, body_crc, KEEP_THE_LOCK)
+        body_crc = crc32c(buffer, body_crc, KEEP_GIL)
     header, crc = encode_header(
         FrameKind.DATA,
         seed,

@@ -78,7 +78,7 @@ class Following:
             replica.log.commit_to(request.commit)
         replica.outbox.send(HeartbeatResponse(replica.own, request.sender, replica.term, request.round))
 
-    def tell_term(self, request: AppendRequest | HeartbeatRequest | SnapshotChunk) -> None:
+    def send_term(self, request: AppendRequest | HeartbeatRequest | SnapshotChunk) -> None:
         """Answer a former leader, so that it learns of the newer term.
 
         A replica that raised its term in a lost election and has a shorter log can never win, and it accepts

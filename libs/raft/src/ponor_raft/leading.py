@@ -130,7 +130,7 @@ class Leading:
         replica = self._replica
         return not replica.is_voter and replica.configurations.current_index <= replica.log.commit
 
-    def bid_farewell(self) -> None:
+    def announce_removal(self) -> None:
         """Send the commit of the removal to all members, and `TimeoutNow` to the most up-to-date voter."""
         replica = self._replica
         self.replication.flush()

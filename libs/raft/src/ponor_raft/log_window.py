@@ -212,7 +212,7 @@ class LogWindow:
         self.before_term = self.last_term = term
         self.handed_out = self.durable = self.commit = self.delivered = index
         self._shared = ()
-        self.begin_anew()
+        self.restart()
         for write in self._writes:
             write.up_to = 0
 
@@ -261,7 +261,7 @@ class LogWindow:
         self._writes.append(_Write(sequence, self.handed_out))
         return entries
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Make the next write record that the log restarts after `before_index`: all entries on disk are
         void.
         """

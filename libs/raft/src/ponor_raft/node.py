@@ -268,14 +268,14 @@ class RaftNode:
         if self._leading is not None:
             self._leading.unreachable(peer)
 
-    def began_anew(self, peer: ReplicaId) -> None:
+    def peer_restarted(self, peer: ReplicaId) -> None:
         """Report a new stream from `peer`; messages of older streams no longer arrive.
 
         The peer may have lost acknowledged entries: it truncated a damaged tail that looked torn, or an older
         copy of its directory was restored. Otherwise the leader would treat the peer's rejections as stale.
         """
         if self._leading is not None:
-            self._leading.replication.begin_anew(peer)
+            self._leading.replication.reset_peer(peer)
 
     def step_down(self, reason: str) -> None:
         """Stop leading or campaigning; `reason` is counted in `dropped` as "stepped down: reason"."""
@@ -368,7 +368,7 @@ class RaftNode:
             self._follow(message.term, None)
         elif message.term < replica.term:
             if isinstance(message, _FROM_LEADER):
-                self._following.tell_term(message)
+                self._following.send_term(message)
             replica.drop("of an older term")
             return False
         if isinstance(message, _FROM_LEADER):
@@ -482,7 +482,7 @@ class RaftNode:
         """Step down if the commit index moved and now covers this leader's own removal."""
         leading = self._leading
         if moved and leading is not None and leading.is_dismissed():
-            leading.bid_farewell()
+            leading.announce_removal()
             self._follow(self._replica.term, None)
 
     def validate(self) -> None:

@@ -54,7 +54,7 @@ class Replication:
             if member != replica.own
         }
 
-    def begin_anew(self, peer: ReplicaId) -> None:
+    def reset_peer(self, peer: ReplicaId) -> None:
         """Reset the progress of `peer`, but send it the commit index.
 
         If `peer` has lost nothing, this costs one probe: the commit index at `peer` never decreases.

@@ -49,7 +49,7 @@ class StoredState:
         log = LogWindow(before_index, before_term, delivered=self.base.index)
         log.load(entries)
         if self.base.index > 0 and not entries:
-            log.begin_anew()
+            log.restart()
         assert self.base.index <= self.commit <= log.last_index, "the stored log lacks a committed entry"
         log.commit_to(self.commit)
         return log

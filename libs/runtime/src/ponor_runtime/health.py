@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ponor_runtime.clock import Clock
 
-LOOK_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 """Interval between two evaluations."""
 READY_SILENCE_NS: Final = 3_000_000_000
 """The process is not ready if its loop has not evaluated the conditions for longer than this."""
@@ -102,7 +102,7 @@ class Health:
         """Evaluate the conditions forever."""
         while True:
             self.look(clock.monotonic_ns())
-            await clock.sleep(LOOK_S)
+            await clock.sleep(POLL_INTERVAL_S)
 
     def live(self, now_ns: int) -> Verdict:
         """Whether the loop runs. If not, a restart helps."""

@@ -72,7 +72,7 @@ class LateTicks:
         )
         self._due_ns = self._mark_again_ns = 0
         self._line_again_ns = 0
-        self._untold_count = 0
+        self._unreported_count = 0
 
     def due_in(self, seconds: float) -> None:
         """Start a wait: the next tick is due in `seconds`."""
@@ -114,13 +114,13 @@ class LateTicks:
 
     def _tell(self, now_ns: int, late_ns: int, found: Shares) -> None:
         if now_ns < self._line_again_ns:
-            self._untold_count += 1
+            self._unreported_count += 1
             return
         LOG.warning(
             "event loop stalled: tick %.1f ms late: ran %.1f ms, waited %.1f ms for a CPU, blocked %.1f ms%s",
             late_ns / 1e6,
             *(share_ns / 1e6 for share_ns in found),
-            f"; {self._untold_count} more stalls since the last line" if self._untold_count else "",
+            f"; {self._unreported_count} more stalls since the last line" if self._unreported_count else "",
         )
         self._line_again_ns = now_ns + LINES_NS
-        self._untold_count = 0
+        self._unreported_count = 0

@@ -37,7 +37,7 @@ STOP_SECONDS_MAX: Final = 4.0
 service postpones the exit. Acknowledged data is durable."""
 ORPHAN_SECONDS_MAX: Final = 1.0
 """The same after the parent exited, without postponement: the next process needs ports and directory."""
-END_LOOKS: Final = 8
+END_POLLS: Final = 8
 """Both times are counted in this many steps, so that a suspension of the process uses up only one step."""
 
 ServiceMain: TypeAlias = Callable[[Runtime, asyncio.Event], Awaitable[None]]
@@ -146,7 +146,7 @@ class _ServiceProcess:
         self._name = name
         self._own_thread = OwnThreadTimes()
         self._end: asyncio.TimerHandle | None = None
-        self._is_hurried = False
+        self._is_forced = False
 
     def cpu_ns(self) -> int:
         return time.process_time_ns()
@@ -155,28 +155,28 @@ class _ServiceProcess:
         return self._own_thread.read()
 
     @property
-    def is_hurried(self) -> bool:
-        return self._is_hurried
+    def is_forced(self) -> bool:
+        return self._is_forced
 
     def postpone_end(self, seconds: float) -> None:
-        if self._end is not None and not self._is_hurried:
+        if self._end is not None and not self._is_forced:
             self.end_in(seconds)
 
     def hurry(self) -> None:
         """End the process soon; ignore later postponements."""
-        self._is_hurried = True
+        self._is_forced = True
         self.end_in(ORPHAN_SECONDS_MAX)
 
     def end_in(self, seconds: float) -> None:
         """End the process after `seconds`, unless postponed."""
         if self._end is not None:
             self._end.cancel()
-        self._look_again(seconds, END_LOOKS)
+        self._look_again(seconds, END_POLLS)
 
     def _look_again(self, seconds: float, looks_left: int) -> None:
         if looks_left == 0:
             self._give_up(seconds)
-        self._end = self._loop.call_later(seconds / END_LOOKS, self._look_again, seconds, looks_left - 1)
+        self._end = self._loop.call_later(seconds / END_POLLS, self._look_again, seconds, looks_left - 1)
 
     def _give_up(self, seconds: float) -> NoReturn:
         log_lines.finish()

@@ -18,7 +18,7 @@ LINES_MAX: Final = 10_000
 """Lines waiting to be written; further lines are counted and dropped."""
 FLUSH_SECONDS_MAX: Final = 1.0
 """How long an exiting process waits for its lines: a hung disk must not delay the exit."""
-FLUSH_LOOKS: Final = 10
+FLUSH_POLLS: Final = 10
 """The wait is counted in this many steps, so that a suspension of the machine uses up only one step."""
 LAYOUT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -58,8 +58,8 @@ class LineWriter(logging.Handler):
     def flush(self) -> None:
         """Wait until all queued lines are written, at most `FLUSH_SECONDS_MAX`."""
         with self._changed:
-            for _ in range(FLUSH_LOOKS):
-                if self._changed.wait_for(self._is_written, FLUSH_SECONDS_MAX / FLUSH_LOOKS):
+            for _ in range(FLUSH_POLLS):
+                if self._changed.wait_for(self._is_written, FLUSH_SECONDS_MAX / FLUSH_POLLS):
                     return
 
     def _is_written(self) -> bool:

@@ -19,7 +19,7 @@ class Process(Protocol):
         ...
 
     @property
-    def is_hurried(self) -> bool:
+    def is_forced(self) -> bool:
         """Whether the process exits within a second because its parent exited.
 
         Leave unfinished work to the recovery of the next start.
@@ -42,7 +42,7 @@ class UnwatchedProcess:
     __slots__ = ()
 
     @property
-    def is_hurried(self) -> bool:
+    def is_forced(self) -> bool:
         return False
 
     def cpu_ns(self) -> int:

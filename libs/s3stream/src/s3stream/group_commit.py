@@ -146,7 +146,7 @@ class GroupCommit:
                 # Reported later: in order, and not within the append of another caller, whose record
                 # filled this entry.
                 entry.refused = error
-                self._loop.call_soon(self._tell_refused)
+                self._loop.call_soon(self._report_refused)
             self._in_flight.append(self._unplaced.popleft())
 
     def _on_done(self, error: BaseException | None) -> None:
@@ -165,9 +165,9 @@ class GroupCommit:
             for action in entry.cuts:
                 action()
         if self._in_flight and self._in_flight[0].refused is not None:
-            self._tell_refused()
+            self._report_refused()
 
-    def _tell_refused(self) -> None:
+    def _report_refused(self) -> None:
         while self._in_flight and (error := self._in_flight[0].refused) is not None:
             self._sink.on_wal_failed(self._in_flight.popleft().appends, error)
         self._place()

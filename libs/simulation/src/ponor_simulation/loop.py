@@ -139,7 +139,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         """Callbacks that this iteration still has to run, the next one last."""
         self._shuffle = random.Random(f"loop {seed}").shuffle if shuffle else None
         self._paused: dict[Incarnation, None] = {}
-        self.graveyard: list[asyncio.Task[Any]] = []
+        self.crashed_tasks: list[asyncio.Task[Any]] = []
         """Tasks of ended processes. They are kept because collecting a suspended coroutine would
         run its `finally` blocks.
         """
@@ -159,7 +159,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 handle.cancel()
         for task in incarnation.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # it stays pending on purpose
-        self.graveyard.extend(incarnation.tasks)
+        self.crashed_tasks.extend(incarnation.tasks)
         incarnation.tasks.clear()
         incarnation.held.clear()
 

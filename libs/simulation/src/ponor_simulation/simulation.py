@@ -94,7 +94,7 @@ class Simulation:
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         self.loop.close()
         self.trace.end()
-        _bury([*left, *self.loop.graveyard])
+        _close_crashed([*left, *self.loop.crashed_tasks])
 
     def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -107,7 +107,7 @@ class Simulation:
         return f"seed {self.seed}: {what}\nthe last events of {self.trace.events}:\n{lines}"
 
 
-def _bury(tasks: list[asyncio.Task[Any]]) -> None:
+def _close_crashed(tasks: list[asyncio.Task[Any]]) -> None:
     """Close coroutines that never ended. Their `finally` blocks run now, on a closed loop, without effect."""
     for task in tasks:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - the loop is closed

@@ -34,7 +34,7 @@ from ponor_broker.partitions.log.stream_port import state_of
 from ponor_broker.storage.start import StoragePorts, start_on_file
 
 LOG: Final = logging.getLogger("ponor.broker")
-LOOK_S: Final = 0.1
+POLL_INTERVAL_S: Final = 0.1
 MOVES_PER_CALL_MAX: Final = 1_000
 CURRENT_MS_MAX: Final = 30_000
 JOIN_S_MAX: Final = 60.0
@@ -212,7 +212,7 @@ async def _elect_targets(runtime: Runtime, node: Node) -> None:
             asked.update((_key(move), None) for move in new)
             await _elect(node, new)
         else:
-            await runtime.clock.sleep(LOOK_S)
+            await runtime.clock.sleep(POLL_INTERVAL_S)
 
 
 async def _elect(node: Node, moves: Sequence[MoveRow]) -> None:

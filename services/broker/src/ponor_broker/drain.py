@@ -28,7 +28,7 @@ LOG: Final = logging.getLogger("ponor.broker")
 ASK_MS_MAX: Final = 1_500
 """Longest wait for the controllers' answer to SetDrain; without an answer the broker stops without
 a drain."""
-LOOK_S: Final = 0.1
+POLL_INTERVAL_S: Final = 0.1
 LEAVE_MS_MAX: Final = 5_000
 LEAVE_RETRY_S: Final = 0.05
 END_S: Final = 10.0
@@ -67,7 +67,7 @@ class Drain:
             async with asyncio.timeout(self._ms_max / 1000):
                 while not (self._is_empty() or self._cluster_stops()):
                     # the cost of the check is proportional to the partitions that remain
-                    await self._clock.sleep(LOOK_S)
+                    await self._clock.sleep(POLL_INTERVAL_S)
         self._process.postpone_end(END_S)
         duration_ms = (self._clock.monotonic_ns() - started_ns) // 1_000_000
         if self._is_empty():
@@ -113,7 +113,7 @@ class Drain:
         if self._cluster_stops():
             LOG.info("the whole cluster is stopping: no partitions are moved")
             return False
-        if self._process.is_hurried:
+        if self._process.is_forced:
             LOG.info("the parent process has exited: no partitions are moved")
             return False
         return any(

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 SHARE_MIN: Final = 1 / 64
 RECOVERY_NS: Final = 60 * NS
 """Time in which the share recovers from 0 to 1."""
-DEAF_NS: Final = NS
+UNRESPONSIVE_NS: Final = NS
 """Time after a halving in which further "slow down" errors, usually of calls in flight, are ignored."""
 BURST_S: Final = 1.0
 EVEN_BURST_S: Final = 0.125
@@ -100,7 +100,7 @@ class Pace(StorePolicy):
     def slowed(self) -> None:
         """Record a "slow down" error of the store."""
         now_ns = self._clock.monotonic_ns()
-        if self._slowed_at_ns is None or now_ns - self._slowed_at_ns >= DEAF_NS:
+        if self._slowed_at_ns is None or now_ns - self._slowed_at_ns >= UNRESPONSIVE_NS:
             self._recover(now_ns)
             self._share = max(self._share / 2, SHARE_MIN)
             self._slowed_at_ns = now_ns

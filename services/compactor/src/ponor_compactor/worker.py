@@ -73,7 +73,7 @@ _OUTCOME_OF: Final = {
 }
 
 
-class NotOursError(Exception):
+class TaskReassignedError(Exception):
     """The lease was not renewed, because the task has ended or belongs to another worker."""
 
 
@@ -165,7 +165,7 @@ class Worker:
             if made is None:
                 return Outcome.SETTLED, ""
             answer = await self._tasks.commit(task, made)
-        except NotOursError:
+        except TaskReassignedError:
             return Outcome.FENCED, ""
         except ObjectNotFoundError as error:
             return Outcome.SOURCE_GONE, str(error)
@@ -188,7 +188,7 @@ class Worker:
             if work.done():
                 return work.result()
             heartbeat.result()
-            raise NotOursError(str(task))
+            raise TaskReassignedError(str(task))
         finally:
             for each in (work, heartbeat):
                 each.cancel()

@@ -142,7 +142,7 @@ class Core:
     def unreachable(self, peer: ReplicaId) -> None:
         """Lost messages are normal."""
 
-    def began_anew(self, peer: ReplicaId) -> None:
+    def peer_restarted(self, peer: ReplicaId) -> None:
         self.began.append(peer)
 
     def suspect(self, peer: ReplicaId) -> None:

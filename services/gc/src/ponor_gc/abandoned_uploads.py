@@ -46,7 +46,7 @@ class AbandonedUploads:
         self._warned = False
 
     async def collect(self, current: ReadImage, report: ReconcileReport) -> None:
-        """Run one pass and add the findings to `report`. Abort nothing if `report.only_looked` is set.
+        """Run one pass and add the findings to `report`. Abort nothing if `report.is_dry_run` is set.
 
         Raises:
             ObjectStoreError: the store failed.
@@ -92,7 +92,7 @@ class AbandonedUploads:
             report.uploads[verdict] += 1
             if verdict is Verdict.DEAD:
                 abandoned.append(upload)
-        only_look = report.only_looked or cluster.incarnation_unconfirmed
+        only_look = report.is_dry_run or cluster.incarnation_unconfirmed
         return [] if only_look else abandoned
 
     async def _abort(self, store: MultipartStore, upload: OpenMultipart) -> None:

@@ -16,7 +16,7 @@ class ReconcileReport:
     """Findings of one pass.
 
     Attributes:
-        only_looked: the pass only reported; it deleted and aborted nothing.
+        is_dry_run: the pass only reported; it deleted and aborted nothing.
         refusal: why this collector must not delete; empty if it may.
         is_whole: the pass covered every prefix.
         uploads_listed: the store can list multipart uploads.
@@ -28,7 +28,7 @@ class ReconcileReport:
     deleted: int = 0
     deleted_bytes: int = 0
     aborted: int = 0
-    only_looked: bool = False
+    is_dry_run: bool = False
     refusal: str = ""
     is_whole: bool = False
     uploads_listed: bool = False
@@ -46,7 +46,7 @@ class ReconcileReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON output."""
         return {
-            "only_looked": self.only_looked,
+            "is_dry_run": self.is_dry_run,
             "refusal": self.refusal,
             "objects": {verdict.value: number for verdict, number in self.objects.items()},
             "object_bytes": {verdict.value: number for verdict, number in self.object_bytes.items()},
@@ -60,10 +60,10 @@ class ReconcileReport:
         }
 
     def __str__(self) -> str:
-        verb = "would be deleted" if self.only_looked else "deleted"
-        number = self.objects[Verdict.DEAD] if self.only_looked else self.deleted
-        size_bytes = self.object_bytes[Verdict.DEAD] if self.only_looked else self.deleted_bytes
-        uploads = self.uploads[Verdict.DEAD] if self.only_looked else self.aborted
+        verb = "would be deleted" if self.is_dry_run else "deleted"
+        number = self.objects[Verdict.DEAD] if self.is_dry_run else self.deleted
+        size_bytes = self.object_bytes[Verdict.DEAD] if self.is_dry_run else self.deleted_bytes
+        uploads = self.uploads[Verdict.DEAD] if self.is_dry_run else self.aborted
         return (
             f"{self.objects.total()} objects in the store: {self.objects[Verdict.KNOWN]} known, {number}"
             f" orphans ({size_bytes} bytes) {verb}, "

@@ -53,7 +53,7 @@ class Reconciliation:
         self._listed = 0
 
     async def reconcile(self, current: ReadImage, report: ReconcileReport) -> None:
-        """Run one pass and add the findings to `report`. Delete nothing if `report.only_looked` is set.
+        """Run one pass and add the findings to `report`. Delete nothing if `report.is_dry_run` is set.
 
         Raises:
             ObjectStoreError: the store failed.
@@ -100,7 +100,7 @@ class Reconciliation:
             report.note(verdict, info.key, info.size_bytes)
             if verdict is Verdict.FUTURE:
                 future = info
-            if verdict is Verdict.DEAD and not report.only_looked:
+            if verdict is Verdict.DEAD and not report.is_dry_run:
                 if len(dead) < DEAD_AT_ONCE_MAX:
                     dead.append(info)
                 else:
@@ -114,7 +114,7 @@ class Reconciliation:
                 " than the store, or another cluster writes here"
             )
             self._right.withdraw(reason)
-            report.only_looked, report.refusal = True, reason
+            report.is_dry_run, report.refusal = True, reason
             return [], True
         return dead, is_complete
 

@@ -84,7 +84,7 @@ class Rounds:
         report = ReconcileReport()
         async with self._follow() as current:
             cluster = cluster_of(await current())
-            report.only_looked = (
+            report.is_dry_run = (
                 cluster is None
                 or not may_delete(cluster, self._settings)
                 or not await self._right.may_delete(marker_of(cluster))

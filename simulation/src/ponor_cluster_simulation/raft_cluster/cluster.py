@@ -244,7 +244,7 @@ class RaftCluster:
         self._meets = (leader.own, victim.own)
         try:
             self.restart(victim)
-            leader.call(lambda node: node.began_anew(victim.own))
+            leader.call(lambda node: node.peer_restarted(victim.own))
             while victim.disk.writes:
                 victim.disk.end_oldest()
         finally:

@@ -90,7 +90,7 @@ class Faults:
             "change": self._change,
             "transfer": self._transfer,
             "blackout": self._blackout,
-            "seclusion": self._seclusion,
+            "seclusion": self._isolation,
             "full disk": self._full_disk,
             "older copy": self._older_copy,
         }
@@ -143,7 +143,7 @@ class Faults:
         if victim is not None:
             self._group.pause(victim, self._length_ms(PAUSE_MS_MAX))
 
-    def _seclusion(self) -> None:
+    def _isolation(self) -> None:
         """Pause a leader and cut its links for twice as long.
 
         When the leader resumes, it has counted few ticks, receives no messages, and still acts as the leader.
@@ -205,8 +205,8 @@ class Faults:
         if len(others) < 2:
             return
         victim, *rest = self._chance.sample(others, len(others))
-        deaf = rest[: max(1, len(membership.voters) - membership.quorum)]
-        links = [link for each in deaf for link in ((leader.own, each.own), (each.own, leader.own))]
+        unreachable = rest[: max(1, len(membership.voters) - membership.quorum)]
+        links = [link for each in unreachable for link in ((leader.own, each.own), (each.own, leader.own))]
         length_ms = self._chance.uniform(*OLDER_MS)
         self._group.cut(links, length_ms)
         self._timeline.after(length_ms * 0.9, partial(self._put_back, victim, victim.disk.copy()))

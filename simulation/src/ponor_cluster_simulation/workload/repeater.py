@@ -80,11 +80,11 @@ class Repeater:
             raise ConnectionClosedError("not welcome now")
         self._node_epoch = welcome.welcome.node_epoch
         while not self.is_finished:
-            await self._provoke(runtime, connection)
+            await self._repeat_request_ids(runtime, connection)
             await runtime.clock.sleep(runtime.randomness.uniform(0.0, 0.1))
             self.is_finished = self.stop and self._first is None
 
-    async def _provoke(self, runtime: Runtime, connection: Connection) -> None:
+    async def _repeat_request_ids(self, runtime: Runtime, connection: Connection) -> None:
         """Send one operation until it is answered, sometimes repeat it, and then send another operation under
         the same id.
         """

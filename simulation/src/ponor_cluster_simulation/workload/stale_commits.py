@@ -134,9 +134,9 @@ class StaleCommitter:
             case 2:
                 await self._shared.short_lived.end(self.name, session)
             case _:
-                await self._fight(runtime, session)
+                await self._send_stale_commits(runtime, session)
 
-    async def _fight(self, runtime: Runtime, session: SessionClient) -> None:
+    async def _send_stale_commits(self, runtime: Runtime, session: SessionClient) -> None:
         epochs, below = self._shared.epochs, runtime.randomness.below
         stream_id = list(epochs)[below(len(epochs))]
         try:

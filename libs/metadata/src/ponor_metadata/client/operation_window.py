@@ -104,7 +104,7 @@ class OperationWindow:
         except asyncio.CancelledError:
             if place in self._line:
                 self._line.remove(place)
-                self._call_next()
+                self._issue_next()
             elif place.admitted.done() and not place.admitted.cancelled():
                 self.abandon(place.admitted.result())
             raise
@@ -117,7 +117,7 @@ class OperationWindow:
         if pending is None:
             return None
         self._size_bytes -= pending.size_bytes
-        self._call_next()
+        self._issue_next()
         return pending
 
     def abandon(self, pending: PendingOperation) -> None:
@@ -179,7 +179,7 @@ class OperationWindow:
         self._unsent.append(pending)
         return pending
 
-    def _call_next(self) -> None:
+    def _issue_next(self) -> None:
         """Admit waiting operations in order while there is room, so that small ones do not overtake a large
         one.
         """

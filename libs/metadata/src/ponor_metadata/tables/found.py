@@ -77,7 +77,7 @@ class Merged(Sequence[R], Generic[R]):
         return heapq.merge(visible, self._shown, key=self._order)
 
     def behind(self, order: Any) -> Iterator[R]:
-        """See the function `rows_behind`."""
+        """See the function `rows_after`."""
         order_of = self._order
         first = bisect_right(self._base, order, key=order_of)
         base = (self._base[i] for i in range(first, len(self._base)))
@@ -96,7 +96,7 @@ class Merged(Sequence[R], Generic[R]):
         return max(found, key=order_of, default=None)
 
 
-def rows_behind(found: Sequence[R], index: Index[Any, R], order: Any) -> Iterator[R]:
+def rows_after(found: Sequence[R], index: Index[Any, R], order: Any) -> Iterator[R]:
     """Iterate over the rows whose order is above `order`, by binary search. `found`: a result of `index`."""
     if isinstance(found, Merged):
         return found.behind(order)

@@ -232,23 +232,23 @@ class BlockCache:
         del self._claims[name]
         self._claimed_bytes -= memory_bytes_of(entry)
         if name in self._claimed:
-            self._let_go(name)
+            self._unclaim(name)
 
     def _add_claimed(self, name: _BlockKey, block: DataBlock) -> None:
         self._claimed[name] = block
         self._claimed_here_bytes += block.memory_bytes
 
-    def _let_go(self, name: _BlockKey) -> None:
+    def _unclaim(self, name: _BlockKey) -> None:
         block = self._claimed.pop(name)
         self._claimed_here_bytes -= block.memory_bytes
         self._keep(name, block)
         self._pinned.release(block.memory_bytes)
         self._make_room()
 
-    def _give_way(self, size_bytes: int) -> None:
+    def _unclaim_for(self, size_bytes: int) -> None:
         """Make claimed blocks evictable until the read fits or can wait for a fetch in flight to end."""
         while self._claimed and not self._fits(size_bytes):
-            self._let_go(next(iter(self._claimed)))
+            self._unclaim(next(iter(self._claimed)))
             self._given_up.add()
 
     def _fits(self, size_bytes: int) -> bool:
@@ -257,7 +257,7 @@ class BlockCache:
 
     def _in_flight_ended(self) -> None:
         while self._claimed and self._pinned.waiting and self._pinned.held_bytes == self._claimed_here_bytes:
-            self._let_go(next(iter(self._claimed)))
+            self._unclaim(next(iter(self._claimed)))
             self._given_up.add()
         self._make_room()
 
@@ -282,7 +282,7 @@ class BlockCache:
     async def _fetch(self, key: str, run: BlockRun, *, is_granted: bool) -> dict[int, DataBlock]:
         pinned_bytes = run.fetch_memory_bytes
         if not is_granted and not self._pinned.try_acquire(pinned_bytes):
-            self._give_way(pinned_bytes)
+            self._unclaim_for(pinned_bytes)
             await self._pinned.acquire(pinned_bytes)
         try:
             self._make_room()
@@ -365,7 +365,7 @@ class BlockCache:
     def forget(self, key: str) -> None:
         """Remove the blocks of an object that the store no longer has."""
         for name in [name for name in self._claimed if name[0] == key]:
-            self._let_go(name)
+            self._unclaim(name)
         for name in [name for name in self._blocks if name[0] == key]:
             self._drop(name)
 
@@ -376,6 +376,6 @@ class BlockCache:
             fetch.cancel()
         await asyncio.gather(*fetches, return_exceptions=True)
         while self._claimed:
-            self._let_go(next(iter(self._claimed)))
+            self._unclaim(next(iter(self._claimed)))
         self._blocks.clear()
         self._cached_bytes = 0

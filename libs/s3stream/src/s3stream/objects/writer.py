@@ -16,7 +16,7 @@ from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry, Footer, spread_
 from s3stream.ports import StreamRange
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord
 
-KEEP_THE_LOCK: Final = 0
+KEEP_GIL: Final = 0
 """Makes `crc32c` keep the interpreter's lock: the checksum of a payload takes microseconds, and
 reacquiring the lock may take longer."""
 
@@ -89,8 +89,8 @@ class ObjectWriter:
             )
             append(header)
             append(payload)
-            crc = crc32c(header, self._block_crc, KEEP_THE_LOCK)
-            self._block_crc = crc32c(payload, crc, KEEP_THE_LOCK)
+            crc = crc32c(header, self._block_crc, KEEP_GIL)
+            self._block_crc = crc32c(payload, crc, KEEP_GIL)
             self._block_bytes += size_bytes
             self._block_records += 1
             self._block_last = last = record

@@ -36,17 +36,17 @@ class ReadsInPlace(Protocol):
 
 def reads_in_place(store: ObjectStore) -> bool:
     """Whether a store has the capability now."""
-    return _is_told_where(store) and store.reads_in_place
+    return _supports_in_place(store) and store.reads_in_place
 
 
 async def get_into(store: ObjectStore, key: str, start: int, places: Sequence[memoryview]) -> int:
     """`ReadsInPlace.get_into` for any store."""
-    if _is_told_where(store):
+    if _supports_in_place(store):
         return await store.get_into(key, start, places)
     return put_in_place(await store.get(key, start, sum(map(len, places))), places)
 
 
-def _is_told_where(store: ObjectStore) -> TypeGuard[ReadsInPlace]:
+def _supports_in_place(store: ObjectStore) -> TypeGuard[ReadsInPlace]:
     # Not isinstance: a protocol check evaluates the properties of the store.
     return hasattr(store, "get_into")
 

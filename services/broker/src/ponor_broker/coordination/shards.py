@@ -139,9 +139,9 @@ class Shards(Generic[S]):
     def _permission_changed(self, withdrawn: bool) -> None:
         """Pause the timers while this broker refuses requests, so that the refusals make no deadline pass."""
         if withdrawn:
-            self.timers.stand_still()
+            self.timers.pause_all()
         else:
-            self.timers.go_on()
+            self.timers.resume_all()
         self._readiness.changed()
 
     # --- life

@@ -49,12 +49,12 @@ class TimerQueue:
     def __len__(self) -> int:
         return len(self._timers)
 
-    def stand_still(self) -> None:
-        """Pause all timers until `go_on`. Idempotent."""
+    def pause_all(self) -> None:
+        """Pause all timers until `resume_all`. Idempotent."""
         if self._stands_since_ns is None:
             self._stands_since_ns = self._now_ns()
 
-    def go_on(self) -> None:
+    def resume_all(self) -> None:
         """Resume all timers. Idempotent."""
         if self._stands_since_ns is not None:
             since_ns, self._stands_since_ns = self._stands_since_ns, None

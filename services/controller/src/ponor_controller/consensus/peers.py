@@ -55,7 +55,7 @@ class Core(Protocol):
         """A stream to a peer is open."""
         ...
 
-    def began_anew(self, peer: ReplicaId) -> None:
+    def peer_restarted(self, peer: ReplicaId) -> None:
         """A peer opened a new stream; its older one is closed."""
         ...
 
@@ -196,7 +196,7 @@ class Peers:
         self._addresses.add_hint(sender, Addresses(hello.peer_address, hello.service_address))
         self._refresh()
         if self._core is not None:
-            self._core.began_anew(sender)
+            self._core.peer_restarted(sender)
         alive = asyncio.get_running_loop().create_task(
             self._send_keepalives(connection), name=f"peer-{sender.node_id}-alive"
         )

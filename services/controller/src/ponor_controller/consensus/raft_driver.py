@@ -202,10 +202,10 @@ class RaftDriver:
         if self._node.leader is None:
             self._begin_fast_ticks()
 
-    def began_anew(self, peer: ReplicaId) -> None:
+    def peer_restarted(self, peer: ReplicaId) -> None:
         """A peer opened a new stream."""
         if not self._closed:
-            self._node.began_anew(peer)
+            self._node.peer_restarted(peer)
             self.schedule()
 
     def suspect(self, peer: ReplicaId) -> None:

@@ -103,7 +103,7 @@ class NodeActivity:
         now_ns = self._clock.monotonic_ns()
         was_due_ns = self._due_ns.get(node_id, self._grace_until_ns)
         if now_ns > was_due_ns - self._noticed_ns and self._most_silent_since(now_ns) is not None:
-            self._doubt_silence(node_id, now_ns)
+            self._extend_silent_nodes(node_id, now_ns)
         self._heard_ns[node_id] = now_ns
         self._due_ns[node_id] = now_ns + self._timeout_ns
         if self._restarts:
@@ -201,7 +201,7 @@ class NodeActivity:
             return True
         if node_id not in self._left_ns or now_ns <= self._grace_until_ns:
             return False
-        return now_ns - self._left_ns[node_id] > self._grace_ns and not self._most_left(now_ns)
+        return now_ns - self._left_ns[node_id] > self._grace_ns and not self._most_lost_sessions(now_ns)
 
     async def watch(self, image: MetadataImage) -> None:
         """Count suspected brokers until cancelled."""
@@ -218,7 +218,7 @@ class NodeActivity:
             return False
         return over_ns > self._window_ns or self._broke(node_id) or not self._most_fell_silent(now_ns)
 
-    def _doubt_silence(self, heard_id: NodeId, now_ns: int) -> None:
+    def _extend_silent_nodes(self, heard_id: NodeId, now_ns: int) -> None:
         """A node was heard while most were silent: restart the timeouts, unless all silent nodes used their
         restarts.
         """
@@ -276,7 +276,7 @@ class NodeActivity:
         left_ns = self._left_ns.get(node_id)
         return left_ns is not None and left_ns < self._due_ns.get(node_id, self._grace_until_ns)
 
-    def _most_left(self, now_ns: int) -> bool:
+    def _most_lost_sessions(self, now_ns: int) -> bool:
         """Whether more than half of the nodes that were heard within a session timeout lost their
         sessions.
         """

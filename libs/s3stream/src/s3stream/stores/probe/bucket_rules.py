@@ -26,7 +26,7 @@ def lifecycle(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
             "no rules; one that aborts multipart uploads after a week saves what dead writers leave",
         )
     if not answer.is_success:
-        return Grade.SKIPPED, _not_told("lifecycle rules", answer, "s3:GetLifecycleConfiguration")
+        return Grade.SKIPPED, _unreadable("lifecycle rules", answer, "s3:GetLifecycleConfiguration")
     ours = prefix.partition("ponor-doctor")[0]
     findings = [each for rule in _children(answer.body, "Rule") for each in _rule(rule, ours)]
     for grade in (Grade.UNSAFE, Grade.WARNING):
@@ -40,7 +40,7 @@ def versioning(requests: S3Requests, prefix: str) -> tuple[Grade, str]:  # noqa:
     """Check versioning: retained versions cost money after Ponor deleted the objects."""
     answer = requests.send("GET", query={"versioning": ""})
     if not answer.is_success:
-        return Grade.SKIPPED, _not_told("versioning", answer, "s3:GetBucketVersioning")
+        return Grade.SKIPPED, _unreadable("versioning", answer, "s3:GetBucketVersioning")
     status = _text(_parse(answer.body), "Status")
     if status == "Enabled":
         return (
@@ -56,7 +56,7 @@ def object_lock(requests: S3Requests, prefix: str) -> tuple[Grade, str]:  # noqa
     if answer.status in (404, 400, 501):
         return Grade.OK, "no object lock"
     if not answer.is_success:
-        return Grade.SKIPPED, _not_told("object lock", answer, "s3:GetBucketObjectLockConfiguration")
+        return Grade.SKIPPED, _unreadable("object lock", answer, "s3:GetBucketObjectLockConfiguration")
     root = _parse(answer.body)
     mode = _text(root, "Mode")
     if mode:
@@ -113,7 +113,7 @@ def _rule(rule: ET.Element, ours: str) -> list[tuple[Grade, str]]:
     return found
 
 
-def _not_told(what: str, answer: S3Answer, right: str) -> str:
+def _unreadable(what: str, answer: S3Answer, right: str) -> str:
     return (
         f"{what} cannot be read ({answer.status}); the permission {right} is needed"
         if answer.status == 403

@@ -63,7 +63,7 @@ ACKS_NONE: Final = 0
 ACKS: Final = (-1, 0, 1)
 MOMENTARY: Final = (PartitionInTransitError, BrokerFencedError, UnverifiedError, S3StreamError)
 """Refusals after which this broker may soon accept the same batch."""
-TOLD_WITH_LOG_START: Final = frozenset(
+ERRORS_WITH_LOG_START: Final = frozenset(
     {
         ErrorCode.INVALID_RECORD,
         ErrorCode.INVALID_TIMESTAMP,
@@ -378,7 +378,7 @@ class ProduceHandler:
         except PartitionInTransitError:
             raise
         except (PartitionError, S3StreamError) as error:
-            if partition is not None and _tells_log_start(error):
+            if partition is not None and _has_log_start(error):
                 outcome.log_start_offset = partition.log_start_offset
             self._refuse(outcome, records, error)
         else:
@@ -439,10 +439,10 @@ def _refuse(request: ProducePending, topic: str | bytes, index: int, refusal: Pa
     outcome.settled(refusal)
 
 
-def _tells_log_start(error: Exception) -> bool:
+def _has_log_start(error: Exception) -> bool:
     if not isinstance(error, PartitionError) or isinstance(error, NotOneBatchError):
         return False
-    return error.code in TOLD_WITH_LOG_START
+    return error.code in ERRORS_WITH_LOG_START
 
 
 def _refusal_of_all(walk: ProduceWalk) -> PartitionError | None:

@@ -118,7 +118,9 @@ def elect_moved(body: wire.ElectMoved, situation: Situation) -> Decision:
         _require_closed(partition, move, situation)
         if move is None:
             return move_records.elected(situation.view, partition, caller_id, situation.traceparent)
-        leader_id = rules.electee(situation.view, (move.target_id, move.source_id), situation.is_suspected)
+        leader_id = rules.leader_to_elect(
+            situation.view, (move.target_id, move.source_id), situation.is_suspected
+        )
         return move_records.elected(
             situation.view,
             partition,

@@ -169,7 +169,7 @@ def _holds(view: View, move: MoveRow) -> bool:
 
 
 def _elect(view: View, move: MoveRow, now_ms: int, nodes: _Nodes, due: Due) -> None:
-    leader_id = rules.electee(
+    leader_id = rules.leader_to_elect(
         view, (move.target_id, move.source_id), nodes.is_suspected, without=nodes.fenced
     )
     if leader_id is None:

@@ -40,7 +40,7 @@ def moving_partition(view: View, move: MoveRow) -> PartitionRow:
     return partition
 
 
-def electee(
+def leader_to_elect(
     view: View,
     preferred: Sequence[NodeId],
     is_suspected: Callable[[NodeId], bool],
@@ -75,7 +75,7 @@ def keep_at_source(
     """
     if open_stream(view, move.topic_id, move.partition) is not None:
         return move_records.cancelled(move, reason)
-    leader_id = electee(view, (move.source_id, move.target_id), is_suspected)
+    leader_id = leader_to_elect(view, (move.source_id, move.target_id), is_suspected)
     if leader_id is None:
         return None
     return move_records.elected(view, moving_partition(view, move), leader_id, move.traceparent)

@@ -23,7 +23,7 @@ from ponor_controller.kernel.proposer import Proposer
 LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("node_fenced", "node_registered", "node_drain_set", "wal_closed", "cluster_stop_announced")
 """Records after which the duty runs."""
-LOOK_S: Final = 0.1
+POLL_INTERVAL_S: Final = 0.1
 """Time between two steps while a broker is away or no broker can take its partitions. A broker that is heard
 again leaves no record that could wake the duty."""
 
@@ -71,14 +71,14 @@ class FailoverDuty:
 
     def _waits(self, view: View, failures: Failures) -> list[float]:
         """Seconds until each broker that may be fenced can be suspected."""
-        waits = [LOOK_S] if failures.blocked else []
+        waits = [POLL_INTERVAL_S] if failures.blocked else []
         for node in view[NODES]:
             if node.role is not NodeRole.BROKER or node.fenced or node.wal is not WalKind.OBJECT:
                 continue
             suspected_in_s = self._activity.suspected_in_s(node.node_id)
             if suspected_in_s is not None:
                 away = self._activity.is_away(node.node_id)
-                waits.append(min(suspected_in_s, LOOK_S) if away else suspected_in_s)
+                waits.append(min(suspected_in_s, POLL_INTERVAL_S) if away else suspected_in_s)
         return waits
 
     def _report(self, failures: Failures, why: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from ponor_metadata.nouns.quorum import QUORUM
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY, PartitionRow, next_leader_epoch
 from ponor_metadata.nouns.wals import WALS, WALS_OF, WalRow
-from ponor_metadata.tables.found import rows_behind
+from ponor_metadata.tables.found import rows_after
 from ponor_metadata.tables.schema import View
 from ponor_runtime.host_port import HOST_CHARACTERS_MAX, PORT_MAX
 from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
@@ -125,7 +125,7 @@ def _next_partitions(
     led = view[PARTITIONS].find(PARTITIONS_LED_BY, node_id)
     rows = iter(led)
     if raised is not None and row is not None and row.fenced and row.node_epoch == raised.fenced_epoch:
-        rows = rows_behind(led, PARTITIONS_LED_BY, raised.last)
+        rows = rows_after(led, PARTITIONS_LED_BY, raised.last)
     return list(islice(rows, PARTITIONS_PER_BATCH_MAX + 1))
 
 
