@@ -22,6 +22,7 @@ from s3stream.errors import S3StreamError
 from services.broker.tests.handlers.produce.test_produce_path import produce, settle
 from services.broker.tests.handlers.produce.test_produce_transit import Sealed, sealed
 from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig, SteppedClock, batch
+from services.broker.tests.partitions.transactions.transaction_kit import TransactionRig
 
 __all__ = ["sealed"]
 KEY = (TOPIC_ID, 0)
@@ -125,6 +126,40 @@ async def test_a_gap_after_a_refused_batch_is_retriable() -> None:
     assert offer(partition, 2) is ErrorCode.REQUEST_TIMED_OUT
     assert [offer(partition, sequence) for sequence in (1, 2)] == [1, 2]
     assert offer(partition, 4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap that no refusal made"
+
+
+@pytest.mark.parametrize("accepted", [1, 2], ids=["the refused one", "the one behind it too"])
+async def test_a_refused_batch_that_another_broker_accepted_holds_back_nothing(accepted: int) -> None:
+    """The partition moves away after a refusal, and returns while the transaction is open."""
+    here = TransactionRig()
+    await here.open()
+    here.append(7)
+    await asyncio.sleep(0)
+    here.rig.refused.note(KEY, sent(1))
+    there = TransactionRig(here.streams)
+    there.rig.image, there.rig.epoch, there.partition = here.rig.image, here.rig.epoch, here.partition
+    await there.reopen()
+    for sequence in range(1, 1 + accepted):
+        there.append(7, sequence=sequence)
+    await asyncio.sleep(0)
+    here.rig.epoch, here.partition = there.rig.epoch, there.partition
+    await here.reopen()
+    assert here.append(7, sequence=1 + accepted) == 1 + accepted
+    assert here.rig.refused.waiting_for == {}
+
+
+async def test_a_batch_behind_two_refused_ones_waits_although_another_broker_accepted_the_first() -> None:
+    here = TransactionRig()
+    await here.open()
+    here.append(7)
+    here.append(7)
+    # Another broker accepted the batch with sequence 1 before this one opened the partition.
+    here.rig.refused.note(KEY, sent(1))
+    here.rig.refused.note(KEY, sent(2))
+    with pytest.raises(PartitionError, match="must be retried first"):
+        here.append(7, sequence=3)
+    assert [here.append(7, sequence=sequence) for sequence in (2, 3)] == [2, 3]
+    assert here.rig.refused.waiting_for == {}
 
 
 def offer(partition: Partition, sequence: int, producer_id: int = 7) -> int | ErrorCode:

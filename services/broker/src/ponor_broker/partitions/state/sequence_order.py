@@ -102,13 +102,16 @@ class RefusedSequences:
         """Note an accepted batch. If it is the one that had to come next, its successor must come next, until
         all refused batches are accepted.
         """
-        producer, last = (key, batch.producer_id), batch.last_sequence
+        self.taken_until((key, batch.producer_id), batch.producer_epoch, batch.last_sequence)
+
+    def taken_until(self, producer: _Producer, epoch: int, last: int) -> None:
+        """Note that the producer's batches up to the sequence `last` of this epoch are accepted."""
         refused = self.waiting_for.get(producer)
         if refused is None:
             return
-        if refused.epoch < batch.producer_epoch:
+        if refused.epoch < epoch:
             del self.waiting_for[producer]
-        elif refused.epoch == batch.producer_epoch and not _is_behind(refused.next_sequence, last):
+        elif refused.epoch == epoch and not _is_behind(refused.next_sequence, last):
             if _is_behind(refused.last_refused, last):
                 self.waiting_for[producer] = refused._replace(next_sequence=(last + 1) % SEQUENCE_MODULUS)
             else:
@@ -139,10 +142,11 @@ class SequenceOrder:
         Raises:
             PartitionError: the producer's epoch or sequence is refused, or an earlier batch must come first.
         """
-        is_known = self._producers.entry(batch.producer_id) is not None
-        if batch.first_sequence >= 0 and self._refused.holds_back(
-            self._identity.key, batch, is_known=is_known
-        ):
+        key, entry = self._identity.key, self._producers.entry(batch.producer_id)
+        if entry is not None and entry.batches and self._refused.waiting_for:
+            # If another broker led the partition meanwhile, it may have accepted refused batches.
+            self._refused.taken_until((key, batch.producer_id), entry.epoch, entry.last_sequence)
+        if batch.first_sequence >= 0 and self._refused.holds_back(key, batch, is_known=entry is not None):
             raise PartitionError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{self._identity}: an earlier batch of producer {batch.producer_id} was refused and must be"
