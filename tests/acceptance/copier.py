@@ -34,6 +34,8 @@ START_AGAIN_S: Final = 0.5
 IDLE_MS_MAX: Final = 10_000
 """Since 2.10, librdkafka waits in send_offsets_to_transaction for a coordinator that was removed from the
 metadata (its issue 5511), until any connection changes its state: at the latest when it is closed as idle."""
+MOVED: Final = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
+"""Errors of `committed` while the coordinator of the group moves; librdkafka does not call them retriable."""
 LENGTHS: Final = 8
 """Transactions stay open for 0.2 to 1.6 seconds, in turn."""
 
@@ -211,17 +213,18 @@ class LibrdkafkaCopier:
         self._repeat(lambda: self._producer.abort_transaction(CALL_S_MAX))
         self._report.say("abort", reason)
         assigned = self._consumer.assignment()
-        for row in self._repeat(lambda: self._consumer.committed(assigned, CALL_S_MAX)):
+        for row in self._repeat(lambda: self._consumer.committed(assigned, CALL_S_MAX), MOVED):
             self._consumer.seek(TopicPartition(row.topic, row.partition, max(0, row.offset)))
 
-    def _repeat(self, call: Callable[[], Any]) -> Any:
-        """Repeat a call while the client calls its error retriable."""
+    def _repeat(self, call: Callable[[], Any], passing: frozenset[str] = frozenset()) -> Any:
+        """Repeat a call while the client calls its error retriable, or the error is one of `passing`."""
         while True:
             try:
                 return call()
             except KafkaException as error:
-                if not error.args[0].retriable():
+                if not error.args[0].retriable() and error.args[0].name() not in passing:
                     raise
+                time.sleep(POLL_S)
                 self._report.say("retry", _described(error))
 
     def _rebalanced(self, _consumer: object, _partitions: object) -> None:
