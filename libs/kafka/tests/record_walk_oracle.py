@@ -94,6 +94,29 @@ def first_at_or_after(
     return None
 
 
+def newest(data: Buffer, count: int, base_timestamp: int, offset_delta_min: int) -> tuple[int, int] | None:
+    """Find the first of the records with the largest timestamp among those with at least `offset_delta_min`.
+
+    Return its offset delta and timestamp.
+
+    Raises:
+        KafkaWireError: a record does not fit.
+    """
+    best: tuple[int, int] | None = None
+    pos, end = 0, len(data)
+    for index in range(count):
+        length, pos = _varint(data, pos, end, index)
+        if not 0 < length <= end - pos:
+            raise malformed(Rule.LENGTH, index, length, end - pos)
+        delta, at = _varlong(data, pos + 1, pos + length, index)
+        offset_delta, _ = _varint(data, at, pos + length, index)
+        timestamp = _wrap64(base_timestamp + delta)
+        if offset_delta >= max(offset_delta_min, 0) and (best is None or timestamp > best[1]):
+            best = offset_delta, timestamp
+        pos += length
+    return best
+
+
 def _walk_record(data: Buffer, pos: int, end: int, index: int, base_timestamp: int) -> tuple[int, bool]:
     """Check one record; return its timestamp and whether it has a key."""
     if pos == end:

@@ -88,12 +88,17 @@ def test_any_bytes(data: bytes, count: int) -> None:
     for timestamp in (0, T0, INT64_MAX):
         native = outcome(record_walk.first_at_or_after, data, count, T0, timestamp, 3)
         assert native == outcome(record_walk_oracle.first_at_or_after, data, count, T0, timestamp, 3)
+    for delta_min in (-1, 3):
+        native = outcome(record_walk.newest, data, count, T0, delta_min)
+        assert native == outcome(record_walk_oracle.newest, data, count, T0, delta_min)
 
 
 @given(encoded(), int64s, timestamps, st.integers(-5, 25))
 def test_searches_by_time(batch: tuple[bytes, int], base: int, timestamp: int, delta_min: int) -> None:
     native = record_walk.first_at_or_after(*batch, base, timestamp, delta_min)
     assert native == record_walk_oracle.first_at_or_after(*batch, base, timestamp, delta_min)
+    native = record_walk.newest(*batch, base, delta_min)
+    assert native == record_walk_oracle.newest(*batch, base, delta_min)
 
 
 @pytest.mark.parametrize("module", [record_walk, record_walk_oracle])
@@ -112,6 +117,9 @@ def test_walk_result(module: Any) -> None:
     assert module.first_at_or_after(body, 4, T0 + 5, T0 + 6, 0) == (1, T0 + 9)
     assert module.first_at_or_after(body, 4, T0 + 5, T0, 2) == (2, T0 + 9)
     assert module.first_at_or_after(body, 4, T0 + 5, T0 + 10, 0) is None
+    assert module.newest(body, 4, T0 + 5, 0) == (1, T0 + 9)
+    assert module.newest(body, 4, T0 + 5, 3) == (3, T0)
+    assert module.newest(body, 4, T0 + 5, 4) is None
 
 
 @pytest.mark.parametrize("module", [record_walk, record_walk_oracle])

@@ -14,7 +14,7 @@ from ponor_kafka.compression import Codec, decompress
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.primitives import Buffer
 from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
-from ponor_kafka.record_walk import first_at_or_after, walk_records
+from ponor_kafka.record_walk import first_at_or_after, newest, walk_records
 from ponor_kafka.records import RECORD_BYTES_MIN, Record, RecordBounds, decode_body, scan_records
 
 MAGIC: Final = 2
@@ -231,6 +231,20 @@ class BatchView:
         found = first_at_or_after(
             data, self.record_count, self.first_timestamp, timestamp_ms, offset_min - self.base_offset
         )
+        return None if found is None else (self.base_offset + found[0], found[1])
+
+    def find_newest(self, decompressed_bytes_max: int, offset_min: int = 0) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp among those at or after
+        `offset_min`, or None if there are none.
+
+        The timestamps are those of the records: the header's largest may differ (`batch_validation`).
+        """
+        if self.record_count <= 0:
+            return None
+        if self.is_log_append_time:
+            return max(self.base_offset, offset_min), self.max_timestamp
+        data = self._data(decompressed_bytes_max)
+        found = newest(data, self.record_count, self.first_timestamp, offset_min - self.base_offset)
         return None if found is None else (self.base_offset + found[0], found[1])
 
     def _data(self, decompressed_bytes_max: int) -> Buffer:

@@ -14,3 +14,6 @@ def walk_records(
 def first_at_or_after(
     data: Buffer, count: int, base_timestamp: int, timestamp: int, offset_delta_min: int
 ) -> tuple[int, int] | None: ...
+def newest(
+    data: Buffer, count: int, base_timestamp: int, offset_delta_min: int
+) -> tuple[int, int] | None: ...

@@ -234,3 +234,40 @@ def first_at_or_after(data, int32_t count, int64_t base_timestamp, int64_t times
     finally:
         PyBuffer_Release(&buffer)
     return None
+
+
+def newest(data, int32_t count, int64_t base_timestamp, int64_t offset_delta_min):
+    """Compiled `record_walk_oracle.newest`."""
+    cdef Py_buffer buffer
+    cdef Walk walk
+    cdef const uint8_t *data_end
+    cdef int32_t index = 0, length = 0, offset_delta = 0, found_delta = -1
+    cdef int64_t delta = 0, timestamp, found = 0
+    cdef int broken = FITS
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        walk.pos = <const uint8_t *>buffer.buf
+        walk.end = data_end = walk.pos + buffer.len
+        walk.value = walk.left = 0
+        while index < count:
+            broken = record_length(&walk, &length)
+            if not broken and length == 0:
+                broken = refused(&walk, LENGTH, 0)
+            if broken:
+                break
+            walk.end = walk.pos + length
+            walk.pos += 1
+            broken = varlong(&walk, &delta) or varint(&walk, &offset_delta)
+            if broken:
+                break
+            timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>delta)
+            if 0 <= offset_delta >= offset_delta_min and (found_delta < 0 or timestamp > found):
+                found_delta, found = offset_delta, timestamp
+            walk.pos = walk.end
+            walk.end = data_end
+            index += 1
+        if broken:
+            raise malformed(broken, index, walk.value, walk.left)
+    finally:
+        PyBuffer_Release(&buffer)
+    return None if found_delta < 0 else (found_delta, found)

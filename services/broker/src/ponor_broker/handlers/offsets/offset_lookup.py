@@ -69,15 +69,10 @@ def _largest_record(batch: BatchView, timestamp: int, start_offset: int) -> Time
     found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX, start_offset)
     if found is not None:
         return TimestampOffset(*found)
-    # The log starts within the batch: only its remaining records count.
-    left = [
-        TimestampOffset(record.offset, record.timestamp)
-        for record in batch.records(DECOMPRESSED_BYTES_MAX)
-        if record.offset >= start_offset
-    ]
-    return max(
-        left, key=lambda record: record.timestamp, default=TimestampOffset(batch.last_offset, timestamp)
-    )
+    # The log starts within the batch, so only its remaining records count; or the header has a larger
+    # timestamp than every record.
+    found = batch.find_newest(DECOMPRESSED_BYTES_MAX, start_offset)
+    return TimestampOffset(batch.last_offset, timestamp) if found is None else TimestampOffset(*found)
 
 
 async def _largest_batch(partition: Partition) -> tuple[int, int]:
