@@ -137,6 +137,14 @@ async def test_transactions_are_described(handlers: Handlers) -> None:
     assert (missing.error_code, missing.transactional_id) == (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "unknown")
 
 
+async def test_an_id_is_described_once(handlers: Handlers) -> None:
+    """A small request that names an id 100,000 times must not get 100,000 copies of its partitions."""
+    await handlers.add(3, [topic("t", *range(MISSING))])
+    request = DescribeTransactionsRequest(["x"] * 100_000)
+    (found,) = (await handlers.admin.describe(request, context(0))).transaction_states
+    assert [len(one.partitions) for one in found.topics] == [MISSING]
+
+
 @pytest.mark.parametrize(
     ("request_", "ids", "unknown", "code"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -11,13 +13,15 @@ from ponor_kafka.messages.describe_transactions import (
 )
 from ponor_kafka.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from ponor_kafka.messages.list_transactions import TransactionState as ListedTransaction
-from ponor_runtime.turns import Turns
+from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.coordination.linear_pattern import LinearPattern, PatternError
+from ponor_broker.coordination.shards import ROWS_PER_STEP
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 from ponor_broker.requests.request_rows import check_rows
 from ponor_broker.transactions.coordinator import TransactionCoordinator, TransactionFilter, states_of
+from ponor_broker.transactions.records import TransactionRecord
 
 
 class TransactionAdminHandlers:
@@ -32,27 +36,11 @@ class TransactionAdminHandlers:
     ) -> DescribeTransactionsResponse:
         """Return one result per id."""
         check_rows(len(request.transactional_ids))
-        return DescribeTransactionsResponse(
-            transaction_states=await bounded_gather(map(self._described, request.transactional_ids))
-        )
-
-    async def _described(self, transactional_id: str) -> TransactionState:
-        record = await self._coordinator.describe(transactional_id)
-        if isinstance(record, ErrorCode):
-            return TransactionState(record, transactional_id)
-        topics: dict[str, list[int]] = {}
-        for topic, index in sorted(record.partitions):
-            topics.setdefault(topic, []).append(index)
-        return TransactionState(
-            ErrorCode.NONE,
-            transactional_id,
-            record.state.label,
-            record.timeout_ms,
-            record.start_ms,
-            record.producer_id,
-            record.producer_epoch,
-            [TopicData(topic, indexes) for topic, indexes in topics.items()],
-        )
+        # Each id once: it may have thousands of partitions, and a request may name it 100,000 times.
+        ids = list(dict.fromkeys(request.transactional_ids))
+        found = await bounded_gather(map(self._coordinator.describe, ids))
+        rows = await self._turns.run_short(_described(zip(ids, found, strict=True)))
+        return DescribeTransactionsResponse(transaction_states=rows)
 
     async def list_transactions(
         self, request: ListTransactionsRequest, _: RequestContext
@@ -79,3 +67,35 @@ class TransactionAdminHandlers:
                 for transactional_id, record in found
             ],
         )
+
+
+def _described(found: Iterable[tuple[str, ErrorCode | TransactionRecord]]) -> Steps[list[TransactionState]]:
+    rows: list[TransactionState] = []
+    in_step = 0
+    for transactional_id, record in found:
+        if isinstance(record, ErrorCode):
+            rows.append(TransactionState(record, transactional_id))
+            in_step += 1
+        else:
+            rows.append(_row(transactional_id, record))
+            in_step += 1 + len(record.partitions)
+        if in_step >= ROWS_PER_STEP:
+            in_step = 0
+            yield
+    return rows
+
+
+def _row(transactional_id: str, record: TransactionRecord) -> TransactionState:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(record.partitions):
+        topics.setdefault(topic, []).append(index)
+    return TransactionState(
+        ErrorCode.NONE,
+        transactional_id,
+        record.state.label,
+        record.timeout_ms,
+        record.start_ms,
+        record.producer_id,
+        record.producer_epoch,
+        [TopicData(topic, indexes) for topic, indexes in topics.items()],
+    )
