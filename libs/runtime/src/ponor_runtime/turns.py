@@ -94,6 +94,42 @@ class TurnShare:
             await self._clock.sleep(0)
 
 
+class TurnBudget:
+    """Bound the work of all callers in one turn of the loop, by number and by duration."""
+
+    def __init__(self, clock: Clock, *, count_max: int, duration_ns_max: int) -> None:
+        self._clock = clock
+        self._count_max = count_max
+        self._duration_ns_max = duration_ns_max
+        self._count = 0
+        self._began_ns = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether further work must wait for the next turn."""
+        if not self._count:
+            return False
+        elapsed_ns = self._clock.monotonic_ns() - self._began_ns
+        return self._count >= self._count_max or elapsed_ns >= self._duration_ns_max
+
+    def spend(self) -> None:
+        """Count one piece of work, which begins now."""
+        if not self._count:
+            import asyncio  # see `Turns`
+
+            self._began_ns = self._clock.monotonic_ns()
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._count += 1
+
+    async def wait(self) -> None:
+        """Return in a turn whose budget is not spent."""
+        while self.is_spent:
+            await turn()
+
+    def _begin_turn(self) -> None:
+        self._count = 0
+
+
 @types.coroutine
 def turn() -> Generator[None, None, None]:
     """Yield to the event loop once."""

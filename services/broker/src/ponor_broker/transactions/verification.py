@@ -24,7 +24,7 @@ from ponor_kafka.messages.add_partitions_to_txn import (
 )
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
-from ponor_runtime.turns import turn
+from ponor_runtime.turns import TurnBudget, turn
 
 from ponor_broker.coordination.partitioning import partition_for
 from ponor_broker.peers.connection_pool import PeerConnections, PeerUnavailableError
@@ -34,6 +34,10 @@ from ponor_broker.transactions.verification_errors import TransactionalWrite, er
 
 VERSION: Final = 5
 QUESTIONS_PER_REQUEST_MAX: Final = 1_000
+SETTLED_PER_TURN_MAX: Final = 128
+SETTLED_TURN_NS_MAX: Final = 4_000_000
+"""A turn of the event loop appends batches until one of these bounds: a compressed batch of 2 KB may take
+100 ms."""
 BATCH_BYTES: Final = 512
 """Counted for a waiting batch in addition to its bytes."""
 NO_LEADER: Final = -1
@@ -143,6 +147,9 @@ class TransactionVerifier(Generic[P]):
         self._open: dict[TopicPartition, dict[int, _Question[P]]] = {}
         self._by_age: dict[_Question[P], None] = {}
         self._held_bytes = 0
+        self._turn = TurnBudget(
+            runtime.clock, count_max=SETTLED_PER_TURN_MAX, duration_ns_max=SETTLED_TURN_NS_MAX
+        )
         telemetry = runtime.telemetry
         self._requests = telemetry.counter("ponor_transaction_verification_requests_total")
         self._results = {
@@ -208,7 +215,13 @@ class TransactionVerifier(Generic[P]):
             # The questions of one transaction arrive together, and the image does not change within a turn.
             coordinator = cache(self._coordinator)
             for question in self._retries.take(QUESTIONS_PER_REQUEST_MAX):
-                if not question.is_settled:
+                if question.is_settled:
+                    continue
+                if self._turn.is_spent:
+                    self._retries.add(question, 0.0)
+                elif question.is_rest and question.batches[0].take_proof() is None:
+                    self._settle(question, ErrorCode.NONE)
+                else:
                     self._route(question, coordinator(question.claim.transactional_id))
             await turn()
 
@@ -239,12 +252,12 @@ class TransactionVerifier(Generic[P]):
             except PeerUnavailableError:
                 unasked = list(queue)
                 queue.clear()
-                self._settle_all(unasked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                await self._refuse_in_turns(unasked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             except UnansweredError:
-                self._settle_all(asked, ErrorCode.NETWORK_EXCEPTION)
+                await self._refuse_in_turns(asked, ErrorCode.NETWORK_EXCEPTION)
             else:
                 if answer is not None:
-                    self._note(asked, answer)
+                    await self._note(asked, answer)
             await turn()
         del self._lanes[node_id]
 
@@ -255,6 +268,8 @@ class TransactionVerifier(Generic[P]):
         rows: dict[str, tuple[_Question[P], dict[str, list[int]]]] = {}
         later: list[_Question[P]] = []
         for _ in range(min(len(queue), QUESTIONS_PER_REQUEST_MAX)):
+            if self._turn.is_spent:
+                break
             question = queue.popleft()
             if question.is_settled:
                 continue
@@ -278,7 +293,7 @@ class TransactionVerifier(Generic[P]):
             else None
         )
 
-    def _note(self, asked: dict[_Question[P], P], answer: AddPartitionsToTxnResponse) -> None:
+    async def _note(self, asked: dict[_Question[P], P], answer: AddPartitionsToTxnResponse) -> None:
         codes = {
             (row.transactional_id, (topic.name, partition.partition_index)): partition.partition_error_code
             for row in answer.results_by_transaction
@@ -288,6 +303,7 @@ class TransactionVerifier(Generic[P]):
         for question, proof in asked.items():
             missing = ErrorCode.NETWORK_EXCEPTION
             code = answer.error_code or codes.get((question.claim.transactional_id, question.where), missing)
+            await self._turn.wait()
             self._answered(question, error_of(code), proof)
 
     def _answered(self, question: _Question[P], error: ErrorCode, proof: P) -> None:
@@ -317,13 +333,21 @@ class TransactionVerifier(Generic[P]):
                 self._settle(oldest, ErrorCode.NETWORK_EXCEPTION)
                 await turn()
 
+    async def _refuse_in_turns(self, questions: Iterable[_Question[P]], error: ErrorCode) -> None:
+        for question in questions:
+            await self._turn.wait()
+            if not question.is_settled:
+                self._settle(question, error)
+
     def _settle_all(self, questions: Iterable[_Question[P]], error: ErrorCode) -> None:
         for question in questions:
             if not question.is_settled:
                 self._settle(question, error)
 
     def _settle(self, question: _Question[P], error: ErrorCode, proof: P | None = None) -> None:
-        """Settle the batches of a question in order. Later batches of the producer form a new question."""
+        """Settle the batches of a question in order. Later batches of the producer form a new question, and
+        so do batches that this turn has no time to append.
+        """
         question.is_settled = True
         del self._by_age[question]
         of_partition = self._open[question.where]
@@ -333,15 +357,34 @@ class TransactionVerifier(Generic[P]):
         error = error_for(question.write, error)
         self._results[error is ErrorCode.NONE].add()
         self._waits.record((self._clock.monotonic_ns() - question.since_ns) // 1_000)
-        for batch in question.batches:
+        for number, batch in enumerate(question.batches):
+            if number and error is ErrorCode.NONE and self._turn.is_spent:
+                self._ask_again(question, question.batches[number:])
+                break
+            self._turn.spend()
             self._held_bytes -= batch.size_bytes + BATCH_BYTES
             batch.settled(error, proof)
 
+    def _ask_again(self, question: _Question[P], rest: list[WaitingBatch[P]]) -> None:
+        """Let the last batches of an accepted question wait for the next turn, behind earlier ones that wait
+        again. They need no further answer if the transaction is open then.
+        """
+        where, claim = question.where, question.claim
+        waiting = self._open.get(where, {}).get(claim.producer_id)
+        if waiting is None:
+            waiting = self._ask(where, claim, question.write)
+            waiting.is_rest = True
+        waiting.batches += rest
+
 
 class _Question(Generic[P]):
-    """The waiting batches of one producer for one partition."""
+    """The waiting batches of one producer for one partition.
 
-    __slots__ = ("batches", "claim", "is_settled", "since_ns", "where", "write")
+    Attributes:
+        is_rest: whether earlier batches were just appended, so that the transaction is probably open.
+    """
+
+    __slots__ = ("batches", "claim", "is_rest", "is_settled", "since_ns", "where", "write")
 
     def __init__(self, where: TopicPartition, claim: Claim, write: TransactionalWrite, since_ns: int) -> None:
         self.where = where
@@ -349,6 +392,7 @@ class _Question(Generic[P]):
         self.write = write
         self.since_ns = since_ns
         self.batches: list[WaitingBatch[P]] = []
+        self.is_rest = False
         self.is_settled = False
 
     @property
