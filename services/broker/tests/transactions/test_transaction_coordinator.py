@@ -44,7 +44,7 @@ async def test_one_transaction(world: TransactionWorld) -> None:
     assert await world.add(1000, 0, 0, 1) == "NONE"
     claim = ProducerClaim(ProducerId(1000), 0)
     asked = AddRequest(claim, {("t", 1), ("t", 2)}, is_generation_2=False)
-    assert await world.coordinator.verify_partitions("x", asked) == {
+    assert world.coordinator.verify_partitions("x", asked) == {
         ("t", 1): ErrorCode.NONE,
         ("t", 2): ErrorCode.TRANSACTION_ABORTABLE,
     }
@@ -385,6 +385,37 @@ async def test_list_with_filters(world: TransactionWorld) -> None:
     assert listed(TransactionFilter(states=states, longer_than_ms=6_000)) == []
     assert listed(TransactionFilter(pattern=LinearPattern("(?i)O.*N"))) == ["open"]
     assert listed(TransactionFilter(pattern=LinearPattern("pe"))) == []
+
+
+async def test_batched_transactions_do_not_wait_for_a_shard_that_loads() -> None:
+    """Requests of one leader follow one another: a slow load must not delay transactions of other shards."""
+    world = TransactionWorld()
+    world.settings = replace(world.settings, transaction_wait_ms_max=2_000)
+    await world.start()
+    await open_transaction(world)
+    loading = next(
+        name for name in map(str, range(99)) if partition_of(world, name) != partition_of(world, "x")
+    )
+    claim = ProducerClaim(ProducerId(1000), 0)
+    world.close_partition(partition_of(world, loading))
+    world.is_led = True
+
+    batch = [
+        BatchedAdd(name, AddRequest(claim, {("t", 1)}, True), is_verify_only)
+        for name in ("x", loading)
+        for is_verify_only in (False, True)
+    ]
+    answer = asyncio.ensure_future(world.coordinator.add_batched(batch))
+    await world.clock.settle()
+
+    assert answer.done()
+    loads = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert answer.result() == [ErrorCode.NONE, {("t", 1): ErrorCode.NONE}, loads, loads]
+    await world.coordinator.close()
+
+
+def partition_of(world: TransactionWorld, transactional_id: str) -> int:
+    return world.coordinator.shards.partition_of(transactional_id)
 
 
 async def test_batched_transactions_have_their_own_results(world: TransactionWorld) -> None:

@@ -170,10 +170,15 @@ class TransactionCoordinator:
 
     async def _decided(self, transactional_id: str) -> TransactionShard | ErrorCode:
         """Return the loaded shard of an id, after a bounded wait for it, or the error for its request."""
-        if not transactional_id or not fits_record(transactional_id):
-            return ErrorCode.INVALID_REQUEST
-        await self.shards.decided((transactional_id,))
-        return self.shards.of(transactional_id)
+        if is_valid_id(transactional_id):
+            await self.shards.decided((transactional_id,))
+        return self._loaded(transactional_id)
+
+    def _loaded(self, transactional_id: str) -> TransactionShard | ErrorCode:
+        """As `_decided`, without the wait."""
+        return (
+            self.shards.of(transactional_id) if is_valid_id(transactional_id) else ErrorCode.INVALID_REQUEST
+        )
 
     # --- requests of producers and of partitions' leaders
 
@@ -193,7 +198,11 @@ class TransactionCoordinator:
 
     async def add_partitions(self, transactional_id: str, request: AddRequest) -> ErrorCode:
         """AddPartitionsToTxn for one transaction: all partitions are added, or none."""
-        shard = await self._decided(transactional_id)
+        return await self._add(await self._decided(transactional_id), transactional_id, request)
+
+    async def _add(
+        self, shard: TransactionShard | ErrorCode, transactional_id: str, request: AddRequest
+    ) -> ErrorCode:
         if isinstance(shard, ErrorCode):
             error = shard
         else:
@@ -201,11 +210,11 @@ class TransactionCoordinator:
         self._metrics.answered("add", error)
         return error
 
-    async def verify_partitions(self, transactional_id: str, request: AddRequest) -> Verified:
+    def verify_partitions(self, transactional_id: str, request: AddRequest) -> Verified:
         """AddPartitionsToTxn that only verifies: one result per partition (TRANSACTION_ABORTABLE if it is not
         in the transaction), or one error for all.
         """
-        shard = await self._decided(transactional_id)
+        shard = self._loaded(transactional_id)
         found = shard if isinstance(shard, ErrorCode) else shard.verify_partitions(transactional_id, request)
         for error in [found] if isinstance(found, ErrorCode) else found.values():
             self._metrics.answered("verify", error)
@@ -214,13 +223,16 @@ class TransactionCoordinator:
     async def add_batched(self, batch: Sequence[BatchedAdd]) -> list[Verified]:
         """AddPartitionsToTxn of a broker: for each transaction one error for all its partitions, or the
         results of a verification.
+
+        Does not wait for partitions of `__transaction_state` that load: the answer would be late for all
+        transactions of the request and for the next request of the broker. Leaders or clients retry.
         """
         return await bounded_gather(map(self._added, batch))
 
     async def _added(self, one: BatchedAdd) -> Verified:
         if one.is_verify_only:
-            return await self.verify_partitions(one.transactional_id, one.request)
-        return await self.add_partitions(one.transactional_id, one.request)
+            return self.verify_partitions(one.transactional_id, one.request)
+        return await self._add(self._loaded(one.transactional_id), one.transactional_id, one.request)
 
     async def add_offsets(
         self, transactional_id: str, claim: ProducerClaim, group_id: str, *, is_generation_2: bool = False
@@ -269,6 +281,11 @@ class TransactionCoordinator:
             if number % ROWS_PER_STEP == 0:
                 yield
         return found
+
+
+def is_valid_id(transactional_id: str) -> bool:
+    """Return whether a request may name this transactional id."""
+    return bool(transactional_id) and fits_record(transactional_id)
 
 
 def states_of(labels: Collection[str]) -> tuple[frozenset[TransactionState], list[str]]:
