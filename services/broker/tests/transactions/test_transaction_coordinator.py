@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 from ponor_broker.coordination.linear_pattern import LinearPattern
+from ponor_broker.transactions import record_codec
 from ponor_broker.transactions.coordinator import BatchedAdd, TransactionFilter, states_of
 from ponor_broker.transactions.events import AddRequest, ProducerClaim
-from ponor_broker.transactions.id_table import ID_BYTES, PARTITION_BYTES
+from ponor_broker.transactions.id_table import ID_BYTES, PARTITION_BYTES, HeldId, IdTable
+from ponor_broker.transactions.instructions import Markers
 from ponor_broker.transactions.records import EPOCH_MAX, TransactionRecord, TransactionState
 from ponor_broker.transactions.settings import TransactionSettings
 from ponor_broker.transactions.transaction import RETRY_MS
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
+from ponor_kafka.primitives import Buffer
 from ponor_runtime.identity import ProducerId
 from ponor_runtime.turns import at_once
 from s3stream.errors import StreamFencedError
@@ -416,6 +420,60 @@ async def test_batched_transactions_do_not_wait_for_a_shard_that_loads() -> None
 
 def partition_of(world: TransactionWorld, transactional_id: str) -> int:
     return world.coordinator.shards.partition_of(transactional_id)
+
+
+async def test_transactions_with_many_partitions_are_restored_and_freed_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = TransactionWorld()
+    await world.start()
+    for number in range(60):
+        assert await world.init(str(number)) == f"NONE {1_000 + number}/0"
+        assert await world.add(1_000 + number, 0, *range(500), name=str(number)) == "NONE"
+        assert (await world.end(1_000 + number, 0, name=str(number))).startswith("NONE")
+    in_turns = PerTurn()
+    decode = record_codec._decode
+
+    def decoded(value: Buffer) -> TransactionRecord:
+        record = decode(value)
+        in_turns.note("replayed", len(record.partitions))
+        return record
+
+    def sent(_shard: int, _epoch: int, markers: Markers, _done: object) -> None:
+        in_turns.note("restored", len(markers.partitions))
+
+    def removed(table: IdTable, held: HeldId) -> None:
+        record = held.transaction.record
+        in_turns.note("freed", 0 if record is None else len(record.partitions))
+        remove(table, held)
+
+    remove = IdTable.remove
+    monkeypatch.setattr(record_codec, "_decode", decoded)
+    monkeypatch.setattr(world, "send", sent)
+    monkeypatch.setattr(IdTable, "remove", removed)
+    await world.restart()
+    while not world.coordinator.shards.is_whole:
+        await world.clock.settle()
+    await world.coordinator.close()
+
+    assert in_turns.most.keys() == {"replayed", "restored", "freed"}
+    # Two shards work in the same turn. A turn may exceed the bound by one id.
+    assert max(in_turns.most["restored"], in_turns.most["freed"]) <= 2 * (1_600 + 500)
+    assert in_turns.most["replayed"] <= 2 * 17_000
+
+
+class PerTurn:
+    """The largest amount of each kind of work in a turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.most: Counter[str] = Counter()
+        self._now: Counter[str] = Counter()
+
+    def note(self, kind: str, amount: int) -> None:
+        if not self._now:
+            asyncio.get_running_loop().call_soon(self._now.clear)
+        self._now[kind] += amount
+        self.most |= self._now
 
 
 async def test_batched_transactions_have_their_own_results(world: TransactionWorld) -> None:

@@ -51,7 +51,9 @@ class _Write(Generic[E]):
 
 
 ENTRIES_PER_TURN: Final = 200
-"""Entries that a replay processes per event-loop turn."""
+BYTES_PER_TURN: Final = 64 << 10
+"""A replay processes entries in one event-loop turn until one of these bounds: a transaction may have
+thousands of partitions, all in one entry."""
 PART_BYTES_MAX: Final = 64 << 10
 """Size at which a write that need not be atomic is split: each batch is encoded in one step."""
 PLACE_BYTES: Final = 32 << 10
@@ -340,7 +342,7 @@ class RecordLog(Generic[E]):
         offset, end = self._partition.log_start_offset, self._partition.log_end_offset
         self.size_bytes = self._counted_bytes = 0
         self._places.clear()
-        replayed = 0
+        replayed = in_turn_bytes = 0
         while True:
             batches = await self._partition.read_batches(offset, self._load_bytes_max)
             if not batches:
@@ -358,6 +360,10 @@ class RecordLog(Generic[E]):
                         await turn()
                 self._count(BatchView(batch).base_offset, len(batch))
                 offset = BatchView(batch).next_offset
+                in_turn_bytes += len(batch)
+                if in_turn_bytes >= BYTES_PER_TURN:
+                    in_turn_bytes = 0
+                    await turn()
 
     def _decode(
         self, batch: memoryview, offset: int, transactions: TransactionReplay[E] | None

@@ -43,7 +43,10 @@ from ponor_broker.transactions.settings import TransactionSettings
 
 _LOG = logging.getLogger(__name__)
 _IDS_PER_STEP: Final = 200
-"""Ids that are restored, searched or freed per event-loop turn: a few milliseconds."""
+"""Ids that are searched per event-loop turn, or restored or freed if they have no partitions: a few
+milliseconds."""
+_PARTITIONS_PER_STEP: Final = 8 * _IDS_PER_STEP
+"""Partitions of transactions that are restored or freed per event-loop turn; one id may exceed it."""
 _UNDER_WAY_S: Final = 0.02
 """Interval of the check whether writes of an earlier shard are durable."""
 Verified: TypeAlias = ErrorCode | Mapping[TopicPartition, ErrorCode]
@@ -124,11 +127,14 @@ class TransactionShard:
             else:
                 records[entry.key] = entry.value
         state_bytes = 0
-        for number, (transactional_id, record) in enumerate(records.items(), 1):
+        share = 0.0
+        for transactional_id, record in records.items():
             held = self._table.add(transactional_id, record)
             state_bytes += self._log.size_of(TransactionEntry(transactional_id, record))
             self._run(held, held.transaction.loaded())
-            if number % _IDS_PER_STEP == 0:
+            share += _share_of_step(record)
+            if share >= 1:
+                share = 0.0
                 await turn()
         self.rewrite.loaded(state_bytes)
         self.is_loaded = True
@@ -142,10 +148,13 @@ class TransactionShard:
         self._log.close()
         self.rewrite.stop()
         self._markers.cancel(self._partition.index)
-        for number, held in enumerate(self._table, 1):
+        share = 0.0
+        for held in self._table:
+            share += _share_of_step(held.transaction.record)
             self._run(held, held.transaction.unload(error))
             self._drop(held)
-            if number % _IDS_PER_STEP == 0:
+            if share >= 1:
+                share = 0.0
                 yield
         assert not self._answers, "a request was left without an answer"
 
@@ -329,6 +338,12 @@ class TransactionShard:
         instructions = held.transaction.timed_out(self._clock.wall_ms(), producer_id)
         self._metrics.timeouts.add(sum(isinstance(one, Write) for one in instructions))
         self._run(held, instructions)
+
+
+def _share_of_step(record: TransactionRecord | None) -> float:
+    """Return the part of a step that the restore or the removal of an id takes."""
+    partitions = 0 if record is None else len(record.partitions)
+    return 1 / _IDS_PER_STEP + partitions / _PARTITIONS_PER_STEP
 
 
 def _identity(held: HeldId) -> tuple[int, int, int] | None:
