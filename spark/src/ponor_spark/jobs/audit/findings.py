@@ -19,9 +19,10 @@ DIGEST_MODULUS: Final = 1 << 128
 class PartitionFindings:
     """Findings of a part of a partition, or all of it.
 
-    `covered`: Kafka offsets [start, end) covered by a stored batch. `holes`: covered offsets without a
-    record, left by compaction. `digest`: sum of the digests of all rows, independent of the order of reading;
-    the reader checks the order.
+    `aborted_batches`, `aborted_records`: of aborted transactions; 0 unless the isolation level is
+    `read_committed`. `covered`: Kafka offsets [start, end) covered by a stored batch. `holes`: covered
+    offsets without a record, left by compaction. `digest`: sum of the digests of all rows, independent of the
+    order of reading; the reader checks the order.
     """
 
     topic: str
@@ -30,6 +31,7 @@ class PartitionFindings:
     batches: int = 0
     control_batches: int = 0
     aborted_batches: int = 0
+    aborted_records: int = 0
     holes: int = 0
     first_hole: int | None = None
     size_bytes: int = 0
@@ -67,6 +69,7 @@ class PartitionFindings:
         self.batches += other.batches
         self.control_batches += other.control_batches
         self.aborted_batches += other.aborted_batches
+        self.aborted_records += other.aborted_records
         self.size_bytes += other.size_bytes
         self.digest = (self.digest + other.digest) % DIGEST_MODULUS
         self.covered.extend(other.covered)

@@ -154,6 +154,7 @@ def _audit_batch(
         and header.is_transactional
     ):
         findings.aborted_batches += 1
+        findings.aborted_records += header.record_count
         expected = 0
     else:
         expected = header.record_count

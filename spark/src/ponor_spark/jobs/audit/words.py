@@ -40,7 +40,7 @@ def print_audit(audited: Sequence[Audited], console: Console) -> None:
                 for count in (
                     found.batches,
                     found.control_batches,
-                    found.aborted_batches,
+                    found.aborted_records,
                     found.holes,
                     found.rows,
                 )
@@ -51,18 +51,27 @@ def print_audit(audited: Sequence[Audited], console: Console) -> None:
         )
     console.print(table)
     problems = sum(each.findings.problem_count for each in audited)
-    rows = sum(each.findings.rows for each in audited)
     if problems:
         console.print(f"\n{problems} problems", style="bold red")
     elif audited:
-        console.print(f"\n{rows:,} rows of {len(audited)} partitions are sound", style="bold")
+        console.print(f"\n{_sound(audited)}", style="bold")
     else:
         console.print("no records in this range", style="bold")
 
 
+def _sound(audited: Sequence[Audited]) -> str:
+    findings = [each.findings for each in audited]
+    said = f"{sum(each.rows for each in findings):,} rows of {len(audited)} partitions are sound"
+    aborted = sum(each.aborted_records for each in findings)
+    control = sum(each.control_batches for each in findings)
+    if aborted or control:
+        said += f"; {aborted:,} aborted records and {control:,} control batches are not among them"
+    return said
+
+
 _FINDINGS: Final = (
-    "batches", "control_batches", "aborted_batches", "holes", "rows", "size_bytes", "problem_count",
-    "problems",
+    "batches", "control_batches", "aborted_batches", "aborted_records", "holes", "rows", "size_bytes",
+    "problem_count", "problems",
 )  # fmt: skip
 
 
