@@ -3,7 +3,6 @@
 A client whose request is refused retries after a back-off and a look-up of the leader; a parked request is
 answered as soon as a broker leads the partition (measured elsewhere: a pause of 20 to 110 ms instead of 0.3
 to 2 s).
-2 s).
 
 Parked requests are retried in order of arrival, when the partition serves again, here or at another broker,
 or when their time has passed. When the time of the first request has passed, all requests of the partition
