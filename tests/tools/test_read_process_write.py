@@ -8,13 +8,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
 import pytest
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import places_of
 
+from tests.e2e.load.cluster import LocalCluster
 from tests.peers.artifacts import CLIENT_VERSIONS, PeerMissingError, clients, program
 from tests.tools.ecosystem import (
     PATIENCE_S,
@@ -28,6 +31,7 @@ from tests.tools.ecosystem import (
 from tests.tools.java_programs import java_program_command
 
 pytestmark = pytest.mark.timeout(1_800)
+SESSION_MS, SHORT_SESSION_MS = "120000", "6000"
 LINES = [f"line {number}" for number in range(8)]
 
 
@@ -110,7 +114,7 @@ def wait_ended(ponor: str, topic: str, group: str, source: str, offset: int) -> 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_records_and_offsets_become_visible_together(ponor: str, version: str, tmp_path: Path) -> None:
     source, result, group = prepare(ponor, f"together-{version}")
-    words = (ponor, source, result, group, f"together-{version}")
+    words = (ponor, source, result, group, SESSION_MS, f"together-{version}")
     with Client(tmp_path, version, *words) as client:
         client.take("init", "begin 3", "offsets")
         assert sum(end_offsets(ponor, result, "read_uncommitted")) == 3
@@ -121,7 +125,7 @@ def test_records_and_offsets_become_visible_together(ponor: str, version: str, t
         assert (values(ponor, result), group_offsets(ponor, group, source)) == (LINES[:3], {0: 3})
         client.take("begin 4", "offsets")
         # Another client with its transactional id aborts its transaction.
-        with Client(tmp_path, version, *words[:-2], f"{group}-2", words[-1]) as other:
+        with Client(tmp_path, version, *words[:3], f"{group}-2", *words[4:]) as other:
             other.take("init")
             failed = client.answer("commit")
             assert failed in {
@@ -139,8 +143,8 @@ def test_a_member_that_was_replaced_commits_no_offsets(ponor: str, version: str,
     source, result, group = prepare(ponor, f"replaced-{version}")
     words = (ponor, source, result, group)
     with (
-        Client(tmp_path, version, *words, f"{group}-first") as first,
-        Client(tmp_path, version, *words, f"{group}-second") as second,
+        Client(tmp_path, version, *words, SHORT_SESSION_MS, f"{group}-first") as first,
+        Client(tmp_path, version, *words, SESSION_MS, f"{group}-second") as second,
     ):
         first.take("init", "begin 5")
         with first.stopped():
@@ -150,3 +154,52 @@ def test_a_member_that_was_replaced_commits_no_offsets(ponor: str, version: str,
         first.take("abort")
     wait_ended(ponor, result, group, source, 8)
     assert values(ponor, result) == LINES
+
+
+def test_open_transactions_survive_kills_and_moves_of_all_brokers(
+    brokers: LocalCluster, tmp_path: Path
+) -> None:
+    bootstrap = brokers.bootstrap
+    names = {version: prepare(bootstrap, f"kept-{version}") for version in CLIENT_VERSIONS}
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(Client(tmp_path, version, bootstrap, *words, SESSION_MS, words[-1]))
+            for version, words in names.items()
+        ]
+
+        def take(*steps: str) -> None:
+            for client in clients:
+                client.take(*steps)
+
+        take("init", "begin 3")
+        _restart(brokers, 0)
+        take("offsets")
+        _restart(brokers, 1)
+        _restart(brokers, 2)
+        take("commit", "begin 2")
+        _move_everything(brokers, names.values())
+        take("offsets")
+        _move_everything(brokers, names.values())
+        take("abort", "begin 5")
+        _move_everything(brokers, names.values())
+        take("offsets", "commit")
+    for source, result, group in names.values():
+        wait_ended(bootstrap, result, group, source, len(LINES))
+        assert values(bootstrap, result) == LINES
+
+
+def _restart(brokers: LocalCluster, number: int) -> None:
+    restarts = brokers.process("broker", number)["restarts"]
+    assert brokers.kill("broker", number)
+    brokers.wait_serving("broker", number, after_restarts=restarts + 1)
+
+
+def _move_everything(brokers: LocalCluster, names: Iterable[tuple[str, str, str]]) -> None:
+    """Move the output, the coordinators and the offsets to other brokers."""
+    results = [result for _, result, _ in names]
+    nodes = [row["node_id"] for row in brokers.describe()["processes"] if row["role"] == "broker"]
+    with KafkaClient(brokers.bootstrap) as client:
+        for topic in (*results, "__transaction_state", "__consumer_offsets"):
+            for index, place in enumerate(places_of(client, [topic])):
+                to = nodes[(nodes.index(place.leader_id) + 1) % len(nodes)]
+                brokers.run("partition", "move", topic, str(index), "--to", str(to))

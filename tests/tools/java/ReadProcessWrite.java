@@ -18,7 +18,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * Copies records from one topic to another in transactions, step by step: each line of stdin is a step, and after it one line appears on stdout,
  * {@code done STEP} or {@code failed STEP EXCEPTION}.
  *
- * <p>Words: bootstrap input output group transactional-id. Steps: {@code init}; {@code begin N} begins a transaction and writes the next N
+ * <p>Words: bootstrap input output group session-timeout-ms transactional-id. Steps: {@code init}; {@code begin N} begins a transaction and writes the next N
  * records; {@code offsets} adds the offsets behind them; {@code commit}; {@code abort}, after which it reads the same records again.
  */
 public final class ReadProcessWrite {
@@ -40,13 +40,13 @@ public final class ReadProcessWrite {
         settings.put("enable.auto.commit", "false");
         settings.put("isolation.level", "read_committed");
         settings.put("max.poll.records", "1");
-        settings.put("session.timeout.ms", "6000");
+        settings.put("session.timeout.ms", words[4]);
         settings.put("heartbeat.interval.ms", "1000");
         consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
         consumer.subscribe(Collections.singletonList(words[1]));
         settings = new Properties();
         settings.put("bootstrap.servers", words[0]);
-        settings.put("transactional.id", words[4]);
+        settings.put("transactional.id", words[5]);
         settings.put("transaction.timeout.ms", "600000");
         settings.put("max.block.ms", "300000");
         producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());
