@@ -175,7 +175,7 @@ def test_a_paused_broker_that_was_replaced_exits(tmp_path: Path) -> None:
                 time.sleep(2 * CALM_S)
             finally:
                 os.kill(pid, signal.SIGCONT)
-            wait_for(_is_gone(pid), "the sleeper has ended")
+            wait_for(_is_unloaded(pid), "the sleeper has ended")
             cluster.wait_serving("broker", 0, after_restarts=restarts[0] + 1)
             time.sleep(CALM_S)
         times_s = [back_s_of_sleep(running[partition], at_ns) for partition in zombies]
@@ -191,7 +191,7 @@ def back_s_of_sleep(running: Paced, at_ns: int) -> float:
     return (min(later) - at_ns) / 1e9
 
 
-def _is_gone(pid: int) -> Callable[[], bool]:
+def _is_unloaded(pid: int) -> Callable[[], bool]:
     def gone() -> bool:
         try:
             return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()

@@ -38,7 +38,7 @@ def test_wal_setting_selects_file_or_object_store(
 
 @pytest.mark.parametrize("wal", ["disk", "", 1, None])
 def test_unknown_wal_kind_is_refused(tmp_path: Path, wal: object) -> None:
-    with pytest.raises(StartRefusedError, match="is none of file, object"):
+    with pytest.raises(StartRefusedError, match="is not one of file, object"):
         read(tmp_path, wal=wal)
 
 

@@ -95,8 +95,8 @@ class PonorDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> PonorStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of a stream, which opens its own snapshots."""
-        looked_at, self._snapshot = self._snapshot, None
-        return PonorStreamReader(parse_options(self._given, streaming=True), columns_of(schema), looked_at)
+        examined, self._snapshot = self._snapshot, None
+        return PonorStreamReader(parse_options(self._given, streaming=True), columns_of(schema), examined)
 
     @staticmethod
     def _chosen(options: Options) -> Sequence[str]:

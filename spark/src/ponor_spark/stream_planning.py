@@ -31,20 +31,20 @@ class StreamPlanner:
     """Lives as long as a query, in one worker of the driver."""
 
     def __init__(
-        self, options: Options, *, looked_at: Snapshot | None = None, clock: Clock | None = None
+        self, options: Options, *, examined: Snapshot | None = None, clock: Clock | None = None
     ) -> None:
         """Create a planner without connecting.
 
         Args:
             options: options of the stream.
-            looked_at: a snapshot to close.
+            examined: a snapshot to close.
             clock: for the delay of small batches.
         """
         self._options: Final = options
         self._clock: Final = clock if clock is not None else SystemClock()
         self._snapshots: Final = StreamSnapshots(options, self._clock)
         self._indexes: Final = IndexCache()
-        self._looked_at = looked_at
+        self._looked_at = examined
         self._fixed: Snapshot | None = None
         self._losses_told: set[str] = set()
         self._triggered_at_ns = self._clock.monotonic_ns()

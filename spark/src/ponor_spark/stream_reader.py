@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark's interface; `StreamPlanner` implements it in the driver's worker, executors read."""
 
-    def __init__(self, options: Options, columns: Sequence[str], looked_at: Snapshot | None) -> None:
+    def __init__(self, options: Options, columns: Sequence[str], examined: Snapshot | None) -> None:
         """Create a reader without connecting.
 
         Args:
             options: options of the stream.
             columns: columns of the rows.
-            looked_at: a snapshot opened when the format was loaded, to be closed.
+            examined: a snapshot opened when the format was loaded, to be closed.
         """
         self._options = options
         self._columns = tuple(columns)
-        self._looked_at = looked_at
+        self._looked_at = examined
         self._planner: StreamPlanner | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -102,7 +102,7 @@ class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is None:
             from ponor_spark.stream_planning import StreamPlanner
 
-            self._planner = StreamPlanner(self._options, looked_at=self._looked_at)
+            self._planner = StreamPlanner(self._options, examined=self._looked_at)
             self._looked_at = None
         return self._planner
 

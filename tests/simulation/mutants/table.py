@@ -292,7 +292,7 @@ BROKER_MUTANTS: Final = (
     Mutant(
         "broker_duplicate_before_durable",
         "A repeated batch is acknowledged while its first append is still being written.",
-        (method(Partition._tell_of_first, lambda _self, _offset, on_settled: on_settled(None)),),
+        (method(Partition._report_first, lambda _self, _offset, on_settled: on_settled(None)),),
         (Catch(CLUSTER, "OUT_OF_ORDER_SEQUENCE_NUMBER", 0),),
     ),
     Mutant(

@@ -41,7 +41,7 @@ def read_configuration(path: Path) -> BrokerConfiguration:
     file = ConfigurationFile(path, KEYS)
     wal = file.content.get("wal", "file")
     if not isinstance(wal, str) or wal not in WALS:
-        raise file.refused(f"wal {wal!r} is none of {', '.join(WALS)}")
+        raise file.refused(f"wal {wal!r} is not one of {', '.join(WALS)}")
     node = node_options(file)
     options = BrokerOptions(
         node_id=node.node_id,

@@ -31,9 +31,9 @@ LOG: Final = logging.getLogger("ponor.broker")
 TOKEN_BYTES: Final = 8
 CONNECTIONS: Final = 2
 """Two connection pools race, to detect a store that is atomic only within one of them."""
-SILENCE: Final[Mapping[WalKind, str]] = {
-    WalKind.FILE: "what is produced stays on this disk until it does",
-    WalKind.OBJECT: "nothing that is produced is acknowledged until it does",
+UNREACHABLE: Final[Mapping[WalKind, str]] = {
+    WalKind.FILE: "records stay on this disk until the store is reachable",
+    WalKind.OBJECT: "no record is acknowledged until the store is reachable",
 }
 """Consequence of an unreachable store, by location of the log, for log lines."""
 
@@ -88,7 +88,7 @@ async def _check_rules(url: str, environment: Mapping[str, str], wal: WalKind) -
             " either; run `ponor doctor storage '%s'`",
             url,
             error,
-            SILENCE[wal],
+            UNREACHABLE[wal],
             url,
         )
         return

@@ -20,7 +20,7 @@ from ponor_broker.requests.connection import (
 from ponor_broker.requests.request_flow import (
     LARGE_CONTROL_BYTES,
     QUEUED_STARTS_PER_TURN_MAX,
-    STARTS_PER_LOOK,
+    STARTS_PER_CHECK,
     RequestFlow,
 )
 from ponor_broker.requests.running_requests import RequestsUnderWay
@@ -183,9 +183,9 @@ async def test_slow_requests_of_one_read_start_in_several_turns() -> None:
     broker, wire = SlowBroker(), Wire()
     connection = ClientConnection(broker, wire, ConnectionContext("peer"), flow)
     receive(connection, *(PRODUCE + b"%d" % number for number in range(PIPELINED_PRODUCES_MAX)))
-    assert len(broker.started) == STARTS_PER_LOOK
+    assert len(broker.started) == STARTS_PER_CHECK
     await asyncio.sleep(0)
-    assert len(broker.started) == 2 * STARTS_PER_LOOK
+    assert len(broker.started) == 2 * STARTS_PER_CHECK
     async with asyncio.timeout(30):
         while len(broker.started) < PIPELINED_PRODUCES_MAX:
             await asyncio.sleep(0)

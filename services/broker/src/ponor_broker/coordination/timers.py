@@ -43,27 +43,27 @@ class TimerQueue:
         self._ties = 0
         self._sleeper: asyncio.Task[None] | None = None
         self._sleeps_until_ns = 0
-        self._stands_since_ns: int | None = None
-        self._stood_ns = 0
+        self._paused_since_ns: int | None = None
+        self._paused_ns = 0
 
     def __len__(self) -> int:
         return len(self._timers)
 
     def pause_all(self) -> None:
         """Pause all timers until `resume_all`. Idempotent."""
-        if self._stands_since_ns is None:
-            self._stands_since_ns = self._now_ns()
+        if self._paused_since_ns is None:
+            self._paused_since_ns = self._now_ns()
 
     def resume_all(self) -> None:
         """Resume all timers. Idempotent."""
-        if self._stands_since_ns is not None:
-            since_ns, self._stands_since_ns = self._stands_since_ns, None
-            self._stood_ns += self._now_ns() - since_ns
+        if self._paused_since_ns is not None:
+            since_ns, self._paused_since_ns = self._paused_since_ns, None
+            self._paused_ns += self._now_ns() - since_ns
 
     def _now_ns(self) -> int:
-        if self._stands_since_ns is not None:
-            return self._stands_since_ns
-        return self._clock.monotonic_ns() - self._stood_ns
+        if self._paused_since_ns is not None:
+            return self._paused_since_ns
+        return self._clock.monotonic_ns() - self._paused_ns
 
     def set(self, key: Hashable, delay_ms: int, callback: Callable[[], None]) -> None:
         """Start a timer, or move it."""
@@ -103,7 +103,7 @@ class TimerQueue:
 
     async def _sleep(self, deadline_ns: int) -> None:
         while (left_ns := deadline_ns - self._now_ns()) > 0:
-            least_s = 0.0 if self._stands_since_ns is None else _LOOK_S_MIN
+            least_s = 0.0 if self._paused_since_ns is None else _LOOK_S_MIN
             await self._clock.sleep_towards(max(left_ns / 1e9, least_s))
         self._sleeper = None
         try:

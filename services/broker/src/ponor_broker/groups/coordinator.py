@@ -162,11 +162,11 @@ class GroupCoordinator:
     async def _forget_deleted_topics(self, shard: GroupShard) -> bool:
         if shard.has_to_forget_topics:
             shard.has_to_forget_topics = False
-            if not await shard.removal.forget_deleted_topics(self._is_gone):
+            if not await shard.removal.forget_deleted_topics(self._is_unloaded):
                 shard.has_to_forget_topics = True
         return not shard.has_to_forget_topics
 
-    def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
+    def _is_unloaded(self, topic: str, committed: CommittedOffset) -> bool:
         # The image never goes back, and a commit is accepted only for an existing topic: a topic
         # that is missing now was deleted.
         topic_id = self._topics.topic_id(topic)

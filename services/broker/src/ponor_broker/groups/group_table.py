@@ -50,7 +50,7 @@ class GroupBudget:
         `ROOM_AGAIN`.
         """
         if self.groups >= self._settings.groups_max:
-            self._refuse(f"{self.groups} groups are held, groups_max")
+            self._refuse(f"{self.groups} groups exist, and groups_max")
             return False
         return self.admits(GROUP_BYTES + len(group_id))
 

@@ -130,7 +130,7 @@ class OffsetTable:
             self._committed.popitem()
         return bool(self._committed)
 
-    def to_bury(self) -> tuple[TopicPartition, ...]:
+    def to_tombstone(self) -> tuple[TopicPartition, ...]:
         """Return every partition that needs a tombstone when the group is deleted."""
         return tuple(dict.fromkeys([*self._committed, *self._in_flight, *self._pending.keys()]))
 

@@ -129,7 +129,7 @@ class GroupRemoval:
             parts = self._log.in_parts(self._tombstones(group))
             part, count = next(parts), 0
             for following in parts:
-                error = self._bury_in_parts(group, (part,))
+                error = self._write_tombstones_in_parts(group, (part,))
                 if error is not ErrorCode.NONE:
                     return error
                 part, count, error = following, count + 1, ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -256,14 +256,14 @@ class GroupRemoval:
     # --- tombstones
 
     def _tombstones(self, group: Group) -> Iterator[Entry]:
-        yield from _ends(group, group.offsets.to_bury())
+        yield from _ends(group, group.offsets.to_tombstone())
         yield GroupEntry(GroupKey(group.group_id), None)
 
     def _end_group(self, group: Group) -> None:
         error = group.membership.delete()
         assert error is ErrorCode.NONE, "only an empty group is ended"
         *first, last = self._log.in_parts(self._tombstones(group))
-        error = self._bury_in_parts(group, first)
+        error = self._write_tombstones_in_parts(group, first)
         if error is ErrorCode.NONE:
             error = self._log.try_append(last, partial(self._buried, group))
         if error is not ErrorCode.NONE:
@@ -295,9 +295,9 @@ class GroupRemoval:
 
     def _end_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> ErrorCode:
         # If the write is refused or fails, the offsets still exist, and the next check removes them.
-        return self._bury_in_parts(group, self._log.in_parts(_ends(group, partitions)))
+        return self._write_tombstones_in_parts(group, self._log.in_parts(_ends(group, partitions)))
 
-    def _bury_in_parts(self, group: Group, parts: Iterable[Sequence[Entry]]) -> ErrorCode:
+    def _write_tombstones_in_parts(self, group: Group, parts: Iterable[Sequence[Entry]]) -> ErrorCode:
         """Append tombstones of offsets, up to the first part that the log refuses."""
         for part in parts:
             partitions = [

@@ -128,7 +128,7 @@ class FrameReceiver:
             begin = at + LENGTH_BYTES
             end = begin + length
             if (
-                0 < length <= self._control_max or self._is_welcome(length, data, begin, size)
+                0 < length <= self._control_max or self._is_admitted(length, data, begin, size)
             ) and end <= size:
                 frames.append(bytearray(data[begin:end]))
                 at = end
@@ -155,18 +155,18 @@ class FrameReceiver:
             self.blocked = True
             self._stash = bytes(data[at:size])
 
-    def _is_welcome(self, length: int, data: memoryview, begin: int, size: int) -> bool:
+    def _is_admitted(self, length: int, data: memoryview, begin: int, size: int) -> bool:
         """Return whether a length above the general bound is acceptable, as far as the received bytes show;
         if not, set `failure`.
         """
         if not 0 < length <= self._frame_max:
             self.failure = KafkaWireError(
-                f"a frame claims {length} bytes; socket.request.max.bytes is {self._frame_max}"
+                f"a frame has a length of {length} bytes; socket.request.max.bytes is {self._frame_max}"
             )
         elif size - begin >= API_KEY_BYTES and data[begin : begin + API_KEY_BYTES] != _PRODUCE:
             self.failure = KafkaWireError(
-                f"a request that is no Produce claims {length} bytes; control_request_bytes_max is"
-                f" {self._control_max}"
+                f"a request other than Produce has a length of {length} bytes; control_request_bytes_max"
+                f" is {self._control_max}"
             )
         return self.failure is None
 

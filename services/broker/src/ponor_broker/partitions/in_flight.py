@@ -43,7 +43,7 @@ class InFlightAppends(deque[InFlightAppend]):
         self.repeats: dict[int, list[OnSettled]] = {}
         """Callbacks of requests that repeated a batch in flight, by end offset. Nearly always empty."""
 
-    def tell_also(self, end_offset: int, on_settled: OnSettled) -> bool:
+    def add_callback(self, end_offset: int, on_settled: OnSettled) -> bool:
         """Add a callback for a repetition of the batch that ends at `end_offset`; return False if this batch
         is not in flight.
 
@@ -55,7 +55,7 @@ class InFlightAppends(deque[InFlightAppend]):
                 return True
         return False
 
-    def tell_repeats(self, end_offset: int, error: BaseException | None) -> None:
+    def report_repeats(self, end_offset: int, error: BaseException | None) -> None:
         """Call the callbacks of requests that repeated the batch that ends at `end_offset`."""
         for on_settled in self.repeats.pop(end_offset, ()):
             on_settled(error)

@@ -197,7 +197,7 @@ class Partition:
             if is_transactional or not self.producers.is_next(producer):
                 taken = self.producers.find_duplicate(producer)
                 if taken is not None:
-                    self._tell_of_first(taken.end_offset, on_settled)
+                    self._report_first(taken.end_offset, on_settled)
                     return taken.base_offset
                 if is_transactional:
                     self.transactions.check(producer, verification)
@@ -325,9 +325,9 @@ class Partition:
         self.transactions.ended(marker, offset, now_ms, result)
         return result
 
-    def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:
+    def _report_first(self, end_offset: int, on_settled: OnSettled) -> None:
         """Report the outcome of the first append of a repeated batch, now or when it is known."""
-        if self._in_flight is None or not self._in_flight.tell_also(end_offset, on_settled):
+        if self._in_flight is None or not self._in_flight.add_callback(end_offset, on_settled):
             on_settled(None)
 
     def _settle(self, failure: BaseException | None) -> None:
@@ -356,7 +356,7 @@ class Partition:
             self._fail(failure)
         on_settled(failure)
         if in_flight.repeats:
-            in_flight.tell_repeats(end_offset, failure)
+            in_flight.report_repeats(end_offset, failure)
         if self._drained is not None and not in_flight and not self._drained.done():
             self._drained.set_result(None)
 

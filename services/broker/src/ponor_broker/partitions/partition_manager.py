@@ -251,7 +251,7 @@ class PartitionManager:
         """
         partition = self._open.get(key)
         if partition is None:
-            self._target.look_again(key)
+            self._target.check_again(key)
             return
         move = self.topics.image[MOVES].get(key)
         if row is None or row.leader_epoch != partition.leader_epoch:

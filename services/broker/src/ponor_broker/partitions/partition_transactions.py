@@ -155,7 +155,7 @@ class PartitionTransactions:
             marker.end,
             raises_epoch=marker.generation >= RAISING_GENERATION,
         )
-        assert not self.needs_stream(marker), f"{self._identity}: it needs the Txn stream first"
+        assert not self.needs_stream(marker), f"{self._identity}: the Txn stream must exist before the marker"
         if not marker.commits:
             self._state.aborted.check_room()
 

@@ -71,7 +71,9 @@ class TcpConnection:
         try:
             length = int.from_bytes(await self._reader.readexactly(_LENGTH_BYTES), "big")
             if length > FRAME_BYTES_MAX:
-                raise ConnectionClosedError(f"{self._address} announces a frame of {length} bytes")
+                raise ConnectionClosedError(
+                    f"{self._address} sent a frame length of {length} bytes; the limit is {FRAME_BYTES_MAX}"
+                )
             return await self._reader.readexactly(length)
         except (OSError, asyncio.IncompleteReadError) as error:
             raise ConnectionClosedError(f"{self._address} closed the connection: {error}") from error

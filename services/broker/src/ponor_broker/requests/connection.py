@@ -23,7 +23,7 @@ from ponor_kafka.errors import KafkaWireError
 from ponor_runtime.budgets import BudgetExceededError, ByteBudget
 from ponor_runtime.disk import Buffer
 
-from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, PRODUCE, STARTS_PER_LOOK, RequestFlow
+from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, PRODUCE, STARTS_PER_CHECK, RequestFlow
 
 Response: TypeAlias = Sequence[Buffer] | None
 """Buffers of one response frame; None: the request has no answer (acks=0)."""
@@ -177,7 +177,7 @@ class ClientConnection:
         for number, frame in enumerate(frames):
             if not self._queue and number < starts_max and self._admits(frame):
                 self._start(frame)
-                if number % STARTS_PER_LOOK == STARTS_PER_LOOK - 1 and flow.is_turn_long():
+                if number % STARTS_PER_CHECK == STARTS_PER_CHECK - 1 and flow.is_turn_long():
                     starts_max = number
             else:
                 self._enqueue(frame)
@@ -240,7 +240,7 @@ class ClientConnection:
         while self._queue and started < starts_max and self._admits(self._queue[0]):
             self._start(self._dequeue())
             started += 1
-            if started % STARTS_PER_LOOK == 0 and self._flow.is_turn_long():
+            if started % STARTS_PER_CHECK == 0 and self._flow.is_turn_long():
                 starts_max = started
         if started == starts_max:
             self._take_turn()

@@ -54,7 +54,7 @@ QUEUED_STARTS_TURN_NS_MAX: Final = 4_000_000
 requests that take long to start."""
 
 
-STARTS_PER_LOOK: Final = 4
+STARTS_PER_CHECK: Final = 4
 """Requests of one connection that start between two readings of the clock."""
 READ_STARTS_NS_MAX: Final = 50_000_000
 """About the longest time for requests that start immediately in one turn: those of one read, and those of all

@@ -168,7 +168,7 @@ class Recoverer:
             except WalCorruptError as error:
                 if not alarms:
                     raise
-                LOG.critical("%s CANNOT BE RECOVERED, its streams stay closed: %s", assignment, error)
+                LOG.critical("cannot recover %s; its streams stay closed: %s", assignment, error)
                 pause_s = ALARM_RETRY_S
             except (S3StreamError, ObjectStoreError) as error:
                 LOG.warning("recovering %s failed, retrying: %s", assignment, error)

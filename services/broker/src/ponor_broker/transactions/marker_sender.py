@@ -283,7 +283,7 @@ class MarkerSender:
         self._repeated.add()
         if marker.attempts == LOGGED_ATTEMPT:
             _LOG.warning(
-                "a transaction of producer %d cannot end in %s-%d, retrying: %s",
+                "marker of producer %d for %s-%d is not written, retrying: %s",
                 marker.job.markers.producer_id,
                 *marker.where,
                 reason,

@@ -40,14 +40,14 @@ class Admission:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 hello = await receive_hello(connection, self._identity, may_format=self.may_format)
-            if hello is not None and hello.cluster_id and self._is_meant(hello) and not self.admitted.done():
+            if hello is not None and hello.cluster_id and self._is_for_us(hello) and not self.admitted.done():
                 self.admitted.set_result(_admitted(self._identity, hello))
         except (ConnectionClosedError, DecodeError, OperationError, PeerFrameError, TimeoutError):
             return
         finally:
             await connection.close()
 
-    def _is_meant(self, hello: wire.PeerHello) -> bool:
+    def _is_for_us(self, hello: wire.PeerHello) -> bool:
         to, own = replica(hello.to), self._identity
         is_same_number = number_of_node(NodeId(to.node_id)) == number_of_node(own.node_id)
         return is_same_number and to.directory_id == own.directory_id.bytes

@@ -72,11 +72,11 @@ class ApiVersionsHandler:
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             context.connection.client_software_name = name
             context.connection.client_software_version = version
-        if context.api_version >= IDENTITY_VERSION_MIN and not self._is_meant(request):
+        if context.api_version >= IDENTITY_VERSION_MIN and not self._is_supported(request):
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
         return self._answer(has_zero_levels=context.api_version >= ZERO_LEVELS_VERSION_MIN)
 
-    def _is_meant(self, request: ApiVersionsRequest) -> bool:
+    def _is_supported(self, request: ApiVersionsRequest) -> bool:
         """Return whether the request is for this node and cluster. An address may have been reassigned."""
         if request.cluster_id is not None and request.cluster_id != self._topics.cluster_id:
             return False

@@ -151,9 +151,9 @@ class FetchHandler:
         if len(frame) > LARGE_CONTROL_BYTES:
             wait_ms_max = min(wait_ms_max, LARGE_WAIT_MS_MAX)
         job = _Job(walk, version, reply, session, wait_ms_max)
-        return self._go_on(job, self._pass(job))
+        return self._continue(job, self._pass(job))
 
-    def _go_on(self, job: _Job, found: FetchPass) -> Response | asyncio.Future[Response]:
+    def _continue(self, job: _Job, found: FetchPass) -> Response | asyncio.Future[Response]:
         """Answer the result of a pass, or park the request."""
         if found.held and not (job.is_incremental and (found.cold or self._is_due(job, found))):
             wait = TransitWait()
@@ -208,7 +208,7 @@ class FetchHandler:
     def _pass(self, job: _Job) -> FetchPass:
         found = self._read(job)
         if job.session is not None and not job.is_full:
-            job.session.looked_at(found.parts)
+            job.session.examined(found.parts)
         return found
 
     def _read(self, job: _Job) -> FetchPass:
@@ -303,7 +303,7 @@ class FetchHandler:
         found = self._pass(job)
         if found.held and wait is None and not job.is_incremental:
             # The wait ended while a partition is in transit: park again for that partition.
-            outcome = self._go_on(job, found)
+            outcome = self._continue(job, found)
             if isinstance(outcome, asyncio.Future):
                 copy_outcome(outcome, answer)
             else:

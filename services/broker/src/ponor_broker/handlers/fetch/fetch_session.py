@@ -128,7 +128,7 @@ class FetchSession:
             self._due.pop(known, None)
             self._topic_bytes -= len(key[0])
 
-    def looked_at(self, parts: Iterable[PartitionFetch]) -> None:
+    def examined(self, parts: Iterable[PartitionFetch]) -> None:
         """Note the end of a pass or an answer: partitions with nothing to report leave `due` and
         are watched.
         """
@@ -151,7 +151,7 @@ class FetchSession:
                     self._due[one] = None
                 # the answer contains the batches; an idle session must not keep them in memory
                 one.drop_records()
-        self.looked_at(parts)
+        self.examined(parts)
 
     # Waiting
 

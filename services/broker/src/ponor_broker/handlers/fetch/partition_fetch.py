@@ -15,7 +15,7 @@ from ponor_kafka.fetch_walk import TopicKey, WantedPartition
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 
-NOT_TOLD: Final = -1
+NOT_SENT: Final = -1
 READ_COMMITTED: Final = 1
 READ_UNCOMMITTED: Final = 0
 UNKNOWN_PARTITION: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -36,7 +36,7 @@ class PartitionFetch(FetchedPartition):
         "leader_epoch",
         "partition",
         "readable_end",
-        "told_high_watermark",
+        "sent_high_watermark",
         "told_log_start_offset",
     )
 
@@ -52,8 +52,8 @@ class PartitionFetch(FetchedPartition):
         """Whether the reader uses `read_committed`."""
         self.readable_end = -1
         """End of the readable offsets at the reader's isolation level."""
-        self.told_high_watermark = NOT_TOLD
-        self.told_log_start_offset = NOT_TOLD
+        self.sent_high_watermark = NOT_SENT
+        self.told_log_start_offset = NOT_SENT
 
     def want(self, wanted: WantedPartition) -> None:
         """Replace the request fields."""
@@ -111,7 +111,7 @@ class PartitionFetch(FetchedPartition):
         return not self.is_held and bool(
             self.records_bytes
             or self.error_code
-            or self.high_watermark != self.told_high_watermark
+            or self.high_watermark != self.sent_high_watermark
             or self.log_start_offset != self.told_log_start_offset
             or self.diverging_epoch is not None
         )
@@ -125,5 +125,5 @@ class PartitionFetch(FetchedPartition):
         """Note that the current result was sent. After an error, the next result without one is always
         news.
         """
-        self.told_high_watermark = NOT_TOLD if self.error_code else self.high_watermark
+        self.sent_high_watermark = NOT_SENT if self.error_code else self.high_watermark
         self.told_log_start_offset = self.log_start_offset

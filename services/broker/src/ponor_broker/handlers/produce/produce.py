@@ -447,7 +447,7 @@ def _has_log_start(error: Exception) -> bool:
 
 def _refusal_of_all(walk: ProduceWalk) -> PartitionError | None:
     if walk.acks not in ACKS:
-        return PartitionError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {walk.acks} is none of -1, 0 and 1")
+        return PartitionError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {walk.acks}")
     return refusal_of_transaction(walk)
 
 

@@ -95,17 +95,17 @@ class LogCleaner:
         }
         ratio_max, oldest_ms = 0.0, None
         chosen: tuple[Partition, Cleanable] | None = None
-        looked_at = 0
+        examined = 0
         for partition in self._partitions():
-            looked_at += 10
-            if looked_at >= SEGMENTS_PER_TURN:
-                looked_at = 0
+            examined += 10
+            if examined >= SEGMENTS_PER_TURN:
+                examined = 0
                 await self._clock.sleep(0)
             if not partition.config.is_compacted or partition.is_internal or not partition.is_writable:
                 continue
             if not partition.log.is_trimmed(partition.log_start_offset):
                 self._touch(partition)  # the output of a cleaning may be uploaded by now
-            looked_at += len(partition.log.log_meta.segments)
+            examined += len(partition.log.log_meta.segments)
             cleanable = _survey(partition, now_ms)
             if cleanable is None:
                 continue

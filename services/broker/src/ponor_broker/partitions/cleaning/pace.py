@@ -13,7 +13,7 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.rate_limit import NS, RateLimit
 
 SLICE_NS: Final = 2_000_000
-LOOKS_PER_CLOCK: Final = 64
+CHECKS_PER_CLOCK_READ: Final = 64
 """Steps between two clock calls; a step takes a few microseconds."""
 STEPS_PER_SLICE_MAX: Final = 8_192
 """Upper bound of a slice. Without it, a slice would never end if the clock stands still while code runs, as
@@ -39,7 +39,7 @@ class Pace:
     def step(self) -> bool:
         """Count a step; return whether the slice is over and `rest` is due."""
         self._steps += 1
-        if self._steps % LOOKS_PER_CLOCK:
+        if self._steps % CHECKS_PER_CLOCK_READ:
             return False
         if self._steps >= STEPS_PER_SLICE_MAX:
             return True

@@ -134,7 +134,7 @@ class HandoffTarget:
             self._tasks.spawn(self._open_batch(openings[at : at + OPEN_BATCH_MAX]), "open partitions")
         self._note_settled()
 
-    def look_again(self, key: PartitionKey) -> None:
+    def check_again(self, key: PartitionKey) -> None:
         """Handle an image change of a partition that is being opened: it may have to be given up or
         dropped.
         """

@@ -46,16 +46,16 @@ the bytes."""
 class ParkedRequest:
     """A place in the queue; its owner may leave before it is called."""
 
-    __slots__ = ("look_again", "number", "size_bytes")
+    __slots__ = ("check_again", "number", "size_bytes")
 
-    def __init__(self, look_again: LookAgain, size_bytes: int, number: int) -> None:
-        self.look_again: LookAgain | None = look_again
+    def __init__(self, check_again: LookAgain, size_bytes: int, number: int) -> None:
+        self.check_again: LookAgain | None = check_again
         self.size_bytes = size_bytes
         self.number = number
 
     def leave(self) -> None:
         """Cancel the call. The place is freed when the partition serves again."""
-        self.look_again = None
+        self.check_again = None
 
 
 class _Waiting:
@@ -127,14 +127,14 @@ class TransitParking:
         return key in self._called
 
     def park(
-        self, key: PartitionKey, look_again: LookAgain, size_bytes: int = 0, *, is_silent: bool = False
+        self, key: PartitionKey, check_again: LookAgain, size_bytes: int = 0, *, is_silent: bool = False
     ) -> ParkedRequest | None:
         """Return a place; None if there is no room or requests of this kind do not wait for this
         partition any more: the request must be refused.
 
         Args:
             key: the partition.
-            look_again: see `LookAgain`.
+            check_again: see `LookAgain`.
             size_bytes: of the waiting batch.
             is_silent: whether the request has no acknowledgement.
         """
@@ -153,7 +153,7 @@ class TransitParking:
         elif is_silent not in waiting.timers:
             loop = asyncio.get_running_loop()
             waiting.timers[is_silent] = loop.call_later(ms_max / 1000, self._expire, key, is_silent)
-        request = ParkedRequest(look_again, size_bytes, next(self._numbers))
+        request = ParkedRequest(check_again, size_bytes, next(self._numbers))
         waiting.requests[is_silent].append(request)
         self._bytes += size_bytes
         self._parked.add()
@@ -208,10 +208,10 @@ class TransitParking:
 
     def _call_one(self, request: ParkedRequest) -> None:
         self._bytes -= request.size_bytes
-        if request.look_again is not None:
+        if request.check_again is not None:
             self._calls_left -= 1
             self._bytes_left -= request.size_bytes
-            request.look_again()
+            request.check_again()
 
     def _begin_turn(self) -> None:
         self._next_turn_is_due = False

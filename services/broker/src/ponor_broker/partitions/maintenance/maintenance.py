@@ -92,13 +92,13 @@ class PartitionMaintenance:
         if not partition.is_writable:
             return
         try:
-            await self._care_for(partition)
+            await self._maintain(partition)
         except S3StreamError as error:
             if partition.is_writable:
                 LOG.warning("maintenance of %s failed, retrying: %s", partition.identity, error)
                 self._schedule.touch(partition)
 
-    async def _care_for(self, partition: Partition) -> None:
+    async def _maintain(self, partition: Partition) -> None:
         partition.producers.expire(self._clock.wall_ms() - self._producer_expiration_ms)
         await self._retain(partition)
         if not partition.log.is_trimmed(partition.log_start_offset):

@@ -140,7 +140,7 @@ def split_rows(value: bytes) -> tuple[int, Iterator[tuple[int, bytes]]]:
     try:
         version, offset, count = _HEADER.unpack_from(value)
     except struct.error as error:
-        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: {len(value)} bytes end too soon: {error}") from error
+        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: truncated to {len(value)} bytes: {error}") from error
     if version != _VERSION:
         raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: version {version} is not supported by this release")
     return offset, _rows_of(value, count)
