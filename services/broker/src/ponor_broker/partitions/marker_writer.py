@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ponor_kafka.errors import ErrorCode
 from s3stream.errors import S3StreamError
@@ -19,6 +19,9 @@ from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 
 NO_ERROR: Final = ErrorCode.NONE
+STREAM_S_MAX: Final = 1.0
+"""How long markers wait for the creation of a Txn stream. It needs the controller, which may be unavailable
+for seconds, and the other markers of the same request would wait, too."""
 
 
 class TxnStreams(Protocol):
@@ -27,13 +30,20 @@ class TxnStreams(Protocol):
     async def add_txn_stream(self, partition: Partition) -> None: ...
 
 
+class _Creation(NamedTuple):
+    """A Txn stream that is being created, and the loop's time until which markers wait for it."""
+
+    task: asyncio.Task[None]
+    wait_until: float
+
+
 class MarkerWriter:
     """Appends markers. The caller bounds the number of markers in flight."""
 
     def __init__(self, partitions: PartitionManager, streams: TxnStreams) -> None:
         self._partitions = partitions
         self._streams = streams
-        self._adding: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._adding: dict[PartitionKey, _Creation] = {}
         """Txn streams that are being created: one per partition at a time."""
 
     async def write(
@@ -48,8 +58,8 @@ class MarkerWriter:
         `is_wanted` is called immediately before the append. If it returns False, because the coordinator no
         longer waits for the result, nothing is appended, and the result is REQUEST_TIMED_OUT.
 
-        UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER and storage errors are retriable;
-        TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH are final.
+        UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT and storage errors are
+        retriable; TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH are final.
         """
         try:
             partition = self._partitions.find(topic, index)
@@ -63,14 +73,24 @@ class MarkerWriter:
         return NO_ERROR
 
     async def _add_stream(self, partition: Partition) -> None:
-        """Create the partition's Txn stream, or wait for a running creation."""
+        """Create the partition's Txn stream, or wait for a running creation.
+
+        Raises:
+            PartitionError: REQUEST_TIMED_OUT if the creation takes longer than `STREAM_S_MAX`; it continues.
+        """
         key = partition.identity.key
-        running = self._adding.get(key)
-        if running is None:
-            running = asyncio.ensure_future(self._streams.add_txn_stream(partition))
-            self._adding[key] = running
-            running.add_done_callback(lambda done: self._added(key, done))
-        await asyncio.shield(running)
+        creation = self._adding.get(key)
+        if creation is None:
+            task = asyncio.ensure_future(self._streams.add_txn_stream(partition))
+            creation = self._adding[key] = _Creation(task, asyncio.get_running_loop().time() + STREAM_S_MAX)
+            task.add_done_callback(lambda done: self._added(key, done))
+        try:
+            async with asyncio.timeout_at(creation.wait_until):
+                await asyncio.shield(creation.task)
+        except TimeoutError as error:
+            raise PartitionError(
+                ErrorCode.REQUEST_TIMED_OUT, f"{partition.identity}: its Txn stream is not created yet"
+            ) from error
 
     def _added(self, key: PartitionKey, done: asyncio.Task[None]) -> None:
         del self._adding[key]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from ponor_broker.handlers.transactions.write_txn_markers import WriteTxnMarkersHandler
+from ponor_broker.partitions import marker_writer
 from ponor_broker.partitions.marker_writer import MarkerWriter
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_transactions import TransactionMarker
@@ -116,6 +118,35 @@ async def test_concurrent_aborts_create_one_stream() -> None:
         assert (outcomes[1:], streams.calls) == ([ErrorCode.NONE, ErrorCode.NONE], 1)
         assert await writer.write(aborts[0], "a", 0) is ErrorCode.NONE
         assert rig.partition("a").state.aborted.end_offset == 3
+
+
+async def test_a_stream_that_is_created_slowly_does_not_delay_other_markers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A creation needs the controller. Markers of the same request must not wait for it, because the
+    coordinator sends the next ones after the answer.
+    """
+    monkeypatch.setattr(marker_writer, "STREAM_S_MAX", 0.01)
+    async with FetchRig() as rig:
+        await rig.create("a")
+        some = Transactions(rig)
+        some.append(1)
+        some.append(2)
+        streams = SlowStreams(rig)
+        handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, streams))
+        request = WriteTxnMarkersRequest(
+            [row(1, {"a": [0]}, commits=False), row(2, {"a": [0]}, commits=True)]
+        )
+        for _ in range(2):
+            answer = await asyncio.wait_for(handler.handle(request, from_client("broker")), 5)
+            found = [marker.topics[0].partitions[0].error_code for marker in answer.markers]
+            assert found == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+        assert streams.calls == 1
+        streams.gate.set()
+        while not rig.partition("a").state.aborted.has_stream:
+            await asyncio.sleep(0)
+        answer = await handler.handle(request, from_client("broker"))
+        assert [marker.topics[0].partitions[0].error_code for marker in answer.markers] == [0, 0]
 
 
 async def test_a_stream_that_is_not_created_is_a_retriable_error() -> None:
