@@ -30,13 +30,16 @@ class OpenTransactions:
         first_unstable: the smallest first offset; `ALL_STABLE` without transactions.
     """
 
-    __slots__ = ("_open", "ending", "first_unstable")
+    __slots__ = ("_open", "_smallest", "ending", "first_unstable")
 
     def __init__(self) -> None:
         self._open: OrderedDict[int, int] = OrderedDict()
         """First offset by producer id, in the order of the offsets. An ordered dictionary finds its first key
         in constant time after any number of removals; a plain one does not."""
         self.ending: deque[Ending] = deque()
+        self._smallest: deque[Ending] = deque()
+        """Those of `ending` that began before all later ones: the first is the smallest offset. Thousands of
+        transactions may end at the same time, so a search in `ending` for each would be too slow."""
         self.first_unstable = ALL_STABLE
 
     def __len__(self) -> int:
@@ -49,6 +52,7 @@ class OpenTransactions:
         """Replace everything by these open transactions: first offset by producer id."""
         self._open = OrderedDict(sorted(first_offsets.items(), key=lambda one: one[1]))
         self.ending.clear()
+        self._smallest.clear()
         self._update()
 
     def begin(self, producer_id: int, first_offset: int) -> None:
@@ -60,7 +64,11 @@ class OpenTransactions:
         """Note a marker that was appended."""
         first_offset = self._open.pop(producer_id, NO_OFFSET)
         if first_offset != NO_OFFSET:
-            self.ending.append(Ending(marker_offset, first_offset))
+            ended = Ending(marker_offset, first_offset)
+            self.ending.append(ended)
+            while self._smallest and self._smallest[-1].first_offset > first_offset:
+                self._smallest.pop()
+            self._smallest.append(ended)
 
     def stable_after(self, marker_offset: int) -> int:
         """Return the smallest first offset of the open transactions, or the offset after the marker."""
@@ -69,7 +77,8 @@ class OpenTransactions:
     def confirm(self, end_offset: int) -> None:
         """Note that everything below `end_offset` is durable."""
         while self.ending and self.ending[0].marker_offset < end_offset:
-            self.ending.popleft()
+            if self.ending.popleft() is self._smallest[0]:
+                self._smallest.popleft()
         self._update()
 
     def roll_back(self, base_offset: int, producer_id: int, first_offset: int) -> None:
@@ -78,6 +87,7 @@ class OpenTransactions:
         """
         if self.ending and self.ending[-1].marker_offset >= base_offset:
             self.ending.pop()
+            self._restore_smallest()
         if self._open.get(producer_id, NO_OFFSET) != first_offset:
             self._open.pop(producer_id, None)
             if first_offset != NO_OFFSET:
@@ -87,6 +97,19 @@ class OpenTransactions:
                 self._open.move_to_end(producer_id, last=not is_smallest)
         self._update()
 
+    def _restore_smallest(self) -> None:
+        """Undo the change of `_smallest` by the last ending transaction, which was removed."""
+        self._smallest.pop()
+        before = self._smallest[-1] if self._smallest else None
+        first_offset, restored = ALL_STABLE, []
+        for ended in reversed(self.ending):
+            if ended is before:
+                break
+            if ended.first_offset < first_offset:
+                first_offset = ended.first_offset
+                restored.append(ended)
+        self._smallest.extend(reversed(restored))
+
     def _update(self) -> None:
         first = next(iter(self._open.values()), ALL_STABLE)
-        self.first_unstable = min([first, *(one.first_offset for one in self.ending)])
+        self.first_unstable = min(first, self._smallest[0].first_offset) if self._smallest else first
