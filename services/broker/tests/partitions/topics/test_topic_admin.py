@@ -72,3 +72,18 @@ async def test_operations_of_many_clients_leave_room_in_the_session() -> None:
     session.may_answer.set()
     await asyncio.gather(*deletions)
     assert len(session.operations) == len(deletions)
+
+
+async def test_an_operation_keeps_its_room_after_its_client_gave_up() -> None:
+    """The session keeps a sent operation until its answer. Clients with a timeout of 1 ms filled it."""
+    session, image = RecordingSession(), MetadataImage()
+    session.may_answer.clear()
+    topics = Topics(lambda: image)
+    admin = TopicAdmin(session, session, topics, Announcements(topics), deadline_ms=60_000)
+    for _ in range(2):
+        hurried = [admin.delete(bytes(16), deadline_ms=1) for _ in range(OPERATIONS_MAX)]
+        outcomes = await asyncio.gather(*hurried, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {PartitionError}
+    assert len(session.operations) <= OPERATIONS_MAX
+    session.may_answer.set()
+    await admin.delete(bytes(16))

@@ -29,6 +29,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ponor_metadata.client.errors import (
     MetadataLagError,
+    OperationTimeoutError,
     OperationTooLargeError,
     SessionClosedError,
 )
@@ -216,11 +217,28 @@ class TopicAdmin:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
 
+    def _sent(self, operation: Operation, deadline_ms: int) -> asyncio.Future[OperationResult]:
+        """Send an operation that has room, and release the room when it is answered.
+
+        An operation that was sent stays in the session, however soon its client gives up. So the client's
+        deadline does not end it, and only the broker's own deadline drops an operation that was not sent.
+        """
+        deadline_ms = max(deadline_ms, self._deadline_ms)
+        sent = asyncio.ensure_future(self._session.submit(operation, deadline_ms=deadline_ms))
+        sent.add_done_callback(self._leave)
+        return sent
+
+    def _leave(self, sent: asyncio.Future[OperationResult]) -> None:
+        self._room.release()
+        if not sent.cancelled():
+            sent.exception()  # the client may have given up: mark a failure as retrieved
+
     async def _submit(self, operation: Operation, deadline_ms: int | None) -> OperationResult:
         deadline_ms = self._deadline_ms if deadline_ms is None else deadline_ms
         try:
-            async with asyncio.timeout(deadline_ms / 1000), self._room:
-                result = await self._session.submit(operation)
+            async with asyncio.timeout(deadline_ms / 1000):
+                await self._room.acquire()
+                result = await asyncio.shield(self._sent(operation, deadline_ms))
             await self._progress.wait_for(result.commit_index, max(deadline_ms, IMAGE_WAIT_MS))
         except OperationError as error:
             # Other refusals (no broker, overload) do not concern the request itself: clients retry.
@@ -229,7 +247,7 @@ class TopicAdmin:
             ) from error
         except OperationTooLargeError as error:
             raise PartitionError(ErrorCode.INVALID_REQUEST, str(error)) from error
-        except (MetadataLagError, SessionClosedError) as error:
+        except (OperationTimeoutError, MetadataLagError, SessionClosedError) as error:
             raise PartitionError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
         except TimeoutError:
             kind = operation.WhichOneof("kind")
