@@ -5,6 +5,7 @@ Each entry has valid encodings to mutate and the only exception type that the de
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
 import struct
@@ -50,12 +51,17 @@ from s3stream.objects.writer import ObjectWriter
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord, decode_records
 
 from spark.tests import kernel_oracle
+from tests.fuzz.accepted_batches import CONFIGS, AcceptedBatches
+from tests.fuzz.hostile_batches import hostile_batch, sealed
 from tests.fuzz.instances import random_message
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 20
 BOMB_BYTES: Final = 64 << 20
 OBJECT_ID: Final = ObjectId(7)
 SCRATCH_BYTES: Final = 512
+SEED_BATCHES: Final = 40
+PARTITION_BYTES_MAX: Final = 16 << 20
+"""Memory of a partition with its readers."""
 INSTANCES: Final = 2
 TRANSACTION_VALUE: Final = (
     "00010000000000000fa000030000ea60010202610200000007000000018bcfe568000000018bcfe56418"
@@ -96,6 +102,14 @@ def all_decoders() -> list[Decoder]:
             DECOMPRESSED_BYTES_MAX,
         ),
         *_decompressors(),
+        Decoder(
+            "produced",
+            "accepted batches",
+            tuple(hostile_batch(rng) for _ in range(SEED_BATCHES)),
+            _process_accepted,
+            KafkaWireError,
+            PARTITION_BYTES_MAX,
+        ),
         Decoder("objects", "stream records", tuple(_stream_records(rng)), _drain_records, ObjectCorruptError),
         Decoder("objects", "object index", (_index(),), _decode_index, ObjectCorruptError),
         Decoder("objects", "object footer", (_object()[-FOOTER_BYTES:],), _decode_footer, ObjectCorruptError),
@@ -215,6 +229,15 @@ def _decode_batches(data: bytes) -> None:
         batch.check_records(DECOMPRESSED_BYTES_MAX)
         for _ in batch.records(DECOMPRESSED_BYTES_MAX):
             pass
+
+
+def _process_accepted(data: bytes) -> None:
+    """Let all readers of a partition process the batch, and two others with the same keys."""
+    rng = random.Random(data)
+    partition = AcceptedBatches(rng.choice(CONFIGS))
+    asyncio.run(partition.run([sealed(data), hostile_batch(rng), hostile_batch(rng)]))
+    if not partition.accepted:
+        raise KafkaWireError("Produce accepts none of the batches")
 
 
 def _decompressors() -> Iterable[Decoder]:
