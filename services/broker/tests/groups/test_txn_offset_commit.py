@@ -9,6 +9,8 @@ from uuid import UUID
 
 import pytest
 from ponor_broker.coordination.transactional_append import Verification
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.offsets import OffsetTable
 from ponor_broker.groups.pending_offsets import PendingOffsets
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.handlers.groups.groups import group_handlers
@@ -204,6 +206,44 @@ async def test_a_marker_is_refused_until_the_groups_are_loaded(client: Client) -
     await world.clock.settle()
     await client.end(commits=True)
     assert await client.fetched(require_stable=True) == (4, ErrorCode.NONE)
+
+
+async def test_many_offsets_become_visible_in_turns_and_before_a_later_write(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker of a transaction with 5,000 offsets must not hold the event loop."""
+    count = 5_000
+    assert await client.commit(10) is ErrorCode.NONE
+    shard = client.world.coordinator.shards.of("g")
+    group = shard.get("g")
+    for index in range(1, count):
+        shard._put_pending(group, PRODUCER_ID, ("t", index), CommittedOffset(offset=index))
+    per_turn = [0]
+    put = OffsetTable._put
+
+    def counted(*args: Any) -> None:
+        if not per_turn[-1]:
+            asyncio.get_running_loop().call_soon(per_turn.append, 0)
+        per_turn[-1] += 1
+        put(*args)
+
+    monkeypatch.setattr(OffsetTable, "_put", counted)
+    index = client.world.coordinator.shards.partition_of("g")
+    marker = client.world.open[index].append_marker(PRODUCER_ID, commits=True)
+    later = asyncio.ensure_future(
+        client.world.coordinator.commit_offsets(
+            "g", MemberClaim("", None, -1), {("t", 0): CommittedOffset(offset=99)}
+        )
+    )
+    await marker
+    assert await later is ErrorCode.NONE
+
+    assert len(group.offsets) == count
+    assert group.offsets.get(("t", 0)).offset == 99
+    assert group.offsets.get(("t", count - 1)).offset == count - 1
+    assert not any(True for _ in group.offsets.pending())
+    assert sum(per_turn) == count + 1
+    assert max(per_turn) <= 1_000
 
 
 async def test_a_group_with_pending_offsets_does_not_expire(client: Client) -> None:

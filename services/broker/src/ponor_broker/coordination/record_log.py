@@ -18,7 +18,7 @@ from ponor_kafka.control_records import ControlType, EndMarker, build_end_marker
 from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
 from ponor_kafka.record_builder import NO_EPOCH, NewRecord, build_batch
-from ponor_runtime.turns import turn
+from ponor_runtime.turns import Steps, turn
 from s3stream.errors import S3StreamError, StreamClosedError, StreamFencedError, StreamNotFoundError
 
 from ponor_broker.coordination.ports import InternalPartition
@@ -29,6 +29,7 @@ from ponor_broker.coordination.transactional_append import (
     Verification,
 )
 
+_DONE: Final = object()
 _RECORD_BYTES: Final = 40
 """Upper bound of a record's framing within a batch, without key and value."""
 
@@ -46,6 +47,8 @@ class _Write(Generic[E]):
     producer_id: int = NO_PRODUCER_ID
     """The producer of a transactional batch, or of a marker, which has no entries."""
     commits: bool = False
+    apply: Callable[[], Steps[None]] | None = None
+    """Applies a durable marker, perhaps in several turns of the event loop."""
     outcome: ErrorCode | None = None
     barriers: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -107,7 +110,8 @@ class RecordLog(Generic[E]):
         self._in_flight_max = in_flight_max
         self._load_bytes_max = load_bytes_max
         self._in_flight: deque[_Write[E]] = deque()
-        self._on_marker: Callable[[int, bool], None] | None = None
+        self._on_marker: Callable[[int, bool], Steps[None]] | None = None
+        self._applying: Steps[None] | None = None
         self._commits_in_flight: Counter[int] = Counter()
         self._counted_bytes = 0
         self._places: list[tuple[int, int]] = []
@@ -230,9 +234,9 @@ class RecordLog(Generic[E]):
             producer_id, producer_epoch, generation=generation
         )
 
-    def accept_markers(self, then: Callable[[int, bool], None]) -> None:
+    def accept_markers(self, then: Callable[[int, bool], Steps[None]]) -> None:
         """Accept markers from now on. When a marker is durable, `then` is called, in the order of the log,
-        with the producer id and whether the marker commits.
+        with the producer id and whether the marker commits. Later writes complete after its last step.
         """
         self._on_marker = then
         self._partition.transactions.accept_markers(self._marker_appended)
@@ -241,16 +245,15 @@ class RecordLog(Generic[E]):
         on_marker = self._on_marker
         assert on_marker is not None
 
-        def ended(error: ErrorCode) -> None:
+        def ended(_: ErrorCode) -> None:
             if commits:
                 self._commits_in_flight -= Counter((producer_id,))
-            if error is ErrorCode.NONE:
-                on_marker(producer_id, commits)
 
         if commits:
             self._commits_in_flight[producer_id] += 1
         self._count(self._partition.log_end_offset - 1, _MARKER_BYTES)
-        self._note_write(_Write((), ended, producer_id, commits), appended)
+        apply = partial(on_marker, producer_id, commits)
+        self._note_write(_Write((), ended, producer_id, commits, apply), appended)
 
     def droppable(self) -> tuple[int, int]:
         """Return the offset below which a rewrite can trim the log, and the bytes of batches below it. No
@@ -317,13 +320,35 @@ class RecordLog(Generic[E]):
         error = StreamClosedError("cancelled") if appended.cancelled() else appended.exception()
         write.outcome = ErrorCode.NONE if error is None else _code_of(error)
         self.failures += error is not None
+        if self._applying is None:
+            self._complete()
+
+    def _complete(self) -> None:
         # Futures that complete together may call back in any order; memory must follow log order.
         while self._in_flight and (outcome := self._in_flight[0].outcome) is not None:
-            ended = self._in_flight.popleft()
+            ended = self._in_flight[0]
+            if ended.apply is not None and outcome is ErrorCode.NONE:
+                self._applying, ended.apply = ended.apply(), None
+                if not self._apply_step():
+                    return
+            self._in_flight.popleft()
             ended.then(outcome)
             for barrier in ended.barriers:
                 if not barrier.done():
                     barrier.set_result(None)
+
+    def _apply_step(self) -> bool:
+        """Continue to apply a marker, now and in the next turns; return whether it is applied."""
+        assert self._applying is not None
+        if next(self._applying, _DONE) is _DONE:
+            self._applying = None
+            return True
+        asyncio.get_running_loop().call_soon(self._apply_rest)
+        return False
+
+    def _apply_rest(self) -> None:
+        if self._apply_step():
+            self._complete()
 
     async def replay(
         self, pause: Callable[[], Awaitable[None]], transactions: TransactionReplay[E] | None = None

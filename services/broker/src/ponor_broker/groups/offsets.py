@@ -84,10 +84,12 @@ class OffsetTable:
         """Apply one record of a transaction."""
         self._pending.add(producer_id, partition, committed)
 
-    def end_transaction(self, producer_id: int, *, commits: bool) -> None:
-        """Apply a marker."""
-        for partition, committed in self._pending.end(producer_id, commits=commits):
+    def end_transaction(self, producer_id: int, *, commits: bool, count_max: int | None = None) -> int:
+        """Apply a marker to all pending commits of a producer, or to `count_max`; return their number."""
+        count = self._pending.count(producer_id)
+        for partition, committed in self._pending.end(producer_id, commits=commits, count_max=count_max):
             self._put(partition, committed)
+        return count - self._pending.count(producer_id)
 
     # --- outside of transactions
 

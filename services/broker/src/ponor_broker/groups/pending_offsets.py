@@ -8,6 +8,7 @@ visible keeps its partition unstable until the marker.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
+from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from ponor_broker.groups.records import CommittedOffset
@@ -77,10 +78,16 @@ class PendingOffsets(Generic[K]):
         for producer_id in list(self.producers(key)):
             self._drop(producer_id, key)
 
-    def end(self, producer_id: int, *, commits: bool) -> list[tuple[K, CommittedOffset]]:
-        """Apply a marker; return the offsets that become visible."""
+    def count(self, producer_id: int) -> int:
+        """Return the number of pending offsets of a producer."""
+        return len(self._by_producer.get(producer_id, ()))
+
+    def end(
+        self, producer_id: int, *, commits: bool, count_max: int | None = None
+    ) -> list[tuple[K, CommittedOffset]]:
+        """Apply a marker to all offsets of a producer, or to `count_max`; return the new visible ones."""
         visible: list[tuple[K, CommittedOffset]] = []
-        for key in list(self._by_producer.get(producer_id, ())):
+        for key in list(islice(self._by_producer.get(producer_id, ()), count_max)):
             ended = self._by_key[key][producer_id]
             self._drop(producer_id, key)
             if commits and ended.offset is not None:

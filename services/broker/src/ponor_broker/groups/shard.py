@@ -46,6 +46,9 @@ _ENTRIES_PER_STEP: Final = 200
 _FREED_PER_STEP: Final = 1_000
 """Groups and offsets that are freed per event-loop turn."""
 
+_ENDED_PER_STEP: Final = 1_000
+"""Offsets of ended transactions that become visible or are dropped per event-loop turn."""
+
 _UNDER_WAY_S: Final = 0.02
 """Interval of the check whether writes of an earlier shard are durable."""
 
@@ -80,6 +83,8 @@ class GroupShard:
         )
         self._in_transactions: dict[int, set[str]] = {}
         """Ids of the groups with pending offsets, by producer id."""
+        self._ended_offsets = 0
+        """Offsets of ended transactions since the last step, of all markers: many may be durable together."""
         self.is_loaded = False
         self.has_to_forget_topics = True
         """Whether topics may have been deleted since the last check; True after a load."""
@@ -355,16 +360,21 @@ class GroupShard:
         group.offsets.put_pending(producer_id, partition, committed)
         self._in_transactions.setdefault(producer_id, set()).add(group.group_id)
 
-    def _transaction_ended(self, producer_id: int, commits: bool) -> None:
-        """Apply a durable marker."""
+    def _transaction_ended(self, producer_id: int, commits: bool) -> Steps[None]:
+        """Apply a durable marker. Between the steps, offsets of the transaction are visible or pending."""
         if commits and producer_id in self.removal.awaited_producers:
             self.has_to_forget_topics = True
             self._forget_due()
         for group_id in self._in_transactions.pop(producer_id, ()):
-            group = self._table.get(group_id)
-            if group is not None:
-                group.offsets.end_transaction(producer_id, commits=commits)
+            while (group := self._table.get(group_id)) is not None:
+                count = group.offsets.end_transaction(producer_id, commits=commits, count_max=_ENDED_PER_STEP)
                 self._actions.recount(group)
+                self._ended_offsets += count
+                if self._ended_offsets >= _ENDED_PER_STEP:
+                    self._ended_offsets = 0
+                    yield
+                if count < _ENDED_PER_STEP:
+                    break
         if not self._log.is_closed:
             self._check_log()
 
