@@ -13,6 +13,7 @@ from ponor_broker.handlers.offsets import offset_lookup
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.cleaning import cleaned_segment, cleaner
 from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
+from ponor_broker.partitions.cleaning.pace import Pace
 from ponor_broker.partitions.handoff import partition_closing
 from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
@@ -211,6 +212,26 @@ async def test_lengths_of_more_than_32_bits_wrap_as_in_kafka() -> None:
     await one.append([(8, b"b", b"2")])
     await one.clean()
     assert [(f.offset, f.key, f.value) for f in await one.read()] == [(1, b"a", b"1"), (2, b"b", b"2")]
+
+
+@pytest.mark.parametrize("value", [b"1", None])
+async def test_the_loop_may_run_others_after_each_record(
+    monkeypatch: pytest.MonkeyPatch, value: bytes | None
+) -> None:
+    """A batch of 900 KB with 300,000 tombstones was rewritten in one turn of 540 ms."""
+    records = 50
+    one = CleaningRig()
+    await one.open()
+    await one.append([(8, b"k%d" % number, value) for number in range(records)])
+    await one.append([(8, b"k0", b"2")])  # so that the first batch is rewritten
+    one.roll()
+    await one.append([(8, b"c", b"1")])
+    steps: list[None] = []
+    monkeypatch.setattr(Pace, "step", lambda _: steps.append(None))
+    await one.clean()
+    assert len(await one.read()) == records + 1
+    # to index the records, to decide, and to build the new batch
+    assert len(steps) >= 3 * (records - 1)
 
 
 async def test_cleaning_keeps_codecs_headers_and_null_values() -> None:

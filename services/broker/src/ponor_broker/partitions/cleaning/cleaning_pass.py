@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import BatchView
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.segment import TXN, Segment, Slice
 from ponor_runtime.clock import Clock
+from ponor_runtime.turns import Steps
 from s3stream.errors import AppendBackpressureError
 from s3stream.records import RECORD_COUNT_MAX
 
@@ -29,11 +30,12 @@ from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
 from ponor_broker.partitions.cleaning.keeping import Keeper, KeyIndex
 from ponor_broker.partitions.cleaning.offset_map import OffsetMap
 from ponor_broker.partitions.cleaning.pace import Pace
-from ponor_broker.partitions.cleaning.record_scan import ScannedRecord, scan
-from ponor_broker.partitions.cleaning.rewriting import with_records, without_records
+from ponor_broker.partitions.cleaning.record_scan import scan
+from ponor_broker.partitions.cleaning.rewriting import KeptRecords, with_records, without_records
 from ponor_broker.partitions.cleaning.transactions import OutcomeScan, TransactionTrail
 from ponor_broker.partitions.partition import Partition
 
+_T = TypeVar("_T")
 READ_BYTES: Final = 1 << 20
 """Bytes of a read. A pass holds no more log data than one read and one decompressed batch."""
 
@@ -183,14 +185,14 @@ class CleaningPass:
     async def _kept(self, keeper: Keeper, batch: BatchView) -> BatchView | None:
         """Return the batch that remains: the original, one with fewer records, only the header, or None."""
         verdict = keeper.judge(batch)
-        kept: list[ScannedRecord] = []
+        kept = KeptRecords()
         has_tombstones = False
         data = b""
         if not verdict.drops_records and batch.record_count:
             data = self._data(batch)
             for record in scan(data, batch.record_count):
                 if keeper.keeps(batch, record):
-                    kept.append(record)
+                    kept.add(record)
                     has_tombstones = has_tombstones or not record.has_value
                 if self._pace.step():
                     await self._pace.rest()
@@ -202,7 +204,17 @@ class CleaningPass:
         )
         if len(kept) == batch.record_count and horizon_ms is None:
             return batch
-        return with_records(batch, data, kept, horizon_ms)
+        return await self._paced(with_records(batch, data, kept, horizon_ms))
+
+    async def _paced(self, steps: Steps[_T]) -> _T:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: _T = done.value
+                return result
+            if self._pace.step():
+                await self._pace.rest()
 
     async def _commit(self, group: list[Segment], cleaned: Segment) -> None:
         """Replace the group by the cleaned segment. Write the checkpoint first, so that an open of the

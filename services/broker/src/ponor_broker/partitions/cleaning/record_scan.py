@@ -46,8 +46,8 @@ def scan(data: bytes, count: int) -> Iterator[ScannedRecord]:
         start = end
 
 
-def behind_timestamp(data: bytes, record: ScannedRecord) -> int:
-    """Return the position after the record's timestamp delta, where the offset delta starts."""
-    _, at = decode_varlong(data, record.start, record.end)
-    _, at = decode_varlong(data, at + 1, record.end)
+def behind_timestamp(data: bytes, start: int, end: int) -> int:
+    """Return the position after a record's timestamp delta, where the offset delta starts."""
+    _, at = decode_varlong(data, start, end)
+    _, at = decode_varlong(data, at + 1, end)
     return at

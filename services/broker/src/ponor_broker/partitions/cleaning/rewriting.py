@@ -7,7 +7,8 @@ stay valid. Kept records are copied, except if a delete horizon replaces the bas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
@@ -29,16 +30,40 @@ from ponor_kafka.record_batch import (
     wrapped_timestamp,
 )
 from ponor_kafka.record_builder import NO_EPOCH, NO_SEQUENCE
+from ponor_kafka.record_rules import INT64_MIN
+from ponor_runtime.turns import Steps
 
 from ponor_broker.partitions.cleaning.record_scan import ScannedRecord, behind_timestamp
 
 _CRC: Final = Struct(">I")
 
 
+class KeptRecords:
+    """The records of a batch that stay. A batch may have millions, so each takes 24 bytes."""
+
+    __slots__ = ("_deltas", "_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts, self._ends, self._deltas = array("q"), array("q"), array("q")
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Iterate over start, end and timestamp delta."""
+        return zip(self._starts, self._ends, self._deltas, strict=True)
+
+    def add(self, record: ScannedRecord) -> None:
+        """Add the next record."""
+        self._starts.append(record.start)
+        self._ends.append(record.end)
+        self._deltas.append(record.timestamp_delta)
+
+
 def with_records(
-    batch: BatchView, data: bytes, kept: Sequence[ScannedRecord], horizon_ms: int | None
-) -> BatchView:
-    """Return the batch with only some of its records, at least one.
+    batch: BatchView, data: bytes, kept: KeptRecords, horizon_ms: int | None
+) -> Steps[BatchView]:
+    """Return the batch with only some of its records, at least one, in a step per record.
 
     Args:
         batch: the original batch.
@@ -48,15 +73,21 @@ def with_records(
     """
     assert kept, "a batch without records is `without_records`"
     attributes, base_timestamp = batch.attributes, batch.first_timestamp
-    if horizon_ms is None:
-        body = bytearray().join([data[record.start : record.end] for record in kept])
-    else:
-        body = _counted_from(horizon_ms, batch, data, kept)
+    shift = 0
+    if horizon_ms is not None:
+        shift = base_timestamp - horizon_ms
         attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, horizon_ms
-    max_timestamp = batch.max_timestamp
-    if not batch.is_log_append_time:
-        first_timestamp = batch.first_timestamp
-        max_timestamp = max(wrapped_timestamp(first_timestamp + record.timestamp_delta) for record in kept)
+    body = bytearray()
+    max_timestamp = INT64_MIN
+    for start, end, delta in kept:
+        max_timestamp = max(max_timestamp, wrapped_timestamp(batch.first_timestamp + delta))
+        if horizon_ms is None:
+            body += data[start:end]
+        else:
+            _append_shifted(body, data, start, end, wrapped_timestamp(delta + shift))
+        yield
+    if batch.is_log_append_time:
+        max_timestamp = batch.max_timestamp
     return _build(batch, compress(batch.codec, body), attributes, base_timestamp, max_timestamp, len(kept))
 
 
@@ -86,17 +117,13 @@ def padding(base_offset: int, count: int, leader_epoch: int) -> BatchView:
     return _checked(bytearray(header))
 
 
-def _counted_from(horizon_ms: int, batch: BatchView, data: bytes, kept: Sequence[ScannedRecord]) -> bytearray:
-    """Return the records with timestamp deltas relative to the horizon."""
-    shift = batch.first_timestamp - horizon_ms
-    out = bytearray()
-    for record in kept:
-        body = bytearray(1)
-        append_varlong(body, wrapped_timestamp(record.timestamp_delta + shift))
-        body += data[behind_timestamp(data, record) : record.end]
-        append_varlong(out, len(body))
-        out += body
-    return out
+def _append_shifted(body: bytearray, data: bytes, start: int, end: int, timestamp_delta: int) -> None:
+    """Append a record with another timestamp delta."""
+    record = bytearray(1)
+    append_varlong(record, timestamp_delta)
+    record += data[behind_timestamp(data, start, end) : end]
+    append_varlong(body, len(record))
+    body += record
 
 
 def _build(
