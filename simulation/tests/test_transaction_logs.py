@@ -18,7 +18,7 @@ def states() -> list[State]:
         State("x", "PrepareCommit", 7, 0, BOTH),
         State("x", "CompleteCommit", 7, 0),
         State("x", "Ongoing", 7, 0, frozenset({A})),
-        State("x", "PrepareAbort", 7, 1, frozenset({A})),
+        State("x", "PrepareAbort", 7, 1, frozenset({A}), raises_epoch=True),
         State("x", "CompleteAbort", 7, 1),
     ]
 
@@ -57,11 +57,18 @@ def test_a_completion_needs_a_decision() -> None:
     assert "two outcomes" in kinds(states()[:3] + states()[4:], logs())
 
 
-@pytest.mark.parametrize("is_whole", [False, True])
-def test_a_marker_has_the_decided_outcome(is_whole: bool) -> None:
-    changed = logs()
+@pytest.mark.parametrize(("is_whole", "raises_epoch"), [(True, False), (False, True)])
+def test_a_marker_has_the_decided_outcome(is_whole: bool, raises_epoch: bool) -> None:
+    changed, found = logs(), states()
     changed[B][-1] = Marker(1, 7, 0, 3, False)
-    assert [each.kind for each in find_faults(states(), changed, is_whole=is_whole)] == ["two outcomes"]
+    found[3] = found[3]._replace(raises_epoch=raises_epoch)
+    assert [each.kind for each in find_faults(found, changed, is_whole=is_whole)] == ["two outcomes"]
+
+
+def test_another_decision_of_an_epoch_may_have_been_removed_from_the_log() -> None:
+    changed = logs()
+    changed[A].insert(0, Marker(0, 7, 0, 3, False))
+    assert find_faults(states(), changed, is_whole=False) == []
 
 
 def test_a_marker_needs_a_decision() -> None:

@@ -12,6 +12,7 @@ from ponor_broker import node
 from ponor_broker.coordination.record_log import RecordLog as CoordinatorLog
 from ponor_broker.coordination.shards import Shards
 from ponor_broker.groups.offsets import OffsetTable
+from ponor_broker.handlers.fetch import committed_reads
 from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
@@ -25,6 +26,7 @@ from ponor_broker.partitions.transactions.open_transactions import OpenTransacti
 from ponor_broker.serving import Serving
 from ponor_broker.transactions.marker_sender import MarkerSender
 from ponor_broker.transactions.transaction import Transaction
+from ponor_broker.transactions.verification import TransactionVerifier
 from ponor_cluster_simulation.raft_cluster.disk import RaftDisk
 from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_files import SnapshotFiles
@@ -405,6 +407,12 @@ TRANSACTION_MUTANTS: Final = (
         (Catch(SWARM, r"invariant 49", 42),),
     ),
     Mutant(
+        "transaction_index_lost_in_compaction",
+        "In a compacted topic, no aborted transactions are listed after the first cleaning.",
+        used_in("_listed_from", transactions.listed_from_end_if_cleaned, committed_reads),
+        (Catch(SWARM, r"invariant 49", 36),),
+    ),
+    Mutant(
         "transaction_index_without_earlier",
         "A reader that begins within an aborted transaction does not get its entry.",
         (method(AbortedIndex.find, transactions.find_begun_here),),
@@ -421,6 +429,12 @@ TRANSACTION_MUTANTS: Final = (
         "A coordinator that loads a decided transaction completes it without markers.",
         (method(Transaction.loaded, transactions.loaded_without_markers),),
         (Catch(SWARM, r"invariant (48|49|52|53)", 42),),
+    ),
+    Mutant(
+        "transaction_offset_of_aborted",
+        "Offsets of an aborted transaction become visible.",
+        (method(OffsetTable.end_transaction, transactions.end_as_committed),),
+        (Catch(SWARM, r"invariant 51|never transformed", 36),),
     ),
     Mutant(
         "transaction_offset_visible_early",
@@ -445,6 +459,12 @@ TRANSACTION_MUTANTS: Final = (
         "The last stable offset is the first offset of the newest open transaction, not of the oldest.",
         (method(OpenTransactions._update, transactions.update_by_newest),),
         (Catch(SWARM, r"invariant (49|50)", 14),),
+    ),
+    Mutant(
+        "transaction_unverified",
+        "The coordinator is not asked whether a batch belongs to a transaction.",
+        (method(TransactionVerifier._route, transactions.settle_unverified),),
+        (Catch(SWARM, r"invariant (48|49|52|53|55)", 14),),
     ),
 )
 

@@ -12,9 +12,8 @@ from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.transactions.aborted_index import Aborted, AbortedIndex
 from ponor_broker.partitions.transactions.open_transactions import ALL_STABLE, OpenTransactions
-from ponor_broker.transactions.events import AddRequest, InitRequest, RequestId
+from ponor_broker.transactions.events import AddRequest, InitRequest
 from ponor_broker.transactions.instructions import (
-    Answer,
     Instruction,
     SetTimer,
     TimerKind,
@@ -36,7 +35,6 @@ from ponor_partition.txn_entry import TxnEntry
 
 _loaded = Transaction.loaded
 _add = Transaction._add
-_write = Transaction._write
 _send = MarkerSender.send
 _replay = RecordLog.replay
 _find = AbortedIndex.find
@@ -80,20 +78,6 @@ def keep_epoch(self: Transaction, record: TransactionRecord, request: InitReques
     self._write(after, NO_EPOCH, request.request, answer)
 
 
-def write_after_answer(
-    self: Transaction,
-    record: TransactionRecord | None,
-    last_epoch: int,
-    request: RequestId | tuple[RequestId, ...] | None = None,
-    answer: TransactionAnswer | None = None,
-) -> None:
-    """`Transaction._write`."""
-    if record is not None and record.state.is_prepared and isinstance(request, int) and answer is not None:
-        self._out.append(Answer(request, answer))
-        request = None
-    _write(self, record, last_epoch, request, answer)
-
-
 def add_and_forget(
     self: Transaction, requests: tuple[AddRequest, ...], record: TransactionRecord, now_ms: int
 ) -> None:
@@ -126,7 +110,7 @@ def complete_before_markers(
     asyncio.get_running_loop().call_soon(done, {})
 
 
-def settle_unverified(self: TransactionVerifier[Any], question: Any) -> None:
+def settle_unverified(self: TransactionVerifier[Any], question: Any, _: int | None) -> None:
     """`TransactionVerifier._route`."""
     if not question.is_settled:
         self._settle(question, ErrorCode.NONE, question.batches[0].take_proof())

@@ -19,13 +19,17 @@ COMPLETE: Final = "Complete"
 
 
 class State(NamedTuple):
-    """A record of the coordinator; `name` is Kafka's name of the state."""
+    """A record of the coordinator; `name` is Kafka's name of the state.
+
+    `raises_epoch`: the epoch of a decision belongs to one transaction only.
+    """
 
     transactional_id: str
     name: str
     producer_id: int
     epoch: int
     partitions: frozenset[TopicPartition] = frozenset()
+    raises_epoch: bool = False
 
 
 class Batch(NamedTuple):
@@ -89,7 +93,8 @@ def _markers(states: Sequence[State], logs: Logs, *, is_whole: bool) -> Iterator
     """Find markers with another outcome than the coordinator's decision, or without one."""
     decisions: dict[tuple[int, int], set[bool]] = defaultdict(set)
     for state in states:
-        if state.name.startswith(PREPARE):
+        # Without the whole log, other decisions of the same epoch may be missing.
+        if state.name.startswith(PREPARE) and (is_whole or state.raises_epoch):
             decisions[state.producer_id, state.epoch].add(state.name.endswith("Commit"))
     for where, log in logs.items():
         for one in log:

@@ -125,6 +125,7 @@ def states(batches: Sequence[BatchView]) -> list[State]:
                         value.producer_id,
                         value.producer_epoch,
                         value.partitions,
+                        value.is_generation_2,
                     )
                 )
     return found
