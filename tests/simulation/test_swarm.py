@@ -39,9 +39,9 @@ for seed in map(int, sys.argv[1:]):
 
 
 @cache
-def run(seed: int) -> SeedResult:
+def run(seed: int, *, has_transactions: bool | None = None) -> SeedResult:
     """Run a seed once; a failure is reported in full."""
-    result = run_seed(seed)
+    result = run_seed(seed, has_transactions=has_transactions)
     assert not result.failure, "\n".join(failure_lines(result, commit=""))
     return result
 
@@ -128,7 +128,7 @@ def test_the_swarm_has_transactions() -> None:
 def test_other_seeds_have_wrong_plans_small_memory_and_settled_tasks() -> None:
     coverage = Coverage()
     for seed in (22, 33, 39):
-        coverage.add(run(seed).coverage)
+        coverage.add(run(seed, has_transactions=False).coverage)
     assert coverage.states["wrong commits of compactions: stale_plan"] > 0
     assert coverage.states["compactor: compactor_tasks unfit"] > 0
     assert coverage.states["compactor: compactor_tasks settled"] > 0

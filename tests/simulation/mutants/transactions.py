@@ -158,6 +158,8 @@ def put_visible(
     self._put(partition, committed)
 
 
-def end_as_committed(self: OffsetTable, producer_id: int, *, commits: bool) -> None:
+def end_as_committed(
+    self: OffsetTable, producer_id: int, *, commits: bool, count_max: int | None = None
+) -> int:
     """`OffsetTable.end_transaction`."""
-    _end_transaction(self, producer_id, commits=True)
+    return _end_transaction(self, producer_id, commits=True, count_max=count_max)
