@@ -51,8 +51,7 @@ class SharedTransactions:
         """Check that a last stable offset does not stay behind, once the cluster is healed."""
         known, since_s = self.behind_since_s.get(partition, (-1, now_s))
         if self.healed_s is None or stable > known or stable == high_watermark:
-            self.behind_since_s[partition] = (stable, now_s)
-            return
+            self.behind_since_s[partition], since_s = (stable, now_s), now_s
         self.checks.require(
             53,
             now_s - since_s <= 2 * self.timeout_s + FAILOVER_S_MAX,
