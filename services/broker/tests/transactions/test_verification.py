@@ -146,6 +146,32 @@ def test_batches_of_one_answer_are_settled_in_turns() -> None:
     VerificationWorld().run(story)
 
 
+def test_batches_behind_one_that_was_not_appended_are_settled_with_it() -> None:
+    """The first batch waits for its partition, which moves: the others must wait behind it."""
+
+    async def story(world: VerificationWorld) -> None:
+        settled: list[int] = []
+        claim, over = Claim(world.id_at(1), 7, 3), asyncio.Event()
+
+        def submit(number: int) -> None:
+            def note(error: ErrorCode, _: Proof | None) -> None:
+                assert error is NONE
+                settled.append(number)
+                if number == 499:
+                    over.set()
+
+            world.verifier.submit(A, claim, WaitingBatch(VERIFIED, 10, Proof, note))
+
+        for number in range(500):
+            submit(number)
+        await over.wait()
+        assert settled == list(range(500))
+        assert len(world.requests) == 1
+        assert not world.verifier._open
+
+    VerificationWorld().run(story)
+
+
 @pytest.mark.parametrize(
     ("code", "write", "expected", "produced", "committed"),
     [

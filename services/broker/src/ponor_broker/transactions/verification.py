@@ -358,7 +358,10 @@ class TransactionVerifier(Generic[P]):
         self._results[error is ErrorCode.NONE].add()
         self._waits.record((self._clock.monotonic_ns() - question.since_ns) // 1_000)
         for number, batch in enumerate(question.batches):
-            if number and error is ErrorCode.NONE and self._turn.is_spent:
+            is_late = number and error is ErrorCode.NONE and self._turn.is_spent
+            # Unless the transaction is open, earlier batches may wait for their partition, which moves.
+            # Then this batch must wait behind them (`TransitParking`), not here.
+            if is_late and batch.take_proof() is None:
                 self._ask_again(question, question.batches[number:])
                 break
             self._turn.spend()
