@@ -20,7 +20,7 @@ from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka.plain_produce import walk_plain_batch
-from ponor_kafka.record_batch import BatchView
+from ponor_kafka.record_batch import NO_TIMESTAMP, BatchView
 from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
 from ponor_kafka.records import scan_records
 from ponor_runtime.identity import ObjectId
@@ -96,6 +96,7 @@ class AcceptedBatches:
             return False
         self._check_plain_path(sent, batch, min_timestamp)
         batch.check_crc()
+        assert all(row.timestamp >= min_timestamp for row in _rows(batch))
         producer = (batch.producer_id, batch.producer_epoch)
         proof = None
         if batch.is_transactional:
@@ -149,6 +150,9 @@ class AcceptedBatches:
             batch = BatchView(memoryview(record.payload))
             batch.check_crc()
             found_rows = list(_rows(batch))
+            # Searches by time decompress each batch whose header reaches their time, and must find a record.
+            newest = max((row.timestamp for row in found_rows), default=batch.max_timestamp)
+            assert batch.max_timestamp == NO_TIMESTAMP or 0 <= batch.max_timestamp <= newest
             self._decode_for_spark(record, batch, found_rows)
             rows += found_rows
         return rows

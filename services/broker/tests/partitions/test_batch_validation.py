@@ -202,6 +202,17 @@ def test_only_the_broker_sets_log_append_time() -> None:
     assert (batch.is_log_append_time, batch.max_timestamp) == (False, NOW - 5)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_header_has_no_larger_timestamp_than_the_records(codec: Codec) -> None:
+    """A search by time decompressed each such batch and found nothing: 47 batches of 2.7 KB took 2.8 s
+    in one turn.
+    """
+    claimed = memoryview(build_batch(RECORDS, codec=codec, log_append_time_ms=NOW + 9))
+    batch, min_timestamp = VALIDATOR.validate(claimed, 9, TopicConfig(), NOW)
+    batch.check_crc()
+    assert (batch.is_log_append_time, min_timestamp, batch.max_timestamp) == (False, NOW, NOW + 2)
+
+
 @pytest.mark.parametrize("source", list(Codec))
 @pytest.mark.parametrize("target", list(Codec))
 def test_batches_are_stored_in_the_topics_codec(source: Codec, target: Codec) -> None:

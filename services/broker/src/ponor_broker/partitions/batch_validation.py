@@ -120,9 +120,9 @@ class BatchValidator:
         if config.is_log_append_time:
             batch.set_log_append_time(now_ms)
             return ValidBatch(batch, now_ms)
-        # If the producer set one time for all records, the walk checked only that time. From here on, the
-        # records' own timestamp deltas apply, and their minimum is unknown.
-        min_timestamp = INT64_MIN if batch.attributes & TIMESTAMP_TYPE_BIT else walk.min_timestamp
+        if batch.attributes & TIMESTAMP_TYPE_BIT:
+            walk = _own_timestamps(batch, data, walk)
+        min_timestamp = walk.min_timestamp
         batch.set_create_time(walk.max_timestamp)
         return ValidBatch(batch, min_timestamp)
 
@@ -170,6 +170,17 @@ class BatchValidator:
         finally:
             share.decompressed_bytes += taken_bytes
         return data
+
+
+def _own_timestamps(batch: BatchView, data: Buffer, checked: RecordWalk) -> RecordWalk:
+    """Return the walk of a batch in which the producer set one time for all records.
+
+    Only that time was checked, but in the stored batch the records' own timestamp deltas apply. The header
+    gets the smaller of both maxima: searches by time decompress each batch whose header reaches their time,
+    and must find a record in it; and the age of a segment must not follow from a time that was not checked.
+    """
+    own = walk_records(data, batch.record_count, batch.first_timestamp, False, False, INT64_MIN, INT64_MAX, 0)
+    return own._replace(max_timestamp=min(own.max_timestamp, checked.max_timestamp))
 
 
 def _only_batch(records: memoryview | None) -> BatchView:

@@ -39,6 +39,7 @@ async def first_at_or_after(partition: Partition, timestamp: int) -> TimestampOf
                 found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX, partition.log_start_offset)
                 if found is not None:
                     return TimestampOffset(*found)
+                await turn()  # the batch was decompressed in vain
         offset = BatchView(memoryview(records[-1].payload)).next_offset
         await turn()
     return None

@@ -30,7 +30,6 @@ from ponor_kafka.record_batch import (
     wrapped_timestamp,
 )
 from ponor_kafka.record_builder import NO_EPOCH, NO_SEQUENCE
-from ponor_kafka.record_rules import INT64_MIN
 from ponor_runtime.turns import Steps
 
 from ponor_broker.partitions.cleaning.record_scan import ScannedRecord, behind_timestamp
@@ -78,7 +77,7 @@ def with_records(
         shift = base_timestamp - horizon_ms
         attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, horizon_ms
     body = bytearray()
-    max_timestamp = INT64_MIN
+    max_timestamp = NO_TIMESTAMP
     for start, end, delta in kept:
         max_timestamp = max(max_timestamp, wrapped_timestamp(batch.first_timestamp + delta))
         if horizon_ms is None:
