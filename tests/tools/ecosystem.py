@@ -191,6 +191,14 @@ def has_open_transactions(bootstrap: str, topic: str) -> bool:
     return stable != end_offsets(bootstrap, topic, "read_uncommitted")
 
 
+def wait_no_open_transactions(bootstrap: str, *topics: str) -> None:
+    """Wait for the end of all transactions: markers become durable after the answer to a commit."""
+    deadline = time.monotonic() + PATIENCE_S
+    while open_in := [topic for topic in topics if has_open_transactions(bootstrap, topic)]:
+        assert time.monotonic() < deadline, f"open transactions in {open_in}"
+        time.sleep(0.2)
+
+
 def write_lines(bootstrap: str, topic: str, lines: list[str]) -> None:
     """Produce values, each also as its key so that they spread over partitions; wait for the
     acknowledgements. No line is written twice.

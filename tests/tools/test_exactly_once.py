@@ -19,9 +19,9 @@ from tests.tools.ecosystem import (
     create_topic,
     end_offsets,
     file_source,
-    has_open_transactions,
     read_records,
     rest,
+    wait_no_open_transactions,
     word_count,
     worker_properties,
     write_lines,
@@ -105,8 +105,8 @@ def test_streams_counts_every_word_once_through_kills(brokers: LocalCluster, tmp
     assert counts_of(bootstrap, "once-counts") == {
         word: list(range(1, count + 1)) for word, count in lines.expected.items()
     }
-    for topic in ("once-counts", "word-count-once-counts-changelog", "word-count-once-by-word-repartition"):
-        assert not has_open_transactions(bootstrap, topic)
+    internal = [f"word-count-once-{name}" for name in ("counts-changelog", "by-word-repartition")]
+    wait_no_open_transactions(bootstrap, "once-counts", *internal)
 
 
 def test_connect_copies_every_line_once_through_kills(brokers: LocalCluster, tmp_path: Path) -> None:
@@ -152,8 +152,7 @@ def test_connect_copies_every_line_once_through_kills(brokers: LocalCluster, tmp
         assert brokers.kill("broker", 2)
         brokers.wait_serving("broker", 2, after_restarts=restarts + 1)
         second.until(is_copied, "all lines copied after a broker was killed")
-    for name in (topic, "once-connect-offset"):
-        assert not has_open_transactions(bootstrap, name)
+    wait_no_open_transactions(bootstrap, topic, "once-connect-offset")
 
 
 def _exactly_once_worker(bootstrap: str, directory: Path, port: int) -> Path:

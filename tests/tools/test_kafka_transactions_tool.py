@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from tests.peers.artifacts import CLIENT_VERSIONS
-from tests.tools.ecosystem import PATIENCE_S, create_topic, has_open_transactions, read_records
+from tests.tools.ecosystem import PATIENCE_S, create_topic, read_records, wait_no_open_transactions
 from tests.tools.java_programs import Output, tool, transactional
 
 pytestmark = [pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(1_800)]
@@ -65,10 +65,8 @@ class Clusters:
 
     def wait_ended(self, topic: str) -> None:
         """Wait until neither has an open transaction."""
-        deadline = time.monotonic() + PATIENCE_S
-        while any(has_open_transactions(address, topic) for address in self.addresses):
-            assert time.monotonic() < deadline, topic
-            time.sleep(0.2)
+        for address in self.addresses:
+            wait_no_open_transactions(address, topic)
 
     def wait_state(self, transactional_id: str, state: str) -> dict[str, str]:
         """Wait until the id has a state at both; return its row, which must be alike."""

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
@@ -24,8 +24,8 @@ from tests.tools.ecosystem import (
     create_topic,
     end_offsets,
     group_offsets,
-    has_open_transactions,
     read_records,
+    wait_no_open_transactions,
     write_lines,
 )
 from tests.tools.java_programs import java_program_command
@@ -97,18 +97,13 @@ def values(ponor: str, topic: str) -> list[str]:
     return [value for _, value in read_records(ponor, topic)]
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for a condition: markers become durable after the answer to a commit."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 def wait_ended(ponor: str, topic: str, group: str, source: str, offset: int) -> None:
     """Wait until a topic has no open transaction and a group has this offset."""
-    until(lambda: not has_open_transactions(ponor, topic), f"no open transaction in {topic}")
-    until(lambda: group_offsets(ponor, group, source) == {0: offset}, f"offset {offset} of {group}")
+    wait_no_open_transactions(ponor, topic)
+    deadline = time.monotonic() + PATIENCE_S
+    while group_offsets(ponor, group, source) != {0: offset}:
+        assert time.monotonic() < deadline, f"{group} does not get to offset {offset}"
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)

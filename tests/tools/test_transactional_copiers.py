@@ -20,8 +20,8 @@ from tests.tools.ecosystem import (
     PATIENCE_S,
     create_topic,
     end_offsets,
-    has_open_transactions,
     read_partitions,
+    wait_no_open_transactions,
     write_properties,
 )
 from tests.tools.java_programs import tool
@@ -84,7 +84,7 @@ def test_copiers_copy_every_record_once_through_kills(brokers: LocalCluster, tmp
         for copier in copiers:
             copier.kill()
         # The coordinator aborts what they left open.
-        until([], lambda: not _has_open_transactions(bootstrap), "the end of all transactions")
+        wait_no_open_transactions(bootstrap, "copied-out", "__consumer_offsets")
         assert _hanging(bootstrap) == []
         for copier in copiers:
             copier.start()
@@ -96,7 +96,7 @@ def test_copiers_copy_every_record_once_through_kills(brokers: LocalCluster, tmp
     finally:
         for copier in copiers:
             copier.kill_all()
-    until([], lambda: not _has_open_transactions(bootstrap), "the end of all transactions")
+    wait_no_open_transactions(bootstrap, "copied-out", "__consumer_offsets")
     # Also in the same order: a partition has one copier at a time.
     assert read_partitions(bootstrap, "copied-out") == read_partitions(bootstrap, "copied-in")
 
@@ -120,10 +120,6 @@ def _move(brokers: LocalCluster, topic: str) -> None:
 
 def _is_copied(bootstrap: str) -> bool:
     return sum(map(len, read_partitions(bootstrap, "copied-out"))) >= RECORDS
-
-
-def _has_open_transactions(bootstrap: str) -> bool:
-    return any(has_open_transactions(bootstrap, topic) for topic in ("copied-out", "__consumer_offsets"))
 
 
 def _hanging(bootstrap: str) -> list[str]:
