@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,7 @@ from ponor_broker.handlers.transactions.init_producer_id import InitProducerIdHa
 from ponor_broker.handlers.transactions.transaction_admin import TransactionAdminHandlers
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
-from ponor_kafka.errors import ErrorCode
+from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -113,6 +114,29 @@ async def test_a_request_of_a_leader_adds_and_verifies(handlers: Handlers, versi
     assert await handlers.batched(version, of("x", 0, MISSING, verify_only=True)) == [
         [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     ]
+
+
+async def test_many_small_transactions_of_a_request_are_checked_in_turns(
+    handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_turn = [0]
+
+    def leader_id(*_: object) -> int:
+        if not in_turn[-1]:
+            asyncio.get_running_loop().call_soon(in_turn.append, 0)
+        in_turn[-1] += 1
+        return 7
+
+    monkeypatch.setattr(handlers.adds._partitions, "leader_id", leader_id)
+    row = AddPartitionsToTxnTransaction("x", FIRST, 0, True, [topic("t", 0)])
+    assert len(await handlers.batched(5, *[row] * 3_000)) == 3_000
+    assert sum(in_turn) == 3_000
+    assert max(in_turn) <= 1_000
+
+
+async def test_transactions_without_partitions_count_as_rows(handlers: Handlers) -> None:
+    with pytest.raises(KafkaWireError):
+        await handlers.batched(5, *[AddPartitionsToTxnTransaction("x", FIRST, 0, True, [])] * 100_001)
 
 
 @pytest.mark.parametrize(

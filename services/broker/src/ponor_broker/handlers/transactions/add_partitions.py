@@ -20,7 +20,7 @@ from ponor_kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 from ponor_runtime.identity import ProducerId
-from ponor_runtime.turns import Steps, in_turns
+from ponor_runtime.turns import Steps, in_turns, turn
 
 from ponor_broker.coordination.shards import ROWS_PER_STEP
 from ponor_broker.handlers.transactions.error_versions import error_of_version
@@ -58,7 +58,7 @@ class AddPartitionsHandler:
         """Return one result per partition."""
         version = context.api_version
         if version >= BATCHED_FROM:
-            check_rows(sum(len(topic.partitions) for one in request.transactions for topic in one.topics))
+            check_rows(sum(1 + sum(map(_count, one.topics)) for one in request.transactions))
             return await self.answer(request)
         topics = request.v3_and_below_topics
         check_rows(sum(len(topic.partitions) for topic in topics))
@@ -76,12 +76,17 @@ class AddPartitionsHandler:
         """Return one result per transaction and partition, for version 4 or newer."""
         codes: list[Codes] = []
         asked: list[tuple[int, BatchedAdd]] = []
+        in_turn = 0
         for number, row in enumerate(request.transactions):
             wanted = frozenset(_places(row.topics))
             codes.append(await in_turns(self._refused(wanted, is_client=False)))
             if wanted and not codes[-1]:
                 add = AddRequest(_claim(row.producer_id, row.producer_epoch), wanted, is_generation_2=True)
                 asked.append((number, BatchedAdd(row.transactional_id, add, row.verify_only)))
+            in_turn += 1 + len(wanted)
+            if in_turn >= ROWS_PER_STEP:
+                in_turn = 0
+                await turn()
         found = await self._coordinator.add_batched([one for _, one in asked])
         for (number, one), result in zip(asked, found, strict=True):
             codes[number] = _codes(one.request, result)
@@ -114,6 +119,10 @@ class AddPartitionsHandler:
             if number % ROWS_PER_STEP == 0:
                 yield
         return codes if is_refused else {}
+
+
+def _count(topic: AddPartitionsToTxnTopic) -> int:
+    return 1 + len(topic.partitions)
 
 
 def _places(topics: Sequence[AddPartitionsToTxnTopic]) -> Iterable[TopicPartition]:
