@@ -398,13 +398,13 @@ TRANSACTION_MUTANTS: Final = (
         "transaction_epoch_not_raised",
         "InitProducerId keeps the epoch, so an earlier producer is not fenced.",
         (method(Transaction._raise_epoch, transactions.keep_epoch),),
-        (Catch(SWARM, r"invariant (48|49|52)", 42),),
+        (Catch(SWARM, r"invariant (48|49|52)", 14),),
     ),
     Mutant(
         "transaction_index_lost_by_recovery",
         "After an open, aborted transactions before the checkpoint are not listed.",
         (method(AbortedIndex.recover, transactions.recover_without_index),),
-        (Catch(SWARM, r"invariant 49", 42),),
+        (Catch(SWARM, r"invariant 49", 14),),
     ),
     Mutant(
         "transaction_index_lost_in_compaction",
@@ -422,7 +422,7 @@ TRANSACTION_MUTANTS: Final = (
         "transaction_loaded_from_stale_log",
         "A coordinator does not read the newest records of its log.",
         (method(CoordinatorLog.replay, transactions.replay_without_end),),
-        (Catch(SWARM, r"invariant (48|49|52|53)", 42),),
+        (Catch(SWARM, r"invariant (29|48|49|52|53)", 36),),
     ),
     Mutant(
         "transaction_marker_lost_on_failover",
