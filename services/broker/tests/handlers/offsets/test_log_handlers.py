@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from ponor_broker.partitions.errors import MESSAGE_CHARS_MAX, PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import RequestContext
+from ponor_kafka.compression import Codec
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.delete_records import (
     DeleteRecordsPartition,
@@ -149,6 +151,46 @@ async def test_the_newest_record_is_found_without_python_objects_for_records(
     await partition.advance_log_start(log_start)
     monkeypatch.delattr(BatchView, "records")
     assert await offset_lookup.largest(partition) == (1, 7)
+
+
+class SamePartition(OnePartition):
+    """One partition under every index."""
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self.partition
+
+
+@pytest.mark.parametrize(("timestamp", "version"), [(5, 1), (-3, 7)])
+async def test_one_turn_decompresses_one_batch(
+    monkeypatch: pytest.MonkeyPatch, timestamp: int, version: int
+) -> None:
+    """Batches of 3 KB that decompress to 60 MiB, in 64 partitions: turns of 1 s."""
+    partition = await PartitionRig().open()
+    await partition.append_batch(build_batch([(5, b"k", b"v")], codec=Codec.ZSTD))
+    now = 0
+    turns: list[int] = []
+
+    async def count_turns() -> None:
+        nonlocal now
+        while True:
+            now += 1
+            await asyncio.sleep(0)
+
+    find = BatchView.find_timestamp
+
+    def found(batch: BatchView, *arguments: int) -> tuple[int, int] | None:
+        turns.append(now)
+        return find(batch, *arguments)
+
+    monkeypatch.setattr(BatchView, "find_timestamp", found)
+    counting = asyncio.create_task(count_turns())
+    wanted = [ListOffsetsPartition(index, timestamp=timestamp) for index in range(40)]
+    handler = ListOffsetsHandler(cast("PartitionManager", SamePartition(partition)))
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic("t", wanted)])
+    (topic,) = (await handler.handle(request, context(version))).topics
+    counting.cancel()
+    assert {(answer.offset, answer.timestamp) for answer in topic.partitions} == {(0, 5)}
+    assert len(set(turns)) == len(turns) == len(wanted)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ponor_kafka.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from ponor_runtime.turns import Turns
 from s3stream.errors import OffsetOutOfRangeError, S3StreamError
 
 from ponor_broker.handlers.offsets import offset_lookup
@@ -54,6 +55,7 @@ class ListOffsetsHandler:
     def __init__(self, partitions: PartitionManager) -> None:
         self._partitions = partitions
         self._searches = asyncio.Semaphore(SEARCHES_IN_FLIGHT_MAX)
+        self._turns = Turns()
 
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         """Return one result per partition."""
@@ -128,8 +130,8 @@ class ListOffsetsHandler:
             start = partition.log_start_offset
             try:
                 if timestamp == MAX_TIMESTAMP:
-                    return await offset_lookup.largest(partition)
-                return await offset_lookup.first_at_or_after(partition, timestamp)
+                    return await offset_lookup.largest(partition, self._turns)
+                return await offset_lookup.first_at_or_after(partition, timestamp, self._turns)
             except (PartitionError, OffsetOutOfRangeError) as error:
                 is_outside = storage_error(error).code == ErrorCode.OFFSET_OUT_OF_RANGE
                 if not is_outside or partition.log_start_offset == start:
