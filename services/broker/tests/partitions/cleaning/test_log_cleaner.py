@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 from ponor_broker.handlers.offsets import offset_lookup
 from ponor_broker.partitions.batch_validation import BatchValidator
-from ponor_broker.partitions.cleaning import cleaned_segment, cleaner
+from ponor_broker.partitions.cleaning import cleaned_segment, cleaner, rewriting
 from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
 from ponor_broker.partitions.cleaning.pace import Pace
 from ponor_broker.partitions.handoff import partition_closing
@@ -19,6 +19,7 @@ from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_kafka.compression import Codec
+from ponor_kafka.errors import KafkaEncodeError
 from ponor_kafka.record_batch import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -212,6 +213,28 @@ async def test_lengths_of_more_than_32_bits_wrap_as_in_kafka() -> None:
     await one.append([(8, b"b", b"2")])
     await one.clean()
     assert [(f.offset, f.key, f.value) for f in await one.read()] == [(1, b"a", b"1"), (2, b"b", b"2")]
+
+
+@pytest.mark.parametrize("error", [KafkaEncodeError("bits"), OverflowError("bits"), struct.error("bits")])
+async def test_a_batch_that_cannot_be_processed_does_not_stop_the_cleaner(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(timestamp: int) -> int:
+        raise error
+
+    one = CleaningRig()
+    await one.open()
+    await one.append([(8, b"a", b"1"), (9, b"b", b"1")])
+    await one.append([(8, b"a", b"2")])
+    one.roll()
+    await one.append([(8, b"c", b"1")])
+    monkeypatch.setattr(rewriting, "wrapped_timestamp", fail)
+    assert await one.clean() == 1
+    assert one.telemetry.counter("ponor_cleaner_passes_total", result="failed").value == 1
+    monkeypatch.undo()
+    one.rig.clock.now_ms += cleaner.RETRY_MS + 1
+    await one.clean()
+    assert [(f.offset, f.key) for f in await one.read()] == [(1, b"b"), (2, b"a"), (3, b"c")]
 
 
 @pytest.mark.parametrize("value", [b"1", None])

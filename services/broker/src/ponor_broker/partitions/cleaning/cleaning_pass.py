@@ -11,8 +11,9 @@ pass ends at the first record that does not fit, and the next pass continues the
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import struct
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -89,7 +90,7 @@ class CleaningPass:
         Raises:
             S3StreamError: retry later.
             CleaningStoppedError: retry later, if the partition still serves.
-            PartitionCorruptError: a batch cannot be read; a retry will not help.
+            PartitionCorruptError: a batch cannot be read or processed; a retry will not help.
         """
         trims = self._log.trims
         assert not trims.is_cleaning, f"{self._partition.identity} is being cleaned"
@@ -129,13 +130,14 @@ class CleaningPass:
         """Index the batch's records from `begin` on; return False if a record did not fit: `last_offset` is
         then the offset of the record before.
         """
-        for record in scan(self._data(batch), batch.record_count):
-            offset = batch.base_offset + record.offset_delta
-            if record.key is not None and offset >= begin and not index.offsets.put(record.key, offset):
-                return False
-            index.last_offset = max(index.last_offset, offset)
-            if self._pace.step():
-                await self._pace.rest()
+        with self._processing(batch):
+            for record in scan(self._data(batch), batch.record_count):
+                offset = batch.base_offset + record.offset_delta
+                if record.key is not None and offset >= begin and not index.offsets.put(record.key, offset):
+                    return False
+                index.last_offset = max(index.last_offset, offset)
+                if self._pace.step():
+                    await self._pace.rest()
         return True
 
     async def _outcomes(self, begin: int, end: int) -> OutcomeScan:
@@ -175,7 +177,8 @@ class CleaningPass:
         begin = max(base_offset, self._partition.log_start_offset)
         async with aclosing(self._batches(begin, end_offset)) as batches:
             async for batch in batches:
-                kept = batch if keeper.is_untouched(batch) else await self._kept(keeper, batch)
+                with self._processing(batch):
+                    kept = batch if keeper.is_untouched(batch) else await self._kept(keeper, batch)
                 if kept is not None:
                     await out.add(kept)
                     self._pace.moved(kept.size_bytes)
@@ -232,6 +235,18 @@ class CleaningPass:
         if self._partition.recovers_from is not None:
             raise AppendBackpressureError("the Meta stream refused the checkpoint")
         await self._log.clean(cleaned)
+
+    @contextmanager
+    def _processing(self, batch: BatchView) -> Iterator[None]:
+        """Turn each error of a computation on a batch into PartitionCorruptError: such an error must not stop
+        this broker, and then each broker to which the partition moves.
+        """
+        try:
+            yield
+        except (ValueError, ArithmeticError, struct.error) as error:
+            raise PartitionCorruptError(
+                f"{self._partition.identity}: the batch at offset {batch.base_offset}: {error}"
+            ) from error
 
     # Reading
 
