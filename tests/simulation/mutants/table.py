@@ -446,7 +446,7 @@ TRANSACTION_MUTANTS: Final = (
         "transaction_open_lost_by_recovery",
         "After an open, transactions from before do not hold back the last stable offset.",
         (method(OpenTransactions.reset, transactions.reset_to_none),),
-        (Catch(SWARM, r"invariant (48|49)|KeyError\('txn'\)", 42),),
+        (Catch(SWARM, r"invariant (48|49)|KeyError\('txn'\)", 52),),
     ),
     Mutant(
         "transaction_partitions_forgotten",
