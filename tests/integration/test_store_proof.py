@@ -87,8 +87,8 @@ async def test_a_slow_store_is_unproven(
 @pytest.mark.parametrize(
     ("wal", "meaning"),
     [
-        (WalKind.FILE, "what is produced stays on this disk until it does"),
-        (WalKind.OBJECT, "nothing that is produced is acknowledged until it does"),
+        (WalKind.FILE, "records stay on this disk until the store is reachable"),
+        (WalKind.OBJECT, "no record is acknowledged until the store is reachable"),
     ],
 )
 async def test_an_unavailable_store_is_unproven_with_a_message(
