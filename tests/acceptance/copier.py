@@ -22,7 +22,6 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as Place
 from aiokafka.errors import KafkaError as AiokafkaError
-from aiokafka.protocol.commit import OffsetFetchRequest, OffsetFetchRequest_v1
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 FATAL_EXIT: Final = 3
@@ -345,9 +344,6 @@ class AiokafkaCopier(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
 
 
 async def _run_aiokafka(work: CopyWork) -> None:
-    # aiokafka 0.14 ignores the error of a whole OffsetFetch response, which exists since version 2: when the
-    # coordinator has moved, it assumes that nothing is committed. In version 1, each partition has the error.
-    OffsetFetchRequest._CLASSES = (OffsetFetchRequest_v1,)
     # aiokafka's clients take the running event loop when they are created.
     await AiokafkaCopier(work).run()
 

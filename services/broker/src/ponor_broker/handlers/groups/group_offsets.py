@@ -47,7 +47,6 @@ from ponor_broker.requests.api_handler import RequestContext
 
 TOPIC_IDS_FROM: Final = 10
 GROUPS_FROM: Final = 8
-GROUP_ERROR_FROM: Final = 2
 GROUP_NOT_FOUND_FROM: Final = 9
 """In earlier versions a commit by a member of a missing group gets ILLEGAL_GENERATION."""
 NOTHING: Final = CommittedOffset(offset=-1)
@@ -151,7 +150,9 @@ class GroupOffsetsHandlers:
         )
         error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
         if isinstance(found, ErrorCode):
-            found = [] if version >= GROUP_ERROR_FROM else [(partition, None) for partition in wanted or ()]
+            # From version 2 on, Kafka's answer has no rows. aiokafka 0.14 ignores the error of the whole
+            # answer and would treat missing rows as partitions without a commit.
+            found = [(partition, None) for partition in wanted or ()]
 
         def row(index: int, committed: CommittedOffset, of_row: ErrorCode) -> OffsetFetchResponsePartition:
             return OffsetFetchResponsePartition(
