@@ -6,7 +6,7 @@
     shared_rules    rules that several domains apply
     kernel          from a waiting operation to a committed batch, and back to its answer
     consensus       Raft, the record log and snapshots
-    settings        every bound and time
+    settings        all limits and intervals
 
 Imports point down this list. Domains do not import each other.
 """

@@ -18,12 +18,13 @@ from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorr
 
 NAME = "ponor_controller"
 LOADING_THRESHOLDS = (50_000, 50, 100)
-"""GC thresholds during the start. They are high, because rows form no cycles and `gc.freeze` follows."""
+"""GC thresholds during the start. They are high: loaded rows form no cycles, and `gc.freeze` is called
+later."""
 SERVING_THRESHOLDS = (500, 50, 2_000)
-"""GC thresholds while serving. Young objects are collected often: a thousand operations in flight are all
-alive, and rare large collections took 10 ms each and a quarter of a leader's CPU
-(docs/design/sessions-and-subscriptions.md#cost-of-an-operation). Old objects are collected rarely: a pass
-over a large image costs more than it frees (docs/design/time-and-turns.md#garbage-collection).
+"""GC thresholds while serving. Young objects are collected often. Rare collections are large, because the
+objects of a thousand operations in flight are all alive: they took 10 ms each and a quarter of a leader's CPU
+(docs/design/sessions-and-subscriptions.md#cost-of-an-operation). Old objects are collected rarely, because a
+pass over a large image takes long and frees little (docs/design/time-and-turns.md#garbage-collection).
 """
 REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, UnknownRecordError, WrongDirectoryError)
 

@@ -48,8 +48,8 @@ from ponor_controller.startup.recovery import Recovered, recover
 
 LOG: Final = logging.getLogger("ponor.controller")
 FORMATTED_BY_INDEX = 8
-"""Highest index at which the formatting batch is expected. Only opening entries of earlier leaders precede
-it.
+"""Highest index at which the batch that formats the cluster is expected. Only the opening entries of leaders
+can precede this batch.
 """
 
 Ready = Callable[[ServiceAddresses], None]
@@ -68,10 +68,10 @@ async def run(
 
     Args:
         runtime: clock, disk, network, randomness, telemetry.
-        settings: equal at all controllers.
+        settings: must be the same at all controllers.
         options: of this controller.
         stop: ends the service.
-        ready: called once with the addresses. A sole controller leads by then; a quorum may still elect.
+        ready: called once with the addresses. A sole voter leads by then; otherwise it may still be electing.
         peer_network: connects controllers; default: the runtime's network.
 
     Raises:
@@ -82,7 +82,7 @@ async def run(
     await runtime.disk.make_directories(options.data)
     lock = _lock(runtime, options.data)
     listeners = Listeners(runtime.network, peer_network or runtime.network)
-    # The peer port is served before the controller is ready, because a quorum becomes ready together.
+    # The peer port is served before the controller is ready, because the election needs it.
     runtime.health.require_for(service_name(PEER), lambda: listeners.refusal_of(PEER))
     try:
         identity = await open_identity(
@@ -163,7 +163,7 @@ async def _lead(controller: Controller, formatting: asyncio.Task[None]) -> None:
 async def _remember_format(
     runtime: Runtime, options: ControllerOptions, identity: DirectoryIdentity, controller: Controller
 ) -> None:
-    """Mark the directory formatted after the first commit: an empty log is an error from then on."""
+    """Mark the directory formatted after the first commit. From then on a start with an empty log fails."""
     if not identity.formatted:
         await controller.first_commit.wait()
         await mark_formatted(runtime.disk, options.data, identity)
@@ -197,7 +197,9 @@ async def _become_member(
 async def _first_of(
     formation: Coroutine[Any, Any, DirectoryIdentity], admitted: asyncio.Future[DirectoryIdentity]
 ) -> DirectoryIdentity | ClusterExistsError:
-    """The identity from the formation or from a member that connected; or why formatting is not allowed."""
+    """Return the identity from the formation or from a member that connected, or the error that forbids
+    formatting.
+    """
     forming = asyncio.get_running_loop().create_task(formation, name="controller-formation")
     try:
         await asyncio.wait((forming, admitted), return_when=asyncio.FIRST_COMPLETED)
@@ -236,7 +238,7 @@ def _log_leader(leadership: Leadership) -> None:
 
 
 class Once:
-    """Calls `ready` only the first time: a blank controller announces itself before it is added."""
+    """Passes on only the first call: a blank controller calls `ready` before it is added, and again later."""
 
     def __init__(self, ready: Ready) -> None:
         self._ready: Ready | None = ready
@@ -251,7 +253,7 @@ def _new_identity(runtime: Runtime, options: ControllerOptions) -> DirectoryIden
     """The identity of an empty directory.
 
     Raises:
-        WrongDirectoryError: it may not be formatted, and has no peer port on which a cluster could add it.
+        WrongDirectoryError: the options forbid formatting, and without a peer port no cluster can add it.
     """
     if not options.may_format and not options.peer_listen:
         raise WrongDirectoryError(
@@ -280,8 +282,8 @@ async def _open_log(
 ) -> RecordLog:
     log_settings = RecordLogSettings(
         segment_bytes=settings.log_segment_bytes,
-        # The queue holds everything that the Raft core accepts: a leader's proposals, or the appends of two
-        # leaders to a follower.
+        # The queue has room for all that the Raft core accepts: proposals, or appends of two successive
+        # leaders.
         queue_bytes_max=8 * settings.proposals_bytes_max,
         trailing_entries=settings.log_trailing_batches,
         trailing_bytes_max=settings.log_trailing_bytes_max,

@@ -9,8 +9,8 @@
      "HOST:PORT"}]}
 
 A `node_id` below 2^16 is a number within the cluster. `cluster_ordinal` is drawn when the cluster is
-formatted, unless it is given. `format` is for the first start: it permits an empty directory to
-become a voter of a new cluster.
+formatted, unless it is given. `format` is needed only for the first start: it allows a controller with an
+empty directory to become a voter of a new cluster.
 
 `data` and `listen` are required; everything else has a default. With `voters`, `node_id` and `peer_listen`
 are required too.
@@ -49,8 +49,8 @@ def read_configuration(path: Path) -> ControllerConfiguration:
     """Read and check a file.
 
     Raises:
-        StartRefusedError: names what is wrong with it.
-        SettingError: names the setting.
+        StartRefusedError: the file is invalid; the message names the reason.
+        SettingError: a setting is invalid; the message names it.
     """
     file = ConfigurationFile(path, KEYS)
     content = file.content

@@ -68,7 +68,8 @@ from ponor_controller.settings import ControllerSettings
 from ponor_controller.startup.recovery import Recovered
 
 ABSENCES_PER_SESSION_TIMEOUT: Final = 4
-"""The silence of nodes includes absences of this process shorter than 1/4 of a session timeout."""
+"""Absences of this process count as silence of the nodes only if they are shorter than 1/4 of a session
+timeout."""
 
 
 class Controller:
@@ -302,7 +303,7 @@ class Controller:
             self._tasks.spawn(duty.run(), name)
 
     def close(self) -> None:
-        """Stop the consensus."""
+        """Stop the Raft driver."""
         self.driver.close()
 
     def _appended(self, entries: Sequence[Entry]) -> None:
@@ -345,10 +346,10 @@ class Controller:
 
 
 def raft_limits(settings: ControllerSettings) -> RaftLimits:
-    """Limits of the Raft core: times in ticks, and bounds above those of the proposer.
+    """Limits of the Raft core: timeouts in ticks, and bounds larger than those of the proposer.
 
-    Memory holds the entries of two snapshot intervals (one snapshot is written while the next interval
-    fills), the entries kept before a snapshot, and proposed ones.
+    The core must hold in memory the entries of two snapshot intervals (one snapshot is written during the
+    next interval), the entries kept before a snapshot, and proposed entries.
     """
     entries = 2 * settings.snapshot_batches + settings.log_trailing_batches + 8 * settings.proposals_max
     size_bytes = (
@@ -371,7 +372,7 @@ def _address_book(
     image: MetadataImage,
     own: Addresses,
 ) -> AddressBook:
-    """Addresses from the options, with the bound ports, and from the log."""
+    """Build the address book from the options, the bound ports of this controller, and the log."""
     given = {number_of_node(member.node_id): member for member in options.voters}
     own_member = Member(identity.node_id, identity.directory_id.bytes, own.peer, own.service)
     given.setdefault(number_of_node(identity.node_id), own_member)

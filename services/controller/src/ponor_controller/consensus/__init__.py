@@ -1,4 +1,5 @@
-"""Agreement of the controllers on the order of record batches, and their durability.
+"""Replicate record batches: the controllers agree on one order of the batches and store them durably.
 
-The rest of the controller uses `ports.Consensus`: it proposes batches and receives them committed, in order.
+The rest of the controller uses `ports.Consensus`: it proposes batches, and receives committed batches in
+order.
 """

@@ -1,7 +1,8 @@
-"""Addresses of controllers, from three sources in this order.
+"""Addresses of controllers, from three sources.
 
-The configuration of this start comes first, by node number: if the log came first, renamed hosts could lock
-out a quorum (KIP-1347). Then the log, then the address that a replica reported when it connected.
+The configuration of this start has precedence (it names controllers by node number), then the log, then the
+address that a replica reported when it connected. If the log had precedence, controllers whose hosts were
+renamed could not reach each other (KIP-1347).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ponor_runtime.identity import NodeId, number_of_node
 from ponor_controller.consensus.members import Member, members_in
 
 HINTS_MAX = 64
-"""Bound of addresses of replicas that connected and are not in the log."""
+"""Bound of the replicas that are not in the log and whose reported addresses are stored."""
 
 
 class Addresses(NamedTuple):
@@ -36,7 +37,7 @@ def reachable(address: str) -> str:
 
 
 class AddressBook:
-    """Addresses by replica."""
+    """Maps replicas to addresses."""
 
     def __init__(self, configured: Iterable[Member]) -> None:
         self._configured = {
@@ -47,13 +48,13 @@ class AddressBook:
         self._hints: dict[ReplicaId, Addresses] = {}
 
     def set_logged(self, members: Iterable[Member]) -> None:
-        """Set the members that the log contains."""
+        """Set the addresses of the members that the log contains."""
         self._logged = {
             member.replica: Addresses(member.peer_address, member.service_address) for member in members
         }
 
     def set_logged_from(self, data: bytes) -> None:
-        """Set the members from an encoded batch of the log, if it contains them."""
+        """Set the addresses from an encoded batch, if it contains a list of members."""
         members = members_in(records_pb2.RecordBatch.FromString(data))
         if members is not None:
             self.set_logged(members)

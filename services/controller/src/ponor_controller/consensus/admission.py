@@ -1,8 +1,8 @@
 """Wait until a member of a cluster connects to a blank controller and names its cluster.
 
-Every directory draws its own id. A caller that names the id got it from the operator or from the
-formation of the cluster, so it belongs to the cluster. Its hello contains the cluster's id and
-ordinal, and the initial voters if this directory is one of them.
+Every directory draws its own id. A caller whose hello contains the id of this directory got it from the
+operator or from the formation of the cluster, so the caller is a member of the cluster. The hello also
+contains the cluster's id and ordinal, and the initial voters if this directory is one of them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ponor_controller.consensus.peers import receive_hello
 
 
 class Admission:
-    """Serves the peer port until a member of the cluster connects. The member retries later and finds a
-    follower.
+    """Serves the peer port until a member of the cluster connects. The connection is then closed; when the
+    member connects again, this controller is a follower.
 
     `may_format`: whether this directory may become a voter of a new cluster.
     """
@@ -63,7 +63,7 @@ def _admitted(identity: DirectoryIdentity, hello: wire.PeerHello) -> DirectoryId
         identity,
         cluster_id=hello.cluster_id,
         node_id=NodeId(own.node_id),
-        # A learner that is added later gets the members from the log.
+        # A learner is added later, and gets the members from the log.
         initial_voters=voters if any(voter.replica == own for voter in voters) else (),
         cluster_ordinal=ClusterOrdinal(hello.cluster_ordinal),
     )

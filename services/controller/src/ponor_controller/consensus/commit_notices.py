@@ -1,7 +1,8 @@
 """Delay appends without entries, because a following append often carries the commit index.
 
-Under load the leader sends no append without entries; with one operation at a time it sends half as
-many frames. Dropping or delaying such an append is equivalent to a loss or a delay in the network.
+Under load the leader then sends no append without entries. With one operation at a time it sends half as many
+frames as without the delay. Raft tolerates that such an append is dropped or delayed, as it does in the
+network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Bound the committed entries that are delivered in one step, by number and by bytes.
+"""Bound the number and the bytes of the committed entries that are delivered in one step.
 
-An entry may have one record or a megabyte, and a record may change one row or a thousand.
+An entry may contain one record or a megabyte of records; a record may change one row or a thousand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ponor_raft.entry import Entry
 DELIVERED_AT_ONCE: Final = 4
 """Entries in one step. A small entry may delete a topic of a thousand partitions, which takes 5 to 20 ms."""
 DELIVERED_BYTES: Final = 16 * 1024
-"""Bytes in one step, unless a single entry has more. 16 KiB create up to 300 partitions, in 3 to 5 ms."""
+"""Bytes in one step; a larger entry forms its own step. 16 KiB create up to 300 partitions, in 3 to 5 ms."""
 
 
 def next_delivery(committed: deque[Entry]) -> list[Entry]:

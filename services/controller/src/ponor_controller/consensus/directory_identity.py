@@ -31,11 +31,11 @@ class DirectoryIdentity:
     """Content of the identity file.
 
     Attributes:
-        cluster_id: empty for a blank directory that belongs to no cluster yet.
+        cluster_id: empty for a blank directory, which belongs to no cluster yet.
         directory_id: random and permanent; a wiped disk gets another one.
-        node_id: of the controller that created the directory.
-        initial_voters: the members at index 0; empty for a directory whose members come with the log.
-        formatted: set when the first batch of the log is durable. An empty log after that was lost.
+        node_id: node id of the controller that created the directory.
+        initial_voters: the members at index 0; empty if the controller gets the members from the log.
+        formatted: whether the first batch of the log was committed. From then on an empty log is a lost log.
         cluster_ordinal: 0 for a blank directory.
     """
 
@@ -120,7 +120,7 @@ async def open_identity(
         new: creates the identity of an empty directory.
 
     Raises:
-        WrongDirectoryError: it belongs to another cluster, or has data but no identity.
+        WrongDirectoryError: the directory belongs to another cluster, or contains data but no identity.
         RecordLogCorruptError: the file is damaged.
     """
     await remove_leftovers(disk, directory)
@@ -150,7 +150,7 @@ async def write_identity(disk: Disk, directory: PurePath, identity: DirectoryIde
 
 
 async def mark_formatted(disk: Disk, directory: PurePath, identity: DirectoryIdentity) -> DirectoryIdentity:
-    """Record that the log has its first batch; durable when this returns."""
+    """Write that the first batch of the log was committed; durable when this returns."""
     formatted = replace(identity, formatted=True)
     await write_identity(disk, directory, formatted)
     return formatted

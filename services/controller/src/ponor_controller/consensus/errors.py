@@ -6,8 +6,8 @@ from pathlib import PurePath
 
 
 class RecordLogCorruptError(Exception):
-    """The log or a snapshot is damaged. The process must not start: it might vote or serve without entries it
-    had.
+    """The log or a snapshot is damaged. The process must not start: it might vote or serve without entries
+    that it had acknowledged.
     """
 
     def __init__(self, file: PurePath | str, position: int, rule: str, remedy: str) -> None:
@@ -19,11 +19,11 @@ class RecordLogCorruptError(Exception):
 
 
 class DirectoryInUseError(Exception):
-    """Another process holds the data directory."""
+    """Another process has locked the data directory."""
 
 
 class QuorumLivesError(Exception):
-    """A forced recovery is not needed; the message names the controllers that run."""
+    """A forced recovery is refused, because a majority of the controllers runs; the message names them."""
 
 
 class WrongDirectoryError(Exception):

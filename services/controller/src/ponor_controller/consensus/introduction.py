@@ -15,7 +15,9 @@ from ponor_controller.consensus.peer_link import HANDSHAKE_SECONDS
 
 
 def introduction(identity: DirectoryIdentity, *, may_format: bool) -> wire.PeerIntroduction:
-    """The identity of this controller. `may_format`: whether a blank directory may become a voter."""
+    """The identity of this controller. `may_format`: whether this controller may become a voter of a new
+    cluster if its directory is blank.
+    """
     return wire.PeerIntroduction(
         replica=replica_message(identity.replica),
         cluster_id=identity.cluster_id,

@@ -1,4 +1,4 @@
-"""Linearizable reads that wait for their index: matching of answers, retries and the timeout."""
+"""Get the index of linearizable reads: match answers to requests, retry, enforce the timeout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ponor_raft.ready import ReadReady
 from ponor_runtime.clock import Clock
 
 READ_SECONDS: Final = 2.0
-"""Timeout of a read: two election timeouts, so that a new leader can answer it."""
+"""Timeout of a read: two default election timeouts, so that a new leader can still answer it."""
 ATTEMPT_SECONDS: Final = 0.25
-"""Time after which a request is repeated, because it or its answer may be lost."""
+"""Time after which a request is repeated, because the request or its answer may be lost."""
 
 
 class LinearizableReads:
@@ -47,8 +47,8 @@ class LinearizableReads:
                 future.set_result(read.index)
 
     async def _attempts(self, contexts: list[int]) -> int | None:
-        """Repeat the request until one is answered, or refused (None). An answer to an earlier request
-        counts, because a round trip to a majority may take longer than `ATTEMPT_SECONDS`.
+        """Repeat the request until one of the requests is answered, or refused (None). An answer to an
+        earlier request counts, because a round trip to a majority may take longer than `ATTEMPT_SECONDS`.
         """
         answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         while not answer.done():

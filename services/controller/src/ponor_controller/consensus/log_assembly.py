@@ -1,6 +1,6 @@
 """Assemble the record log from its pieces: later pieces replace earlier ones.
 
-Rejects a hole between entries, and a term that falls.
+Pieces are rejected if an index is missing between entries, or if a term is lower than an earlier one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class LogAssembly:
     """Assembles pieces, added in the order in which they were written.
 
     Attributes:
-        hard_state: the newest; None before the first.
+        hard_state: the newest hard state; None if no piece contained one.
         begin: the last restart of the log after a received snapshot.
         entries: the contiguous entries of the log.
     """
@@ -28,7 +28,7 @@ class LogAssembly:
         """Add the next piece.
 
         Raises:
-            PieceError: it cannot follow the earlier pieces.
+            PieceError: the piece cannot follow the earlier pieces.
         """
         if isinstance(piece, HardState):
             self._add_hard_state(piece)

@@ -26,7 +26,7 @@ HARD_STATE: Final = Struct(f">BQBi{DIRECTORY_ID_BYTES}sQQ")
 floor.
 """
 ENTRY: Final = Struct(">BQQBI")
-"""kind, index, term, flags, bytes of the record batch that follows."""
+"""kind, index, term, flags, size in bytes of the record batch that follows."""
 BEGIN: Final = Struct(">BQQ")
 """kind, index, term."""
 NO_REPLICA: Final = ReplicaId(0, bytes(DIRECTORY_ID_BYTES))
@@ -38,8 +38,8 @@ class PieceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The log is empty and continues after (`index`, `term`), because a snapshot replaced all earlier
-    entries.
+    """A restart of the log: a snapshot replaced all earlier entries, and the log continues after (`index`,
+    `term`).
     """
 
     index: int
@@ -50,13 +50,13 @@ Piece: TypeAlias = HardState | Entry | Begin
 
 
 def encode_hard_state(state: HardState) -> bytes:
-    """Term, vote and floor."""
+    """Encode term, vote and floor."""
     to = state.voted_for
     return HARD_STATE.pack(KIND_HARD_STATE, state.term, to is not None, *(to or NO_REPLICA), *state.floor)
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes]:
-    """Two buffers: the head, and the entry's data."""
+    """Encode an entry as two buffers: the header and the entry's data."""
     flags = FLAG_MEMBERSHIP if entry.membership is not None else 0
     return ENTRY.pack(KIND_ENTRY, entry.index, entry.term, flags, len(entry.data)), entry.data
 
@@ -67,7 +67,7 @@ def encode_begin(begin: Begin) -> bytes:
 
 
 def decode_pieces(data: bytes) -> Iterator[Piece]:
-    """The pieces of one journal entry, in order.
+    """Decode the pieces of one journal entry, in order.
 
     Raises:
         PieceError: the bytes are invalid.

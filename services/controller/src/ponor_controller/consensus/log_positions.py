@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """One journal entry: its sequence, the highest index up to it, and the bytes written up to its end."""
+    """A journal entry: its sequence, the highest log index up to it, and the journal bytes up to its end."""
 
     sequence: int
     last_index: int

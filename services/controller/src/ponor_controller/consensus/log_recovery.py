@@ -1,7 +1,8 @@
 """Combine log pieces and snapshots into the stored state of the Raft core, and check that they match.
 
-A log that ends before its own snapshot lost durable entries, and the process refuses to start. A
-received snapshot may be newer than the log, because it replaces all earlier entries.
+If the log ends before a snapshot that this controller wrote, durable entries were lost, and the process
+refuses to start. A snapshot received from another controller may be newer than the log, because it replaces
+all earlier entries.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ponor_controller.consensus.snapshot_format import DIGEST_BYTES, SnapshotHea
 def stored_state(
     assembly: LogAssembly, newest: SnapshotHeader | None, older: SnapshotHeader | None, initial: Membership
 ) -> tuple[StoredState, Begin | None]:
-    """The stored state, and a restart of the log that still has to be written (None: none).
+    """The stored state, and the restart of the log that the caller must still write (None: no restart).
 
     Raises:
         PieceError: log and snapshots contradict each other.
@@ -41,11 +42,11 @@ def stored_state(
         raise PieceError(
             f"is the last one, of term {newest_term}, above the term {hard_state.term} that was kept"
         )
-    if base.term > hard_state.term:  # a received snapshot became durable before its term did
+    if base.term > hard_state.term:  # a received snapshot became durable before the hard state with its term
         hard_state = HardState(base.term, None, hard_state.floor)
     known = _known_terms(assembly, newest, older)
     before = known.get(entries[0].index - 1) if entries else base.term
-    if before is None:  # the previous entry was trimmed, so its term is unknown
+    if before is None:  # the entry before the first one was trimmed, so its term is unknown
         before = entries[0].term
         del entries[0]
     first = entries[0].index if entries else base.index + 1

@@ -32,7 +32,7 @@ class Member:
 
 
 def membership_of(members: Iterable[Member]) -> Membership:
-    """The membership for the Raft core."""
+    """Return the members without addresses, as the Raft core needs them."""
     ordered = sorted(members)
     return Membership(
         tuple(member.replica for member in ordered if member.voter),

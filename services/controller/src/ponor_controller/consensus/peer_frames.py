@@ -1,8 +1,9 @@
 """Translate Raft messages into frames between controllers, and back.
 
-Sender and receiver of a message are those of its stream, so frames do not repeat them. A leader encodes an
-append for every follower and every batch. Appends are joined from bytes, because protobuf objects would copy
-the bytes of an entry four times (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
+Frames do not contain the sender and the receiver of a message, because both ends of the stream know them. A
+leader encodes an append for every follower and every batch. It therefore joins the bytes of an append itself,
+because protobuf objects would copy the bytes of an entry four times
+(docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MESSAGE_OVERHEAD_BYTES: Final = 64
 
 
 class PeerFrameError(ValueError):
-    """A frame is invalid; its stream is closed."""
+    """A frame is invalid; the receiver closes the stream."""
 
 
 def message_bytes(message: raft.Message) -> int:
@@ -54,7 +55,7 @@ def decode_messages(body: wire.PeerMessages, sender: ReplicaId, to: ReplicaId) -
     """The messages of a frame.
 
     Raises:
-        PeerFrameError: a message is of an unknown kind, or its parts contradict each other.
+        PeerFrameError: a message has an unknown kind, or its fields contradict each other.
         DecodeError: a record batch is malformed.
     """
     for each in body.messages:
@@ -71,7 +72,7 @@ def replica(message: wire.PeerReplica | records_pb2.QuorumMember) -> ReplicaId:
     """The replica id from a frame.
 
     Raises:
-        PeerFrameError: no replica has this node id or this directory id.
+        PeerFrameError: the node id or the directory id is not valid.
     """
     if not 0 < message.node_id < NODE_ID_BOUND or len(message.directory_id) != DIRECTORY_ID_BYTES:
         raise PeerFrameError(
@@ -237,7 +238,7 @@ MEMBERSHIP: Final = wire.PeerEntry.MEMBERSHIP_FIELD_NUMBER
 
 
 def append_parts(message: AppendRequest) -> list[bytes]:
-    """An encoded `PeerMessage` in parts. The data of entries is referenced, not copied."""
+    """Encode a `PeerMessage` as a list of byte strings. The data of entries is referenced, not copied."""
     parts = [number_field(PREV_INDEX, message.prev_index) + number_field(PREV_TERM, message.prev_term)]
     for entry in message.entries:
         _add(parts, entry)

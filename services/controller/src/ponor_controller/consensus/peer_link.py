@@ -1,8 +1,8 @@
 """The stream to one peer: connect, handshake, send messages, detect a dead connection.
 
-The accepting side sends a frame at regular intervals, and silence ends the stream. A network partition
-closes no connection for many seconds, and after it heals an old connection recovers late because
-its retransmissions have backed off.
+The accepting side sends a frame at regular intervals; if frames stop, the connecting side closes the stream.
+TCP alone detects a network partition only after many seconds, and after the partition an old connection
+recovers late, because its retransmission timeout has grown.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ HANDSHAKE_SECONDS: Final = 1.0
 ALIVE_SECONDS: Final = 0.5
 """Interval at which the accepting side sends a frame."""
 SILENCE_SECONDS: Final = 2.0
-"""Silence after which a stream is closed."""
+"""Time without a frame from the accepting side after which the stream is closed."""
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 0.5
 REFUSED_SECONDS: Final = 2.0
-"""Pause after a refusal, which usually needs an operator."""
+"""Pause after the peer refused this controller. The cause usually persists until an operator removes it."""
 
 
 class LinkOwner(Protocol):
@@ -85,7 +85,7 @@ class PeerLink:
         """A frame that the network did not accept at once; it is sent first."""
 
     def send(self, message: Message) -> None:
-        """Send now if the stream is idle, otherwise later. Messages may be lost."""
+        """Send at once if the stream is idle, otherwise queue the message. Messages may be lost."""
         if self._idle is None:
             if self._queue.put(message):
                 self._on_dropped(self._to)
@@ -165,7 +165,7 @@ class PeerLink:
 
 
 async def _receive(connection: Connection) -> None:
-    """One frame from the accepting side.
+    """Receive one frame from the accepting side.
 
     Raises:
         OperationError: the peer refused this controller.

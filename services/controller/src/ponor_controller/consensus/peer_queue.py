@@ -1,6 +1,6 @@
 """The bounded queue of messages to one peer.
 
-Raft repeats lost messages, so a full queue drops the oldest ones and reports this.
+Raft repeats lost messages, so a full queue drops the oldest messages and returns their number.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ from ponor_controller.consensus.peer_link import ALIVE_SECONDS, HANDSHAKE_SECOND
 
 LOG: Final = logging.getLogger("ponor.controller")
 CALLERS_MAX: Final = 64
-"""Bound of streams from other controllers; far above the members of a quorum."""
+"""Bound of streams from other controllers; far above the number of members of a quorum."""
 
 
 class Core(Protocol):
-    """Handles messages and the events of streams."""
+    """The Raft driver as `Peers` uses it: handles messages and events of streams."""
 
     @property
     def membership(self) -> Membership:
@@ -42,8 +42,8 @@ class Core(Protocol):
         ...
 
     def flush(self) -> None:
-        """Carry out the instructions of the last messages now instead of at the end of this turn of the
-        loop.
+        """Carry out now what the core returned for the last messages, instead of at the end of this turn of
+        the event loop.
         """
         ...
 
@@ -56,11 +56,11 @@ class Core(Protocol):
         ...
 
     def peer_restarted(self, peer: ReplicaId) -> None:
-        """A peer opened a new stream; its older one is closed."""
+        """A peer opened a new stream. This controller has closed the peer's older stream."""
         ...
 
     def suspect(self, peer: ReplicaId) -> None:
-        """A stream with a peer broke."""
+        """A stream to or from a peer broke."""
         ...
 
 
@@ -109,7 +109,7 @@ class Peers:
         self._core = core
 
     def keep_links(self, members: Sequence[ReplicaId]) -> None:
-        """Keep links to exactly these replicas and to those with a stream to this controller."""
+        """Keep links to exactly these replicas and to replicas with an open stream to this controller."""
         wanted = dict.fromkeys(each for each in (*members, *self._callers) if each != self._own)
         for to in [to for to in self._links if to not in wanted]:
             _, task = self._links.pop(to)
@@ -122,7 +122,7 @@ class Peers:
                 self._links[to] = (link, self._tasks.spawn(link.run(), f"peer-{to.node_id}"))
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages. Those to unknown replicas are lost."""
+        """Send messages. Messages to replicas without a link are dropped."""
         for message in messages:
             found = self._links.get(message.to)
             if found is not None:
@@ -248,7 +248,7 @@ class Peers:
         while True:
             request = wire.ExchangeRequest.FromString(await connection.receive())
             if self._callers.get(sender) is not connection:
-                return  # a newer stream is open, so messages of this one are obsolete
+                return  # the sender opened a newer stream, so messages of this one are obsolete
             if request.WhichOneof("frame") != "messages":
                 raise PeerFrameError("only messages follow a hello")
             if self._core is None:
@@ -268,10 +268,11 @@ class Peers:
 async def receive_hello(
     connection: Connection, identity: DirectoryIdentity, *, may_format: bool = False
 ) -> wire.PeerHello | None:
-    """Receive the hello of a stream; None if the first frame was a request for the identity, now answered.
+    """Receive the hello of a stream. If the first frame is a request for the identity, answer it and return
+    None.
 
     Raises:
-        OperationError: the first frame is neither.
+        OperationError: the first frame is neither a hello nor such a request.
     """
     request = wire.ExchangeRequest.FromString(await connection.receive())
     match request.WhichOneof("frame"):

@@ -1,4 +1,4 @@
-"""The `Consensus` protocol: agreement on one order of entries, independent of their content."""
+"""The `Consensus` protocol: the voters agree on one order of entries, whatever the entries contain."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class LogEntry:
     """One batch of the log.
 
     Attributes:
-        index: of the batch.
-        term: of the batch.
-        data: its only encoding: these bytes are stored, digested and sent.
-        membership: from the batch's VotersSet, if it has one.
-        decoded: the batch, if it is available.
+        index: index of the batch.
+        term: term in which the batch was proposed.
+        data: the encoded batch. The same bytes are stored, digested and sent.
+        membership: the membership that the batch's VotersSet record sets; None without such a record.
+        decoded: the decoded batch; None if it was not decoded yet.
     """
 
     index: int
@@ -37,10 +37,10 @@ class LogEntry:
 
 
 CommitListener: TypeAlias = Callable[[Sequence[LogEntry]], None]
-"""Called with committed entries, each once, in the order of indices, in slices of a few milliseconds."""
+"""Called with a few committed entries, in the order of their indices, each entry once."""
 
 LeadershipListener: TypeAlias = Callable[[Leadership], None]
-"""Called after role, term or known leader changed, before later committed entries are delivered."""
+"""Called after the role, the term or the known leader changed, and before later entries are delivered."""
 
 
 class Consensus(Protocol):
@@ -53,12 +53,14 @@ class Consensus(Protocol):
 
     @property
     def leading(self) -> bool:
-        """Whether it leads and the opening entry of its term is delivered. Decisions require this."""
+        """Whether this voter leads and the opening entry of its term was delivered; only then may it
+        decide.
+        """
         ...
 
     @property
     def term(self) -> int:
-        """The present term. Every entry has the term of its proposal."""
+        """The present term."""
         ...
 
     @property
@@ -73,7 +75,7 @@ class Consensus(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether memory has room for more proposals. A snapshot makes room."""
+        """Whether the log has room in memory for more proposals. A snapshot makes room."""
         ...
 
     def room_problem(self, size_bytes: int) -> str | None:
@@ -81,7 +83,7 @@ class Consensus(Protocol):
         ...
 
     def on_compaction(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after entries left memory."""
+        """Call `listener` after entries were removed from memory."""
         ...
 
     def leader_address(self) -> str | None:
@@ -89,7 +91,7 @@ class Consensus(Protocol):
         ...
 
     def propose(self, entry: LogEntry) -> None:
-        """Append the next entry to the log. It is committed when the listeners get it.
+        """Append the next entry to the log. The listeners get it when it is committed.
 
         The caller bounds the entries in flight.
 
@@ -113,7 +115,7 @@ class Consensus(Protocol):
         ...
 
     def on_leading(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when `leading` becomes true. `on_leadership` reports its end."""
+        """Call `listener` when `leading` becomes true. `on_leadership` reports the end of leadership."""
         ...
 
     async def read_index(self) -> int:
@@ -125,11 +127,11 @@ class Consensus(Protocol):
         ...
 
     async def transfer(self, node_id: NodeId) -> None:
-        """Transfer leadership to a voter; returns when it leads.
+        """Transfer leadership to a voter; returns when that voter leads.
 
         Raises:
             NotLeaderError: this voter does not lead.
-            TransferError: `node_id` is not another voter, or did not take over in time; this voter continues
-                to lead.
+            TransferError: `node_id` is not another voter, or did not take over in time. This voter then
+                continues to lead.
         """
         ...

@@ -18,7 +18,7 @@ from ponor_controller.consensus.raft_driver import RaftDriver
 
 TRANSFER_SECONDS: Final = 2.0
 STOP_TRANSFER_SECONDS: Final = 0.5
-"""How long a stopping leader waits for a transfer of leadership; all controllers may be stopping."""
+"""How long a stopping leader waits for a transfer of leadership. All controllers may be stopping."""
 POLL_SECONDS: Final = 0.005
 
 
@@ -76,7 +76,7 @@ class RaftConsensus:
 
     @property
     def accepts_proposals(self) -> bool:
-        node = self._driver.node  # the core may have a newer term that the driver has not handled yet
+        node = self._driver.node  # the core may be in a newer term that the driver has not handled yet
         return self._driver.leading and node.is_leader and node.transfer_target is None
 
     @property

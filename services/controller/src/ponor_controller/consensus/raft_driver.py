@@ -1,7 +1,7 @@
 """Drive the Raft core: feed it ticks, messages and completions; persist, send and deliver what it returns.
 
-The driver is the only caller of the core and follows the order that the core prescribes. It makes
-no decisions and does not interpret records.
+The driver carries out the core's instructions in the order that the core prescribes. It makes no decisions
+and does not interpret records.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ LOG: Final = logging.getLogger("ponor.controller")
 TICK_SECONDS: Final = 0.05
 FAST_TICK_SECONDS: Final = 0.01
 FAST_TICKS_NS: Final = 3_000_000_000
-"""Time for which a controller without a leader ticks faster."""
+"""How long a controller ticks faster while it knows no leader."""
 ROUNDS_MAX: Final = 64
-"""Unconfirmed rounds of heartbeats, at most one per tick. A leader without a majority steps down before it
-reaches this bound. Dropping the oldest round would only overstate the age of the leader's commit index."""
+"""Bound of the rounds of heartbeats that no majority has confirmed; at most one begins per tick. A leader
+without a majority steps down before it reaches this bound. Dropping the oldest round only makes the reported
+age of the commit index too high."""
 SLICE_NS: Final = 10_000_000
 """Time in ns for which committed entries are applied before the driver yields to the event loop."""
 
@@ -66,7 +67,7 @@ class _Write:
 
 
 class RaftDriver:
-    """Owns a `RaftNode`; implements `peers.Core`. Call `start` after the listeners are registered."""
+    """Drives a `RaftNode`; implements `peers.Core`. Register the listeners, then call `start`."""
 
     def __init__(
         self,
@@ -83,12 +84,12 @@ class RaftDriver:
         """Create a driver that is not started.
 
         Args:
-            node: the core, fresh.
+            node: the Raft core; no other caller has used it.
             log: the recovered log, from which the core's stored state was read.
             peers: the other controllers.
             runtime: time, telemetry, fail-stop.
             tasks: runs the ticks.
-            slow_disk_ms: a leader steps down when its oldest write takes longer.
+            slow_disk_ms: a leader steps down when a write takes longer.
             open_term: encodes the opening entry of (index, term).
             appended: called with entries when they are appended here, before they are committed.
         """
@@ -130,7 +131,7 @@ class RaftDriver:
 
     @property
     def node(self) -> RaftNode:
-        """The Raft core, for reading."""
+        """The Raft core."""
         return self._node
 
     @property
@@ -140,9 +141,10 @@ class RaftDriver:
 
     @property
     def leaderless_ns(self) -> int:
-        """Time since this replica was last known to have the newest commit index.
+        """Time since this replica was last known to have the newest commit index, in ns.
 
-        It had it when it heard a leader, or when it began a round of heartbeats that a majority confirmed.
+        A follower has it when it hears a leader; a leader when it begins a round of heartbeats that a
+        majority then confirms.
         """
         self._note_confirmed()
         return self._clock.monotonic_ns() - self._led_ns
@@ -165,7 +167,7 @@ class RaftDriver:
         self._leading_listeners.append(listener)
 
     def start(self) -> None:
-        """Start ticking. The first tick is immediate: a sole voter campaigns in it."""
+        """Start ticking. The first tick is immediate, and a sole voter campaigns in it."""
         self._peers.attach(self)
         if self._log.newest is not None:  # the log on disk may begin long before the newest snapshot
             self.compaction.begin(self._log.newest.index)
@@ -209,9 +211,7 @@ class RaftDriver:
             self.schedule()
 
     def suspect(self, peer: ReplicaId) -> None:
-        """A stream with a peer broke. The stream of a leader breaks when its process exits, before a
-        timeout.
-        """
+        """A stream to or from a peer broke. This detects the exit of a leader before a timeout."""
         if not self._closed:
             self._node.suspect_leader(peer)
             self.schedule()
@@ -226,8 +226,8 @@ class RaftDriver:
         self.schedule()
 
     def schedule(self) -> None:
-        """Carry out the core's instructions at the end of this turn of the loop, so that writes and sends
-        combine.
+        """Carry out the core's instructions at the end of this turn of the event loop, so that several
+        instructions share a write and a frame.
         """
         if not self._scheduled and not self._closed:
             self._scheduled = True
@@ -253,8 +253,8 @@ class RaftDriver:
     def restore(self, meta: SnapshotMeta) -> bool:
         """A received snapshot is durable and verified.
 
-        True if it is newer than the delivered entries: the caller must replace log and image in the same
-        step.
+        Returns True if it is newer than the delivered entries. The caller must then replace log and image
+        before it yields to the event loop.
         """
         newer = not self._closed and meta.index > self._delivered_index
         if not self._closed:
@@ -282,7 +282,7 @@ class RaftDriver:
             self._late_ticks.came()
 
     def _note_round(self) -> None:
-        """Record the present time for the next round of heartbeats, which has not begun."""
+        """Record the present time as the beginning of the next round of heartbeats."""
         if not self.leading:  # a new leader may lack committed entries until its opening entry is applied
             return
         following = self._node.newest_round + 1
@@ -298,9 +298,9 @@ class RaftDriver:
     def _tick_seconds(self) -> float:
         """The tick interval, which is shorter for a while when no leader is known.
 
-        This is the case after a start, after the loss of a leader, and when a peer connects. Faster ticks do
-        not disturb a live leader, because its followers answer no pre-vote. A candidate keeps the normal
-        interval, because voters write to disk before they answer.
+        It is shorter after a start, after the loss of a leader, and when a peer connects while no leader is
+        known. Faster ticks do not disturb a live leader, because its followers grant no pre-vote. A candidate
+        keeps the normal interval, because voters write to disk before they answer.
         """
         node = self._node
         is_fast = node.leader is None and node.role is not Role.CANDIDATE
@@ -311,14 +311,14 @@ class RaftDriver:
         )
 
     def _begin_fast_ticks(self) -> int:
-        """Tick faster from now on for a while; returns the present time."""
+        """Tick faster for `FAST_TICKS_NS` from now on; returns the present time."""
         now_ns = self._clock.monotonic_ns()
         self._fast_ticks_until_ns = now_ns + FAST_TICKS_NS
         return now_ns
 
     def _watch_disk(self) -> None:
-        """Step down if a write hangs: followers would wait for a leader that commits nothing (etcd-io/etcd
-        #7970).
+        """Step down if a write hangs. Otherwise the followers would continue to follow a leader that commits
+        nothing (etcd-io/etcd #7970).
         """
         if not self._writes or not self._node.is_leader or len(self._node.membership.voters) == 1:
             return
@@ -337,8 +337,8 @@ class RaftDriver:
     def _carry_out(self, ready: Ready) -> None:
         if ready.leadership is not None:
             self._change(ready.leadership)
-        # Committed entries are delivered before messages are sent, because callers wait for the answers.
-        # With a `Persist` the messages carry new entries and are sent first.
+        # Committed entries are delivered before messages are sent, because callers wait for their answers. If
+        # there is a `Persist`, the messages carry new entries and are sent first.
         late_messages = ready.messages if ready.committed and ready.persist is None else ()
         if ready.messages and not late_messages:
             self._outgoing.send(ready.messages)
@@ -448,7 +448,7 @@ class RaftDriver:
             listener(decoded)
         if self._opening is not None and not self.leading and self.applied_index >= self._opening[1]:
             self.leading = True
-            self._led_ns = self._opening[2]  # a majority has the entry: no later term had a leader by then
+            self._led_ns = self._opening[2]  # a majority had the entry, so no later term had a leader
             for begin in self._leading_listeners:
                 begin()
 

@@ -1,4 +1,5 @@
-"""The record log on disk: a journal of Raft's durable state, and snapshots that permit trimming it.
+"""The record log on disk: a journal with Raft's durable state, and snapshots that permit trimming the
+journal.
 
 The Raft core decides what to persist; the snapshotter decides when to write a snapshot.
 """
@@ -49,10 +50,11 @@ class RecordLogSettings:
     """Sizes of the log on disk.
 
     Attributes:
-        segment_bytes: of a segment of the journal.
-        queue_bytes_max: bound of bytes that are queued and not durable.
-        trailing_entries: entries kept before a snapshot, so that a briefly absent follower needs no snapshot.
-        trailing_bytes_max: bound of their bytes.
+        segment_bytes: size of a segment of the journal.
+        queue_bytes_max: bound of bytes that are queued and not yet durable.
+        trailing_entries: number of entries before a snapshot that are kept for followers that were briefly
+            absent.
+        trailing_bytes_max: bound of the bytes of these entries.
     """
 
     segment_bytes: int
@@ -62,14 +64,14 @@ class RecordLogSettings:
 
 
 class RecordLog:
-    """Open with `open`, read once with `recover`, then persist.
+    """The record log. Open it with `open` and read it once with `recover` before anything is persisted.
 
     Attributes:
-        snapshot: the newest snapshot with its body (None: none). Set to None after decoding, to free memory.
+        snapshot: the newest snapshot with its body; None without one, and after recovery, to free memory.
         newest: the header of the newest snapshot.
         tail_begin: the header of the snapshot before `newest`; the log still has the entries after it.
         snapshots: the snapshot files.
-        directory: of the controller.
+        directory: the controller's data directory.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class RecordLog:
 
     @property
     def retained_bytes(self) -> int:
-        """Bytes that the journal holds."""
+        """Size of the journal on disk."""
         return self._journal.retained_bytes
 
     @property
@@ -175,10 +177,11 @@ class RecordLog:
         return stored
 
     def persist(self, hard_state: HardState | None, entries: Sequence[Entry], on_durable: OnDurable) -> None:
-        """Write hard state, entries or both, in this order. Calls of `on_durable` follow the order of writes.
+        """Write the hard state, then the entries. `on_durable` callbacks are called in the order of the
+        writes.
 
         Raises:
-            JournalFailedError: the disk failed before; the process must stop.
+            JournalFailedError: an earlier write failed; the process must stop.
         """
         assert self._recovered
         assert hard_state is not None or entries, "nothing to write"
@@ -229,7 +232,7 @@ class RecordLog:
     def begin_after(self, header: SnapshotHeader) -> None:
         """Restart the log after a received snapshot that is durable.
 
-        If a crash happens before the restart is durable, recovery repeats it.
+        If the process crashes before the restart is durable, recovery repeats the restart.
         """
         self.newest, self.tail_begin = header, None
         pieces = [encode_hard_state(self._hard_state), encode_begin(Begin(header.index, header.term))]
@@ -247,7 +250,7 @@ class RecordLog:
         self.newest, self.tail_begin = header, None
 
     async def close(self) -> None:
-        """Wait for writes in progress, write the proof of sync, and close the files."""
+        """Wait for writes in progress, write the journal's proof of sync, and close the files."""
         await self._journal.close()
 
     def _append(self, buffers: Sequence[Buffer], last_index: int, on_durable: OnDurable) -> int:
@@ -271,4 +274,6 @@ class RecordLog:
 
 
 def _ignore(_: BaseException | None) -> None:
-    """Ignore the result: the last append of the call reports it, and a failure fails all later appends."""
+    """Ignore the result of an append: only the last append of a call reports, and a failure also fails all
+    later appends.
+    """

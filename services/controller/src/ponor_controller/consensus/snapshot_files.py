@@ -26,11 +26,11 @@ from ponor_controller.consensus.snapshot_format import (
 
 NAME_PREFIX: Final = "snapshot-"
 PARTIAL_SUFFIX: Final = ".part"
-"""Suffix of a partially received snapshot, which survives a restart."""
+"""Suffix of the file of a partially received snapshot. The file survives a restart."""
 KEPT_SNAPSHOTS: Final = 2
-"""A restart uses the newest. The retained tail of the log begins after the older one, with its digest."""
+"""A restart decodes the newest one. The older one is where the retained tail and its running digest begin."""
 HASH_SLICE_BYTES: Final = 1024 * 1024
-"""Bytes hashed in one step, about a millisecond."""
+"""Bytes hashed in one step, which takes about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class SnapshotFiles:
         """Read and verify one file.
 
         Raises:
-            RecordLogCorruptError: any byte of it is wrong.
+            RecordLogCorruptError: a checksum or digest does not match.
         """
         path = self.path(index)
         file = await self._disk.open(path)
@@ -107,7 +107,7 @@ class SnapshotFiles:
         return Snapshot(header, body)
 
     async def read_range(self, header: SnapshotHeader, offset: int, length: int) -> bytes:
-        """A piece of a body without verification; the receiver verifies the whole body.
+        """Read a piece of a body without verification; the receiver verifies the whole body.
 
         Raises:
             FileNotFoundError: the file was removed.
@@ -122,8 +122,8 @@ class SnapshotFiles:
         """Add a file; durable when this returns. Each piece is handled in a separate turn of the event loop.
 
         Args:
-            header: without state digest and size, which this computes.
-            pieces: of the body; encoded one at a time while batches are applied.
+            header: the header; `write` fills in state digest and size.
+            pieces: pieces of the body, encoded one at a time while batches are applied.
             clock: yields between pieces.
 
         Returns:
@@ -164,7 +164,9 @@ class SnapshotFiles:
             await file.close()
 
     async def adopt(self, written: PurePath, header: SnapshotHeader) -> None:
-        """Rename a complete and synced file; durable when this returns. No effect if the index exists."""
+        """Rename a complete and synced file; durable when this returns. Remove it if a snapshot of this index
+        exists.
+        """
         async with self._changing:
             if header.index in self._indices:
                 await self._disk.remove(written)

@@ -1,6 +1,6 @@
 """The header of a snapshot file, byte by byte (docs/formats/controller-log.md).
 
-`ponor_metadata.snapshot` defines the body; here it is bytes with a digest.
+`ponor_metadata.snapshot` defines the body; this module handles it as bytes with a digest.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ class SnapshotHeader:
     """The position of a snapshot in the log, and the digest of its body.
 
     Attributes:
-        index: of the newest batch in the image.
-        term: of that batch.
-        incarnation: of the log, 0 before the first forced recovery.
-        cluster_time_ms: of that batch.
-        digest: running digest after that batch.
+        index: index of the newest batch in the image.
+        term: term of that batch.
+        incarnation: incarnation of the quorum; 0 before the first forced recovery.
+        cluster_time_ms: cluster time of that batch.
+        digest: the running digest after that batch.
         state_digest: BLAKE2b-128 of the body; equal on every replica.
-        size_bytes: of the body.
-        membership: in force at the index.
-        received: from another controller, so the log before it may be missing.
+        size_bytes: size of the body.
+        membership: the membership in force at the index.
+        received: whether another controller sent the snapshot, so that the log before the index may be
+            missing.
     """
 
     index: int
@@ -58,12 +59,12 @@ class SnapshotHeader:
 
     @property
     def meta(self) -> SnapshotMeta:
-        """Its description for the Raft core."""
+        """The description of the snapshot for the Raft core."""
         return SnapshotMeta(self.index, self.term, self.membership, self.state_digest, self.size_bytes)
 
 
 def header_bytes(membership: Membership) -> int:
-    """Size of the header, at which the body begins."""
+    """Size of the header, and offset of the body in the file."""
     return FIXED.size + REPLICA.size * len(membership.members) + CHECKSUM.size
 
 

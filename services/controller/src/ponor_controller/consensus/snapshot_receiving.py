@@ -1,6 +1,6 @@
 """Receive a snapshot from another controller, verify it, and make it durable.
 
-The partial file survives a restart, so that no piece is sent twice.
+The partial file survives a restart, so that the leader does not send stored pieces again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ponor_controller.consensus.snapshot_format import SnapshotHeader, encode_he
 CHUNKS_WAITING_MAX: Final = 16
 """Bound of queued chunks. The Raft core requests one at a time; former leaders may send more."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
-"""Upper bound of an image. A chunk of a larger one is ignored."""
+"""Largest image that is accepted. A chunk of a larger image is ignored."""
 
 KeepChunk: TypeAlias = Callable[[SnapshotChunk, int], None]
 Install: TypeAlias = Callable[[SnapshotHeader, MetadataImage], Awaitable[None]]
@@ -44,7 +44,7 @@ class _Partial:
 class SnapshotReceiving:
     """Stores chunks one after another while `run` runs.
 
-    `keep` reports the stored bytes to the Raft core; `install` is awaited with a complete snapshot.
+    `keep` reports the stored bytes to the Raft core; `install` installs a complete and verified snapshot.
     """
 
     def __init__(self, files: SnapshotFiles, clock: Clock, keep: KeepChunk, install: Install) -> None:
@@ -78,7 +78,7 @@ class SnapshotReceiving:
                 await self._partial.file.close()
 
     async def _store_if_space(self, chunk: SnapshotChunk) -> None:
-        """Store a piece. A full disk drops it, and the leader sends it again."""
+        """Store a piece. If the disk is full, drop the piece; the leader sends it again."""
         try:
             await self._store(chunk)
         except OSError as error:

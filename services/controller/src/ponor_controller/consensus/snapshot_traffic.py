@@ -1,7 +1,7 @@
 """Send and receive snapshots, and install a received one.
 
-The Raft core decides which piece to send. After a received file is durable, the Raft core, the log
-and the image restart from the snapshot, in one step that does not yield to the event loop.
+The Raft core decides which piece to send. When a received file is durable, the Raft core, the log and the
+image are restarted from the snapshot in one step, without yielding to the event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ponor_controller.consensus.snapshot_receiving import SnapshotReceiving
 
 CHUNK_BYTES: Final = 1024 * 1024
 SENDS_MAX: Final = 16
-"""Bound of concurrent reads of snapshot files; the core repeats skipped requests."""
+"""Bound of concurrent reads of snapshot files. Requests above it are skipped; the Raft core repeats them."""
 
 
 class SnapshotSending:
@@ -52,7 +52,7 @@ class SnapshotSending:
             length = min(CHUNK_BYTES, header.size_bytes - offset)
             data = await self._log.snapshots.read_range(header, offset, length) if length > 0 else b""
         except FileNotFoundError:
-            return  # a newer snapshot replaced it; the core repeats the request
+            return  # a newer snapshot replaced the file; the core repeats the request
         finally:
             self._sends -= 1
         meta: SnapshotMeta = header.meta
@@ -64,14 +64,14 @@ class SnapshotSending:
 
 
 RELEASED_AT_ONCE: Final = 16
-"""Blocks of a replaced image that are freed in one turn of the loop, at most a millisecond."""
+"""Blocks of a replaced image that are freed in one turn of the event loop, which takes at most a
+millisecond."""
 
 
 class SnapshotTraffic:
     """Implements `raft_driver.SnapshotTraffic`.
 
-    `installed` gets the received image and swaps its content with the present image. The received image then
-    holds the former content.
+    `installed` is called with the received image and exchanges its content with that of the present image.
     """
 
     def __init__(

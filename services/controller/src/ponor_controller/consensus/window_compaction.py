@@ -11,11 +11,12 @@ from ponor_raft.node import RaftNode
 from ponor_controller.consensus.record_log import RecordLog
 
 COMPACTED_AT_ONCE: Final = 8_192
-"""Entries removed in one turn of the loop, a millisecond or two. 100,000 may lie between two snapshots."""
+"""Entries removed in one turn of the event loop, in a millisecond or two. Two snapshots may be 100,000
+entries apart."""
 
 
 class WindowCompaction:
-    """Compacts the in-memory window of entries of one core."""
+    """Compacts the entries that one Raft core holds in memory."""
 
     def __init__(self, node: RaftNode, log: RecordLog) -> None:
         self._node = node
@@ -25,7 +26,7 @@ class WindowCompaction:
         self._closed = False
 
     def on_end(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each compaction."""
+        """Call `listener` whenever a compaction has ended."""
         self._listeners.append(listener)
 
     def begin(self, snapshot_index: int) -> None:
@@ -39,7 +40,7 @@ class WindowCompaction:
     def _compact(self, index: int, snapshot_index: int) -> None:
         """Remove entries up to `index`, or up to the snapshot if that leaves no room for new ones.
 
-        Followers that lack removed entries get the snapshot.
+        Followers that lack removed entries get the snapshot instead.
         """
         if self._closed:
             return

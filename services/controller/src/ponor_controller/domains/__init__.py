@@ -1,1 +1,1 @@
-"""The rules of the metadata, one folder per noun."""
+"""Rules for changes of the metadata, one folder per noun."""

@@ -1,1 +1,3 @@
-"""Balancing: loads of brokers, and moves that make them even (docs/design/balancing.md)."""
+"""Balancing: measure the loads of brokers, and move partitions so that the loads become even
+(docs/design/balancing.md).
+"""

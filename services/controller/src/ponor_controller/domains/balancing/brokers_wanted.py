@@ -1,9 +1,9 @@
 """The number of brokers that the present load requires, for autoscalers.
 
-The number rises to the smallest number needed within the last `balance_scale_up_ms`: a broker that
-starts or drains uses much CPU for a moment, which must not start another broker. It falls to the
-largest number needed within the last `balance_scale_down_ms`: a pause between two bursts must not
-stop a broker. An autoscaler therefore needs no stabilization window of its own.
+The number rises only to the minimum that was needed within the last `balance_scale_up_ms`: a broker that
+starts or drains uses much CPU for a moment, and this must not make the autoscaler start another broker. It
+falls only to the maximum that was needed within the last `balance_scale_down_ms`: a pause between two bursts
+must not make the autoscaler stop a broker. An autoscaler therefore needs no stabilization window of its own.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from ponor_controller.domains.balancing.cluster_load import BrokerStanding
 from ponor_controller.domains.balancing.goals import Goal, share
 
 SLOTS: Final = 60
-"""Slots of a window. The count changes at most one slot late."""
+"""Number of slots of a window. The wanted number changes at most one slot late."""
 
 
 def load_of(broker: BrokerStanding, goals: Sequence[Goal]) -> float:
-    """The utilization of a broker: the largest of its goals' shares and its CPU share; 1 is full."""
+    """The utilization of a broker, 1 if full: the maximum of its CPU share and its share of each goal's
+    capacity.
+    """
     return max(broker.cpu, *(share(goal, goal.carried(broker)) for goal in goals))
 
 
 def brokers_needed(brokers: Sequence[BrokerStanding], goals: Sequence[Goal], wanted_percent: float) -> int:
-    """The smallest number of brokers, at least 1, whose utilization stays below `wanted_percent` under even
-    load.
+    """The smallest number of brokers, at least 1, that carry the load at `wanted_percent` of their capacity
+    or less, if the load is even.
     """
     totals = [sum(share(goal, goal.carried(broker)) for broker in brokers) for goal in goals]
     totals.append(sum(broker.cpu for broker in brokers))
@@ -36,7 +38,7 @@ def brokers_needed(brokers: Sequence[BrokerStanding], goals: Sequence[Goal], wan
 
 
 class _Window:
-    """The minimum or maximum of the values within a time window, which moves by whole slots."""
+    """The minimum or maximum of the values within a sliding time window. The window moves by whole slots."""
 
     def __init__(self, window_ms: int, pick: Callable[[int, int], int]) -> None:
         self._slot_ns = max(1, window_ms * 1_000_000 // SLOTS)
@@ -59,16 +61,16 @@ class _Window:
 
 
 class BrokersWanted:
-    """The wanted number of brokers, from the number needed at every step."""
+    """Computes the wanted number of brokers from the numbers that were needed at each step."""
 
     def __init__(self, up_ms: int, down_ms: int) -> None:
         self._lasting = _Window(up_ms, min)
         self._needed = _Window(down_ms, max)
         self.count = 0
-        """The present number; 0 before `begin`."""
+        """The wanted number of brokers; 0 before `begin`."""
 
     def begin(self, live: int, now_ns: int) -> None:
-        """Leadership begins: assume that the present brokers were needed before."""
+        """Leadership begins: assume that all present brokers were needed until now."""
         self._lasting.clear()
         self._needed.clear()
         self._lasting.add(1, now_ns)

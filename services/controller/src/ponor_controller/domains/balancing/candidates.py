@@ -1,4 +1,4 @@
-"""Candidates for moves: the partitions of one broker, sorted by their weight for one goal."""
+"""Candidates for moves: the partitions of each broker, sorted by their weight for one goal."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from ponor_controller.domains.balancing.goals import Goal
 from ponor_controller.domains.balancing.loads import PartitionKey
 
 SMALLEST_SHARE: Final = 1 / 64
-"""A partition whose weight is below this share of `unevenness_min` is not moved for the goal."""
+"""A partition is not moved for a goal if its weight is below this share of the goal's `unevenness_min`."""
 TRIED_PARTITIONS_MAX: Final = 16
 """Partitions tried for a pair of brokers."""
 RETURNED_PARTITIONS_MAX: Final = 32
-"""Partitions tried as the return of a swap."""
+"""Partitions that are tried as the one that moves back in a swap."""
 
 
 class Candidates:
-    """Movable partitions of each broker by weight for one goal; ordinary and internal ones separately."""
+    """Movable partitions of each broker, sorted by weight for one goal. Internal partitions are kept
+    separately.
+    """
 
     def __init__(self, goal: Goal, movable: Sequence[MovablePartition]) -> None:
         self._weight_min = goal.unevenness_min * SMALLEST_SHARE
@@ -37,8 +39,8 @@ class Candidates:
     def near(
         self, source_id: NodeId, wanted: float, *, internal: bool, without: Container[PartitionKey]
     ) -> Iterator[MovablePartition]:
-        """At most `TRIED_PARTITIONS_MAX` partitions with weights nearest to `wanted`; for equal weights the
-        least busy.
+        """At most `TRIED_PARTITIONS_MAX` partitions whose weights are nearest to `wanted`. Partitions of
+        equal weight are ordered by traffic.
         """
         key = (source_id, internal)
         if key not in self._partitions:
@@ -59,8 +61,8 @@ class Candidates:
                 yield partition
 
     def lightest(self, node_id: NodeId, *, without: Container[PartitionKey]) -> Iterator[MovablePartition]:
-        """At most `RETURNED_PARTITIONS_MAX` ordinary partitions of least weight; for equal weights the
-        busiest.
+        """At most `RETURNED_PARTITIONS_MAX` ordinary partitions of the lowest weight. Of equal weights, the
+        busiest comes first.
         """
         found = 0
         for partition in self._partitions.get((node_id, False), ()):

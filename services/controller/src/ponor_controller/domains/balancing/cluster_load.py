@@ -1,6 +1,6 @@
-"""The planner's input: loads of brokers and partitions as if all present moves were done.
+"""The planner's input: the loads of brokers and partitions that will result when all present moves are done.
 
-It is measured from the image, load reports and recent moves.
+They are computed from the image, load reports and recent moves.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class BrokerStanding(NamedTuple):
     partitions: int
     traffic: Traffic = NO_TRAFFIC
     cool_down_ms: int = 0
-    """Time for which its traffic is ignored, after a move."""
+    """Remaining time for which its traffic is ignored after a move."""
     cpu: float = 0.0
-    """Share of one core; no goal balances it."""
+    """CPU time as a share of one core; no goal balances it."""
     reported_ms_ago: int = -1
-    """-1: no report in this term."""
+    """Age of its last report in ms; -1 if it has not reported in this term."""
 
 
 class MovablePartition(NamedTuple):
@@ -45,7 +45,8 @@ class MovablePartition(NamedTuple):
     source_id: NodeId
     traffic: Traffic = NO_TRAFFIC
     internal: bool = False
-    """Whether it belongs to a coordinator's topic: groups and transactions wait while it moves."""
+    """Whether its topic is a coordinator's internal topic: groups or transactions wait while the partition
+    moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +58,21 @@ class ClusterLoad:
 
     brokers: tuple[BrokerStanding, ...]
     movable: tuple[MovablePartition, ...] = ()
-    """All partitions with traffic, and of each broker as many without traffic as may move at once; empty if
-    nothing is uneven.
-    """
+    """All movable partitions with traffic, and for each broker as many movable partitions without traffic as
+    may move at the same time; empty if nothing is uneven."""
     moves_in_flight: int = 0
     """Moves in progress that the balancer began."""
     cooling: int = 0
     """Partitions with traffic that are excluded because they moved recently."""
     others: tuple[BrokerStanding, ...] = ()
-    """Live brokers that do not participate: draining or still starting."""
+    """Live brokers that do not participate, because they drain or still start."""
     unknown: str = ""
-    """Why the traffic is not known; empty if it is."""
+    """Why the traffic is not known; empty if it is known."""
 
 
 JOIN_MS: Final = 1_000
-"""Time after its registration at which a broker participates; it may still be opening its ports."""
+"""How long after its registration a broker begins to participate. Before that it may still be opening its
+ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ class Sources:
     now_ms: int
     """Cluster time."""
     now_ns: int
-    """This process's clock, which also stamps the reports."""
+    """Time of this process's monotonic clock, which also stamps the reports."""
     unknown: str = ""
-    """Why loads are not available yet; empty if they are."""
+    """Why loads are not available yet; empty if they are available."""
 
     def leader_of(self, key: PartitionKey) -> NodeId | None:
         """See `loads.LeaderOf`."""
@@ -97,8 +98,8 @@ class Sources:
 
 
 def measure_load(sources: Sources, is_uneven: Callable[[Sequence[BrokerStanding]], bool]) -> ClusterLoad:
-    """The load of the cluster; without partitions if nothing is uneven, because reading them is most of the
-    work.
+    """The load of the cluster. If nothing is uneven, partitions are left out, because reading them is most of
+    the work.
     """
     view = sources.view
     live = [row for row in view[NODES] if is_live(row, sources.is_suspected)]
@@ -165,8 +166,8 @@ def _standing(node_id: NodeId, partitions: int, traffic: Traffic, sources: Sourc
 
 
 def _idle(node_id: NodeId, known: set[PartitionKey], sources: Sources) -> Iterator[MovablePartition]:
-    """A broker's partitions that have no traffic, ordinary topics first; at most the number that may move at
-    once.
+    """A broker's movable partitions without traffic, ordinary topics first; at most as many as may move at
+    the same time.
     """
     left = sources.settings.balance_moves_in_flight_max
     internal: list[MovablePartition] = []

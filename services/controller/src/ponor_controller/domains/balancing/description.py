@@ -1,4 +1,4 @@
-"""Describe balance, plan and recent moves for operators' tools."""
+"""Describe the balance, the plan and recent moves for operators' tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def described(
     waiting_for: str,
     brokers_wanted: int,
 ) -> wire.BalanceDescription:
-    """The description; `proposed` contains the next moves if nothing prevents them."""
+    """The description; its `proposed` field contains the moves that would begin next if nothing prevented
+    them.
+    """
     description = wire.BalanceDescription(paused=paused, brokers_wanted=min(brokers_wanted, INT32_MAX))
     for broker in sorted((*cluster_load.brokers, *cluster_load.others), key=lambda each: each.node_id):
         description.brokers.append(_broker(broker, goals, sources))

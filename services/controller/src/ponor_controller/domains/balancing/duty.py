@@ -1,10 +1,10 @@
 """Leader duty: compare the brokers' loads and begin the moves that the planner proposes.
 
-`cluster_load` and `planner` are pure functions. Rows hold all state that outlives a term: moves
-in progress, and whether the balancer is paused.
+`cluster_load` and `planner` are pure functions. The state that a new leader needs is in rows: moves in
+progress, and whether the balancer is paused.
 
-The gauges `ponor_broker_load` and `ponor_brokers_wanted` are exported by the leader; others export
-0, so the maximum over all controllers is the value.
+Only the leader exports values of the gauges `ponor_broker_load` and `ponor_brokers_wanted`. Other controllers
+export 0, so take the maximum over all controllers.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from ponor_controller.shared_rules.move_records import current_traceparent
 
 LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("node_registered", "wal_opened", "balancer_paused")
-"""Records after which the duty runs. All other changes wait for the next step."""
+"""Kinds of records after which the duty runs at once. Other changes are handled at the next periodic step."""
 WARM_UP_NS: Final = 5_000_000_000
-"""A new leader moves nothing until the brokers had time to reconnect and to report."""
+"""Time after its election in which a new leader begins no moves, so that brokers can reconnect and report."""
 MOVE_BEGUN_TAG: Final = b"\xba\x03"
 """First bytes of every encoded PartitionMoveBegun (field 55). A batch without these bytes contains none."""
 
@@ -113,14 +113,14 @@ class Balancer:
         self._gauges.clear()
         if leads:
             self._began_ns = self._clock.monotonic_ns()
-            nodes = self._proposer.view[NODES]  # without suspicions: no node has been heard in this term yet
+            nodes = self._proposer.view[NODES]  # suspicions are ignored: no node was heard in this term yet
             brokers = sum(row.role is NodeRole.BROKER and not row.fenced for row in nodes)
             self._wanted.begin(brokers, self._began_ns)
 
     # Steps
 
     def step(self) -> float | None:
-        """Plan and begin moves. Seconds until the next step."""
+        """Plan and begin moves. Returns the seconds until the next step."""
         sources = self._sources()
         self._expire(sources)
         input_now = (sources.view.index, self._loads.version, self._activity.suspected_count)
@@ -156,7 +156,9 @@ class Balancer:
         )
 
     def describe(self) -> cluster_wire.BalanceDescription:
-        """The loads, the next moves if nothing prevents them, and recent moves. Only while leading."""
+        """Describe the loads, the moves that would begin next, and recent moves. Call this only while
+        leading.
+        """
         sources = self._sources()
         cluster_load = self._measure(sources)
         cluster = cluster_of(sources.view)
@@ -171,7 +173,7 @@ class Balancer:
         )
 
     def _act(self, cluster_load: ClusterLoad, sources: Sources) -> bool:
-        """Begin moves; False if nothing is left to do and nothing is awaited."""
+        """Begin moves. Returns False if nothing is left to do until the input changes."""
         if reason_to_wait(sources):
             return True
         planned = plan(cluster_load, self._goals, self._limits)
@@ -257,7 +259,7 @@ def _begun(move: PlannedMove, sources: Sources) -> BegunMove:
 
 
 def reason_to_wait(sources: Sources) -> str:
-    """Why the balancer begins no moves now; empty if it may."""
+    """Why the balancer must not begin moves now; empty if it may."""
     view = sources.view
     cluster = cluster_of(view)
     if cluster is None:
@@ -270,7 +272,7 @@ def reason_to_wait(sources: Sources) -> str:
 
 
 def _failover(sources: Sources) -> str:
-    """Why a failover delays balancing (its elections change all loads); empty if none does."""
+    """Why balancing waits for a failover, whose elections change all loads; empty if it does not wait."""
     view = sources.view
     for wal in view[WALS]:
         if wal.recoverer_id != NO_NODE:
@@ -295,7 +297,7 @@ class LoadGauges:
         telemetry.gauge("ponor_brokers_wanted", lambda: self.brokers_wanted)
 
     def show(self, cluster_load: ClusterLoad) -> None:
-        """Export the loads of the present brokers, and 0 for former ones."""
+        """Export the loads of the present brokers, and 0 for brokers that are no longer live."""
         loads = {
             each.node_id: load_of(each, self._goals) for each in (*cluster_load.brokers, *cluster_load.others)
         }

@@ -1,6 +1,6 @@
 """Balancing goals: which quantities should be even between brokers.
 
-Each goal is a class behind a protocol. `goals_of` lists them; a new goal is a new class there.
+Each goal is a class that implements `Goal`. To add a goal, add a class and list it in `goals_of`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Goal(Protocol):
 
     @property
     def capacity(self) -> float:
-        """Capacity of one broker in the goal's unit; a share is an amount divided by it."""
+        """Capacity of one broker in the goal's unit."""
         ...
 
     @property
@@ -33,7 +33,7 @@ class Goal(Protocol):
 
     @property
     def is_measured(self) -> bool:
-        """Whether amounts come from reports, so that they are uncertain after a move and in a new term."""
+        """Whether the amounts come from reports, which are uncertain after a move and in a new term."""
         ...
 
     def carried(self, broker: BrokerStanding) -> float:
@@ -89,7 +89,7 @@ class TrafficOut:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCount:
-    """Partitions led, with or without traffic: each costs memory, and time at a failover."""
+    """Number of partitions led, with or without traffic: each costs memory, and time at a failover."""
 
     capacity: float
     unevenness_min: float
@@ -128,7 +128,7 @@ class Band(NamedTuple):
 
 
 def band_of(goal: Goal, amounts: Iterable[float], percent: float) -> Band:
-    """The band around the mean of the amounts, at least `unevenness_min` wide on both sides."""
+    """The band of `percent` around the mean of the amounts, at least `unevenness_min` wide on both sides."""
     carried = tuple(amounts)
     mean = sum(carried) / len(carried)
     half = max(goal.unevenness_min, mean * percent / 100)
@@ -136,10 +136,11 @@ def band_of(goal: Goal, amounts: Iterable[float], percent: float) -> Band:
 
 
 def gain(band: Band, source: float, target: float, weight: float) -> float:
-    """The decrease of two brokers' total distance from the band when `weight` moves; negative for an
-    increase.
+    """How much the distances of both brokers from the band decrease in total when `weight` moves; negative if
+    they increase.
 
-    With a fixed mean every positive gain decreases the sum of all distances, so a greedy search terminates.
+    Moves do not change the mean, so every move with a positive gain decreases the sum of all distances, and a
+    greedy search terminates.
     """
     before = band.distance(source) + band.distance(target)
     return before - band.distance(source - weight) - band.distance(target + weight)

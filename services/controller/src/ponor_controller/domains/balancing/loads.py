@@ -1,8 +1,8 @@
 """Smoothed loads of brokers and partitions, from their reports.
 
-Loads are not replicated: a new leader receives new reports within seconds. A load belongs to the
-partition and not to the broker that reported it, so it moves with the partition at once. Traffic
-that a report counts but does not assign to partitions stays with the broker (`BrokerLoad.rest`).
+Loads are not replicated: a new leader receives new reports within seconds. A load is stored for the partition
+and not for the broker that reported it, so the load counts for the new leader as soon as the partition moves.
+The traffic of partitions that a report does not list is stored for the broker (`BrokerLoad.rest`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ponor_controller.settings import BalanceSettings
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition."""
 LeaderOf: TypeAlias = Callable[[PartitionKey], NodeId | None]
-"""The leader of a partition in the committed image; None if it does not exist."""
+"""Returns the leader of a partition in the committed image; None if the partition does not exist."""
 
 REPORT_INTERVAL_NS_MIN: Final = 100_000_000
 """Reports within this time of the last one are ignored."""
 TRAFFIC_BYTES_PER_S_MIN: Final = 1.0
-"""Rates below this are dropped, because a smoothed rate never becomes zero."""
+"""Lower rates count as zero, because a smoothed rate never becomes exactly zero."""
 
 
 class Traffic(NamedTuple):
@@ -42,7 +42,7 @@ class Traffic(NamedTuple):
 
     @property
     def is_some(self) -> bool:
-        """Whether a rate is at least `TRAFFIC_BYTES_PER_S_MIN`."""
+        """Whether at least one of the rates reaches `TRAFFIC_BYTES_PER_S_MIN`."""
         return max(self) >= TRAFFIC_BYTES_PER_S_MIN
 
 
@@ -50,12 +50,12 @@ NO_TRAFFIC: Final = Traffic(0.0, 0.0)
 
 
 class BrokerLoad(NamedTuple):
-    """The reported load of one broker without its named partitions."""
+    """The reported load of one broker, without the partitions that its reports list."""
 
     rest: Traffic
-    """Traffic of partitions that the reports did not name."""
+    """Traffic of partitions that the reports do not list."""
     cpu: float
-    """Share of one core."""
+    """CPU time as a share of one core."""
     reported_ns: int
     """Time of the last report."""
     smoothed_ns: int
@@ -66,7 +66,7 @@ class BrokerLoad(NamedTuple):
 
 @dataclass(slots=True)
 class _Partition:
-    """The load of a named partition and its last reporter."""
+    """The load of a partition that a report listed, and the broker that reported it last."""
 
     traffic: Traffic
     reporter: NodeId
@@ -85,7 +85,7 @@ class LoadBook:
         """Rises with every change."""
 
     def clear(self) -> None:
-        """Discard everything: leadership began or ended."""
+        """Discard everything, because leadership began or ended."""
         self._brokers.clear()
         self._partitions.clear()
         self._named_by.clear()
@@ -117,9 +117,9 @@ class LoadBook:
         self._brokers[node_id] = BrokerLoad(_without_traces(rest), cpu, now_ns, now_ns, is_busy)
 
     def decay(self, live: frozenset[NodeId], leader_of: LeaderOf, now_ns: int) -> None:
-        """Decay the rates of brokers without reports, and drop brokers that are not live.
+        """Decay the rates of brokers that stopped reporting, and drop brokers that are not live.
 
-        Also drops partitions whose new leader has not reported them for too long.
+        Also drops partitions that moved and that the new leader has not reported for too long.
         """
         for node_id, load in list(self._brokers.items()):
             if node_id in live and not load.is_busy:
@@ -173,8 +173,8 @@ class LoadBook:
     def _decay_partition(
         self, key: PartitionKey, leader_id: NodeId | None, weight: float, now_ns: int
     ) -> None:
-        """The last reporter no longer names the partition: it has no traffic, or its new leader reports
-        it.
+        """The last reporter no longer lists the partition: decay its load, unless the partition has a new
+        leader, which reports it.
         """
         held = self._partitions[key]
         if leader_id is not None and leader_id != held.reporter:
@@ -188,7 +188,7 @@ class LoadBook:
         del self._named_by[held.reporter][key]
 
     def _weight(self, before_ns: int, now_ns: int) -> float:
-        """The weight of the newest rate, 0 to 1."""
+        """The weight of the newest rate in the smoothed rate, 0 to 1."""
         smoothing_ns = self._settings.balance_smoothing_ms * 1_000_000
         if smoothing_ns == 0:
             return 1.0

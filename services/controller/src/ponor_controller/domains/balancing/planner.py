@@ -1,12 +1,12 @@
 """Plan which partitions move next.
 
-The planner is a greedy search without I/O and without memory: equal input gives an equal plan. It
-follows the goals in their order. Every move, or swap of two partitions, brings at least one broker
-nearer to the band of its goal (`goals.gain`) and pushes no broker further out of the band of any
-other goal. The sum of all distances therefore falls with every move: under constant loads the
-planner terminates, and two goals never undo each other's moves. Three rules damp noise: the distance
-at which a goal stops is smaller than that at which it begins, a move must achieve a minimum share of
-its possible gain, and moved partitions cool down.
+The planner is a greedy search. It does no I/O and keeps no state: the same input gives the same plan. It
+handles the goals in their order of importance. Every move, or swap of two partitions, brings at least one
+broker nearer to the band of its goal (`goals.gain`) and pushes no broker further out of the band of any other
+goal. The sum of all distances therefore falls with every move: under constant loads the planner terminates,
+and no goal undoes the moves of another goal. Three rules prevent moves that only follow noise: a goal begins
+moves at a larger unevenness than the one at which it stops, a move must achieve a minimum share of its
+possible gain, and a moved partition cools down.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ PAIRED_BROKERS_MAX: Final = 8
 SWAPPING_BROKERS_MAX: Final = 3
 """The same for swaps, which are tried if no single move helps."""
 GAIN_SHARE_MIN: Final = 0.5
-"""Minimum gain of a move as a share of its weight. A move with a smaller gain is soon undone by noise."""
+"""Minimum gain of a move as a share of its weight. With a smaller gain, noise would soon cause the opposite
+move."""
 STOP_SHARE: Final = 0.5
-"""A goal stops at this share of the distance at which it begins."""
+"""A goal stops moves at this share of the unevenness at which it begins them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class PlannedMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Moves in the order of the search, and why something remains uneven (empty: nothing does)."""
+    """Moves in the order of the search, and the reasons why loads remain uneven (empty if they do not)."""
 
     moves: tuple[PlannedMove, ...] = ()
     holding_back: str = ""
@@ -68,13 +69,13 @@ def plan(cluster_load: ClusterLoad, goals: Sequence[Goal], limits: Limits) -> Pl
 
 
 def is_uneven(goal: Goal, amounts: Collection[float], percent: float) -> bool:
-    """Whether a broker is outside of the band of `percent` around the mean."""
+    """Whether the amount of a broker is outside the band of `percent` around the mean."""
     band = band_of(goal, amounts, percent)
     return any(band.distance(amount) > 0 for amount in amounts)
 
 
 class _Change(NamedTuple):
-    """A partition that moves, and optionally one that moves back in exchange. The smallest `order` is the
+    """A partition that moves, and in a swap the one that moves back. The change with the smallest `order` is
     best.
     """
 
@@ -85,12 +86,12 @@ class _Change(NamedTuple):
     returning: MovablePartition | None = None
 
     def net(self, goal: Goal) -> float:
-        """Amount by which the target's load rises and the source's falls."""
+        """Amount by which the load of the target rises and that of the source falls."""
         return goal.weight(self.leaving) - (0.0 if self.returning is None else goal.weight(self.returning))
 
 
 class _Search:
-    """The loads of the cluster as selected moves change them."""
+    """The search: the loads of the cluster after the moves that were selected so far."""
 
     def __init__(self, cluster_load: ClusterLoad, goals: Sequence[Goal], limits: Limits) -> None:
         self._cluster_load = cluster_load
@@ -108,7 +109,7 @@ class _Search:
         self.obstacles: list[str] = []
 
     def follow(self, goal: Goal) -> None:
-        """Select moves until the goal is reached, or record the obstacle."""
+        """Select moves until the goal is reached. If it cannot be reached, record the reason."""
         if not self._is_uneven(goal):
             return
         if self._cluster_load.unknown:
@@ -138,7 +139,7 @@ class _Search:
         return max(0, self._limits.moves_in_flight_max - under_way)
 
     def _best(self, goal: Goal, candidates: Candidates) -> _Change | None:
-        for internal in (False, True):  # coordinators' partitions move only if no other move helps
+        for internal in (False, True):  # internal partitions move only if no other move helps
             for source_id, target_id in self._pairs(goal, PAIRED_BROKERS_MAX):
                 moves = self._moves(goal, candidates, source_id, target_id, internal=internal)
                 best = self._best_of(goal, moves)
@@ -155,7 +156,7 @@ class _Search:
         return min(harmless, key=lambda change: change.order, default=None)
 
     def _pairs(self, goal: Goal, brokers_max: int) -> Iterator[tuple[NodeId, NodeId]]:
-        """Pairs of brokers for moves, the most uneven first."""
+        """Pairs of source and target brokers for moves, the most uneven pair first."""
         amounts, band = self._amounts[goal.name], self._bands[goal.name]
         judged = [each for each in amounts if not (goal.is_measured and each in self._cooling)]
         fullest = sorted(judged, key=lambda node_id: (-amounts[node_id], node_id))[:brokers_max]
@@ -194,7 +195,7 @@ class _Search:
                     yield _Change(order, source_id, target_id, leaving, returning)
 
     def _wanted(self, goal: Goal, source_id: NodeId, target_id: NodeId) -> float:
-        """The weight that brings the nearer of the two brokers to the mean."""
+        """The weight that brings that one of the two brokers to the mean that is nearer to it."""
         amounts, mean = self._amounts[goal.name], self._bands[goal.name].mean
         return min(amounts[source_id] - mean, mean - amounts[target_id])
 
@@ -250,7 +251,7 @@ class _Search:
 
 
 def _harms(band: Band, source: float, target: float, weight: float) -> bool:
-    """Whether one of the two brokers moves further out of the band."""
+    """Whether the move increases the distance of one of the two brokers from the band."""
     return band.distance(source - weight) > band.distance(source) or band.distance(
         target + weight
     ) > band.distance(target)

@@ -1,6 +1,6 @@
 """Recent moves of this term: cool-downs, and the list for `ponor cluster balance --explain`.
 
-A new leader starts without them, so a partition that moved just before an election may move again.
+A new leader starts with an empty list, so a partition that moved just before an election may move again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ponor_controller.domains.balancing.loads import PartitionKey
 from ponor_controller.settings import BalanceSettings
 
 COOLING_PARTITIONS_MAX: Final = 60_000
-"""Bound of the partitions that cool down, above the number of partitions of a cluster."""
+"""Bound of the partitions that cool down; above the number of partitions that a cluster can have."""
 
 
 class BegunMove(NamedTuple):
@@ -49,17 +49,19 @@ class RecentMoves:
         self._begun: deque[BegunMove] = deque(maxlen=settings.balance_recent_moves_max)
 
     def clear(self) -> None:
-        """Discard everything: leadership began or ended."""
+        """Discard everything, because leadership began or ended."""
         self._partitions.clear()
         self._brokers.clear()
         self._begun.clear()
 
     def begun(self, move: BegunMove) -> None:
-        """The balancer began a move."""
+        """Record a move that the balancer began."""
         self._begun.append(move)
 
     def moved(self, record: records_pb2.PartitionMoveBegun, now_ns: int) -> None:
-        """A move was committed. Drains cause no cool-down, because they do not select targets by load."""
+        """Start the cool-down after a committed move. Drains cause none, because they do not select targets
+        by load.
+        """
         if record.cause == records_pb2.MOVE_CAUSE_DRAIN:
             return
         by_balancer = record.cause == records_pb2.MOVE_CAUSE_BALANCE

@@ -1,1 +1,1 @@
-"""Compaction: offers of tasks, their leases, and the check of their outputs."""
+"""Compaction: offer tasks, lease them to workers, and check the outputs."""

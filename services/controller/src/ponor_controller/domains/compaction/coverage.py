@@ -1,7 +1,8 @@
 """Check that the outputs of a compaction contain exactly the live data of its sources.
 
 The check compares two sorted sets of ranges in linear time. Data at or above the start of an existing stream
-is live. Data below it may be in the outputs if the sources held it: a worker copies whole blocks.
+is live. The outputs may also contain data below the start if the sources contain it, because a worker copies
+whole blocks.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ def find_difference(
         held: runs of the existing sources, from `join_runs`.
         made: runs of the outputs according to the worker, from `join_runs`.
         start_of: start offsets of streams.
-        complete: whether all sources exist. All data of a destroyed source is below the starts of its
-            streams. An output may contain some of this data, which cannot be verified and is harmless.
+        complete: whether all sources still exist. All data of a destroyed source is below the starts of its
+            streams. If an output contains such data, this cannot be verified and is harmless.
     """
     if made == held:
-        return None  # the usual case, and much faster than the rest
+        return None  # the usual case, and much faster than the comparison below
     if complete:
         foreign = first_outside(made, held)
         if foreign is not None:

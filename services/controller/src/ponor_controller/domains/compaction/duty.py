@@ -1,4 +1,4 @@
-"""Leader duty: survey objects, end tasks without sources, and export the backlog.
+"""Leader duty: survey objects, end tasks whose sources were all destroyed, and export the backlog.
 
 Workers get tasks on request (`operations`).
 """
@@ -25,7 +25,7 @@ LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("cluster_formatted",)
 """Records after which the duty runs."""
 STEP_S: Final = 0.1
-"""Pause between two steps of a survey, which takes at most 1 % of a CPU."""
+"""Pause between two steps of a survey. With it a survey uses at most 1 % of a CPU."""
 
 
 class CompactionDuty:
@@ -51,7 +51,7 @@ class CompactionDuty:
         self._show(telemetry)
 
     def step(self) -> float | None:
-        """Survey some more objects and check all tasks. Seconds until the next step."""
+        """Survey some more objects and check all tasks. Returns the seconds until the next step."""
         view = self._proposer.view
         if cluster_of(view) is None:
             return None
@@ -61,7 +61,9 @@ class CompactionDuty:
         return self._settings.compaction_survey_interval_ms / 1000 if done else STEP_S
 
     def _end_empty_tasks(self, view: View) -> None:
-        """End vacant tasks whose sources were all destroyed. A live worker gets SOURCE_GONE at its commit."""
+        """End vacant tasks whose sources were all destroyed. The commit of a live worker is answered with
+        SOURCE_GONE instead.
+        """
         now_ms = self._proposer.now_ms()
         over = [
             row for row in view[COMPACTIONS] if is_vacant(row, view, now_ms) and not sources_left(view, row)

@@ -1,4 +1,4 @@
-"""Select set objects that fit into one task, limited by their streams and ranges.
+"""Select stream set objects that fit into one task, by their numbers of streams and ranges.
 
 The number of streams bounds the commit of a task; the number of ranges bounds the check of its outputs.
 """
@@ -16,7 +16,8 @@ from ponor_runtime.identity import ObjectId
 from ponor_controller.domains.compaction.selection import SetObject
 
 STARTS_MAX: Final = 3
-"""Objects tried as the first of a task. Each try may decode twice the ranges of a task, some milliseconds."""
+"""Objects tried as the first of a task. A try decodes at most twice the ranges of a task, in some
+milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,10 @@ class Widths:
     """Bounds of one task.
 
     Attributes:
-        streams_max: streams of all objects of the task together.
-        alone_streams_max: streams of an object that is alone in its task; at least `streams_max`.
-        ranges_max: ranges of all objects of the task, and of all objects that one try skips.
+        streams_max: number of streams of all objects of the task together.
+        alone_streams_max: number of streams of an object that is the only one of its task; at least
+            `streams_max`.
+        ranges_max: number of ranges of all objects of the task, and of all objects that one try skips.
     """
 
     streams_max: int
@@ -50,9 +52,9 @@ def find_fitting(
     *,
     count_min: int,
 ) -> Fitting:
-    """As many objects as fit into one task together with the first; the others are skipped.
+    """Select as many objects as fit into one task together with the first object; skip the others.
 
-    If fewer than `count_min` fit, the next object is tried as the first.
+    If fewer than `count_min` fit, try again with the next object as the first.
     """
     fitting = Fitting()
     for begin in range(min(len(objects), STARTS_MAX)):
@@ -68,7 +70,7 @@ def _fit_with_first(
     fitting = Fitting()
     skipped_ranges = 0
     for each in objects:
-        # `ranges.decoded` would stay in memory, and most of these objects are not selected.
+        # `ranges.decoded` would keep the result in memory, although most of these objects are not selected.
         stream_ids, _, _ = decode_ranges(ranges[each.row.object_id].ranges.data).columns
         new = set(stream_ids).difference(fitting.streams)
         streams, pieces = len(fitting.streams) + len(new), fitting.pieces + len(stream_ids)

@@ -1,13 +1,13 @@
 """Find stream set objects that are mostly trimmed but still keep a little live data.
 
-An object is destroyed when its last live offset is trimmed. It holds pieces of thousands of
-streams, and one stream with a long retention keeps the bytes of all the others
-(docs/design/compaction.md#mostly-trimmed-objects). Rewriting the object without the trimmed data
-frees those bytes.
+An object is destroyed when its last live offset is trimmed. A stream set object contains pieces of thousands
+of streams, so one stream with a long retention keeps the bytes of all others in the store
+(docs/design/compaction.md#mostly-trimmed-objects). Rewriting the object without the trimmed data frees those
+bytes.
 
-The metadata has no bytes per stream. The larger of two ratios estimates the garbage: trimmed
-offsets, and pieces that are trimmed completely. A wrong estimate costs one copy, because a
-rewritten object contains no trimmed data.
+The metadata does not contain the bytes of each stream in an object. The estimate of the garbage is the larger
+of two ratios: trimmed offsets to all offsets, and completely trimmed pieces to all pieces. A wrong estimate
+costs one needless copy: a rewritten object contains no trimmed data, so it is not selected again soon.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from ponor_controller.settings import CompactionSettings
 
 OBJECTS_PER_STEP: Final = 24
 PIECES_IN_SURVEY: Final = 48
-"""Pieces that a survey samples of an object; takes 0.2 ms for an object of some thousand pieces."""
+"""Number of pieces of an object that a survey samples, in 0.2 ms for an object of some thousand pieces."""
 PIECES_BEFORE_OFFER: Final = 1_024
 FOUND_MAX: Final = 1_000
-"""Bound of found objects; the next survey finds the others."""
+"""Bound of the queue of found objects; the next survey finds the others."""
 GOLDEN: Final = 0.6180339887
-"""Stride of a sample as a share of all pieces, cyclic. The golden ratio distributes samples evenly, and no
-period of the streams coincides with it."""
+"""Distance between two sampled pieces as a share of all pieces; the sample wraps around. With the golden
+ratio the samples are spread evenly and do not follow a periodic pattern of the streams."""
 LIGHT_KINDS: Final = frozenset({"meta", "time", "time.cleaned"})
-"""Values of the tag `kind` of streams with a few bytes per segment (docs/formats/partition-meta.md). They are
-ignored, because they are trimmed last and each of their offsets would count like a batch of records."""
+"""Values of the tag `kind` of streams that contain only a few bytes per segment
+(docs/formats/partition-meta.md). These streams are ignored: they are trimmed last, and each of their offsets
+would count like a record."""
 
 
 class GarbageRatio:
-    """Surveys the image repeatedly. `mostly_trimmed` is the queue of found objects, which `Offering`
-    consumes.
-    """
+    """Surveys the image repeatedly. `Offering` consumes `mostly_trimmed`, the queue of found objects."""
 
     def __init__(self, image: MetadataImage, settings: CompactionSettings) -> None:
         self._image = image
@@ -57,7 +56,7 @@ class GarbageRatio:
         self._last = None
 
     def step(self) -> bool:
-        """Read some more objects; True if this completed a survey."""
+        """Read some more objects. Returns True if a survey is complete."""
         rows = self._image[STREAM_SET_OBJECTS].after(self._last, OBJECTS_PER_STEP)
         for several in rows:
             self._last = several.object_id
@@ -75,10 +74,10 @@ class GarbageRatio:
 
 
 def trimmed_share(view: View, several: StreamSetObjectRow, pieces_max: int) -> float:
-    """The trimmed share of an object, 0 to 1, from a sample: of its offsets or of its pieces, whichever is
-    larger.
+    """Estimate from a sample the trimmed share of an object, 0 to 1: the share of its offsets or of its
+    pieces, whichever is larger.
     """
-    # `ranges.decoded` would stay in memory, and this reads every object.
+    # `ranges.decoded` would keep the result in memory, and a survey reads every object.
     stream_ids, starts, ends = decode_ranges(several.ranges.data).columns
     pieces = pieces_gone = offsets = offsets_gone = 0
     for at in _sample(len(starts), pieces_max):

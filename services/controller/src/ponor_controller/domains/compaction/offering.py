@@ -1,8 +1,9 @@
 """Find the next compaction task to offer, with a bounded search for each request.
 
-The search covers stream set objects node by node, in windows, and streams that the survey found in many
-pieces. A request reads a few thousand rows at most; the next one continues where it stopped. The state is
-local to this leader: a new leader starts from the beginning. Validators check every offer against the view.
+The search covers the stream set objects of each node, in windows, the streams that the survey found to be
+fragmented, and objects that are mostly trimmed. A request reads a few thousand rows at most; the next request
+continues where it stopped. A new leader starts from the beginning. The validators check every offer against
+the view.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from ponor_controller.settings import CompactionSettings
 class Offer(NamedTuple):
     """Objects to replace together, in the order of their commits or offsets.
 
-    They are stream set objects of `node_id`, or stream objects of `stream_id`.
+    All are stream set objects of `node_id`, or all are stream objects of `stream_id`.
     """
 
     kind: CompactionKind
@@ -60,13 +61,14 @@ class Offer(NamedTuple):
 
 
 SET_OBJECTS_PER_SEARCH: Final = 512
-"""Rows of set objects that one search reads, of all nodes together."""
+"""Number of rows of stream set objects that one search reads, for all nodes together."""
 WINDOW_ROWS_MIN: Final = 64
-"""A search that may read fewer further rows stops, because a window needs enough objects to select from."""
+"""A search stops when it may read fewer further rows than this, because a window needs enough objects to
+select from."""
 STREAMS_PER_SEARCH: Final = 2
 TRIMMED_PER_SEARCH: Final = 2
 STREAM_OBJECTS_PER_SEARCH: Final = 256
-"""Rows of one fragmented stream that one search reads."""
+"""Number of rows of one fragmented stream that one search reads."""
 GIVEN_UP_MAX: Final = 1_000
 GIVEN_UP_MS: Final = 600_000
 
@@ -96,8 +98,8 @@ class Offering:
         self._given_up.clear()
 
     def next(self, view: View, now_ms: int, source_bytes_max: int) -> Offer | None:
-        """The best offer of a bounded search, with committed sources that no task uses; None if there is
-        none.
+        """Search for the best offer, whose sources are committed and not used by a task; None if none was
+        found.
         """
         settings = self._settings
         bounds = Bounds(
@@ -113,7 +115,9 @@ class Offering:
         return max(found, key=lambda offer: offer.score, default=None)
 
     def given_up(self, row: CompactionRow, now_ms: int) -> None:
-        """A task ended without a commit: do not offer its first source soon, and then with fewer others."""
+        """A task ended without a commit: offer its first source again only after a pause, with at most half
+        as many objects.
+        """
         first = row.source_ids[0]
         self._given_up.pop(first, None)
         self._given_up[first] = (now_ms + GIVEN_UP_MS, max(1, len(row.source_ids) // 2))
@@ -121,7 +125,9 @@ class Offering:
             del self._given_up[next(iter(self._given_up))]
 
     def _of_nodes(self, view: View, bounds: Bounds) -> list[Offer]:
-        """At most one offer of each node in this search; the next search begins after the last of them."""
+        """At most one offer of each node in this search. The next search begins with the node after the last
+        one.
+        """
         nodes = [row.node_id for row in self._image[NODES]]
         begin = next((i for i, each in enumerate(nodes) if each == self._next_node), 0)
         found: list[Offer] = []
@@ -179,8 +185,8 @@ class Offering:
     ) -> Offer | None:
         """An offer of as many objects as their streams and ranges permit.
 
-        An object whose streams exceed `compaction_streams_max` is only offered for a forced split, which
-        leaves a narrower object.
+        An object with more than `compaction_streams_max` streams is offered only for a forced split, whose
+        output has fewer streams.
         """
         settings = self._settings
         split = kind is CompactionKind.FORCE_SPLIT
@@ -203,7 +209,9 @@ class Offering:
         return Offer(kind, node_id, NO_STREAM, rows, worth)
 
     def _of_streams(self, view: View, bounds: Bounds) -> list[Offer]:
-        """Offers of some fragmented streams. A stream without an offer is skipped until the next survey."""
+        """Offers for some fragmented streams. A stream for which no offer is possible is skipped until the
+        next survey.
+        """
         found: list[Offer] = []
         queue = self._survey.fragmented
         for stream_id, start in list(islice(queue, STREAMS_PER_SEARCH)):
@@ -234,7 +242,7 @@ class Offering:
         return Offer(CompactionKind.STREAM_OBJECTS, NO_NODE, stream_id, rows, worth)
 
     def _of_trimmed(self, view: View, bounds: Bounds) -> list[Offer]:
-        """Offers of some objects that are mostly trimmed, each alone."""
+        """Offers for some objects that are mostly trimmed, one object per offer."""
         found: list[Offer] = []
         queue = self._garbage_ratio.mostly_trimmed
         for object_id in list(islice(queue, TRIMMED_PER_SEARCH)):
@@ -256,7 +264,9 @@ class Offering:
         return Offer(CompactionKind.SET_OBJECTS, several.node_id, NO_STREAM, (row,), worth)
 
     def _free(self, object_id: ObjectId, view: View, bounds: Bounds) -> ObjectRow | None:
-        """The row if the object may be a source now, with proposed changes taken into account."""
+        """The row of an object if it may be a source now, according to committed and proposed changes; else
+        None.
+        """
         row = view[OBJECTS].get(object_id)
         if row is None or row.state is not ObjectState.COMMITTED:
             return None

@@ -1,8 +1,8 @@
 """Operations on compaction tasks: lease, renew, commit, end.
 
-A task belongs to its worker until the worker's epoch ends or the task is leased to another worker.
-An expired lease only permits a new lease. Results such as FENCED are typed results and not errors,
-because they are part of a worker's normal life.
+A task belongs to its worker until the worker's epoch ends or the task is leased to another worker. When a
+lease expires, the worker may still commit until another worker gets a lease. Results such as FENCED are typed
+results and not errors, because workers get them in normal operation.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from ponor_controller.shared_rules.object_commits import (
 Outcome = wire.CompactionOutcome
 REASON_CHARACTERS_MAX = 256
 VACANT_LEASES_MAX = 3
-"""Lease times that a task waits for a worker with a sufficient byte budget. Then it is ended, and its sources
-are offered in smaller tasks."""
+"""Number of lease times for which a task waits for a worker with a sufficient byte budget. After that the
+task is ended, and its sources are offered in smaller tasks."""
 
 
 def lease_compaction(body: wire.LeaseCompaction, situation: Situation, offers: Offering) -> Decision:
-    """Lease a vacant task, else a new one; answer `done` if no task is worthwhile.
+    """Lease a vacant task, else a new one. If no task is worthwhile, the answer contains none.
 
     Tasks that waited too long for a worker are ended.
     """
@@ -95,7 +95,9 @@ def renew_compaction(body: wire.RenewCompaction, situation: Situation) -> Decisi
 
 
 def commit_compaction(body: wire.CommitCompaction, situation: Situation, offers: Offering) -> Decision:
-    """Replace the sources by the outputs and end the task in one batch, if no live data is lost."""
+    """Replace the sources by the outputs and end the task in one batch. Refuse outputs without all live
+    data.
+    """
     require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     row = _held(body.task_id, body.token, situation)
     if row is None:
@@ -143,8 +145,8 @@ def is_vacant(row: CompactionRow, view: View, now_ms: int) -> bool:
 
 
 def sources_left(view: View, row: CompactionRow) -> list[ObjectRow]:
-    """The sources that still exist. An object is destroyed with its last live offset, so no data is
-    missing.
+    """The sources that still exist. A source is destroyed only when its last live offset is trimmed, so the
+    others contain all live data.
     """
     rows = map(view[OBJECTS].get, row.source_ids)
     return [each for each in rows if each is not None and each.state is ObjectState.COMMITTED]
@@ -157,7 +159,7 @@ def ended(row: CompactionRow) -> records_pb2.Record:
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    """A lease without its holder, and the rows of its sources."""
+    """A lease that is not yet given to a worker, and the rows of its sources."""
 
     task_id: int
     token: int
@@ -264,7 +266,7 @@ def _check_kind(body: wire.CommitCompaction, row: CompactionRow) -> None:
 
 
 def _starts(view: View) -> StartOf:
-    """A function that returns the start of a stream, and reads each row once."""
+    """Return a function that returns the start offset of a stream. It reads each row only once."""
     found: dict[StreamId, int | None] = {}
 
     def start_of(stream_id: StreamId) -> int | None:
@@ -292,7 +294,7 @@ def _held_by(sources: Sequence[ObjectRow], view: View) -> list[DecodedRanges]:
 
 @dataclass(slots=True)
 class _Outputs:
-    """Records that commit the outputs, and outputs without live data."""
+    """Records that commit the outputs, and the ids of outputs without live data."""
 
     set_ranges: DecodedRanges
     packed: bytes
@@ -338,11 +340,13 @@ def _swap(
 def _require_one_batch(
     decision: Decision, row: CompactionRow, situation: Situation, offers: Offering
 ) -> None:
-    """Require that the replacement fits into one batch: readers must not see both versions, or neither."""
+    """Require that the replacement fits into one batch: readers must never see both sources and outputs, or
+    neither.
+    """
     size_bytes = sum(record.ByteSize() for record in decision.records)
     bytes_max = (
         situation.settings.batch_bytes_max // 2
-    )  # the batch also contains the answer, and framing around each record
+    )  # the batch also contains the answer, and the framing of each record
     if size_bytes > bytes_max:
         offers.given_up(row, situation.now_ms)
         raise invalid(
@@ -352,7 +356,7 @@ def _require_one_batch(
 
 
 def _was_committed(body: wire.CommitCompaction, situation: Situation) -> bool:
-    """Whether this commit was applied before: its outputs are no longer PREPARED, and some were committed."""
+    """Whether this commit was applied before: no output is PREPARED any more, at least one was committed."""
     caller = situation.caller
     ids = [each.object_id for each in body.stream_objects]
     if body.HasField("stream_set_object"):

@@ -1,8 +1,8 @@
 """Select objects that are worth compacting together, and score the benefit.
 
-Every byte should be copied about once. Uploaded objects are joined until a task is full, or the
-oldest has waited long enough. Compacted objects are joined only with several others of similar
-size, so that each further copy multiplies the size (docs/design/compaction.md#what-is-offered).
+Every byte should be copied about once. Objects that brokers uploaded are joined when they fill a task, or
+when the oldest of them has waited long enough. Outputs of compaction are joined only with several others of
+similar size, so that the size multiplies with every further copy (docs/design/compaction.md#what-is-offered).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ponor_controller.settings import CompactionSettings
 TIER_BITS: Final = 3
 """Sizes of one tier differ by less than a factor of eight."""
 PIECE_WORTH_BYTES: Final = 100
-"""Value of saving one piece, in bytes of metadata."""
+"""Benefit of one piece less, expressed in bytes of metadata."""
 TRIMMED_MIB_WORTH: Final = 100
-"""Value of freeing a MiB of trimmed data, in bytes of metadata."""
+"""Benefit of freeing a MiB of trimmed data, expressed in bytes of metadata."""
 STREAM_OBJECT_METADATA_BYTES: Final = 68
 """Size of the two rows of a stream object in the image."""
 MIB: Final = 1024 * 1024
@@ -28,7 +28,7 @@ SHORT_RUN_PATIENCE: Final = 12
 
 
 class SetObject(NamedTuple):
-    """A committed stream set object with the input of the selection."""
+    """A committed stream set object with the values that the selection needs."""
 
     row: ObjectRow
     metadata_bytes: int
@@ -36,7 +36,7 @@ class SetObject(NamedTuple):
 
     @property
     def tier(self) -> int:
-        """The class of size; 0 for every object that a broker uploaded."""
+        """The size class of a compacted object; 0 for every object that a broker uploaded."""
         return 1 + self.row.size_bytes.bit_length() // TIER_BITS if self.is_compacted else 0
 
 
@@ -57,7 +57,9 @@ class Bounds(NamedTuple):
 
 
 def overdue(objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSettings) -> list[SetObject]:
-    """The oldest objects that must be split by force, as many as fit, in the order of their commits."""
+    """The oldest objects that are due for a forced split, as many as fit into a task, in the order of their
+    commits.
+    """
     since_ms = bounds.now_ms - settings.compaction_force_split_ms
     old = [
         each
@@ -70,8 +72,8 @@ def overdue(objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSe
 def fullest_tier(
     objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSettings
 ) -> list[SetObject]:
-    """Set objects of the tier with the most metadata among those worth joining, in the order of their
-    commits.
+    """Of the tiers that are worth joining, take the one with the most metadata. Return its objects in the
+    order of their commits.
 
     Empty if no tier is worth joining yet.
     """
@@ -92,7 +94,7 @@ def fullest_tier(
 def longest_run(
     objects: Sequence[StreamObject], bounds: Bounds, settings: CompactionSettings
 ) -> list[StreamObject]:
-    """The run of adjacent stream objects with the most objects among those worth joining, by offset.
+    """Of the runs of adjacent stream objects that are worth joining, return the one with the most objects.
 
     Empty if no run is worth joining yet.
     """
@@ -116,8 +118,8 @@ def longest_run(
 def score(
     saved_metadata_bytes: int, saved_pieces: int, rows: Sequence[ObjectRow], bounds: Bounds, patience_ms: int
 ) -> float:
-    """Benefit per copied MiB, which rises with age: saved metadata, and saved pieces (one GET per cold
-    reader).
+    """Benefit per copied MiB: saved metadata and saved pieces (each saves one GET per cold reader). It rises
+    with the age of the objects.
     """
     size_bytes = sum(row.size_bytes for row in rows)
     age_ms = bounds.now_ms - min(row.committed_at_ms for row in rows)
@@ -126,7 +128,7 @@ def score(
 
 
 def score_trimmed(row: ObjectRow, share: float, metadata_bytes: int) -> float:
-    """The score of an object of which `share` is trimmed; only the rest is copied."""
+    """The score of rewriting an object of which `share` is trimmed; only the rest must be copied."""
     freed_bytes = share * row.size_bytes
     benefit = share * metadata_bytes + TRIMMED_MIB_WORTH * freed_bytes / MIB
     return benefit * MIB / max(MIB, row.size_bytes - freed_bytes)
@@ -163,7 +165,9 @@ def _longer(
 
 
 def _is_worth_joining(run: Sequence[StreamObject], bounds: Bounds, settings: CompactionSettings) -> bool:
-    """Whether joining at least doubles the size of the largest object, and the run is long or waited long."""
+    """Whether the joined object is at least twice as large as the largest one, and the run is long or has
+    waited long.
+    """
     sizes = [each.row.size_bytes for each in run]
     if len(run) >= settings.compaction_fan_in and sum(sizes) >= 2 * max(sizes):
         return True
@@ -173,7 +177,7 @@ def _is_worth_joining(run: Sequence[StreamObject], bounds: Bounds, settings: Com
 
 
 def is_old_enough(row: ObjectRow, bounds: Bounds, settings: CompactionSettings) -> bool:
-    """Whether the object is old enough to be copied."""
+    """Whether the object was committed at least `compaction_settle_ms` ago."""
     return row.committed_at_ms <= bounds.now_ms - settings.compaction_settle_ms
 
 

@@ -1,7 +1,8 @@
-"""Survey all committed objects step by step: backlog, size of the metadata, fragmented streams.
+"""Survey all committed objects step by step, for the backlog, the size of the metadata, and fragmented
+streams.
 
-Each step reads a bounded number of rows of two tables in the order of object ids. The result is as
-old as the survey, so its users read the rows again.
+Each step reads a bounded number of rows of two tables in the order of object ids. Rows may change after the
+survey has read them, so the users of the result read the rows again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ponor_controller.settings import CompactionSettings
 
 ROWS_PER_STEP: Final = 512
 FRAGMENTED_MAX: Final = 10_000
-"""Bound of fragmented streams; the most fragmented are kept."""
+"""Bound of the fragmented streams in the result; the most fragmented ones are kept."""
 SET_OBJECT_METADATA_BYTES: Final = 100
 """Size of the two rows of a stream set object in the image, without its ranges."""
 INDEX_BYTES_PER_STREAM: Final = 4
@@ -35,8 +36,8 @@ class Findings:
 
     Attributes:
         backlog_objects: number of uploaded stream set objects that are not compacted.
-        backlog_bytes: their bytes.
-        oldest_at_ms: commit of the oldest of them; None without one.
+        backlog_bytes: bytes of these objects.
+        oldest_at_ms: commit time of the oldest of these objects; None without one.
         data_bytes: bytes of all committed objects.
         metadata_bytes: approximate size of their rows in the image.
         fragmented: for each stream with several small objects, their number and lowest start offset.
@@ -74,7 +75,7 @@ class Survey:
         self._last_stream_object: ObjectId | None = None
 
     def step(self) -> bool:
-        """Read some more rows; True if this completed a survey."""
+        """Read some more rows. Returns True if a survey is complete."""
         set_objects = self._image[STREAM_SET_OBJECTS].after(self._last_set_object, ROWS_PER_STEP)
         for several in set_objects:
             self._count_set_object(several)
@@ -95,7 +96,7 @@ class Survey:
         partial, row = self._partial, self._image[OBJECTS].get(several.object_id)
         assert row is not None
         partial.data_bytes += row.size_bytes
-        # Packed ranges take about 4 bytes per stream; an estimate avoids decoding them.
+        # The number of streams is estimated at 4 bytes of packed ranges each, because decoding takes longer.
         streams = len(several.ranges.data) // 4
         partial.metadata_bytes += (
             SET_OBJECT_METADATA_BYTES + len(several.ranges.data) + INDEX_BYTES_PER_STREAM * streams
@@ -127,6 +128,6 @@ class Survey:
 
 
 def is_compacted(view: View, row: ObjectRow) -> bool:
-    """Whether a compactor wrote the object, by the role of the node in its row."""
+    """Whether a compactor wrote the object: the node in the object's row has this role."""
     node = view[NODES].get(NodeId(row.node_id))
     return node is not None and node.role is NodeRole.COMPACTOR

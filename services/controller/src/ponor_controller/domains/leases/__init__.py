@@ -1,1 +1,1 @@
-"""Snapshot leases: readers keep the data of one index."""
+"""Snapshot leases: the data as of one index stays in the store while a reader needs it."""

@@ -26,10 +26,10 @@ ROWS_PER_STEP: Final = 2_000
 
 
 class PinnedBytes:
-    """Bytes of destroyed objects that the oldest lease, and therefore all leases, keep in the store.
+    """Bytes of destroyed objects that leases keep in the store. The oldest lease alone keeps all of them.
 
-    The count continues where it stopped. A counted object cannot be deleted while the lease exists, so it
-    remains counted.
+    Each step continues the count where the last one stopped. A counted object cannot be deleted while the
+    lease exists, so the count stays correct.
     """
 
     def __init__(self, image: MetadataImage) -> None:
@@ -44,7 +44,7 @@ class PinnedBytes:
         self.size_bytes = 0
 
     def count(self, oldest: SnapshotRow | None) -> bool:
-        """Count a bounded number of rows. True if more rows may be left."""
+        """Count a bounded number of rows. Returns True if more rows may be left."""
         if oldest is None:
             self.restart()
             return False
@@ -73,7 +73,7 @@ class LeaseDuty:
         telemetry.gauge("ponor_snapshot_pinned_bytes", lambda: self._pinned.size_bytes)
 
     def step(self) -> float | None:
-        """End due leases. Seconds until the next step while there are leases."""
+        """End due leases. Returns the seconds until the next step; None without leases."""
         view, now_ms = self._proposer.view, self._proposer.now_ms()
         due = [row for row in view[SNAPSHOTS] if row.leased_until_ms <= now_ms]
         records = [self._expire(row) for row in due]
@@ -121,7 +121,7 @@ class LeaseDuty:
 
 
 def _committed(row: SnapshotRow | None, view: View, image: MetadataImage) -> SnapshotRow | None:
-    """The row if it is committed, because only committed rows are counted."""
+    """The row if the lease is committed and not ending, else None: only committed rows are counted."""
     return (
         row
         if row is not None and row.lease_id in image[SNAPSHOTS] and row.lease_id in view[SNAPSHOTS]

@@ -21,7 +21,7 @@ HOLDER_CHARACTERS_MAX = 256
 
 
 class LeaseDecision(NamedTuple):
-    """The lease after the decision, and its records (none: unchanged)."""
+    """The lease after the decision, and the records that change it (empty if nothing changes)."""
 
     row: SnapshotRow
     records: list[records_pb2.Record]
@@ -30,7 +30,7 @@ class LeaseDecision(NamedTuple):
 def open_lease(
     request: wire.OpenSnapshot, view: View, now_ms: int, settings: SnapshotLeaseSettings
 ) -> LeaseDecision:
-    """Open a lease on everything that is proposed now.
+    """Open a lease on the state after all batches that are proposed now.
 
     Raises:
         OperationError: INVALID_REQUEST, or OVERLOADED when there are too many leases.

@@ -37,7 +37,9 @@ class MoveDuty:
         }
 
     def step(self) -> float | None:
-        """Propose the interventions that are due. Seconds until the next step while partitions move."""
+        """Propose the interventions that are due. Returns the seconds until the next step while partitions
+        move.
+        """
         view, now_ms = self._proposer.view, self._proposer.now_ms()
         if not len(view[MOVES]):
             return None
@@ -83,7 +85,7 @@ class MoveDuty:
         self._trace(intervention)
 
     def _trace(self, intervention: Intervention) -> None:
-        """Add a span to the trace of the move; it ends with the commit."""
+        """Add a span to the trace of the move; the span ends with the commit."""
         tracing, parent = self._telemetry.tracing, TraceContext.parse(intervention.move.traceparent)
         if tracing is None or parent is None:
             return

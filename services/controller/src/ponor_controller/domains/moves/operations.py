@@ -33,7 +33,7 @@ MOVES_PER_OPERATION_MAX: Final = 1_000
 
 
 def move_partitions(body: wire.MovePartitions, situation: Situation) -> Decision:
-    """Begin moves. A move to the present leader cancels the partition's move."""
+    """Begin moves. A request to move a partition to its present leader cancels the partition's move."""
     _check_operation(((move.topic_id, move.partition) for move in body.moves), len(body.moves), situation)
     _check_reason(body.reason)
     cause = _cause(body.cause)
@@ -184,7 +184,7 @@ def _require_partition(topic_id: bytes, number: int, situation: Situation) -> Pa
 
 
 def _require_leader(partition: PartitionRow, situation: Situation) -> None:
-    """Require a live source, because only the source can close its streams."""
+    """Require that the source is live, because no other broker can close the streams."""
     leader_id = partition.leader_id
     if not is_live(situation.view[NODES].get(leader_id), situation.is_suspected):
         raise refuse(

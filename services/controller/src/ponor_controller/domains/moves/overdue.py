@@ -42,7 +42,9 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """A due intervention: its record and the reason for logs. For FENCED the record fences the source."""
+    """An intervention that is due: its record, and the reason for logs. For FENCED the record fences the
+    source.
+    """
 
     action: Action
     move: MoveRow
@@ -52,8 +54,8 @@ class Intervention:
 
 @dataclass(slots=True)
 class Due:
-    """Interventions that are due now, in order, and the cluster time of the next check (None: only when
-    woken).
+    """Interventions that are due now, in order, and the cluster time of the next check; None: no check is due
+    until the duty is woken.
     """
 
     interventions: list[Intervention] = field(default_factory=list)
@@ -65,7 +67,9 @@ class Due:
 
 
 def fence_at_ms(move: MoveRow) -> int:
-    """The cluster time at which a source that still holds streams is stuck: twice the re-election timeout."""
+    """The cluster time at which a source that still holds streams counts as stuck: twice the re-election
+    timeout after the move began.
+    """
     return 2 * move.elect_at_ms - move.begun_at_ms
 
 
@@ -78,8 +82,8 @@ def find_due(
         view: the leader's view of the metadata.
         now_ms: cluster time.
         is_suspected: whether a node is silent.
-        grace_left_ms: no source is fenced before this time is over, because after an election every source
-            needs time to find the leader.
+        grace_left_ms: time for which no source is fenced yet, because after an election of the controllers
+            every source needs time to find the leader.
     """
     cluster = cluster_of(view)
     if cluster is not None and cluster.stop_until_ms > now_ms:
@@ -122,7 +126,7 @@ class _Nodes:
         self._lost: dict[NodeId, bool] = {}
 
     def is_suspected(self, node_id: NodeId) -> bool:
-        """Whether the broker is silent, or this step fences it."""
+        """Whether the broker is suspected, or this step fences it."""
         return node_id in self.fenced or self._suspected(node_id)
 
     def has_no_rights(self, node_id: NodeId) -> bool:
@@ -131,7 +135,7 @@ class _Nodes:
         return node is None or node.fenced or node_id in self.fenced
 
     def is_lost(self, node_id: NodeId) -> bool:
-        """Whether the broker is fenced or silent, so that it opens no partition and sends no request."""
+        """Whether the broker is fenced or suspected, and thus not expected to open or close partitions."""
         lost = self._lost.get(node_id)
         if lost is None:
             lost = self._lost[node_id] = not is_live(self._view[NODES].get(node_id), self.is_suspected)

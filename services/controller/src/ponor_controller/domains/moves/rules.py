@@ -16,7 +16,7 @@ from ponor_controller.shared_rules.placement import candidates, is_live, led_cou
 
 
 def open_stream(view: View, topic_id: bytes, partition: int) -> StreamRow | None:
-    """An open stream of the partition; None when all are closed, so that no broker can append."""
+    """An open stream of the partition; None if all streams are closed, and therefore no broker can append."""
     streams = view[STREAMS].find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))
     return next((row for row in streams if row.open), None)
 
@@ -49,8 +49,9 @@ def leader_to_elect(
 ) -> NodeId | None:
     """Choose the leader of a partition whose streams are closed.
 
-    The first of `preferred` if live; else another of them if live and not draining; else the candidate with
-    the fewest partitions; else a live draining one of `preferred`; else None.
+    In this order: the first broker of `preferred` if it is live; another broker of `preferred` that is live
+    and not draining; the candidate with the fewest partitions; a broker of `preferred` that is live and
+    draining; None.
     """
     allowed = [node_id for node_id in preferred if node_id not in without]
     living = [node_id for node_id in allowed if is_live(view[NODES].get(node_id), is_suspected)]
@@ -70,8 +71,8 @@ def keep_at_source(
 ) -> records_pb2.Record | None:
     """The record that ends a move in favour of its source.
 
-    Open streams remain open. Closed streams can only be opened at a new epoch, so a leader is elected: the
-    source if it is live. None if no broker is live.
+    Open streams remain open. Closed streams can only be opened at a new epoch, so a leader is elected, the
+    source if it is live. Returns None if the streams are closed and no broker is live.
     """
     if open_stream(view, move.topic_id, move.partition) is not None:
         return move_records.cancelled(move, reason)

@@ -1,1 +1,1 @@
-"""Nodes: registration, drain, failover (docs/design/moves-and-failover.md#failover)."""
+"""Nodes: registration, drain and failover (docs/design/moves-and-failover.md#failover)."""

@@ -17,14 +17,14 @@ from ponor_runtime.identity import NodeId
 
 
 class NodeContact(Protocol):
-    """The leader's contact with nodes. Valid only while this controller leads."""
+    """When the leader last heard each node. Valid only while this controller leads."""
 
     def is_away(self, node_id: NodeId) -> bool:
         """Whether the node's session broke and the node has no other session."""
         ...
 
     def is_suspected(self, node_id: NodeId) -> bool:
-        """Whether the node has probably failed."""
+        """Whether the node is suspected."""
         ...
 
     def heard_ms_ago(self, node_id: NodeId) -> int | None:

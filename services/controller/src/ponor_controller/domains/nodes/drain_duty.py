@@ -1,7 +1,7 @@
 """Leader duty: begin the moves of partitions that leave draining brokers, wave by wave.
 
-A wave is bounded, so that the source closes its partitions before it gets more. It is refilled when
-half of it has arrived, so that the source can close many partitions together.
+The size of a wave is bounded, so that the source closes these partitions before more moves begin. New moves
+begin only when at least half of the wave has ended, so that the source can close many partitions together.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WAKING: Final = (
 )
 """Records after which the duty runs."""
 RETRY_S: Final = 1.0
-"""Time until the next step while no broker can take partitions."""
+"""Seconds until the next step while no broker can take partitions."""
 
 
 class DrainDuty:
@@ -62,7 +62,9 @@ class DrainDuty:
         """
 
     def step(self) -> float | None:
-        """Begin the next wave of each draining broker. Seconds until the next step while a broker drains."""
+        """Begin the next wave of each draining broker. Returns the seconds until the next step while a broker
+        drains.
+        """
         view, now_ms = self._proposer.view, self._proposer.now_ms()
         self._drop_before(now_ms - self._settings.drain_retry_ms)
         cluster = cluster_of(view)
@@ -105,7 +107,9 @@ class DrainDuty:
             self._begun_at_ms[(partition.topic_id, partition.partition)] = now_ms
 
     def _may_move(self, partition: PartitionRow) -> bool:
-        """Whether the retry pause of the partition is over: the reason of a cancellation usually persists."""
+        """Whether the pause after the partition's last move began is over. The reason for a cancellation
+        usually persists for a while, so a partition is not tried again at once.
+        """
         return (partition.topic_id, partition.partition) not in self._begun_at_ms
 
     def _drop_before(self, at_ms: int) -> None:
@@ -137,9 +141,10 @@ def next_wave(
     Args:
         view: the leader's view of the metadata.
         source_id: the draining broker.
-        counts: partitions of each possible target after all present moves; the new moves are added.
+        counts: number of partitions of each possible target after all present moves; this function adds the
+            new moves.
         in_flight_max: bound of moves in progress from one source.
-        may_move: whether a partition may be tried now, after a cancelled move.
+        may_move: whether a partition may be moved now; False shortly after its last move began.
     """
     under_way = len(view[MOVES].find(MOVES_FROM, source_id))
     if 2 * under_way > in_flight_max:
