@@ -190,7 +190,6 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_kafka_requests_total": Metric(COUNTER, "requests", ("api",), "Requests answered"),
     "ponor_kafka_request_seconds": Metric(HISTOGRAM, "seconds", ("api",), "From the complete request to the"
                                                                           " written response", MICROSECONDS, PER_SECOND_US),
-    "ponor_kafka_errors_total": Metric(COUNTER, "responses", ("api", "error"), "Error codes sent"),
     "ponor_kafka_connections": Metric(GAUGE, "connections", (), "Open client connections"),
     "ponor_kafka_connections_refused_total": Metric(COUNTER, "connections", ("reason",), "Connections closed"
                                                                                          " by the broker"),

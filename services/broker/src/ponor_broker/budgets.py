@@ -72,7 +72,7 @@ BUDGETS: Final = (
     Budget(
         "decompressed size of a batch during validation",
         "decompressed_batch_bytes_max",
-        "ponor_kafka_errors_total",
+        "ponor_kafka_requests_total",
         "the batch is refused: MESSAGE_TOO_LARGE",
     ),
     Budget(
