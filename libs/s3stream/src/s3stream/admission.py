@@ -1,4 +1,5 @@
-"""Admission of appends: immediate while memory and log have room, then through a bounded queue, then refused.
+"""Admission of appends. While memory and log have room, an append is admitted immediately. Otherwise it waits
+in a bounded queue; if that is full, it is refused.
 
 A waiting append counts against the log cache's budget from the moment it is queued.
 """
@@ -46,7 +47,7 @@ class Admission:
 
         Raises:
             AppendBackpressureError: the memory or the queue is full; nothing is charged.
-            ValueError: the record is larger than the log cache allows.
+            ValueError: the record is larger than the log cache or the write-ahead log accepts.
         """
         cache, commit = self._cache, self._commit
         charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
@@ -73,8 +74,8 @@ class Admission:
         return False
 
     def charge_unconditionally(self, size_bytes: int) -> None:
-        """Charge the append of an upload hook, even above the budget. It belongs to a block whose upload will
-        free memory.
+        """Charge the append of an upload hook, even above the budget. The append belongs to a block whose
+        upload will free memory.
 
         Raises:
             ValueError: as `charge`; nothing is charged.

@@ -10,7 +10,8 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.tasks import Wake
 
 ENDED_S_MIN: Final = 0.5
-"""An answer does not end shorter waits: that would save little time, and the waits spread the calls."""
+"""An answer does not end waits shorter than this: that would save little time, and the waits spread the
+calls."""
 
 
 class SharedBackoff:
@@ -49,9 +50,9 @@ class SharedBackoff:
 class CallBackoff:
     """The waits of one call.
 
-    An answer to another call ends a wait only if the store answered no call between the start of the
-    previous wait (or of this call) and the start of this wait. A call that a store refuses while it answers
-    others therefore waits for the full backoff.
+    An answer to another call ends a wait only if the store answered no call between the start of the previous
+    wait (or of this call) and the start of this wait. If the store refuses one call and answers others, the
+    refused call therefore waits for the full backoff.
     """
 
     def __init__(self, shared: SharedBackoff) -> None:

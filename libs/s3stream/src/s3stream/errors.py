@@ -24,7 +24,7 @@ class StreamNotFoundError(S3StreamError):
 
 
 class OffsetOutOfRangeError(S3StreamError):
-    """A fetch outside [start_offset, confirmed_offset]."""
+    """A fetch or a trim outside [start_offset, confirmed_offset]."""
 
 
 class AppendBackpressureError(S3StreamError):

@@ -1,4 +1,5 @@
-"""Group commit: appends that arrive while the log syncs form its next entry and share one callback.
+"""Group commit: appends that arrive while the log syncs form its next entry, so one sync makes all of them
+durable.
 
 The order of appends is preserved. A caller can also add a cut: an action that runs when all
 earlier appends are durable, and before any later append is acknowledged. A log that itself combines
@@ -109,8 +110,8 @@ class GroupCommit:
         self.room_bytes -= size_bytes
 
     def cut(self, action: Callable[[], None]) -> None:
-        """Run `action` as soon as everything appended so far is durable and acknowledged, and
-        before any later append is.
+        """Run `action` as soon as everything appended so far is durable and acknowledged, and before any
+        later append is acknowledged.
         """
         entry = self._gathering
         if entry is not None:
@@ -143,8 +144,8 @@ class GroupCommit:
                 assert self._in_flight, "an empty queue takes any entry"
                 return  # retried when the next entry is durable
             except StorageFailedError as error:
-                # Reported later: in order, and not within the append of another caller, whose record
-                # filled this entry.
+                # Reported in a later turn: in order, and not within this call, which may be another caller's
+                # append.
                 entry.refused = error
                 self._loop.call_soon(self._report_refused)
             self._in_flight.append(self._unplaced.popleft())

@@ -281,7 +281,8 @@ class LogCache:
         return SealedBlocks(blocks)
 
     def carry(self, sealed: SealedBlocks, stream_ids: Collection[StreamId]) -> None:
-        """Move the runs of these streams out of sealed blocks to the front of the active block.
+        """Move the runs of these streams out of sealed blocks into the carried block. It is sealed together
+        with the active block.
 
         Payloads are copied. Otherwise a few carried bytes would keep the network buffers of whole
         requests in memory.

@@ -34,11 +34,11 @@ from s3stream.upload_plan import UploadPiece, UploadPlan
 LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512
 BYTES_PER_TURN: Final = 4 * 1024 * 1024
-"""Records and bytes encoded in one turn of the event loop, in about half a millisecond."""
+"""Limits of the records and bytes that one turn of the event loop encodes, in about half a millisecond."""
 
 PREPARED_PERCENT: Final = 80
-"""Share of the prepared ids' lifetime after which an upload restarts. In the rest of it, a commit
-that was sent can still reach the controller."""
+"""Part of the prepared ids' lifetime after which an upload restarts. In the remaining time, a commit that was
+already sent can still reach the controller."""
 
 _RETRY_MS_FIRST: Final = 50
 
@@ -101,8 +101,8 @@ class ObjectUploader:
         Args:
             plan: the objects to upload.
             turn: awaited between puts and commit, so that older uploads commit first.
-            trim_sequence: called before the last commit, which sends the result to the controller: the
-                first entry that the log still needs after this commit.
+            trim_sequence: called before the last commit. It returns the first entry that the log still needs
+                after that commit, and the commit sends this number to the controller.
 
         Returns:
             The trim point sent to the controller, 0 if none.

@@ -17,8 +17,8 @@ from s3stream.ports import StreamState
 class OpenStream:
     """Offsets of an open stream: committed ≤ confirmed ≤ next.
 
-    Data is readable from `start_offset` on: in objects below `committed_offset`, durable and cached
-    below `confirmed_offset`. Offsets below `next_offset` are assigned to appends.
+    Data is readable from `start_offset` on: below `committed_offset` from objects, and from there to
+    `confirmed_offset` from the log cache. Offsets below `next_offset` are assigned to appends.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class OpenStream:
         self.chain = StreamChain(state.stream_id)
         self.upload_hook: Callable[[], bool] | None = None
         self.awaits_hook = False
-        """A caller other than a hook appended data since the last run of this stream's hook."""
+        """Whether a caller other than a hook appended data since the last run of this stream's hook."""
         self.seen_in_image = False
-        """The image has contained this stream. Its absence now means that it was deleted; before
-        that, absence only means that the image lags."""
+        """Whether the image has ever contained this stream. If so, its absence means that it was deleted;
+        otherwise absence only means that the image lags."""

@@ -223,7 +223,7 @@ class WalManager(Protocol):
         ...
 
     async def verify_epoch(self) -> None:
-        """Return if the caller's epoch was current and not fenced at some time after this call.
+        """Return if the caller's epoch was current and not fenced at some time after the start of this call.
         The answer comes from the controller, never from an image.
 
         Raises:

@@ -56,9 +56,9 @@ class StreamRecord:
     """A batch of one stream: offsets [base_offset, base_offset + count) and an opaque payload.
 
     `count` may exceed the number of records in the payload (offset padding of compacted topics).
-    `max_timestamp` is in milliseconds since 1970, −1 if there is none. No timestamp in the payload
-    is below `min_timestamp`. It is not encoded in the record, so it is unknown after decoding, but
-    it is written to the index of the object (docs/design/reading-and-caches.md#block-timestamps).
+    `max_timestamp` is in milliseconds since 1970, −1 if there is none. No timestamp in the payload is below
+    `min_timestamp`. `min_timestamp` is not encoded in the record, so it is unknown after decoding, but it is
+    written to the index of the object (docs/design/reading-and-caches.md#block-timestamps).
     """
 
     stream_id: StreamId

@@ -72,8 +72,8 @@ class RecoveryFilter:
         """Classify the next record.
 
         Raises:
-            WalCorruptError: the record is not below its stream's end and does not continue the
-                stream under its epoch.
+            WalCorruptError: the record is above its stream's end, or continues the stream at another epoch
+                than the controller's.
         """
         state = self._streams.get(record.stream_id)
         if state is None:

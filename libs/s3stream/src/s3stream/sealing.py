@@ -28,7 +28,7 @@ from s3stream.wal import WriteAheadLog
 HOOKS_PER_TURN: Final = 64
 """Upload hooks that run in one turn of the event loop; each takes 50 to 100 microseconds."""
 HOOK_STEPS_PER_TURN: Final = 2
-"""Calls in one turn after which the hook still had work to do."""
+"""Hook calls in one turn that return True because the hook has more work."""
 HOOK_BYTES_PER_TURN: Final = 256 << 10
 """Bytes that hooks append in one turn; the last record may exceed it."""
 

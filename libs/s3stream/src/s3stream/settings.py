@@ -45,8 +45,8 @@ _CACHE_PARTS_PER_UPLOAD: Final = 3
 class PacingBounds:
     """Bounds of the object WAL's puts.
 
-    `slot_bytes_wanted` ends the wait between two puts, because data that fills a slot gains nothing by
-    waiting; `slot_bytes_max` also ends the wait for the budget.
+    A slot of `slot_bytes_wanted` is put without the gap between two puts, because it gains nothing by
+    waiting; a slot of `slot_bytes_max` does not wait for the request budget either.
     """
 
     requests_per_s_max: float
@@ -291,7 +291,7 @@ class StorageSettings:
 
     @property
     def upload_size_bytes(self) -> int:
-        """Data that starts an upload.
+        """Bytes of data that start an upload.
 
         Never above a third of the log cache regardless of the setting, so that blocks are sealed by
         size and not by pressure.

@@ -254,7 +254,7 @@ class Storage:
 
     def _sequence_needed_after(self, upload: Upload | None) -> int:
         """Return the lowest log entry that has uncommitted data after the commit of `upload`, which must be
-        the oldest one; None: now.
+        the oldest upload; with None, the lowest entry that has uncommitted data now.
         """
         sequences = [self._pipeline.first_sequence_without(upload)]
         sequences.extend(
@@ -272,9 +272,9 @@ class Storage:
             if self._admission.waiting:
                 self._admit_waiting()
             if self._wal.waits_for_space and self._pipeline.idle:
-                # Appends to the log wait for segments that only an upload can free. Therefore only
-                # durable data is uploaded, and no hooks run. Their records follow in the next
-                # block; until then, a recovery must read more.
+                # Appends to the log wait for segments that only an upload can free. Therefore only durable
+                # data is uploaded, and no hooks run. The hooks' records follow in the next block; until then,
+                # a recovery must read more.
                 self._submit(SealReason.PRESSURE)
             reason = self._due()
             if reason is not None:

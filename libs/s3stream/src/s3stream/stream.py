@@ -93,8 +93,8 @@ class Stream:
     def append(
         self, payload: Buffer, *, count: int, max_timestamp: int, min_timestamp: int = TIMESTAMP_MIN
     ) -> asyncio.Future[None]:
-        """Append a record and return a future of its durability; see `append_nowait`. Cancelling
-        the future does not undo the append.
+        """Append a record and return a future that resolves when it is durable; see `append_nowait`.
+        Cancelling the future does not undo the append.
         """
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.append_nowait(
@@ -132,7 +132,7 @@ class Stream:
             AppendBackpressureError: the record was refused; retry later.
             StreamClosedError: the stream was closed.
             StorageFailedError: the node's storage failed.
-            ValueError: the count is out of bounds, or the record is larger than the log cache.
+            ValueError: the count is out of bounds, or the payload is larger than `payload_bytes_max`.
         """
         # Appends of hooks describe earlier data, so they are accepted while the stream closes,
         # until `end` was called.

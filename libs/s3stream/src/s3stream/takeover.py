@@ -42,7 +42,7 @@ ROUNDS_MAX: Final = 5
 """How often a recovery restarts when another process changed the streams meanwhile."""
 
 ROUND_WAIT_S: Final = 0.2
-"""Wait until the image shows the changes."""
+"""Wait before a new round, so that the image can show the changes."""
 
 
 async def recover_wal(

@@ -137,8 +137,8 @@ def _in_equal_parts(rest: Sequence[UploadPiece], streams_max: int) -> list[Seque
 def _groups(
     stream_sets: Sequence[Sequence[UploadPiece]], large: Sequence[UploadPiece], ranges_max: int
 ) -> list[CommitGroup]:
-    """Group objects into commits: one, unless there are several stream set objects (one per
-    commit), or too many ranges or stream objects.
+    """Group objects into commits. One commit takes one stream set object and a limited number of ranges and
+    stream objects.
     """
     groups: list[CommitGroup] = []
     waiting = deque(stream_sets)

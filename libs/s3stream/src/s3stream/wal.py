@@ -43,7 +43,9 @@ class WriteAheadLog(Protocol):
 
     @property
     def next_sequence(self) -> int:
-        """Number of the next entry, which may be that of earlier entries if the log writes them together."""
+        """Number of the next entry. If the log writes it together with earlier entries, they have the same
+        number.
+        """
         ...
 
     @property
@@ -76,7 +78,7 @@ class WriteAheadLog(Protocol):
         ...
 
     def when_full(self, callback: Callable[[], None]) -> None:
-        """Register a callback for whenever the log starts or continues to wait for space."""
+        """Register a callback that is called whenever the log starts or continues to wait for space."""
         ...
 
     def append(self, buffers: Sequence[Buffer], on_durable: Callable[[BaseException | None], None]) -> int:

@@ -1,5 +1,5 @@
-"""Cache of data blocks: bounded by bytes, evicts the least recently used block, one GET per run of
-adjacent blocks.
+"""Cache of data blocks, bounded by bytes. It evicts the least recently used block, and fetches each run of
+adjacent blocks with one GET.
 
 A block is charged before its GET is sent: the charge first evicts cached blocks, then waits for
 room. Blocks that were read ahead (`claim`) are charged as well. They stay cached until their reader
@@ -28,7 +28,8 @@ from s3stream.objects.format import BlockEntry
 from s3stream.objects.reader import READ_TRIES_MAX, OpenedObject
 
 RUNS_IN_FLIGHT: Final = 8
-"""Runs that the cache has room for. A small cache uses shorter runs, so that several readers fit."""
+"""The cache must have room for this many runs, so that several readers fit. A small cache uses shorter runs.
+"""
 
 _BlockKey: TypeAlias = tuple[str, int]
 """Object key and position. They always identify the same bytes, because objects are immutable."""
@@ -56,16 +57,16 @@ class BlockRun:
 
     @property
     def fetch_memory_bytes(self) -> int:
-        """Memory needed to fetch the run: its blocks, and their bytes again while they are copied
-        out of the response.
+        """Memory needed to fetch the run: that of its blocks and, if there are several, that of the response
+        from which they are copied.
         """
         answer_bytes = self.size_bytes if len(self.entries) > 1 else 0
         return sum(map(memory_bytes_of, self.entries)) + answer_bytes
 
 
 def adjacent_runs(entries: Sequence[BlockEntry], *, run_bytes_max: int = RUN_BYTES_MAX) -> list[BlockRun]:
-    """Group blocks of one object, in position order, into runs of adjacent blocks. A block above
-    the limit is a run by itself.
+    """Group blocks of one object, in position order, into runs of adjacent blocks. A block larger than
+    `run_bytes_max` is a run by itself.
     """
     runs: list[BlockRun] = []
     run: list[BlockEntry] = []
@@ -179,9 +180,9 @@ class BlockCache:
         """Fetch missing blocks before their reader needs them, and keep them until `unclaim`.
 
         Returns:
-            How many of the blocks, from the first on, are claimed; the others have no room now. A
-                claim does not guarantee a cached block: if its bytes find no room, the reader
-                fetches the block itself.
+            How many of the blocks, counted from the first, are claimed; there is no room for the others now.
+                A claim does not guarantee that the block is cached: without room for its bytes, the reader
+                must fetch the block itself.
         """
         missing: list[BlockEntry] = []
         taken = 0
@@ -246,7 +247,9 @@ class BlockCache:
         self._make_room()
 
     def _unclaim_for(self, size_bytes: int) -> None:
-        """Make claimed blocks evictable until the read fits or can wait for a fetch in flight to end."""
+        """Make claimed blocks evictable until the read fits, or until its bytes can be freed by the end of a
+        fetch in flight.
+        """
         while self._claimed and not self._fits(size_bytes):
             self._unclaim(next(iter(self._claimed)))
             self._given_up.add()
@@ -318,19 +321,19 @@ class BlockCache:
     async def _cut(
         self, key: str, entries: Sequence[BlockEntry], data: bytes, position: int
     ) -> list[DataBlock]:
-        """Verify and yield the blocks of a byte range that begins at `position`."""
+        """Verify and return the blocks of a byte range that begins at `position`."""
         view = memoryview(data)
         blocks: list[DataBlock] = []
         for entry in entries:
             start = entry.position - position
-            # Copied, because a view would keep the whole run in memory as long as any of its blocks.
+            # Copied, because a view would keep the whole run in memory as long as any block of it is in use.
             own = bytes(view[start : start + entry.size_bytes])
             blocks.append(await self._turns.run(block_steps(key, entry, own)))
         return blocks
 
     async def keep_tail(self, opened: OpenedObject) -> None:
-        """Cache the blocks in the tail that `open_object` fetched, if there is room. At a damaged block
-        it stops without an error; a later read reports the damage.
+        """Cache the blocks in the tail that `open_object` fetched, if there is room. Stop at a damaged block
+        without an error; a later read reports the damage.
         """
         key = opened.index.key
         entries = opened.index.blocks_behind(opened.tail_position)

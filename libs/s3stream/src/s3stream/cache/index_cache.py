@@ -66,7 +66,7 @@ class ObjectIndexCache:
             self._held_bytes -= index.memory_bytes
 
     async def close(self) -> None:
-        """Cancel all openings."""
+        """Cancel all GETs in flight."""
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()

@@ -22,8 +22,8 @@ async def run_iterations(
 ) -> None:
     """Write all outputs of a plan; `targets` are in the plan's order.
 
-    `memory` has at least `plan.held_bytes_max` bytes. Carried bytes stay at the beginning of the
-    buffer, and the next iteration reads behind them.
+    `memory` has at least `plan.held_bytes_max` bytes. Carried bytes stay at the beginning of the buffer, and
+    the next iteration reads its blocks into the space after them.
 
     Raises:
         ObjectNotFoundError, ObjectCorruptError, ObjectAlreadyExistsError, ObjectStoreError: as

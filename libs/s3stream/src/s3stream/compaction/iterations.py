@@ -130,8 +130,8 @@ class IterationCutter:
         self._open = _Open(held_bytes=carried_bytes)
 
     def _shared_parts_of(self, pending_bytes: int) -> tuple[list[PlannedPart], int]:
-        """Plan the parts of the stream set object, whose `pending_bytes` begin the buffer. Also return
-        the bytes to carry over: all of them if they are too few for a part, otherwise 0.
+        """Plan the parts of the stream set object; its `pending_bytes` are at the beginning of the buffer.
+        Also return the bytes to carry over: all of them if they are too few for a part, otherwise 0.
         """
         is_complete = self._shared_missing == 0
         if not pending_bytes or (pending_bytes < self._limits.part_size_bytes_min and not is_complete):

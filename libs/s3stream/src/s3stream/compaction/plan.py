@@ -98,7 +98,7 @@ class PlannedPart(NamedTuple):
     """Bytes [place, place + size_bytes) of the iteration's buffer, uploaded as a part of one
     output. Index and footer follow the last part.
 
-    `number` counts from 1, as in S3. If an output has a single part, it is one put.
+    `number` counts from 1, as in S3. An output with a single part is written with one put.
     """
 
     output: int

@@ -1,5 +1,5 @@
-"""Write-ahead log in the object store: slots under keys of node, epoch and sequence, put if absent
-(docs/formats/object-wal.md).
+"""Write-ahead log in the object store. It consists of slots: objects whose keys contain node, epoch and
+sequence, and whose puts are create-only (docs/formats/object-wal.md).
 
 `object_wal` is the writer, `walk` the reader of an abandoned log; `pacing` decides when to put;
 `s3stream.takeover` recovers a log. Comments cite the rules R1 to R7 of

@@ -41,8 +41,8 @@ async def put_hedged(
     """Put an object, and send another copy at each granted time until the outcome is known. Return the
     number of the copy that succeeded; the first has number 0.
 
-    A copy that failed does not decide about the others. The call fails only when all copies failed, or
-    when one found that the key exists.
+    The failure of one copy does not end the call. It fails only when all copies failed, or when one found
+    that the key exists.
 
     Args:
         store: with retries and limits.

@@ -1,11 +1,11 @@
 """Decides when a late put of a log is repeated, and how often.
 
-Slots are acknowledged in order, so one late put delays all later ones. A second request is sent at
-one of two times. *Early*, at a little more than twice the median latency: this shortens the tail of
-the store's latencies and uses the half of the request budget that pacing leaves free. *Late*, at
-four times the usual latency and not before `late_ms`: the answer is then probably lost, and nothing
-else would end the wait. Early and late copies have separate allowances, so that many early copies to
-a slow store cannot use up the allowance of late ones.
+Slots are acknowledged in order, so one late put delays all later ones. A second request is sent at one of two
+times. *Early*, at a little more than twice the median latency: this shortens the tail of the store's
+latencies and uses the half of the request budget that pacing keeps free. *Late*, at four times the usual
+latency and not before `late_ms`: the answer is then probably lost, and nothing else would end the wait. Early
+and late copies have separate allowances, so that many early copies to a slow store cannot use up the
+allowance of late ones.
 """
 
 from __future__ import annotations

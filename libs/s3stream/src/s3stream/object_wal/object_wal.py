@@ -48,8 +48,8 @@ SLOT_RECORDS_MAX: Final = 8_192
 """Records of a slot, unless one entry has more. They are sorted in one turn of the event loop,
 which takes 10 ms; a slot of 8 MiB could contain 70,000 small ones."""
 CLOSE_WAIT_S: Final = 5.0
-"""Longest wait of a close for the store or the controller. The next process recovers what was
-acknowledged in either case."""
+"""Longest time that a close waits for the store or the controller. After that, the log stays open, and the
+next process recovers what was acknowledged."""
 
 OnDurable = Callable[[BaseException | None], None]
 
@@ -370,7 +370,7 @@ class ObjectWal:
         return label, [*encoded.buffers, label.encode()]
 
     def _confirmed_below(self) -> int:
-        """One past the last slot of which it and all slots below it are confirmed."""
+        """The sequence below which all slots are confirmed."""
         for slot in self._in_flight:
             if not slot.confirmed:
                 return slot.sequence
@@ -400,8 +400,8 @@ class ObjectWal:
             self._tasks.spawn(self._verify_all(), "verify epoch")
 
     async def _verify_all(self) -> None:
-        """Verify the epoch for everything confirmed so far. Slots confirmed during the request need
-        another one.
+        """Verify the epoch for everything confirmed so far. Slots confirmed during the request need another
+        request.
         """
         try:
             while self._failure is None and self._in_flight and self._in_flight[0].confirmed:

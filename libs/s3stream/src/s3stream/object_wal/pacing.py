@@ -30,7 +30,7 @@ LATENCY_WEIGHT: Final = 0.125
 
 PAUSES_PER_LATENCY: Final = 8
 PAUSE_MS_MAX: Final = 5
-"""Longest pause between two entries that an idle log waits for."""
+"""Longest time for which an idle log waits for the next entry."""
 
 GATHERS_PER_LATENCY: Final = 2
 GATHER_MS_MAX: Final = 50
@@ -70,7 +70,9 @@ class Pacing:
         return int(min(max(wanted_ns, GAP_MS_MIN * 1e6), GAP_MS_MAX * 1e6))
 
     def hurry(self) -> None:
-        """Put the gathering slot as soon as the limits in flight allow, because a caller waits for it."""
+        """Put the gathering slot as soon as the limits on puts in flight allow it, because a caller waits for
+        it.
+        """
         self._hurried = True
 
     def due_ns(

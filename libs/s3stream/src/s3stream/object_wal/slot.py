@@ -3,7 +3,8 @@
     object format v1 (docs/formats/object.md) | label
 
 The label is at the end, because a repeated put that finds its key taken compares the last bytes
-(`stores.retrying`), and one small GET of them identifies the slot. Format: docs/formats/object-wal.md.
+(`stores.retrying`), and one small GET of the last bytes identifies the slot. Format:
+docs/formats/object-wal.md.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ LABEL_CHECKED_BYTES: Final = LABEL_BYTES - 12
 MAGIC: Final = b"PONORWAL"
 LABEL_VERSION: Final = 1
 SLOT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Largest single put: a multipart upload cannot be create-only (`stores.s3`). A suffix GET of this
-length returns a whole slot."""
+"""Maximum length of a slot. It must be a single put, because a multipart upload cannot be create-only
+(`stores.s3`). A suffix GET of this length returns a whole slot."""
 
 NONCE_BYTES: Final = 16
 

@@ -33,8 +33,8 @@ from s3stream.object_wal.slot_keys import slot_key
 LOG = logging.getLogger(__name__)
 _RETRY_MS_FIRST: Final = 50
 _COPY_S_MAX: Final = 1.0
-"""How long an unneeded copy may continue. Ending it immediately would close its connection, so that
-the next put needs a new one. Without a limit, it would be repeated until its slot is trimmed."""
+"""How long an unneeded copy may continue. Ending the copy immediately would close its connection, and the
+next put would need a new one. Without a limit, the copy would be repeated until its slot is trimmed."""
 
 
 class SlotPut:
@@ -101,8 +101,8 @@ class SlotPut:
             attempt += 1
 
     async def _is_own(self, key: str, label: Label) -> bool:
-        """Return whether the slot under the key is this process's. False also if it could not be
-        read; the put is then repeated.
+        """Return whether this process wrote the slot under the key. Return False also if the slot could not
+        be read; the put is then repeated.
 
         A key that existed and is absent now counts as unreadable. Copies of one put race each other, and some
         stores refuse the loser before they show the winner. If a recoverer read the slot and deleted it, the

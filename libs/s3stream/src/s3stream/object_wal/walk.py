@@ -165,7 +165,7 @@ class WalWalk:
             except ObjectNotFoundError as error:
                 if (
                     self._fences.get(at) is False
-                ):  # existed a moment ago: another process has recovered the log and deletes it
+                ):  # existed a moment ago: another process recovered the log and deletes its slots
                     raise WalNotHeldError(f"{key}: deleted while the log was read") from error
                 return None
             except ObjectCorruptError:

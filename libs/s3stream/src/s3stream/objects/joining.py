@@ -20,9 +20,9 @@ _POLYNOMIAL: Final = 0x82F63B78
 _BITS: Final = range(32)
 
 _Columns: TypeAlias = tuple[int, ...]
-"""Image of each of the 32 bits."""
+"""A matrix over bits: the image of each of the 32 bits."""
 _Tables: TypeAlias = tuple[tuple[int, ...], ...]
-"""Image of each value of each of the four bytes."""
+"""The same matrix as tables: the image of each value of each of the four bytes."""
 
 
 def joined_crc(first: int, second: int, second_bytes: int) -> int:

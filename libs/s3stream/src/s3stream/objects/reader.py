@@ -35,9 +35,9 @@ def tail_guess_bytes(size_hint: int | None, range_count: int = 0) -> int:
     index and footer.
 
     Two adjacent blocks of a range are together larger than a full block, or they would have been joined. An
-    index therefore has no more entries than the object has ranges and half blocks, unless epochs changed,
-    blocks were made smaller by a setting, or a compaction did not join them; then a second request is needed.
-    Without the number of ranges, the estimate is 24 blocks per mebibyte.
+    index therefore has at most one entry per range plus two per `BLOCK_BYTES_MAX` bytes of the object. If
+    epochs changed, a setting made blocks smaller, or a compaction did not join them, a second request may be
+    needed. Without the number of ranges, the estimate is 24 blocks per mebibyte.
     """
     if size_hint is None:
         return TAIL_GUESS_BYTES_MIN

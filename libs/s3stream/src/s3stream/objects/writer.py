@@ -55,7 +55,7 @@ class ObjectWriter:
     def add_run(self, records: Iterable[StreamRecord]) -> None:
         """Append records in order. Their payloads must not change until the object is stored.
 
-        A record may start after the end of its stream's previous one; the stream then has two ranges.
+        A record may start after the end of its stream's previous record; the stream then has two ranges.
 
         Raises:
             ValueError: a record's stream, epoch or offset precedes that of the last record.

@@ -36,7 +36,8 @@ class CongestionWindow:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._calls = 0
         self._shrunk_at = 0
-        """Calls numbered up to this one were in flight at the last halving."""
+        """Number of the newest call at the last halving. A "slow down" for it or an older call does not halve
+        the limit again."""
 
     @property
     def limit(self) -> int:

@@ -81,9 +81,9 @@ class Retries(StorePolicy):
     async def listing(self, operation: Operation, attempt: Listing[_T]) -> AsyncIterator[_T]:
         """Restart an interrupted listing, and skip the items that were already yielded.
 
-        This requires the same order every time, which need not be that of the keys (SeaweedFS lists
-        `ns/1` before `ns-b/1`). If the last yielded item was deleted meanwhile, the failure is
-        raised; the caller lists again.
+        The store must list in the same order every time; this need not be the order of the keys (SeaweedFS
+        lists `ns/1` before `ns-b/1`). If the last yielded item was deleted meanwhile, the failure is raised;
+        the caller lists again.
         """
         retry = self._new_retry(operation)
         last: _T | None = None

@@ -34,7 +34,7 @@ from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error
 READS_MAX: Final = 8
 """Threads and connections; further reads wait."""
 URL_LIFE: Final = timedelta(minutes=5)
-"""Lifetime of a signed URL. It exceeds the time of use to allow for clock differences."""
+"""Lifetime of a signed URL. It is longer than `URL_USE_S` to allow for clock differences."""
 URL_USE_S: Final = 60.0
 """How long one signed URL is used for the ranges of an object. Signing takes a tenth of a
 millisecond and a turn of the thread."""

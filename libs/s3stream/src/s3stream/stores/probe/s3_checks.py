@@ -126,7 +126,7 @@ def multipart_uploads(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
 
 
 def clock_skew(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
-    """Compare clocks: at a difference of 15 minutes signatures are refused; a smaller one may grow."""
+    """Compare clocks: S3 refuses signatures at a difference of 15 minutes; a smaller difference may grow."""
     before = datetime.now(UTC)  # noqa: TID251 - the machine's clock is what is compared
     answer = requests.send("HEAD", f"{prefix}/no-such-key")
     text = answer.headers.get("date")

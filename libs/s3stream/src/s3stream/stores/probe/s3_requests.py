@@ -1,4 +1,4 @@
-"""Single signed requests to an S3 server, with unprocessed answers, for probes that obstore has no call for.
+"""Single signed requests to an S3 server, with unprocessed answers, for probes that obstore cannot make.
 
 AWS Signature Version 4 (https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html) over
 http.client. Each request has its own connection, so that a request can be abandoned without reading its
