@@ -66,7 +66,8 @@ class Segment:
 class Recovered:
     """A verified chain of segments and its end.
 
-    `unproven` holds the bytes of the newest segment between the newest proof of sync and its end.
+    `unproven` holds the bytes of the newest segment between the newest proof of sync and the end of its last
+    accepted frame.
     """
 
     segments: list[Segment]

@@ -30,8 +30,8 @@ from ponor_journal.format import (
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Record in the next segment of how this one ended: the CRC of its last frame and the next entry's
-    sequence.
+    """How a segment ended, as recorded in the next one: the CRC of its last frame, and the sequence of the
+    entry after it.
     """
 
     previous_crc: int
@@ -229,8 +229,8 @@ def _lengths_add_up(body: memoryview, count: int) -> bool:
 
 
 def _judge_tail(scan: SegmentScan, data: bytes, generation: int, identity: bytes) -> Iterator[None]:
-    """Search after the last accepted frame for a frame which proves that data there had been synced: then it
-    is damage, not a torn tail.
+    """Decide whether the data after the last accepted frame is a torn tail or damage. It is damage if a later
+    frame proves that this data had been synced.
     """
     view = memoryview(data)
     torn = decode_header(view, scan.end, identity)

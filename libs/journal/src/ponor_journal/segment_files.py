@@ -102,15 +102,15 @@ class SegmentFiles:
                 raise OSError(errno.ENOSPC, f"{self.directory} is being closed and has no spare segment")
             await asyncio.wait([maintenance])
             error = maintenance.exception()
-            # The first failure may belong to work that began before this call, so try again; a second one
-            # counts.
+            # The first failure may belong to work that began before this call, so try again. A second failure
+            # is raised, unless the disk is full.
             if isinstance(error, OSError) and (failures or error.errno in NO_SPACE):
                 await self.wait_for_space(error, failures)
             failures += error is not None
         return self._spares.popleft()
 
     def return_spare(self, spare: PurePath) -> None:
-        """Return a spare that was not made live, for the next segment."""
+        """Put back a spare that was not made live; the next segment uses it."""
         self._spares.appendleft(spare)
 
     async def wait_for_space(self, error: OSError, failures: int) -> None:

@@ -1,7 +1,7 @@
 """Compression codecs of record batches: gzip, snappy, lz4 and zstd, with limits on the decompressed size.
 
-Corrupt data and data that exceeds the limit raise KafkaWireError. No allocation exceeds the limit: a size
-stated in the data is checked first, and without one the output buffer grows in steps. Callers that
+Corrupt data and data that exceeds the limit raise KafkaWireError. No allocation exceeds the limit: if the
+data states its size, the size is checked first; otherwise the output buffer grows in steps. Callers that
 decompress often pass a scratch buffer to avoid allocations.
 """
 
@@ -41,7 +41,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     """Compress `data` in the framing of Kafka clients.
 
     `level` is codec-specific, as in Kafka's `compression.*.level`; None, or -1 for gzip, is the default.
-    Snappy has none.
+    Snappy has no levels.
     """
     if codec is Codec.NONE:
         return bytes(data)
@@ -61,7 +61,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: Codec, data: Buffer, output_bytes_max: int, scratch: bytearray | None = None) -> Buffer:
     """Decompress `data` into at most `output_bytes_max` bytes.
 
-    The result may be a view of `scratch`, valid until its next use.
+    The result may be a view of `scratch`; it is valid until `scratch` is used again.
 
     Raises KafkaWireError if the data is corrupt, truncated or exceeds the limit.
     """

@@ -26,14 +26,15 @@ class ControlType(IntEnum):
 
 
 class EndMarker(NamedTuple):
-    """What the control batch of a transaction's end says, besides its producer."""
+    """Content of the control batch that ends a transaction, without the producer's id and epoch."""
 
     kind: ControlType
     coordinator_epoch: int
 
 
 def control_type(batch: BatchView) -> int | None:
-    """Return the type of a control batch; None if its record was removed already, -1 without a valid key.
+    """Return the type of a control batch; None if its record was already removed, -1 if the record's key is
+    invalid.
 
     Raises KafkaWireError if it contains no control record.
     """

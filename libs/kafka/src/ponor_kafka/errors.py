@@ -1,7 +1,7 @@
 """Kafka's error codes, and the exceptions of this package.
 
 Codes and retriability follow Apache Kafka 4.4 (`Errors` and the class of the Java exception). The
-descriptions are ours.
+descriptions are not Kafka's texts.
 """
 
 from enum import IntEnum

@@ -52,7 +52,7 @@ class FetchedPartition:
     of buffers. `aborted_transactions` are (producer id, first offset) of every aborted transaction in range,
     None for read-uncommitted fetches. `diverging_epoch` is (epoch, end offset) where the reader's log
     diverges from this one. `current_leader` is (leader id, leader epoch), sent with an error if another
-    broker leads (KIP-951). Both exist from version 12.
+    broker leads (KIP-951). `diverging_epoch` and `current_leader` exist from version 12.
     """
 
     __slots__ = (

@@ -154,7 +154,9 @@ class BatchView:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time from which compaction may remove the batch's tombstones, from the first-timestamp field."""
+        """Time from which compaction may remove the batch's tombstones; the first-timestamp field contains
+        it.
+        """
         return self.first_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     def check_crc(self) -> None:
@@ -172,7 +174,7 @@ class BatchView:
         self.leader_epoch = leader_epoch
 
     def set_log_append_time(self, timestamp_ms: int) -> None:
-        """Set the broker's time for all records. The field is inside the checksum, which is recomputed."""
+        """Set the broker's time for all records. The checksum covers these fields and is recomputed."""
         self._set_time(self.attributes | TIMESTAMP_TYPE_BIT, timestamp_ms)
 
     def set_create_time(self, max_timestamp_ms: int) -> None:

@@ -59,7 +59,8 @@ class LogMeta:
         """Number of times that closed segments were dropped or replaced; caches of their content are then
         outdated. A roll does not count."""
         self._rows = bytearray()  # encoded rows of the closed segments
-        # Largest timestamp up to and including each closed segment, as far as `first_reaching` has needed it.
+        # For each closed segment, the largest timestamp in it and in all earlier ones; computed when
+        # `first_reaching` needs it.
         self._reach: list[int] = []
 
     @property
@@ -68,8 +69,8 @@ class LogMeta:
         return self.segments[-1]
 
     def segment_of(self, kafka_offset: int) -> Segment:
-        """The segment that contains an offset: the last one whose base is not above it (the first for lower
-        offsets).
+        """The segment that contains an offset: the last one whose base offset is at or below it. For an
+        offset below all segments, the first segment.
         """
         index = bisect_right(self.segments, kafka_offset, key=_base_offset) - 1
         return self.segments[max(index, 0)]
@@ -80,7 +81,9 @@ class LogMeta:
         return (self.segments[at] for at in range(first, len(self.segments)))
 
     def first_reaching(self, timestamp: int) -> Segment:
-        """The first segment that may contain this timestamp or a later one; otherwise the active segment."""
+        """The first closed segment that may contain this timestamp or a later one; if there is none, the
+        active segment.
+        """
         reach = self._reach
         for segment in islice(self.segments, len(reach), len(self.segments) - 1):
             newest = _UNKNOWN_TIMESTAMP if segment.content is None else segment.content.max_timestamp
@@ -113,7 +116,7 @@ class LogMeta:
 
     @staticmethod
     def clean_change(cleaned: Segment) -> bytes:
-        """Encode the replacement of the closed segments in the Kafka offset range of `cleaned` with it."""
+        """Encode that `cleaned` replaces the closed segments in its range of Kafka offsets."""
         return _encode({"cleaned": _named(cleaned)})
 
     @staticmethod

@@ -16,8 +16,8 @@ TXN_ENTRY_BYTES: Final = _ENTRY.size
 class TxnEntry(NamedTuple):
     """One aborted transaction, in Kafka offsets.
 
-    `first_offset` is its first batch's, `last_offset` its marker's. `last_stable_offset`: no transaction that
-    was aborted later begins below.
+    `first_offset` is the base offset of its first batch, `last_offset` the offset of its abort marker. No
+    transaction that was aborted later begins below `last_stable_offset`.
     """
 
     producer_id: int
