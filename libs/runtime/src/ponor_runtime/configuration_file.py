@@ -45,7 +45,9 @@ class ConfigurationFile:
         return StartRefusedError(f"configuration {self._path}: {problem}")
 
     def text(self, name: str, what: str = "a text", *, default: str | None = None) -> str:
-        """Return a text; without a default it is required and not empty. Errors state `what`, the form."""
+        """Return a text. Without a default, the key is required and the text must not be empty. Error
+        messages contain `what`, the expected form.
+        """
         value = self.content.get(name, default)
         if not isinstance(value, str) or (default is None and not value):
             raise self.refused(f"{name!r} is missing; set it to {what}")

@@ -107,7 +107,8 @@ class Disk(Protocol):
     async def link(self, source: PurePath, target: PurePath) -> None:
         """Give a file a second name.
 
-        Raises `FileExistsError` if the name is taken; the directory store creates objects with it.
+        Raises `FileExistsError` if the name is taken; the directory store therefore creates objects with this
+        call.
         """
         ...
 

@@ -18,7 +18,8 @@ IOVECS_MAX: Final = 1024
 CHUNK_BYTES: Final = 2 * 1024 * 1024
 CHUNKS_IDLE_MAX: Final = 8
 _BLOCK_BYTES: Final = 4096
-"""A cached write of a file's end starts at a page boundary; otherwise the kernel reads the page first."""
+"""If the end of an uncached write must go through the page cache, that part starts at a page boundary;
+otherwise the kernel would read the page first."""
 
 _JOINED_BYTES_MAX: Final = 64 * 1024
 """Smaller buffers are joined before they are copied: two copies in C cost less than a Python iteration per

@@ -61,7 +61,9 @@ class Health:
         self._conditions[condition] = check
 
     def require_for(self, service: str, check: Check) -> None:
-        """Set the condition of one gRPC service; one without a condition serves when the process is ready."""
+        """Set the condition of one gRPC service; a service without a condition serves when the process is
+        ready.
+        """
         self._services[service] = check
 
     def announce(self) -> None:
@@ -112,7 +114,7 @@ class Health:
         return Verdict(True, ("live",))
 
     def ready(self, now_ns: int) -> Verdict:
-        """Whether every condition held at the last evaluation."""
+        """Whether every condition held at the last evaluation, and that evaluation is recent."""
         seen_ns, unmet = self._seen
         if seen_ns is not None and now_ns - seen_ns > READY_SILENCE_NS:
             return Verdict(False, (_stalled(now_ns - seen_ns),))

@@ -18,7 +18,8 @@ from ponor_runtime.thread_times import ThreadTimes
 
 LOG: Final = logging.getLogger("ponor.loop")
 MARK_NS: Final = 5_000_000
-"""Minimum interval between samples: a loop with a thousand iterations per second takes two hundred."""
+"""Minimum interval between samples: a loop with a thousand iterations per second takes two hundred samples.
+"""
 LATE_NS: Final = 12_800_000
 """The causes of a smaller lateness are not determined."""
 STALL_NS: Final = 50_000_000
@@ -40,8 +41,8 @@ class Shares(NamedTuple):
 
 
 def shares(late_ns: int, before: ThreadTimes, after: ThreadTimes) -> Shares:
-    """Divide a lateness into its causes by the thread times sampled at or before the due time (`before`) and
-    at the tick (`after`).
+    """Divide a lateness into its causes, using the thread times sampled at or before the due time (`before`)
+    and at the tick (`after`).
     """
     ran_ns = min(max(after.ran_ns - before.ran_ns, 0), late_ns)
     waited_ns = min(max(after.waited_ns - before.waited_ns, 0), late_ns - ran_ns)

@@ -36,7 +36,8 @@ STOP_SECONDS_MAX: Final = 4.0
 """After this time since a stop request the process exits even if the service has not closed, unless the
 service postpones the exit. Acknowledged data is durable."""
 ORPHAN_SECONDS_MAX: Final = 1.0
-"""The same after the parent exited, without postponement: the next process needs ports and directory."""
+"""The same limit after the parent exited. The service cannot postpone it, because the next process needs the
+ports and the directory."""
 END_POLLS: Final = 8
 """Both times are counted in this many steps, so that a suspension of the process uses up only one step."""
 

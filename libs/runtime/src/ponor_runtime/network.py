@@ -73,7 +73,8 @@ class Network(Protocol):
     """Factory of connections and listeners."""
 
     async def connect(self, address: str, method: str) -> Connection:
-        """Open a connection to HOST:PORT. May return before the peer is reached; `receive` then raises.
+        """Open a connection to HOST:PORT. It may return before the peer is reached. If the peer cannot be
+        reached then, `receive` raises.
 
         Raises:
             ConnectionClosedError: the peer cannot be reached.

@@ -22,7 +22,7 @@ class Process(Protocol):
     def is_forced(self) -> bool:
         """Whether the process exits within a second because its parent exited.
 
-        Leave unfinished work to the recovery of the next start.
+        If so, the service leaves unfinished work to the recovery at the next start.
         """
         ...
 
@@ -30,8 +30,8 @@ class Process(Protocol):
         """Extend the shutdown deadline to `seconds` from now.
 
         A process exits some seconds after a stop request, even if the service is still closing. A service
-        that needs longer calls this first, as often as needed. No effect before a stop request or when
-        hurried.
+        that needs longer calls this first, as often as needed. It has no effect before a stop request, or if
+        `is_forced`.
         """
         ...
 

@@ -27,7 +27,7 @@ class RateLimit:
         self._passed_at_ns = 0
 
     def charge(self, amount: int, now_ns: int, share: float = 1.0) -> None:
-        """Charge an amount. With `share` it takes as long as at that share of the rate."""
+        """Charge an amount. With `share`, the amount takes as long as it would at that share of the rate."""
         assert amount >= 0
         assert 0 < share <= 1
         self._passed_at_ns = max(self._passed_at_ns, now_ns) + int(amount / (self._per_s * share) * NS)

@@ -140,9 +140,9 @@ class Telemetry:
     def continued(
         self, name: str, origins: Sequence[TraceContext], attributes: Attributes | None = None
     ) -> AbstractContextManager[Any]:
-        """Return a span for deferred work: in the trace of the first origin, linked to all.
+        """Return a span for deferred work: it is in the trace of the first origin and linked to all origins.
 
-        A new trace without origins.
+        Without origins, the span starts a new trace.
         """
         tracing = self.tracing
         if tracing is None:

@@ -115,9 +115,9 @@ class Tracing(Protocol):
         parent: TraceContext | None = None,
         links: Sequence[TraceContext] = (),
     ) -> AbstractContextManager[Span | None]:
-        """Start a span below `parent`, or a trace; it is current inside the block.
+        """Start a span below `parent`, or a new trace without a parent. The span is current inside the block.
 
-        An exception becomes its error.
+        An exception in the block becomes the span's error.
         """
         ...
 

@@ -122,7 +122,7 @@ class TurnBudget:
         self._count += 1
 
     async def wait(self) -> None:
-        """Return in a turn whose budget is not spent."""
+        """Wait for a turn whose budget is not spent."""
         while self.is_spent:
             await turn()
 
