@@ -84,8 +84,8 @@ class ControllerTasks:
         body = wire.PrepareObjects(count=count, ttl_ms=self._settings.compactor_prepared_ttl_ms)
         reserved = (await self._session.submit(wire.Operation(prepare_objects=body))).objects_reserved
         if self._write_seen is not None:
-            # First record how far this node saw the controllers' log. The record exposes an older copy of the
-            # log, which would assign the ids again.
+            # First record how far this node saw the controllers' log. If the controllers later start from an
+            # older copy of their log, which would assign these ids again, the record exposes this.
             await self._write_seen()
         return PreparedObjects(
             ObjectId(reserved.first_object_id), reserved.count, reserved.namespace, reserved.bucket_index

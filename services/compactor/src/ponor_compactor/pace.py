@@ -33,9 +33,8 @@ UNRESPONSIVE_NS: Final = NS
 """Time after a halving in which further "slow down" errors, usually of calls in flight, are ignored."""
 BURST_S: Final = 1.0
 EVEN_BURST_S: Final = 0.125
-"""Small tasks run without a pause; each part of a large task waits for the time that its bytes take at the
-rate.
-"""
+"""Burst of the token bucket. A small task fits into it and runs without a pause; each part of a large task
+waits for the time that its bytes take at the rate."""
 
 
 class Pace(StorePolicy):

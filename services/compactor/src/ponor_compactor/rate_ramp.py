@@ -25,7 +25,7 @@ _OCTAVES_MAX: Final = 64.0
 
 
 class RateRamp:
-    """The share as a function of the last start or end of a task.
+    """The share, computed from its value at the last start or end of a task and the time since then.
 
     Args:
         share_min: initial and lowest share, in (0, 1].

@@ -1,9 +1,9 @@
 """Check whether this collector may delete objects in its store.
 
 Every proof that an object is dead assumes that the namespace belongs to this cluster and that the metadata is
-the newest. A different marker in the store (docs/formats/cluster-marker.md) and objects with ids that the
-counter has not reached disprove this: another cluster writes to the namespace, or the controllers' log is
-older than the store. The collector then only reports.
+the newest. Two findings disprove this: a different marker in the store (docs/formats/cluster-marker.md), and
+objects whose ids the controllers' counter has not reached. Then another cluster writes to the namespace, or
+the controllers' log is older than the store. The collector then only reports.
 """
 
 from __future__ import annotations

@@ -119,9 +119,10 @@ class Reconciliation:
         return dead, is_complete
 
     async def _is_beyond_counter(self, info: ObjectInfo, current: ReadImage) -> bool:
-        """Return whether metadata that is read after the listing still has not assigned the object's id.
+        """Return whether the object's id is unassigned even in metadata that are read after the listing.
 
-        The controller assigns an id before a writer puts the object, so this metadata must contain the id.
+        The controller assigns an id before a writer puts the object, so these metadata cover the id of every
+        object that this cluster wrote.
         """
         image = await current()
         cluster = cluster_of(image)

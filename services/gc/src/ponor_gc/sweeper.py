@@ -101,8 +101,9 @@ class Sweeper:
         if not await self._may_delete():
             self._failures.add()
             return Sweep.FAILED
-        # First record in the store how far this node saw the controllers' log. The record exposes an older
-        # copy of the log, in which the objects deleted here would still be live.
+        # First record in the store how far this node saw the controllers' log. If the controllers later start
+        # from an older copy of their log, in which the objects deleted here are still live, the record
+        # exposes this.
         await self._witness.write(self._session.seen)
         keys_max = self._settings.delete_keys_max
         for at in range(0, len(granted), keys_max):
