@@ -57,7 +57,7 @@ def holding(body: bytes, codec: Codec) -> bytes:
         (changed(22, 7), "codec has the number 7"),
         (counting(-1), "claims -1 records"),
         (counting(1 << 30), "claims 1073741824 records"),
-        (counting(3), "bytes are left behind the last of 3 records"),
+        (counting(3), "bytes are left after the last of 3 records"),
         (counting(5), "record 4"),
         (changed(FIRST, 1), "record 0 claims -1 bytes"),
         (changed(FIRST, 0), "record 0 claims 0 bytes"),
@@ -68,7 +68,7 @@ def holding(body: bytes, codec: Codec) -> bytes:
         (changed(FIRST + 8, 100), "value of record 0 claims 50 bytes"),
         (changed(FIRST + 16, 1), "claims -1 headers"),
         (changed(FIRST + 16, 60), "claims 30 headers"),
-        (changed(FIRST + 16, 2), "left behind the headers of record 0"),
+        (changed(FIRST + 16, 2), "left after the headers of record 0"),
         (changed(FIRST + 17, 1), "header key of record 0 claims -1 bytes"),
         (changed(FIRST + 19, 100), "header value of record 0 claims 50 bytes"),
         (changed(26, 2), "offset delta 3"),  # the last delta in the header is smaller

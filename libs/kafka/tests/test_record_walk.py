@@ -133,7 +133,7 @@ def test_walk_result(module: Any) -> None:
         ([0, 0, 0, -1, -1, 5], "claims 5 headers in 0 bytes"),
         ([0, 0, 0, -1, -1, 1, -1, 0], "header key of record 0 claims -1"),
         ([0, 0, 0, -1, -1, 1, 0, 3], "header value of record 0 claims 3"),
-        ([0, 0, 0, -1, -1, 0, 0], "1 bytes are left behind the headers"),
+        ([0, 0, 0, -1, -1, 0, 0], "1 bytes are left after the headers"),
         ([0, 0, 0, -1], "runs past the record's end"),
     ],
 )

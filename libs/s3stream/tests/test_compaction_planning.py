@@ -274,8 +274,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("bounds", "words"),
         [
-            ({"streams_max": 2}, "3 streams; a plan takes 2"),
-            ({"blocks_max": 5}, "6 blocks; a plan takes 5"),
+            ({"streams_max": 2}, "3 streams; a plan takes at most 2"),
+            ({"blocks_max": 5}, "6 blocks; a plan takes at most 5"),
         ],
     )
     def test_an_exceeded_limit_is_named(self, bounds: dict[str, int], words: str) -> None:

@@ -152,7 +152,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("number", "kind", "remedy"),
         [
-            (errno.ENOSPC, ObjectStoreUnavailableError, "free space"),
+            (errno.ENOSPC, ObjectStoreUnavailableError, "free disk space"),
             (errno.EACCES, ObjectStoreRefusedError, "check the directory"),
             (errno.EIO, ObjectStoreError, "check the disk"),
         ],

@@ -151,10 +151,10 @@ class TestGroups:
 async def test_an_exceeded_limit_is_named() -> None:
     world = World()
     sources = await objects(world, 20, 20)
-    with pytest.raises(CompactionLimitError, match="20 blocks; a plan takes 5"):
+    with pytest.raises(CompactionLimitError, match="20 blocks; a plan takes at most 5"):
         await planned(world, sources, limits(blocks_max=5))
     tight = CopyLimits(budget_bytes=150, part_size_bytes_min=140, part_size_bytes=150)
-    with pytest.raises(CompactionLimitError, match=r"100 bytes beside a part of 100.*the budget is 150"):
+    with pytest.raises(CompactionLimitError, match=r"100 bytes and a part of 100.*the budget of 150"):
         await planned(world, await objects(world, 2, 2), tight)
 
 

@@ -66,8 +66,8 @@ _WORDS: Final = {
     Rule.HEADER_COUNT: "record {index} claims {value} headers in {left} bytes",
     Rule.HEADER_KEY: "a header key of record {index} claims {value} bytes where {left} are left",
     Rule.HEADER_VALUE: "a header value of record {index} claims {value} bytes where {left} are left",
-    Rule.BODY_LEFT: "{left} bytes are left behind the headers of record {index}",
-    Rule.RECORDS_LEFT: "{left} bytes are left behind the last of {index} records",
+    Rule.BODY_LEFT: "{left} bytes are left after the headers of record {index}",
+    Rule.RECORDS_LEFT: "{left} bytes are left after the last of {index} records",
     Rule.OFFSET: "record {index} has the offset delta {value}",
 }
 

@@ -57,7 +57,7 @@ def scan_records(data: Buffer, count: int) -> Iterator[RecordBounds]:
         yield RecordBounds(timestamp_delta, offset_delta, pos, record_end)
         pos = record_end
     if pos != end:
-        raise KafkaWireError(f"{end - pos} bytes are left behind the last of {count} records")
+        raise KafkaWireError(f"{end - pos} bytes are left after the last of {count} records")
 
 
 def decode_body(data: Buffer, bounds: RecordBounds) -> tuple[bytes | None, bytes | None, tuple[Header, ...]]:
@@ -79,7 +79,7 @@ def decode_body(data: Buffer, bounds: RecordBounds) -> tuple[bytes | None, bytes
             decoded.append(Header(_utf8(name), header_value))
         headers = tuple(decoded)
     if pos != end:
-        raise KafkaWireError(f"{end - pos} bytes are left behind the headers of a record")
+        raise KafkaWireError(f"{end - pos} bytes are left after the headers of a record")
     return key, value, headers
 
 

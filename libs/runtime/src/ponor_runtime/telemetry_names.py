@@ -262,7 +262,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_transaction_verification_seconds": Metric(HISTOGRAM, "seconds", (), "How long the first batch of a transaction waited for its coordinator", MICROSECONDS, PER_SECOND_US),
     "ponor_partition_open_transactions": Metric(GAUGE, "transactions", (), "Open transactions of led partitions, one for each producer and partition, as of the last survey"),
     "ponor_partition_stable_offset_max_lag": Metric(GAUGE, "offsets", (), "Largest distance between high watermark and last stable offset of a led partition, as of the last survey"),
-    "ponor_partition_open_transaction_age_seconds": Metric(GAUGE, "seconds", (), "How long an open transaction has kept the last stable offset of a led partition, the oldest one; the age restarts when the partition opens at another broker"),
+    "ponor_partition_open_transaction_age_seconds": Metric(GAUGE, "seconds", (), "Longest time for which an open transaction has held back the last stable offset of a led partition; it restarts when the partition opens at another broker"),
     "ponor_coordinator_keys_loaded_total": Metric(COUNTER, "keys", ("topic",), "Groups or transactional ids that loads restored"),
     "ponor_coordinator_load_seconds": Metric(HISTOGRAM, "seconds", ("topic",), "Load of one partition of a coordinator's topic", MICROSECONDS, PER_SECOND_US),
     # The controller.
@@ -451,8 +451,8 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_gc_report_only": Metric(GAUGE, "boolean", (), "1 while the collector deletes nothing because its"
                                                          " cluster's marker is missing or foreign, or an"
                                                          " object has an id that was not allocated yet"),
-    "ponor_gc_strange_keys": Metric(GAUGE, "keys", (), "Keys below our prefix that are not valid object"
-                                                       " keys, as of the last finished reconciliation; they"
+    "ponor_gc_strange_keys": Metric(GAUGE, "keys", (), "Keys below this cluster's prefixes that are not"
+                                                       " valid object keys, as of the last finished reconciliation; they"
                                                        " are not deleted"),
     "ponor_gc_reconciliations_total": Metric(COUNTER, "passes", ("outcome",), "Reconciliations of the bucket"
                                                                               " with the metadata: done, or"
@@ -491,7 +491,7 @@ SPANS: Final[dict[str, str]] = {
     # Sessions: ponor_metadata and ponor_controller.
     "ponor.session.operation": "CLIENT: one operation at the controller, including retries (rpc.*)",
     "ponor.controller.move": "A move that the controller ended, until its commit",
-    "ponor.controller.drain": "A wave of moves away from a draining broker; the trace of each of them",
-    "ponor.controller.balance": "Moves started by the balancer; the trace of each of them",
+    "ponor.controller.drain": "A wave of moves away from a draining broker; the moves belong to its trace",
+    "ponor.controller.balance": "Moves started by the balancer; they belong to its trace",
     "ponor.controller.operation": "SERVER: one operation from the session to its committed result (rpc.*)",
 }

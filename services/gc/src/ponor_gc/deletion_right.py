@@ -84,5 +84,5 @@ class DeletionRight:
         if refusal and refusal != self._refusal:
             LOG.error("nothing is deleted, only reported: %s", refusal)
         elif self._refusal and not refusal:
-            LOG.info("objects are deleted again")
+            LOG.info("deletion is allowed again")
         self._refusal = refusal

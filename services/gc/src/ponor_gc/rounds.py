@@ -103,7 +103,7 @@ class Rounds:
         LOG.info("%s", report)
         if report.strange_examples:
             LOG.warning(
-                "%d unknown keys under our prefixes are not deleted, such as %s",
+                "%d unknown keys under this cluster's prefixes are not deleted, such as %s",
                 report.objects[Verdict.STRANGE],
                 ", ".join(report.strange_examples),
             )

@@ -59,7 +59,8 @@ def plan_stream_objects(
     assert len({block.entry.stream_id for block in blocks}) <= 1, "stream objects of one stream"
     if len(blocks) > limits.blocks_max:
         raise CompactionLimitError(
-            f"the sources hold {len(blocks)} blocks; a plan takes {limits.blocks_max}: plan fewer sources"
+            f"the sources hold {len(blocks)} blocks; a plan takes at most {limits.blocks_max}:"
+            " plan fewer sources"
         )
     located = tuple(source.object for source in sources)
     groups = [group for run in runs_of(blocks) for group in _groups(run.blocks, limits)]
@@ -144,8 +145,8 @@ class _Parts:
             self._rewrite()
         if self._waiting_bytes + size_bytes > self._limits.budget_bytes:
             raise CompactionLimitError(
-                f"a block of {size_bytes} bytes beside a part of {self._waiting_bytes} that is too small to"
-                f" be uploaded; the budget is {self._limits.budget_bytes}: raise it"
+                f"a block of {size_bytes} bytes and a part of {self._waiting_bytes} bytes that is too small"
+                f" for upload do not fit into the budget of {self._limits.budget_bytes} bytes: raise it"
             )
         self._waiting.append(block)
         self._waiting_bytes += size_bytes

@@ -95,12 +95,14 @@ def _cut(
 def _check_bounds(blocks: Sequence[SourceBlock], limits: PlanLimits) -> None:
     if len(blocks) > limits.blocks_max:
         raise CompactionLimitError(
-            f"the sources hold {len(blocks)} blocks; a plan takes {limits.blocks_max}: plan fewer sources"
+            f"the sources hold {len(blocks)} blocks; a plan takes at most {limits.blocks_max}:"
+            " plan fewer sources"
         )
     stream_count = len({block.entry.stream_id for block in blocks})
     if stream_count > limits.streams_max:
         raise CompactionLimitError(
-            f"the sources hold {stream_count} streams; a plan takes {limits.streams_max}: plan fewer sources"
+            f"the sources hold {stream_count} streams; a plan takes at most {limits.streams_max}:"
+            " plan fewer sources"
         )
     largest = max((block.entry.size_bytes for block in blocks), default=0)
     needed = limits.part_size_bytes_min - 1 + largest
@@ -108,6 +110,6 @@ def _check_bounds(blocks: Sequence[SourceBlock], limits: PlanLimits) -> None:
         # The largest block must fit next to carried bytes, which are less than a part. Otherwise
         # the plan could make no progress.
         raise CompactionLimitError(
-            f"a block of {largest} bytes beside a part that is too small to be uploaded needs {needed} bytes;"
-            f" the budget is {limits.budget_bytes}: raise it"
+            f"a block of {largest} bytes, together with a part that is too small for upload, needs {needed}"
+            f" bytes; the budget is {limits.budget_bytes}: raise it"
         )

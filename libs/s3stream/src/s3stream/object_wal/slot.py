@@ -84,7 +84,7 @@ def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
         ObjectCorruptError: the label breaks the format, or its slot does not match the key.
     """
     if len(tail) < LABEL_BYTES:
-        raise ObjectCorruptError(f"{key}: label: {len(tail)} bytes where {LABEL_BYTES} belong")
+        raise ObjectCorruptError(f"{key}: label: {len(tail)} bytes instead of {LABEL_BYTES}")
     encoded = memoryview(tail)[-LABEL_BYTES:]
     version, kind, length, node_id, epoch, found, acknowledged, nonce, object_bytes, text, crc, magic = (
         LABEL.unpack(encoded)
@@ -100,7 +100,7 @@ def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
     namespace = text[:length].decode("ascii")
     named = WalName(namespace, NodeId(node_id), NodeEpoch(epoch))
     if (named, found) != (name, sequence):
-        raise ObjectCorruptError(f"{key}: label: it is the one of slot {found} of {named}")
+        raise ObjectCorruptError(f"{key}: label: it belongs to slot {found} of {named}")
     return Label(SlotKind(kind), named, found, acknowledged, nonce, object_bytes)
 
 

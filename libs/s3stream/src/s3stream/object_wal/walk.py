@@ -38,7 +38,7 @@ from s3stream.records import StreamRecord
 
 FENCES_AHEAD_MAX: Final = 64
 """Fences put at once against an owner that continues to write: more than its puts in flight."""
-_REMEDY: Final = "Nothing of this slot and behind it was recovered; restore the object and recover again"
+_REMEDY: Final = "Neither this slot nor anything after it was recovered; restore the object and recover again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +222,9 @@ class WalWalk:
         known = decode_label(key, self._name, max(above), tail).acknowledged_sequence
         if known > hole and not await self._has_landed(hole):
             raise WalCorruptError(
-                f"{slot_key(self._name, hole)}: this slot of the write-ahead log was acknowledged, as {key}"
-                f" says ({known} slots were), and is not in the"
-                " store any more. Nothing behind it was recovered. Restore the object (an older version, a"
-                " backup; if a fence of"
-                f" {LABEL_BYTES} bytes stands there, in its place) and recover again; if it is lost,"
-                " acknowledged records are"
+                f"{slot_key(self._name, hole)}: this slot of the write-ahead log is missing in the store. It"
+                f" was acknowledged: {key} shows that {known} slots were. Nothing after it was recovered."
+                " Restore the object from an older version or a backup (if the key now has a fence of"
+                f" {LABEL_BYTES} bytes, replace the fence) and recover again; if the object is lost,"
+                " acknowledged records are lost"
             )

@@ -237,7 +237,7 @@ def as_store_error(thing: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _RETRIABLE:
             raise ObjectStoreUnavailableError(
-                f"{thing}: {error}; free space or handles, the call is repeated"
+                f"{thing}: {error}; free disk space or file handles; the call is repeated"
             ) from error
         if error.errno in _REFUSED:
             raise ObjectStoreRefusedError(f"{thing}: {error}; check the directory and its owner") from error

@@ -92,7 +92,9 @@ class DirectoryMultipartStore:
 
     async def create_multipart(self, key: str) -> MultipartUpload:
         if len(check_key(key)) > KEY_BYTES_MAX:
-            raise ValueError(f"object store key {key!r}: a multipart upload takes {KEY_BYTES_MAX} characters")
+            raise ValueError(
+                f"object store key {key!r}: a multipart upload accepts at most {KEY_BYTES_MAX} characters"
+            )
         upload_id = f"{self._clock.wall_ms():013d}-{self._randomness.token(8).hex()}"
         upload = MultipartUpload(key, upload_id)
         with as_store_error(key):

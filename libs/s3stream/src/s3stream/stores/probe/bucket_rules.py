@@ -23,7 +23,7 @@ def lifecycle(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
     if answer.status == 404:
         return (
             Grade.NOTE,
-            "no rules; one that aborts multipart uploads after a week saves what dead writers leave",
+            "no rules; a rule that aborts multipart uploads after a week would remove those of dead writers",
         )
     if not answer.is_success:
         return Grade.SKIPPED, _unreadable("lifecycle rules", answer, "s3:GetLifecycleConfiguration")

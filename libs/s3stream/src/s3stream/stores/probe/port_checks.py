@@ -109,8 +109,8 @@ async def ranges_are_exact(probe: Probe) -> tuple[Grade, str]:
     await probe.store.put(key, [content])
     wanted = {
         "a middle range": (await probe.store.get(key, 100, 50), content[100:150]),
-        "a range over the end": (await probe.store.get(key, 4000, 500), content[4000:]),
-        "a range behind the end": (await probe.store.get(key, 5000, 10), b""),
+        "a range across the end": (await probe.store.get(key, 4000, 500), content[4000:]),
+        "a range after the end": (await probe.store.get(key, 5000, 10), b""),
         "a suffix": ((await probe.store.get_tail(key, 48))[0], content[-48:]),
         "a suffix longer than the object": ((await probe.store.get_tail(key, 9999))[0], content),
         "the size of the object in the answer to a suffix read": (
@@ -121,7 +121,7 @@ async def ranges_are_exact(probe: Probe) -> tuple[Grade, str]:
     wrong = [name for name, (got, right) in wanted.items() if got != right]
     if wrong:
         return Grade.UNSAFE, f"{' and '.join(wrong)} came back wrong"
-    return Grade.OK, "middle, suffix, over and behind the end"
+    return Grade.OK, "middle, suffix, across and after the end"
 
 
 async def large_objects_are_whole(probe: Probe) -> tuple[Grade, str]:
