@@ -1,4 +1,4 @@
-"""The table of operations: which validator decides on which kind."""
+"""The table of validators by kind of operation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ VALIDATORS: Final[Mapping[str, Validator]] = {
 
 
 def validator_of_all(offers: Offering) -> Validate:
-    """The validator of all kinds; `offers` provides the compaction tasks."""
+    """Return a validator for operations of all kinds; `offers` provides the compaction tasks."""
     validators: dict[str, Validator] = {
         **VALIDATORS,
         "lease_compaction": partial(lease_compaction, offers=offers),

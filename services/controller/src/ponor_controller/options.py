@@ -14,7 +14,7 @@ from ponor_runtime.identity import UNKNOWN_ORDINAL, ClusterOrdinal, NodeId, comp
 from ponor_controller.consensus.members import Member
 
 FIRST_CONTROLLER_NUMBER: Final = 3_000
-"""Node numbers of controllers begin here, far from those of brokers."""
+"""Lowest node number of controllers, far from the node numbers of brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +22,20 @@ class ControllerOptions:
     """Options of one controller.
 
     Attributes:
-        data: its directory.
+        data: the data directory.
         listen: HOST:PORT of sessions and subscriptions.
-        cluster_ordinal: permanent. 0: drawn at random when the cluster is formatted, then read from the
-            directory.
-        cluster_id: empty, or the id that the directory must have.
-        node_id: None: the first controller's. An id below 2^16 is a number within the cluster's ordinal.
+        cluster_ordinal: the permanent ordinal. If 0, it is drawn at random when the cluster is formatted, and
+            read from the directory later.
+        cluster_id: the cluster id that the directory must contain; empty: any.
+        node_id: the node id; None: that of the first controller. A value below 2^16 is a number within the
+            cluster.
         peer_listen: HOST:PORT for other controllers; empty: no controller can join this one.
         peer_tls: files of mutual TLS between controllers; None: no TLS.
         voters: node ids and addresses of controllers, which take precedence over those in the log. With
-            `format` also the voters of a new cluster. Directory ids are ignored: every directory draws its
-            own.
-        format: whether an empty directory may become a voter of a new cluster. Otherwise it waits until a
-            cluster adds it.
+            `format` they are also the voters of a new cluster. Directory ids in them are ignored, because
+            every directory draws its own.
+        format: whether an empty directory may become a voter of a new cluster. Otherwise a controller with an
+            empty directory waits until a cluster adds it.
     """
 
     data: PurePath
@@ -54,6 +55,6 @@ class ControllerOptions:
 
     @property
     def may_format(self) -> bool:
-        """Whether `format` is set and this controller is among the configured voters, if there are any."""
+        """Whether `format` is set, and this controller is one of the configured voters or there are none."""
         numbers = {number_of_node(voter.node_id) for voter in self.voters}
         return self.format and (not numbers or number_of_node(self.own_node_id) in numbers)

@@ -1,4 +1,4 @@
-"""Send answers when they are correct: after the commit, or after a majority confirmed this leader.
+"""Send an answer when it is certainly correct: after the commit, or after a majority confirmed this leader.
 
 An answer with records is correct when the records are committed. An answer without records (a
 refusal, a repeat, or a claim that found no garbage) is based on this controller's image only. A
@@ -30,12 +30,12 @@ from ponor_controller.kernel.operation import PendingOperation
 COMMIT_INDEX: Final = wire.OperationResult.COMMIT_INDEX_FIELD_NUMBER
 
 _Answer: TypeAlias = tuple[PendingOperation, bytes, Counter, int]
-"""The operation, the encoded result as stored in the log, the counter of its outcome, and the commit
-index that is appended to the result (0: none)."""
+"""The operation, the encoded result as stored in the log, the counter of this outcome, and the commit index
+that is appended to the result (0: nothing is appended)."""
 
 
 class Answers:
-    """Answers that wait for a commit. The limit of operations in flight bounds them."""
+    """Answers that wait for a commit. The limit of operations in flight bounds their number."""
 
     def __init__(self, commits: CommitWaiters, confirmed: ConfirmedAnswers, telemetry: Telemetry) -> None:
         self._commits = commits
@@ -58,7 +58,7 @@ class Answers:
         self._commits.when_reached(index, self._confirm, self._refuse_unconfirmed, unconfirmed)
 
     def refuse(self, pending: PendingOperation, error: OperationError) -> None:
-        """Answer now, with an error after which the node sends the operation to the leader."""
+        """Answer at once with an error that makes the node send the operation to the leader."""
         self._send(self._encode(pending, wire.OperationResult(error=error.to_proto()), 0))
 
     def _encode(self, pending: PendingOperation, result: wire.OperationResult, index: int) -> _Answer:
@@ -94,7 +94,7 @@ class Answers:
 
 
 class ConfirmedAnswers:
-    """Answers that wait for the next confirmation. The limit of operations in flight bounds them."""
+    """Answers that wait until leadership is confirmed. The limit of operations in flight bounds them."""
 
     def __init__(self, consensus: Consensus) -> None:
         self._consensus = consensus
@@ -107,7 +107,7 @@ class ConfirmedAnswers:
         return self._consensus.term
 
     def add(self, term: int, answer: Callable[[], None], refuse: Callable[[OperationError], None]) -> None:
-        """Call `answer` when the leadership in `term` is confirmed, else `refuse` with NOT_LEADER.
+        """Call `answer` when a majority confirms the leadership in `term`, else `refuse` with NOT_LEADER.
 
         Args:
             term: the term of the decision.
@@ -124,8 +124,8 @@ class ConfirmedAnswers:
             await self.confirm()
 
     async def confirm(self) -> None:
-        """Run one round for all waiting answers. An answer that is added meanwhile waits for the next
-        round.
+        """Confirm leadership once for all waiting answers. An answer added meanwhile waits for the next
+        call.
         """
         self._added.clear()
         waiting, self._waiting = self._waiting, []
@@ -152,14 +152,14 @@ def _outcome_name(result: wire.OperationResult) -> str:
     outcome = result.WhichOneof("outcome")
     if outcome == "error":
         return error_name(result.error.code)
-    if outcome == "compaction_outcome":  # a typed result is no error, and not always a success
+    if outcome == "compaction_outcome":  # a typed result is not an error, but not always a success
         name = wire.CompactionOutcome.Result.Name(result.compaction_outcome.result)
         return name.removeprefix("RESULT_").lower()
     return "ok"
 
 
 def traced(pending: PendingOperation, telemetry: Telemetry) -> PendingOperation:
-    """The operation with an answer callback that ends a span, if both the node and this process trace it."""
+    """Trace the operation if the node and this process both trace: its answer callback then ends a span."""
     parent = TraceContext.parse(pending.operation.traceparent)
     if telemetry.tracing is None or parent is None:
         return pending

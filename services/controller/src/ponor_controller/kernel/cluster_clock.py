@@ -1,11 +1,11 @@
-"""The cluster clock, the time base of leases, claims and timeouts; and the opening entry that sets it.
+"""The cluster clock (time base of leases, claims and timeouts), and the opening entry that sets the clock.
 
 The leader stamps every batch. The clock continues from the newest stamp in the log and advances
 with the leader's monotonic clock. It never goes back, so a restart or a new leader can only
 lengthen a lease. Wall clocks are not used, because they jump.
 
-The opening entry of a term is an empty batch. Its commit proves that all earlier entries are
-committed, so stamps of entries that were never committed count too.
+The opening entry of a term is an empty batch. It also commits all earlier entries of the log, so their stamps
+count, whether or not an earlier leader committed them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_STAMP_MS = 1
 
 
 class ClusterClock:
-    """The clock of one controller, in ms since the cluster was formatted, without the time without a
+    """The cluster clock at one controller: ms since the cluster was formatted. It stands still without a
     leader.
     """
 
@@ -33,7 +33,7 @@ class ClusterClock:
         self._seen_ms, self._seen_ns = self._base_ms, self._base_ns
 
     def stamped(self, stamp_ms: int) -> None:
-        """A batch with this stamp is committed."""
+        """Record that a batch with this stamp is committed."""
         if stamp_ms > self._seen_ms:
             self._seen_ms, self._seen_ns = stamp_ms, self._clock.monotonic_ns()
 
@@ -41,12 +41,12 @@ class ClusterClock:
         """Begin a term of leadership.
 
         Time continues from the newest stamp in the log, committed or not, because the opening entry commits
-        all of them. The former leader may have reported a later time to nodes while the log was idle, so
-        the time for which it was heard since the newest committed stamp is added.
+        all of them. While the log was idle the former leader may have reported a later time to nodes. So the
+        time from the newest committed stamp until that leader was last heard is added.
 
         Args:
             last_stamp_ms: the newest stamp in the log.
-            leaderless_ns: how long ago a leader was last heard; that time does not count.
+            leaderless_ns: how long ago a leader was last heard; the clock stood still since then.
         """
         now_ns = self._clock.monotonic_ns()
         heard_ms = self._seen_ms + max(now_ns - leaderless_ns - self._seen_ns, 0) // 1_000_000
@@ -61,7 +61,7 @@ class ClusterClock:
 
 
 class Opening:
-    """Encodes opening entries; tracks the last entry of the log for its stamp."""
+    """Encodes opening entries. Tracks the last entry of the log, from whose stamp the clock continues."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class Opening:
         self._leaderless_ns = leaderless_ns
 
     def appended(self, entries: Sequence[Entry]) -> None:
-        """These entries were appended to the log."""
+        """Record that these entries were appended to the log."""
         self._newest = entries[-1]
 
     def restart(self) -> None:
-        """Note that the log restarts after the index of the image, which a received snapshot replaced."""
+        """A received snapshot replaced the image: the log restarts after the image's index."""
         self._newest = None
 
     def encode(self, index: int, term: int) -> bytes:

@@ -17,26 +17,26 @@ W = TypeVar("W")
 Committed: TypeAlias = Callable[[W], None]
 Dropped: TypeAlias = Callable[[W, OperationError], None]
 _Waiters: TypeAlias = tuple[int, Committed[Any], Dropped[Any], list[Any]]
-"""Waiters for one index: the index, the callback after the commit, the callback after the end of leadership,
-and the waiters."""
+"""The index, the callback after the commit, the callback after the end of leadership, and the waiters for the
+index."""
 
 
 class CommitWaiters:
-    """Waiters of one leader, in the order of their indices."""
+    """Waiters of one term of leadership, in the order of their indices."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
         self._waiting: deque[_Waiters] = deque()
 
     def when_reached(self, index: int, committed: Committed[W], dropped: Dropped[W], waiter: W) -> None:
-        """Call back when everything up to `index` is committed; at once if it is. Only while leading.
+        """Call back when everything up to `index` is committed (at once if it is). Only while leading.
 
         Args:
             index: at most `last_index`.
             committed: called with `waiter` after the commit.
             dropped: called with `waiter` and NOT_LEADER when leadership ends before the commit is known.
-            waiter: an argument of the callbacks. Thousands may wait, and a closure for each would cost as
-                much as its answer.
+            waiter: the argument of the callbacks. It replaces a closure, because thousands may wait, and a
+                closure for each would cost as much as its answer.
         """
         if index <= self._image.index:
             committed(waiter)
@@ -46,7 +46,7 @@ class CommitWaiters:
             last[3].append(waiter)
         elif last is None or last[0] <= index:
             self._waiting.append((index, committed, dropped, [waiter]))
-        else:  # a repeat of an operation in flight waits for the index of the first request
+        else:  # a repeated operation waits for the index of the first request, which is still in flight
             position = next(at for at, other in enumerate(self._waiting) if other[0] > index)
             self._waiting.insert(position, (index, committed, dropped, [waiter]))
 
@@ -54,7 +54,7 @@ class CommitWaiters:
         """Wait until everything up to `index` is committed.
 
         Raises:
-            OperationError: NOT_LEADER, leadership ended before.
+            OperationError: NOT_LEADER if leadership ended before the commit was known.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.when_reached(index, _wake, _drop, done)

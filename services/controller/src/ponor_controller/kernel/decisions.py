@@ -20,16 +20,16 @@ from ponor_controller.settings import ControllerSettings
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The input of a validator in addition to the operation.
+    """What a validator reads, besides the operation.
 
     Attributes:
         caller: the node process that sent the operation.
         now_ms: cluster time.
-        view: committed rows, and above them the rows that proposed batches change.
-        settings: of the controller.
-        randomness: for new ids.
-        is_suspected: whether a node has been silent for too long. It only guides the placement of partitions.
-        traceparent: of the operation; empty without a trace.
+        view: committed rows, with the changes of proposed batches applied on top.
+        settings: the controller's settings.
+        randomness: source of new ids.
+        is_suspected: whether a node is suspected. Suspicion only influences where partitions are placed.
+        traceparent: the operation's trace context; empty without a trace.
     """
 
     caller: Caller
@@ -47,9 +47,9 @@ class Decision:
 
     Attributes:
         records: the changes; none if nothing changes.
-        result: the caller's answer, without request id and commit index.
-        divisible: whether the records may be spread over several batches, in order. After a crash between
-            two batches a repeat of the request must complete the change.
+        result: the answer to the caller, without request id and commit index.
+        divisible: whether the records may be spread over several batches, in order. If a crash happens
+            between two batches, a repetition of the request must complete the change.
         closing_records: records that end the caller's rights. They follow the record of its result, because
             a fenced caller gets no answer.
         rows: rows that the records change, if they are more than the records.

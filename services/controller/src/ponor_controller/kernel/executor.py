@@ -1,11 +1,12 @@
-"""Execute operations: check the caller, detect repeats, validate, propose, and pass on the answer.
+"""Execute operations: check the caller, detect repetitions, validate, propose, and pass the answer on.
 
-A repeated operation gets the stored result of the first execution. `answers` sends an answer when
-the records, or the rows that the decision was based on, are committed.
+A repeated operation gets the stored result of the first execution. `answers` sends an answer when the
+operation's records are committed; without records, when all rows that the decision was based on are committed
+and leadership is confirmed.
 
-The loop executes waiting operations as fast as the log accepts batches. Operations that wait at the
-same time share a batch. The loop pauses while too many batches are in flight, and yields to the
-event loop often enough for heartbeats.
+`execute_operations` executes waiting operations as fast as the log accepts batches. Operations that wait at
+the same time share a batch. It pauses while too many batches are in flight, and yields to the event loop
+often enough for heartbeats.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ponor_controller.settings import ControllerSettings
 
 
 class Executor:
-    """Executes operations one at a time, without waiting."""
+    """Executes operations one at a time, without awaiting anything."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Executor:
             )
 
     def _replay(self, pending: PendingOperation, digest: bytes) -> bool:
-        """Answer a repeated operation with the stored result; False if the operation is new."""
+        """Answer a repeated operation with the stored result. Returns False if the operation is new."""
         kept = self._proposer.view[OPERATIONS].get((pending.caller.node_id, pending.operation.request_id))
         if kept is None:
             return False
@@ -162,11 +163,11 @@ class Executor:
 SLICE_NS = 10_000_000
 """Time in ns for which operations are executed before the loop yields to other tasks."""
 SLICES_MAX = 4
-"""Slices that may share a batch. With one, a busy machine would create small batches. A batch costs as much
-as 40 operations, so the machine would become busier still."""
+"""Slices that may share a batch. With one slice per batch, a busy machine would create small batches. A batch
+costs as much as 40 operations, so the load would rise further."""
 RETRY_SECONDS = 0.01
-"""Pause before an open batch is proposed again: leadership is being transferred, which may fail, or the log
-has no room."""
+"""Pause before the next attempt to propose an open batch, during a transfer of leadership (which may fail) or
+while the log has no room."""
 
 
 async def execute_operations(lanes: Lanes, executor: Executor, proposer: Proposer, clock: Clock) -> None:

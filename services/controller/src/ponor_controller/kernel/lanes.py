@@ -1,8 +1,8 @@
 """Queues of operations that wait for execution, ordered by urgency.
 
-Operations of one node keep their order, as the session protocol requires. Between nodes, the node
-whose first operation is more urgent goes first; nodes with equally urgent operations take turns.
-The limit of operations in flight bounds the queues.
+Operations of one node keep their order, as the session protocol requires. The node whose first operation is
+the most urgent is served next; nodes with equally urgent first operations take turns. The limit of operations
+in flight bounds the queues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Lanes:
         return self._count
 
     def put(self, pending: PendingOperation) -> None:
-        """Add an operation behind all others of its node."""
+        """Append an operation to the queue of its node."""
         node_id = pending.caller.node_id
         self._count += 1
         queue = self._waiting.get(node_id)
@@ -48,7 +48,7 @@ class Lanes:
         return None
 
     def empty(self) -> list[PendingOperation]:
-        """Remove and return all operations, because leadership ended."""
+        """Remove and return all operations; called when leadership ended."""
         taken: list[PendingOperation] = []
         while (pending := self.take()) is not None:
             taken.append(pending)

@@ -20,13 +20,13 @@ from ponor_controller.kernel.proposer import Proposer
 Step: TypeAlias = Callable[[], float | None]
 """Performs one step without waiting. Returns the seconds until the next step; None: only when woken."""
 PAUSE_S: Final = 0.02
-"""Pause between two steps, so that one step handles all records committed meanwhile."""
+"""Pause after a step, so that the next step handles all records committed during the pause."""
 RETRY_S: Final = 0.5
-"""Pause after a refused proposal: leadership is being transferred, or the log has no room."""
+"""Pause after a refused proposal: leadership ends or is being transferred, or the log has no room."""
 
 
 class LeaderDuty:
-    """Runs a step at the beginning of every term, when woken, and at the time that the last step returned."""
+    """Runs a step at the beginning of a term, when woken, and after the time that the last step returned."""
 
     def __init__(self, step: Step, proposer: Proposer, leading: Leading, clock: Clock) -> None:
         self._step = step

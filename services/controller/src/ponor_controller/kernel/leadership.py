@@ -1,4 +1,4 @@
-"""Start and end of leadership in the controller, in the order that the parts require."""
+"""Begin and end leadership in the parts of the controller, in the order that they require."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ponor_controller.kernel.proposer import Proposer
 class ControllerLeadership:
     """Implements `Leading`.
 
-    A new leader runs `first_steps` before it executes operations. They propose records and do not wait.
+    A new leader runs `first_steps` before it executes operations. These steps propose records and do not
+    wait.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Leadership as services and duties see it: whether this controller leads, and who leads otherwise."""
+"""Leadership as services and duties see it: whether this controller leads, else which one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Reign:
     """The leadership of one controller in one term.
 
     Attributes:
-        term: of the log.
-        first_index: of the opening entry.
-        nonce: drawn at random by the leader.
+        term: term of the log.
+        first_index: index of the opening entry.
+        nonce: random bytes that the leader draws.
     """
 
     term: int
@@ -46,16 +46,16 @@ class Leading(Protocol):
 
     @property
     def leader_address(self) -> str:
-        """HOST:PORT of another controller that leads; empty if unknown or if this controller is elected."""
+        """HOST:PORT of the leader if it is another controller and its address is known; else empty."""
         ...
 
     @property
     def commit_age_ms(self) -> int:
-        """How long ago the own commit index was known to be the newest.
+        """How long ago this controller's commit index was last known to be the newest.
 
-        At a leader: the time since the newest round of heartbeats that a majority answered began. It rises
-        when the leader is partitioned or was replaced. At others: the time since a leader was last heard, or
-        since the start.
+        At a leader: the time since the begin of the newest round of heartbeats that a majority answered. It
+        rises when the leader is partitioned or was replaced. At other controllers: the time since a leader
+        was last heard, or since the start.
         """
         ...
 
@@ -68,7 +68,7 @@ class Leading(Protocol):
     async def read_index(self) -> int:
         """The index that an image must reach before a linearizable read.
 
-        A majority confirmed the leader after the call.
+        When it returns, a majority has confirmed the leader since the call began.
 
         Raises:
             OperationError: NOT_LEADER when no leader could be confirmed.
@@ -79,17 +79,18 @@ class Leading(Protocol):
 async def confirm_refusals(
     work: Awaitable[T], leading: Leading, confirm: Callable[[], Awaitable[object]]
 ) -> T:
-    """The result of `work`. A final refusal is raised only after a majority confirmed this leader.
+    """Return the result of `work`. Raise its refusal only after a majority confirmed this leader.
 
-    A leader that was suspended and deposed would otherwise refuse a request because of old rows.
+    Otherwise a leader that was suspended and replaced meanwhile could refuse a request because of old rows.
 
     Args:
         work: the request.
         leading: whether this controller leads.
-        confirm: waits until everything proposed is committed and the leader is confirmed.
+        confirm: waits until all proposed batches are committed and the leader is confirmed.
 
     Raises:
-        OperationError: what `work` raised; NOT_LEADER when it refused and this leader could not be confirmed.
+        OperationError: the error of `work`; NOT_LEADER if `work` raised one and this leader could not be
+            confirmed.
     """
     try:
         return await work

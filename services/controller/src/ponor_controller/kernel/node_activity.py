@@ -17,31 +17,31 @@ from ponor_runtime.identity import NodeId
 
 LOOKS_PER_TIMEOUT = 4
 EDGE_NS = 1_000_000
-"""Added to waiting times: suspicion begins after a timeout, not at it."""
+"""Added to waiting times, because a node is suspected only after the timeout has passed."""
 TERM_TIMEOUTS: Final = 2
-"""Session timeouts that a new leader grants to nodes it has not heard: one in which a node detects that the
-former leader is silent, one in which it finds the new leader."""
+"""Number of session timeouts for which a new leader does not suspect nodes that it has not heard: in the
+first a node detects that the former leader is silent, in the second it finds the new leader."""
 RESTARTS_MAX: Final = 2
 """How often the timeout of a silent node restarts because another silent node was heard."""
 
 
 class NodeActivity:
-    """Silence of nodes within one term of leadership, measured in this process's observed time.
+    """Tracks the silence of nodes in one term of leadership, in this process's observed time.
 
-    A node is suspected after a session timeout of silence, or `reset_grace_ms` after its session broke: a
-    process that exits breaks its connections, and a live one reconnects at once.
+    A node is suspected after a session timeout of silence, or `reset_grace_ms` after its session broke: the
+    session of a process that exits breaks, and a live process reconnects at once.
 
     Some silence does not indicate a failed node:
 
     - The time in which this process did not run. The clock excludes it (`ponor_runtime.observer_clock`).
-      After an absence of half a session timeout or more, sessions may have broken because of it, so every
-      node gets a full session timeout again.
-    - The first session timeouts of a term: nodes still search for the new leader.
-    - More than half of the nodes are silent, or lose their sessions, at once. The fault is then probably at
-      this controller. Broken sessions do not count, and silent nodes get a second session timeout. When one
-      of them is heard again, this controller's link was probably the cause, so every node gets a full
-      session timeout again. A node that stays silent gets that `RESTARTS_MAX` times: one node that is heard
-      rarely must not hide for ever that another one failed.
+      After an absence of half a session timeout or more, every node gets a full session timeout again,
+      because the absence may have broken its session.
+    - Silence in the first session timeouts of a term, in which nodes still search for the new leader.
+    - Silence or broken sessions of more than half of the nodes at once. The fault is then probably at this
+      controller. Broken sessions do not count, and silent nodes get a second session timeout. When one of the
+      silent nodes is heard again, this controller's link was probably the cause, so every node gets a full
+      session timeout again. A node that stays silent gets it at most `RESTARTS_MAX` times; otherwise one node
+      that is heard rarely could hide for ever that another node has failed.
 
     Args:
         clock: observed time.
@@ -57,9 +57,8 @@ class NodeActivity:
         the timeout.
         """
         self._window_ns = self._timeout_ns + self._noticed_ns
-        """Longest second timeout. Nodes that became silent together are suspected together, so that failover
-        does not assign the partitions of the first to another silent node.
-        """
+        """Maximum length of the second timeout. Nodes that became silent together are suspected together;
+        otherwise failover could assign partitions of the first one to another silent node."""
         self._grace_ns = min(reset_grace_ms, session_timeout_ms) * 1_000_000
         self._started_ns = clock.monotonic_ns()
         self._grace_until_ns = self._started_ns + TERM_TIMEOUTS * self._timeout_ns
@@ -68,7 +67,7 @@ class NodeActivity:
         """When each expected node becomes suspected; `_grace_until_ns` for other nodes."""
         self._left_ns: dict[NodeId, int] = {}
         self._restarts: dict[NodeId, int] = {}
-        """How often the timeout of a silent node restarted since it was heard."""
+        """How often the timeout of a silent node was restarted since the node was last heard."""
         self._registering: Counter[NodeId] = Counter()
         self._listeners: list[Callable[[], None]] = []
         self._most_silent: tuple[int, bool] | None = None
@@ -93,7 +92,7 @@ class NodeActivity:
         self._most_silent = None
 
     def observer_was_absent(self, absent_ns: int) -> None:
-        """This process did not run for `absent_ns`, which observed time excludes."""
+        """This process did not run for `absent_ns`. Observed time does not include this time."""
         if 2 * absent_ns >= self._timeout_ns:
             self._restarts.clear()
             self._start_clocks_again()
@@ -112,7 +111,7 @@ class NodeActivity:
             self._left_ns.pop(node_id, None)
 
     def left(self, node_id: NodeId) -> None:
-        """The node's only session broke. Not called for sessions that this controller ended because of
+        """The node's only session broke. Not called if this controller ended the session because of
         silence.
         """
         self._left_ns[node_id] = self._clock.monotonic_ns()
@@ -122,7 +121,9 @@ class NodeActivity:
 
     @contextmanager
     def registering(self, node_id: NodeId) -> Iterator[None]:
-        """A process of the node registers. If it takes several batches, the node is fenced meanwhile."""
+        """Use this while a process of the node registers. A registration in several batches fences the node
+        meanwhile.
+        """
         self._registering[node_id] += 1
         try:
             yield
@@ -136,7 +137,9 @@ class NodeActivity:
         return node_id in self._registering
 
     def ignore(self, node_id: NodeId) -> None:
-        """The node is fenced: ignore its silence when deciding whether most nodes are silent."""
+        """The node is fenced: if it is silent, do not count it when deciding whether most nodes are
+        silent.
+        """
         if node_id in self._left_ns or self._clock.monotonic_ns() > self._due_ns.get(node_id, 0):
             self._left_ns.pop(node_id, None)
             self._heard_ns.pop(node_id, None)
@@ -145,12 +148,12 @@ class NodeActivity:
             self._most_silent = None
 
     def on_left(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every broken session, because `suspected_in_s` may be shorter."""
+        """Call `listener` after every broken session, because it may make `suspected_in_s` shorter."""
         self._listeners.append(listener)
 
     def grace_left_s(self) -> float:
-        """Seconds until nodes that were not heard in this term, or since an absence, are suspected; 0 after
-        that.
+        """Seconds in which nodes that were not heard in this term, or since an absence of this process, are
+        not suspected yet.
         """
         return max(0, self._grace_until_ns - self._clock.monotonic_ns()) / 1e9
 
@@ -162,12 +165,12 @@ class NodeActivity:
         at_ns = self._due_ns.get(node_id, self._grace_until_ns)
         if (
             now_ns > at_ns
-        ):  # most nodes are silent: check again soon, because others may return or be suspected
+        ):  # most nodes are silent: check again soon, because other nodes may be heard again or be suspected
             at_ns = min(at_ns + self._timeout_ns, now_ns + self._timeout_ns // LOOKS_PER_TIMEOUT)
         left_ns = self._left_ns.get(node_id)
         if left_ns is not None:
             by_reset_ns = max(left_ns + self._grace_ns, self._grace_until_ns)
-            if by_reset_ns >= now_ns:  # else broken sessions do not count, because too many broke at once
+            if by_reset_ns >= now_ns:  # else too many sessions broke at once, so they do not count
                 at_ns = min(at_ns, by_reset_ns)
         return (max(0, at_ns - now_ns) + EDGE_NS) / 1e9
 
@@ -195,7 +198,7 @@ class NodeActivity:
         return f"it has been silent for {(now_ns - heard_ns) // 1_000_000} ms"
 
     def is_suspected(self, node_id: NodeId) -> bool:
-        """Whether the node has probably failed."""
+        """Whether the node has probably failed, according to the rules above."""
         now_ns = self._clock.monotonic_ns()
         if self._is_silent(node_id, now_ns):
             return True
@@ -219,8 +222,8 @@ class NodeActivity:
         return over_ns > self._window_ns or self._broke(node_id) or not self._most_fell_silent(now_ns)
 
     def _extend_silent_nodes(self, heard_id: NodeId, now_ns: int) -> None:
-        """A node was heard while most were silent: restart the timeouts, unless all silent nodes used their
-        restarts.
+        """A node was heard while most nodes were silent: restart the timeouts, unless no silent node has
+        restarts left.
         """
         silent = [
             node_id
@@ -252,9 +255,10 @@ class NodeActivity:
         return self._most_silent[1]
 
     def _most_silent_since(self, now_ns: int, window_ns: int | None = None) -> int | None:
-        """When the session timeout of the last silent node ends, if most nodes (at least two) are silent.
+        """If most nodes (at least two) are silent: when the session timeout of the last of them ends; else
+        None.
 
-        Nodes whose session broke do not count as silent. None if most nodes are not silent.
+        Nodes whose session broke do not count as silent.
 
         Args:
             now_ns: observed time.
@@ -270,8 +274,8 @@ class NodeActivity:
         return last_ns if silent >= 2 and 2 * silent > present else None
 
     def _broke(self, node_id: NodeId) -> bool:
-        """Whether the session broke before the timeout. If so, packets of the node or its host reached this
-        controller.
+        """Whether the session broke before the timeout, so that packets of the node or its host still arrived
+        here.
         """
         left_ns = self._left_ns.get(node_id)
         return left_ns is not None and left_ns < self._due_ns.get(node_id, self._grace_until_ns)

@@ -1,4 +1,4 @@
-"""An operation that waits for execution: caller, content, and the way back to the caller."""
+"""An operation that waits for execution: caller, content, and callback for the answer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Caller:
 
 
 Answer: TypeAlias = Callable[[bytes], None]
-"""Takes an encoded `OperationResult`. It was encoded for the log, and is copied into a frame unchanged."""
+"""Called with an `OperationResult` as it was encoded for the log. The bytes are copied into a frame
+unchanged."""
 
 
 class PendingOperation(NamedTuple):
@@ -53,10 +54,11 @@ class PendingOperation(NamedTuple):
 
     Attributes:
         caller: the node process that sent it.
-        operation: the content.
-        first_incomplete_id: from the same frame: the node has the answers to all operations with lower ids.
+        operation: the operation itself.
+        first_incomplete_id: from the operation's frame: the node has the answers to all operations with lower
+            ids.
         answer: sends the result to the caller.
-        kind: of the operation; None if this version does not support it.
+        kind: kind of the operation; None if this version does not support it.
     """
 
     caller: Caller

@@ -1,8 +1,8 @@
 """Turn records into batches, propose them to the consensus, and call back when they are committed.
 
-The proposer stamps batches with index and cluster time, maintains the overlay that validators read,
-and bounds the batches in flight. When leadership ends it drops all of this: waiters get NOT_LEADER,
-although the next leader may still commit what they wait for.
+The proposer stamps batches with index and cluster time, maintains the overlay that validators read, and
+bounds the batches in flight. When leadership ends, it drops the overlay and the batches: waiters get
+NOT_LEADER, although the next leader may still commit their batches.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ponor_controller.kernel.commit_waiters import CommitWaiters
 from ponor_controller.settings import ControllerSettings
 
 BATCH_OVERHEAD_BYTES = 64
-"""Index, term, time, and the length before each record, generously."""
+"""Upper bound of the encoded size of index, term and time of a batch."""
 RECORD_OVERHEAD_BYTES = 5
 GROUP_BYTES_MAX = 128 * 1024
-"""An open batch is proposed at this size, so that followers write it while the next one is filled."""
+"""An open batch is proposed at this size, so that followers write it while the leader fills the next one."""
 GROUP_ROWS_MAX = 500
-"""Rows that operations of one batch change together, unless a single one changes more. Every process applies
-a batch in one turn of its event loop, and a small record may delete a thousand rows."""
+"""Bound of the rows that all operations of one batch change; a single operation may change more. Every
+process applies a batch in one turn of its event loop, and a small record may delete a thousand rows."""
 
 UNDER_WAY_MAX = 3
-"""With so many batches in flight, new operations wait for a commit and then share a batch. The busier a
-leader is, the more operations share one. One batch is written, one applied, one filled."""
+"""With this many batches in flight, new operations wait for a commit and then share a batch. So a busier
+leader puts more operations into a batch. With three, one batch is written, one applied and one filled."""
 
 
 class Proposer:
-    """Proposes batches while this controller leads. Call `committed` with all committed entries at once."""
+    """Proposes batches while this controller leads. Call `committed` with every committed entry, in order."""
 
     def __init__(
         self,
@@ -73,22 +73,22 @@ class Proposer:
 
     @property
     def view(self) -> Overlay:
-        """Committed rows, and above them the rows that proposed batches change."""
+        """Committed rows, with the changes of proposed batches applied on top."""
         return self._overlay
 
     @property
     def last_index(self) -> int:
-        """Index of the newest proposed batch; of the newest committed one if none is in flight."""
+        """Index of the newest proposed batch, or of the newest committed batch if none is in flight."""
         return self._overlay.index
 
     @property
     def leads(self) -> bool:
-        """Between `begin` and `end`."""
+        """Whether this controller leads: True between `begin` and `end`."""
         return self._leads
 
     @property
     def in_flight(self) -> int:
-        """Batches that are proposed and not committed."""
+        """Number of batches that are proposed and not yet committed."""
         return len(self._in_flight)
 
     def now_ms(self) -> int:
@@ -97,7 +97,7 @@ class Proposer:
 
     @property
     def has_room(self) -> bool:
-        """Whether a batch may be proposed now."""
+        """Whether another batch may be proposed, within the limits of batches and bytes in flight."""
         return self._room.is_set()
 
     async def room(self) -> None:
@@ -106,7 +106,7 @@ class Proposer:
 
     @property
     def has_turn(self) -> bool:
-        """Whether another batch may be opened now."""
+        """Whether operations may open another batch; False with `UNDER_WAY_MAX` in flight."""
         return self._turn.is_set()
 
     async def turn(self) -> None:
@@ -154,17 +154,16 @@ class Proposer:
         return self.last_index
 
     def add(self, records: Sequence[records_pb2.Record], *, divisible: bool = False, rows: int = 1) -> int:
-        """Add the records of one operation to the open batch, which operations share; `propose_open` proposes
-        it.
+        """Add the records of one operation to the open batch, which several operations share.
 
-        Operations of a batch share its cost in the log, the Raft core, followers and subscribers. The caller
-        may yield to the event loop between calls, and proposes the batch when it has nothing to add.
-        `propose` proposes the open batch first.
+        The operations share the cost of the batch in the log, the Raft core, followers and subscribers. The
+        caller may yield to the event loop between calls, and must call `propose_open` when it has nothing to
+        add. `propose` proposes the open batch before its own.
 
         Args:
             records: of the operation.
             divisible: as for `propose`.
-            rows: rows that the records change.
+            rows: number of rows that the records change.
 
         Returns and raises: as `propose`.
         """
@@ -223,7 +222,7 @@ class Proposer:
         return self._propose([voters_set(members)], membership_of(members))
 
     def begin(self) -> None:
-        """Leadership begins: the image contains all entries of the log."""
+        """Leadership begins. The image must contain all entries of the log."""
         assert not self._leads
         assert self._overlay.proposed_batches == 0, "nothing of an earlier term is left"
         self._leads = True
@@ -240,7 +239,7 @@ class Proposer:
         self.commits.drop(error)
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
-        """Apply committed entries to the image and call the waiters for their indices."""
+        """Apply committed entries to the image, and call the callbacks that wait for their indices."""
         index = entries[-1].index
         if not self._leads:
             for entry in entries:
@@ -261,7 +260,7 @@ class Proposer:
             self._require_room(self._open_bytes)
 
     def _require_room(self, size_bytes: int) -> None:
-        """Refuse a batch that the log has no room for, before it is added to the overlay.
+        """Refuse a batch for which the log has no room, before the batch is added to the overlay.
 
         Raises:
             OperationError: OVERLOADED; the caller retries later.
@@ -276,7 +275,7 @@ class Proposer:
         self._require_room(_records_bytes(records) + RECORD_OVERHEAD_BYTES * len(records))
         batch = self._next_batch()
         batch.records.extend(records)
-        if membership is not None:  # the core may refuse it, so the proposal precedes the overlay's change
+        if membership is not None:  # propose before the overlay changes, because the core may refuse
             data = batch.SerializeToString(deterministic=True)
             self._consensus.propose(LogEntry(batch.index, batch.term, data, membership, batch))
             taken = self._overlay.propose(batch)
@@ -316,7 +315,7 @@ class Proposer:
 
 
 def divide(records: Sequence[records_pb2.Record], bytes_max: int) -> list[list[records_pb2.Record]]:
-    """Divide records into runs that fit into a batch of `bytes_max`. A larger single record forms its own
+    """Divide records into runs that each fit into a batch of `bytes_max`. A larger record forms its own
     run.
     """
     runs: list[list[records_pb2.Record]] = [[]]

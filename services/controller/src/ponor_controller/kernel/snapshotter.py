@@ -1,7 +1,8 @@
 """Decide when to write a snapshot of the image, and write it in the background.
 
 The image is encoded as of one index while later batches are applied. If the disk is full, the snapshot is
-retried. Until one succeeds the log grows on disk and in memory, and a leader without room refuses proposals.
+retried. Until a snapshot succeeds, the log grows on disk and in memory, and a leader refuses proposals when
+memory is full.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RETRY_S: Final = 5.0
 
 
 class Snapshotter:
-    """Counts committed batches and bytes since the last snapshot."""
+    """Begins a snapshot after a number of committed batches or bytes since the last one."""
 
     def __init__(
         self,
@@ -52,13 +53,12 @@ class Snapshotter:
             log: stores snapshots.
             image: the content; batches continue to be applied during a write.
             tasks: runs the write.
-            clock: for pauses between pieces.
+            clock: clock for pauses between pieces.
             settings: the thresholds.
             telemetry: counters.
-            membership: in force at the newest applied index.
+            membership: returns the membership in force at the newest applied index.
             taken: called with every durable snapshot.
-            has_room: whether the log has room in memory for more entries; without room a snapshot is due at
-                once.
+            has_room: whether the log has room in memory for more entries; if not, a snapshot is due at once.
         """
         self._log = log
         self._image = image
@@ -84,8 +84,8 @@ class Snapshotter:
         self.begin_if_due()
 
     async def write_now(self) -> int:
-        """Write a snapshot now, unless nothing was committed since the last; returns its index when
-        durable.
+        """Write a snapshot now, unless nothing was committed since the last. Returns the index of the
+        newest.
         """
         while self._writing is not None:
             await asyncio.wait((self._writing,))
@@ -94,7 +94,7 @@ class Snapshotter:
         return await asyncio.shield(self._begin())
 
     def begin_if_due(self) -> None:
-        """Begin a snapshot if one is due. Also called after the window of entries was compacted."""
+        """Begin a snapshot if one is due. Also called when a compaction of the entries in memory ends."""
         if self._waits_for_space:
             return
         seen, settings = self._seen_batches, self._settings
@@ -103,7 +103,7 @@ class Snapshotter:
             or self._seen_bytes >= settings.snapshot_bytes
             or (seen > 0 and not self._has_room())
         )
-        # Batches may still become durable while the controller stops; the next start replays them.
+        # No snapshot begins while the controller stops; the next start replays the batches from the log.
         if due and self._writing is None and not self._tasks.is_closed:
             self._begin()
 

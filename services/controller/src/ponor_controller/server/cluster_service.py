@@ -150,7 +150,7 @@ class ClusterService:
         return wire.ClusterResponse(snapshot=opened)
 
     async def _require_changeable(self, what: str) -> ClusterRow:
-        """Wait for room and check leadership and level; returns the cluster's row."""
+        """Wait for room, check leadership and feature level, and return the cluster's row."""
         await self._proposer.room()
         if not self._leading.is_leading:
             raise not_leading(self._leading, what)
@@ -164,7 +164,9 @@ class ClusterService:
         return _done(index)
 
     async def _unchanged(self) -> wire.ClusterResponse:
-        """Answer a request that changes nothing, after everything it was based on is committed."""
+        """Answer a request that changes nothing, after the rows it was based on are committed and leadership
+        is confirmed.
+        """
         index = self._proposer.last_index
         await self._proposer.commits.reached(index)
         await self._leading.read_index()

@@ -1,7 +1,7 @@
-"""Apply committed batches in a fixed order.
+"""Pass committed batches to all parts that follow the log, in a fixed order.
 
-First the image and the answers that wait for it, then the retained tail and its subscribers, then
-the snapshotter.
+First to the image and the answers that wait for the commit, then to the retained tail and its subscribers,
+then to the snapshotter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_controller.server.subscriptions.subscription_service import Subscript
 
 
 class CommittedBatches:
-    """Passes committed entries to all parts that follow the log."""
+    """Passes on committed entries."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CommittedBatches:
         self._snapshotter.committed(entries)
 
     def restart(self) -> None:
-        """Continue after a received snapshot that replaced the image."""
+        """Continue after a received snapshot has replaced the image."""
         self._digest = self._image.digest
         self._tail.restart(self._image.index, self._digest)
         self._snapshotter.restarted()

@@ -138,7 +138,7 @@ class QuorumService:
         return index
 
     def _full_node_id(self, node_id: int) -> NodeId:
-        """The node id; a number below 2^16 is completed by the cluster's ordinal."""
+        """The complete node id: a number below 2^16 is combined with the cluster's ordinal."""
         cluster = cluster_of(self._proposer.view)
         if cluster is None or not 0 <= node_id < NODE_ID_BOUND:
             return NodeId(node_id)
@@ -155,7 +155,9 @@ class QuorumService:
         return index
 
     async def _room(self, what: str) -> None:
-        """Wait for room before reading the view, because other proposals may change it during the wait."""
+        """Wait for room. Call this before reading the view, because other proposals may change the view
+        meanwhile.
+        """
         self._require_leading(what)
         await self._proposer.room()
         self._require_leading(what)

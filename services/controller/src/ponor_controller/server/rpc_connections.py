@@ -1,6 +1,7 @@
-"""Serve connections on which tools send one request after another.
+"""Serve connections on which tools send requests.
 
-Requests of a connection are answered one by one. The number of connections and their idle time are bounded.
+The requests of a connection are handled one after another. The number of connections and their idle time are
+bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ponor_runtime.network import Connection, ConnectionClosedError
 
 CONNECTIONS_MAX: Final = 64
 IDLE_SECONDS_MAX: Final = 60.0
-"""An idle connection is closed after this time, so that hanging callers do not lock out operators."""
+"""An idle connection is closed after this time, so that hanging tools do not use up all connections."""
 
 
 class RpcConnections:

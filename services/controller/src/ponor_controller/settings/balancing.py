@@ -1,4 +1,4 @@
-"""Settings of the balancer: what a broker can carry, what counts as uneven, and how many partitions may move.
+"""Settings of the balancer: the capacity of a broker, what counts as uneven, how many partitions may move.
 
 docs/operations/balancing.md explains the defaults.
 """

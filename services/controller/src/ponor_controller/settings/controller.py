@@ -1,6 +1,6 @@
-"""Settings of the controller: every bound and every time, with its default.
+"""Settings of the controller: all limits and intervals, with their defaults.
 
-`ponor_runtime.settings` parses and checks values by the metadata of the fields.
+`ponor_runtime.settings` parses and checks values according to the metadata of the fields.
 """
 
 from __future__ import annotations

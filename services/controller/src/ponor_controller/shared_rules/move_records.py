@@ -18,10 +18,11 @@ REASON_CHARACTERS_MAX: Final = 256
 def elect_at_ms(
     view: View, source_id: NodeId, now_ms: int, settings: ControllerSettings, *, also: int = 0
 ) -> int:
-    """The cluster time at which the re-election timeout of a move that begins now ends.
+    """Compute the cluster time at which the re-election timeout ends, for a move that begins now.
 
-    `also` is the number of moves that begin together with this one. A source closes its partitions in waves,
-    so each wave adds a timeout. Otherwise a source with many moves would be mistaken for a stuck one.
+    `also` is the number of moves from the same source that begin before this one in the same batch. A source
+    closes its partitions in waves, so each wave adds a timeout. Otherwise a source with many moves would
+    count as stuck.
     """
     ahead = len(view[MOVES].find(MOVES_FROM, source_id)) + also
     return now_ms + settings.reelection_timeout_ms * (1 + ahead // settings.drain_moves_in_flight_max)
@@ -65,7 +66,7 @@ def cancelled(move: MoveRow, reason: str) -> records_pb2.Record:
 def elected(
     view: View, partition: PartitionRow, leader_id: NodeId, traceparent: str = ""
 ) -> records_pb2.Record:
-    """The record that elects a leader at the next epoch and ends a move of the partition."""
+    """The record that elects a leader at the next leader epoch. It ends a move of the partition."""
     record = records_pb2.PartitionChanged(
         topic_id=partition.topic_id,
         partition=partition.partition,
@@ -78,6 +79,6 @@ def elected(
 
 
 def current_traceparent(telemetry: Telemetry) -> str:
-    """The traceparent of the present span, for the trace of a move; empty without tracing."""
+    """The traceparent of the current span, to be stored in a move; empty without tracing."""
     context = None if telemetry.tracing is None else telemetry.tracing.current()
     return "" if context is None else context.traceparent

@@ -18,7 +18,8 @@ DESTROYED_PER_RECORD_MAX: Final = 5_000
 
 
 def require_commit_size(set_ranges: int, stream_objects: int, situation: Situation) -> None:
-    """Bound the size of a commit, which is checked and applied in one turn of the event loop.
+    """Refuse a commit that is too large, because a commit is checked and applied in one turn of the event
+    loop.
 
     Raises:
         OperationError: INVALID_REQUEST.
@@ -71,7 +72,7 @@ def pack_ranges(ranges: Iterable[wire.UploadedRange]) -> bytes:
     """Pack ranges for a record.
 
     Raises:
-        OperationError: INVALID_REQUEST; they are not sorted, disjoint and non-empty.
+        OperationError: INVALID_REQUEST; the ranges are not sorted, disjoint and non-empty.
     """
     try:
         return encode_runs(list(map(run_of, ranges)))
@@ -80,7 +81,7 @@ def pack_ranges(ranges: Iterable[wire.UploadedRange]) -> bytes:
 
 
 def run_of(uploaded: wire.UploadedRange) -> tuple[int, int, int]:
-    """(stream id, start offset, end offset)."""
+    """Return (stream id, start offset, end offset)."""
     return uploaded.stream_id, uploaded.start_offset, uploaded.end_offset
 
 
@@ -100,7 +101,9 @@ def stream_object_record(uploaded: wire.UploadedStreamObject, now_ms: int) -> re
 def stream_set_object_record(
     uploaded: wire.UploadedStreamSetObject, packed_ranges: bytes, node_id: NodeId, now_ms: int
 ) -> records_pb2.Record:
-    """The record that commits a stream set object with these ranges. `node_id` wrote the data to its log."""
+    """The record that commits a stream set object with these ranges. `node_id`: the node whose log contained
+    the data.
+    """
     committed = records_pb2.StreamSetObjectCommitted(
         object_id=uploaded.object_id,
         size_bytes=uploaded.size_bytes,
@@ -112,7 +115,7 @@ def stream_set_object_record(
 
 
 def destructions(object_ids: Sequence[int], now_ms: int) -> list[records_pb2.Record]:
-    """The records that destroy objects, each of bounded size."""
+    """The records that destroy objects. The size of each record is bounded."""
     records: list[records_pb2.Record] = []
     for position in range(0, len(object_ids), DESTROYED_PER_RECORD_MAX):
         some = object_ids[position : position + DESTROYED_PER_RECORD_MAX]

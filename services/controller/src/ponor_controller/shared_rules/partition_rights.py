@@ -1,4 +1,4 @@
-"""Check that the caller leads the partition whose streams or key it creates, opens or deletes.
+"""Check that the caller leads the partition whose streams it creates, opens or deletes, or whose key it puts.
 
 The tags of a stream and the name of a key contain the partition. Without these checks a broker that
 opens a partition during the deletion of its topic, or during an election, could leave streams and
@@ -40,7 +40,7 @@ def require_tagged_rights(tags: Mapping[str, str], situation: Situation) -> None
 
 
 def require_key_rights(key: str, situation: Situation) -> None:
-    """Check a key of a put. Only keys of partitions are restricted.
+    """Check the key of a put operation. Only keys of partitions are restricted.
 
     Raises:
         OperationError: as `require_tagged_rights`.
@@ -53,7 +53,8 @@ def require_key_rights(key: str, situation: Situation) -> None:
 def require_stream_rights(
     tag_pairs: Sequence[str], situation: Situation, stream_epoch: int | None = None
 ) -> None:
-    """Check the tags of a stream that is opened at `stream_epoch`, or deleted (None).
+    """Check the tags of a stream that is opened at `stream_epoch`, or that is deleted if `stream_epoch` is
+    None.
 
     Raises:
         OperationError: TOPIC_NOT_FOUND, STREAM_FENCED.

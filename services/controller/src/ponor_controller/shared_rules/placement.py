@@ -1,6 +1,6 @@
-"""Choose brokers for partitions by the number of partitions that each leads.
+"""Choose brokers for partitions by the number of partitions that each broker leads.
 
-Used for new topics, failover, drains and moves. The balancer considers traffic as well.
+These rules apply to new topics, failover, drains and moves. The balancer also considers traffic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_live(node: NodeRow | None, is_suspected: Callable[[NodeId], bool]) -> boo
 def candidates(
     view: View, is_suspected: Callable[[NodeId], bool], *, without: Container[NodeId] = ()
 ) -> list[NodeId]:
-    """Brokers that may get partitions, by node id: live and not draining."""
+    """Brokers that may get partitions (live and not draining), sorted by node id."""
     return [
         row.node_id
         for row in view[NODES]
@@ -45,9 +45,10 @@ def led_counts(view: View, brokers: Iterable[NodeId]) -> dict[NodeId, int]:
 
 
 def spread(counts: Mapping[NodeId, int], count: int) -> list[NodeId]:
-    """Brokers for `count` partitions, round-robin from the one with the fewest (ties by node id).
+    """Choose brokers for `count` partitions, round-robin, beginning with the broker with the fewest (ties by
+    node id).
 
-    Round-robin, because otherwise a new broker would get all the traffic of a topic at once.
+    Without round-robin a new broker would get all partitions of a topic, and all of its traffic.
 
     Raises:
         ValueError: `counts` is empty.

@@ -1,9 +1,9 @@
 """Ownership of streams: which writer holds a stream open, and for which writer a caller acts.
 
-A node acts for the log of its own epoch, or for a log whose recovery is assigned to it. The streams
-of a log are those that are open at the node epoch that wrote it. While the row of a log exists, no
-other node commits or closes them, so no acknowledged record is cut off at the committed end. A log
-in a file has no row: the node's next process acts for the former one.
+A node acts as the writer of the log of its own epoch, or of a log whose recovery is assigned to it. The
+streams of a log are the streams that are open at the node epoch that wrote the log. While a log has a row, no
+other node may commit to these streams or close them, so no stream is closed at an end offset that excludes
+acknowledged records. A log in a file has no row: the node's next process acts as its writer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ponor_controller.kernel.decisions import Situation, invalid, refuse
 class Writer:
     """The owner of a write-ahead log.
 
-    `node_epoch` is None for a log in a file, which all epochs of its node share; `wal` is the row of a log in
-    the store.
+    `node_epoch` is None for a log in a file, because all processes of its node use the same file. `wal` is
+    the row of a log in the store; None for a file.
     """
 
     node_id: NodeId
@@ -38,7 +38,7 @@ class Writer:
     wal: WalRow | None
 
     def holds(self, row: StreamRow) -> bool:
-        """Whether this writer holds the stream open, or was the last to do so."""
+        """Whether this writer has the stream open, or had it open last."""
         return row.node_id == self.node_id and self.node_epoch in (None, row.node_epoch)
 
     def __str__(self) -> str:
@@ -50,10 +50,10 @@ class Writer:
 
 
 def writer(situation: Situation, recovered: wire.WalName | None = None) -> Writer:
-    """The writer for which the caller acts: itself, or the owner of a log that it recovers.
+    """The writer for which the caller acts: itself, or the owner of a log that the caller recovers.
 
     Raises:
-        OperationError: WAL_NOT_HELD; the log is not open, or its recovery is not assigned to the caller.
+        OperationError: WAL_NOT_HELD if the log is not open, or if its recovery is not assigned to the caller.
     """
     caller = situation.caller
     if recovered is not None:
@@ -119,15 +119,15 @@ def find_stream(view: View, stream_id: int) -> StreamRow | None:
 
 
 def stream_finder(view: View) -> Callable[[int], StreamRow | None]:
-    """`find_stream` for an operation on many streams; checks only once whether any topic is being deleted."""
+    """Return `find_stream` for an operation on many streams. Checks for topics being deleted only once."""
     return partial(find_stream, view) if len(view[DELETIONS]) else view[STREAMS].get  # type: ignore[return-value]  # ids are ints
 
 
 def trim_records(acting: Writer, trim_sequence: int) -> list[records_pb2.Record]:
-    """The record that advances a log's trim point; none if the point is already there or further.
+    """The record that advances a log's trim point; none if it is already at `trim_sequence` or higher.
 
     Raises:
-        OperationError: INVALID_REQUEST; the log is a file.
+        OperationError: INVALID_REQUEST if the log is a file.
     """
     if not trim_sequence:
         return []
@@ -142,7 +142,7 @@ def trim_records(acting: Writer, trim_sequence: int) -> list[records_pb2.Record]
 
 
 def caller_wal_kind(situation: Situation) -> WalKind:
-    """The place of the caller's write-ahead log."""
+    """Whether the caller's write-ahead log is a file or in the store."""
     node = situation.view[NODES].get(situation.caller.node_id)
     assert node is not None, "sessions begin after registration"
     return node.wal

@@ -1,1 +1,1 @@
-"""From a data directory to a running controller: recovery, formation, ports, readiness."""
+"""Start a controller on a data directory: recovery, formation, ports, readiness."""

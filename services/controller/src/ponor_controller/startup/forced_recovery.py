@@ -1,10 +1,10 @@
 """Forced recovery after the permanent loss of a majority: one controller continues alone.
 
 The recovery runs on the directory of a stopped controller (docs/design/consensus.md#quorum-operations). It
-appends one entry: the incarnation rises, and this directory is the only voter. A membership is in force as
-soon as it is in the log, so the next start elects this controller, which then commits its whole log,
-uncommitted entries included. Entries that only other controllers had are lost. Nothing else changes, so an
-interrupted attempt can be repeated.
+appends one entry, which raises the incarnation and makes this directory the only voter. A membership is in
+force as soon as it is in the log, so at the next start this controller elects itself and commits its whole
+log, including entries that were not committed. Entries that only other controllers had are lost. Nothing else
+changes, so an interrupted recovery can be repeated.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class ForcedRecovery:
     """The result of a forced recovery.
 
     Attributes:
-        cluster_id: of the cluster.
-        node_id: of the remaining controller.
+        cluster_id: id of the cluster.
+        node_id: node id of the remaining controller.
         known_committed_index: the highest index that was certainly committed.
         last_index: the highest index that counts as committed now.
-        last_term: of the entry at `last_index`. Of several logs, the one with the highest last term is the
-            most complete; for equal terms the last index decides.
-        incarnation: the new one.
+        last_term: term of the entry at `last_index`. The most complete of several logs is the one with the
+            highest last term; for equal terms, the one with the highest last index.
+        incarnation: the new incarnation.
         former_voters: node ids of the former voters.
     """
 
@@ -67,12 +67,12 @@ class ForcedRecovery:
 async def force_recovery(
     runtime: Runtime, settings: ControllerSettings, options: ControllerOptions
 ) -> ForcedRecovery:
-    """Make one stopped controller the only voter. Durable when this returns.
+    """Make one stopped controller the only voter; durable when this returns.
 
     Args:
-        runtime: its network is the one between controllers.
-        settings: of the controller.
-        options: of the controller.
+        runtime: the outside world; its network reaches the other controllers.
+        settings: the controller's settings.
+        options: the controller's options.
 
     Raises:
         DirectoryInUseError: the controller runs.
@@ -141,8 +141,8 @@ async def _append(
 async def _refuse_living_quorum(
     network: Network, image: MetadataImage, identity: DirectoryIdentity, options: ControllerOptions
 ) -> None:
-    """Refuse while a majority runs: it would continue under the former incarnation in the same object
-    store.
+    """Refuse while a majority of the voters runs, because it would continue to use the same object store
+    under the former incarnation.
     """
     voters = [member for member in members_of_rows(image[QUORUM]) if member.voter]
     addresses = AddressBook(options.voters)
@@ -164,7 +164,7 @@ async def _refuse_living_quorum(
 
 
 def _apply_rest(image: MetadataImage, stored: StoredState) -> None:
-    """Apply the uncommitted rest of the log, because the new records follow it."""
+    """Apply the entries after the snapshot, committed or not, because the new entry follows them."""
     for entry in stored.entries:
         if entry.index > image.index:
             image.apply_committed(entry.data)

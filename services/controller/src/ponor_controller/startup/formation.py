@@ -1,14 +1,13 @@
 """Form a new cluster: make an empty directory a voter.
 
-Formatting is explicit (`format`), and every directory draws its own id. The controller with the
-lowest node number asks all other configured controllers for their identity. When all of them are
-blank and may format, it draws the cluster's id and ordinal and writes the voters with their
-directory ids. The others receive these when it connects to them (`consensus/admission.py`). So all
-directories exist before the cluster does, and an empty directory found later has an id that is in
-no cluster.
+A new cluster is formed only if the option `format` is set. Every directory draws its own id. The controller
+with the lowest node number asks all other configured controllers for their identity. When all of them are
+blank and may format, it draws the cluster's id and ordinal and writes the voters with their directory ids.
+The others receive these when it connects to them (`consensus/admission.py`). So all directories have their
+ids before the cluster exists, and the id of a directory that is emptied later belongs to no cluster.
 
-A controller that finds an existing cluster at another controller does not format: its own votes and
-log may be lost, and a replica that lost a vote must return as a new member (KAFKA-14077).
+A controller does not format if another controller already belongs to a cluster: its own log and votes may be
+lost, and a replica that lost a vote must return as a new member (KAFKA-14077).
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ RETRY_SECONDS: Final = 0.5
 
 
 class ClusterExistsError(Exception):
-    """Another controller belongs to a cluster already; the message names the remedy."""
+    """Another controller already belongs to a cluster; the message names the remedy."""
 
 
 def blank_identity(options: ControllerOptions, randomness: Randomness) -> DirectoryIdentity:
-    """The identity of an empty directory."""
+    """Create the identity of an empty directory."""
     return DirectoryIdentity("", randomness.uuid(), options.own_node_id, ())
 
 
@@ -61,15 +60,15 @@ async def form(
 ) -> DirectoryIdentity:
     """Form a new cluster; returns the identity of its first voter.
 
-    Only the controller with the lowest number returns. The others wait until they are cancelled or find a
-    cluster.
+    Only the controller with the lowest node number returns. At the others this waits until it is cancelled or
+    finds a cluster.
 
     Args:
         options: the configured controllers; `format` is set.
-        identity: of this controller, blank and durable.
+        identity: the blank and durable identity of this controller.
         own: addresses of this controller.
         runtime: clock and randomness.
-        peer_network: reaches the other controllers.
+        peer_network: network to the other controllers.
 
     Raises:
         ClusterExistsError: another controller belongs to a cluster of which this directory is not a member.

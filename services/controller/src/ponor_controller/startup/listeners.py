@@ -1,7 +1,7 @@
 """The two ports of a controller: one for nodes and tools, one for other controllers.
 
-They are bound before the log is read, so that their addresses are known. Until a handler is set, a
-connection is closed and the client retries.
+Both are bound before the log is read, so that their addresses are known. Until the handlers are set,
+connections are closed and clients retry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Listeners:
         self.addresses = Addresses("", "")
 
     async def open(self, listen: str, peer_listen: str) -> None:
-        """Bind the addresses; an empty one is not bound.
+        """Bind the addresses. An empty `peer_listen` is not bound.
 
         Raises:
             OSError: an address cannot be bound; the message names it.
@@ -39,7 +39,7 @@ class Listeners:
         self.addresses = Addresses(peer, service)
 
     def serve(self, handlers: Mapping[str, Handler]) -> None:
-        """Set the handlers by method. Connections of other methods are closed."""
+        """Set the handler of each method. Connections for methods without a handler are closed."""
         self._handlers = handlers
 
     def refusal_of(self, method: str) -> str:

@@ -11,9 +11,11 @@ from ponor_controller.consensus.raft_driver import RaftDriver
 from ponor_controller.kernel.leadership import ControllerLeadership
 
 LEADERLESS_MS_MAX: Final = 2_000
-"""An election takes a second or two, and a follower detects a silent leader after an election timeout."""
+"""Bound of the time since a leader was heard. An election takes a second or two, and a follower detects a
+silent leader after an election timeout."""
 LAG_BATCHES_MAX: Final = 1_000
-"""A follower applies so many in a fraction of a second. One that lags further was absent or is too slow."""
+"""Bound of the batches that a ready follower may lag. It applies this many in a fraction of a second; a
+follower that lags further was absent or is too slow."""
 
 
 class Readiness:
@@ -25,7 +27,7 @@ class Readiness:
         self._leadership = leadership
 
     def contribute(self, health: Health) -> None:
-        """Add the conditions to the health of the process."""
+        """Add the conditions to the health checks of the process."""
         health.require("membership", self.membership)
         health.require("quorum", self.quorum)
         health.require("log", self.log)

@@ -1,8 +1,8 @@
-"""Restore the image and the retained tail at a start.
+"""Restore the image and the retained tail when a controller starts.
 
-The image is that of the newest snapshot. The tail gets the batches between the older and the newest snapshot;
-recovery verifies their running digest. Entries after the newest snapshot may be uncommitted: the consensus
-delivers them.
+The image comes from the newest snapshot. The tail gets the batches between the older and the newest snapshot;
+their running digest is verified. Entries after the newest snapshot may be uncommitted: the Raft driver
+delivers them once they are committed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ponor_controller.settings import ControllerSettings
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The committed state at a start: that of the newest snapshot."""
+    """The state that the newest snapshot contains."""
 
     image: MetadataImage
     tail: RetainedTail
 
 
 def recover(log: RecordLog, stored: StoredState, settings: ControllerSettings) -> Recovered:
-    """Decode the newest snapshot and verify the batches before it. Releases the log's copy of the snapshot.
+    """Decode the newest snapshot and verify the batches before it. Frees the log's copy of the snapshot.
 
     Raises:
         RecordLogCorruptError: log and snapshots do not match.
@@ -62,10 +62,10 @@ def recover(log: RecordLog, stored: StoredState, settings: ControllerSettings) -
 
 
 def decode_image(stored: Snapshot) -> MetadataImage:
-    """The image in a snapshot.
+    """Decode the image in a snapshot.
 
     Raises:
-        RecordLogCorruptError: the body is not an image, or is of another index.
+        RecordLogCorruptError: the body is not an image, or its index is not that of the header.
     """
     header = stored.header
     try:

@@ -24,8 +24,8 @@ LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("node_fenced", "node_registered", "node_drain_set", "wal_closed", "cluster_stop_announced")
 """Records after which the duty runs."""
 POLL_INTERVAL_S: Final = 0.1
-"""Time between two steps while a broker is away or no broker can take its partitions. A broker that is heard
-again leaves no record that could wake the duty."""
+"""Seconds between two steps while a broker's session is broken or a change is blocked. The duty must poll,
+because no record wakes it when a broker is heard again."""
 
 
 class FailoverDuty:
@@ -46,7 +46,7 @@ class FailoverDuty:
         leading.on_change(self._recovering.clear)
 
     def step(self) -> float | None:
-        """Propose what is due. Seconds until the next step while a broker has its log in the store."""
+        """Propose the changes that are due. Returns the seconds until the next step, or None."""
         view, now_ms = self._proposer.view, self._proposer.now_ms()
         self._report_recovered(view)
         self._ignore_fenced(view)
@@ -64,13 +64,13 @@ class FailoverDuty:
         return min(self._waits(view, failures), default=None)
 
     def _ignore_fenced(self, view: View) -> None:
-        """Exclude fenced nodes from the decision whether most nodes are silent."""
+        """Exclude fenced nodes when deciding whether most nodes are silent."""
         for node in view[NODES]:
             if node.fenced:
                 self._activity.ignore(node.node_id)
 
     def _waits(self, view: View, failures: Failures) -> list[float]:
-        """Seconds until each broker that may be fenced can be suspected."""
+        """For each broker that may be fenced: the seconds until it can be suspected."""
         waits = [POLL_INTERVAL_S] if failures.blocked else []
         for node in view[NODES]:
             if node.role is not NodeRole.BROKER or node.fenced or node.wal is not WalKind.OBJECT:
@@ -105,7 +105,7 @@ class FailoverDuty:
 
 
 def orphans(view: View) -> list[WalRow]:
-    """Logs in the store whose owner's epoch is over: each is being recovered, or waits for a recovery."""
+    """Logs in the store whose owner's epoch has ended. Each is being recovered, or waits for a recovery."""
     return [row for row in view[WALS] if not is_current(view, row.node_id, row.wal_epoch)]
 
 

@@ -4,13 +4,13 @@ Each step depends on rows only, so a new leader continues where the last one sto
 
 | condition | action |
 |---|---|
-| a broker with its log in the store is suspected, and another broker can take its partitions | fence it |
-| a fenced broker with its log in the store leads partitions | elect other leaders, in turn; the target of a move if it is live |
-| the epoch of a log's owner is over, and no live broker recovers the log | assign it to the broker with the fewest recoveries |
+| a broker with its log in the store is suspected, and another broker can take its partitions | fence the suspected broker |
+| a fenced broker with its log in the store leads partitions | elect new leaders: the target of a move if it is live, else brokers in turn |
+| the epoch of a log's owner has ended, and no live broker recovers the log | assign the recovery to the broker with the fewest recoveries |
 
-A broker with its log in a file is excluded: only its own restart, or an operator with its disk, can
-recover acknowledged records. A broker is also excluded while its next process registers. Nothing is
-due while a stop of the cluster is announced.
+A broker with its log in a file is excluded: only its next process, or an operator with its disk, can recover
+acknowledged records. A broker is also excluded while a process of it registers. No change is due while a stop
+of the cluster is announced.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ponor_controller.shared_rules import move_records
 from ponor_controller.shared_rules.placement import candidates, is_live, led_counts, spread
 
 PARTITIONS_PER_STEP_MAX: Final = 500
-"""Elections of one step. Every subscriber applies their batch in one turn of its event loop: 2,000 took 30 ms
-there, and 50 to 80 ms at the leader."""
+"""Maximum number of elections in one step. Every subscriber applies the batch in one turn of its event loop:
+2,000 elections took 30 ms there, and 50 to 80 ms at the leader."""
 ASSIGNMENTS_PER_STEP_MAX: Final = 1_000
 
 
@@ -60,8 +60,8 @@ class Failures:
         fenced: brokers to fence.
         assigned: logs and their recoverers.
         elected: partitions and their leaders.
-        more: more partitions or logs are left for the next step.
-        blocked: a change needs a live broker and there is none, or waits for a registration; check again
+        more: whether partitions or logs are left for the next step.
+        blocked: whether a change waits for a live broker or for a registration, so that the next check is due
             soon.
     """
 
@@ -72,9 +72,9 @@ class Failures:
     blocked: bool = False
 
     def records(self, view: View) -> list[records_pb2.Record]:
-        """The records of the changes, in an order in which they may be spread over batches.
+        """The records of the changes. They are ordered so that they may be spread over several batches.
 
-        A log is assigned after its owner is fenced, and before elections because recovery takes longest.
+        A log is assigned after its owner is fenced, and before the elections, because recovery takes longest.
         """
         fences = [
             records_pb2.Record(
@@ -103,7 +103,7 @@ def find_failures(
 
 
 class _Search:
-    """One search. A broker that this search fences counts as fenced for the rest of it."""
+    """One search. A broker that the search decides to fence counts as fenced in its later steps."""
 
     def __init__(
         self, view: View, is_suspected: Callable[[NodeId], bool], is_registering: Callable[[NodeId], bool]
@@ -157,9 +157,9 @@ class _Search:
             self._found.assigned.append(Assignment(wal, recoverer))
 
     def _recoverers(self) -> list[NodeRow]:
-        """Live brokers that may recover logs: those with their own log in the store that do not drain.
+        """Live brokers that may recover logs: brokers that have their own log in the store and do not drain.
 
-        If there are none, draining brokers or brokers with a log in a file.
+        If there are none: draining brokers; if there are none: brokers with a log in a file.
         """
         live = [node for node in self._brokers if is_live(node, self._suspects)]
         ranks = {node.node_id: (node.wal is not WalKind.OBJECT, node.draining) for node in live}

@@ -1,4 +1,4 @@
-"""Operations of brokers that stop: begin or end a drain, leave the cluster."""
+"""Operations for brokers that stop: begin or end a drain, leave the cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ponor_controller.shared_rules.placement import candidates
 
 
 def set_drain(body: wire.SetDrain, situation: Situation) -> Decision:
-    """Begin or end the drain of a broker, which may be another than the caller. Idempotent."""
+    """Begin or end the drain of the caller or of another broker. Idempotent."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     node = _require_broker(NodeId(body.node_id), situation)
     if node.draining == body.draining:
@@ -32,10 +32,10 @@ def set_drain(body: wire.SetDrain, situation: Situation) -> Decision:
 
 
 def leave_cluster(_: wire.LeaveCluster, situation: Situation) -> Decision:
-    """Fence the caller, whose process is about to exit and which leads and holds nothing.
+    """Fence the caller, whose process is about to exit. It must lead no partition and hold no stream or log.
 
-    The fence follows the result in the batch, because a fenced node gets no answer. A caller that missed the
-    answer and repeats the operation is refused as fenced.
+    In the batch, the record that fences the caller follows the result: a fenced node would get no answer. A
+    caller that missed the answer and repeats the operation gets NODE_FENCED.
     """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     caller = situation.caller
@@ -76,7 +76,7 @@ def _require_broker(node_id: NodeId, situation: Situation) -> NodeRow:
 
 
 def _require_place(node: NodeRow, situation: Situation) -> None:
-    """Require another broker that can take the partitions. The last broker stops without a drain."""
+    """Require that another broker can take the partitions. The last broker must stop without a drain."""
     if not situation.view[PARTITIONS].find(PARTITIONS_LED_BY, node.node_id):
         return
     if not candidates(situation.view, situation.is_suspected, without=(node.node_id,)):

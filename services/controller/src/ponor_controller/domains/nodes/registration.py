@@ -1,12 +1,12 @@
 """Register a node process and give it an epoch.
 
-A new incarnation fences the former process, raises the leader epoch of every partition that the
-node leads, and is assigned the recovery of the node's write-ahead logs in the store. This is one
-batch unless the node leads more than `PARTITIONS_PER_BATCH_MAX` partitions. Then the first batch
-fences the former process, and the last one registers the new process. The former process opens no
-streams in between, so no stream was opened at a leader epoch that was raised since the fence. The
-same incarnation on a new connection keeps its epoch. A process that registered before a forced
-recovery must stop, because its records may be lost.
+The registration of a new incarnation fences the former process, raises the leader epoch of every partition
+that the node leads, and assigns the recovery of the node's write-ahead logs in the store to the new process.
+This is one batch unless the node leads more than `PARTITIONS_PER_BATCH_MAX` partitions. Then the first batch
+fences the former process, and the last one registers the new process. The former process opens no streams in
+between, so no stream is open at a leader epoch that was raised in between. A process that only connects again
+(same incarnation) keeps its epoch. A process that registered before a forced recovery must stop, because the
+recovery may have lost its registration and its commits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INCARNATION_BYTES = 16
 WAL_KINDS = (0, *WalKind)
 _PLACES = {WalKind.FILE: "a file", WalKind.OBJECT: "the object store"}
 PARTITIONS_PER_BATCH_MAX: Final = 250
-"""Leader epochs that one batch raises. Every subscriber applies it in one turn of its event loop."""
+"""Leader epochs that one batch raises. Every subscriber applies a batch in one turn of its event loop."""
 ROLES = (records_pb2.NODE_ROLE_BROKER, records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
 
 
@@ -44,7 +44,7 @@ class Raised:
     """The partitions whose leader epochs rose since the former process was fenced.
 
     Attributes:
-        fenced_epoch: of the former process. If the node has another epoch by now, the work restarts.
+        fenced_epoch: node epoch of the former process. If the node has another epoch now, start again.
         last: topic id and number of the last of these partitions, in the order of the index.
     """
 
@@ -54,7 +54,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The epoch of a process, and the records that assign it (none: it has the epoch already).
+    """The epoch of a process, and the records that register it (none if it is registered already).
 
     If `raised` is set, the records do not register the process yet: decide again after their commit.
     """
@@ -68,10 +68,10 @@ def register_node(hello: wire.Hello, view: View, now_ms: int, raised: Raised | N
     """Decide on a Hello.
 
     Args:
-        hello: sent by the process.
+        hello: first frame of the process.
         view: the leader's view of the metadata.
         now_ms: cluster time.
-        raised: what earlier batches of this registration did.
+        raised: the partitions that earlier batches of this registration handled; None for the first batch.
 
     Raises:
         OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or
@@ -120,7 +120,7 @@ def _next_partitions(
 ) -> list[PartitionRow]:
     """Return the next partitions whose leader epochs must be raised.
 
-    If they are more than one batch may raise, return one more than `PARTITIONS_PER_BATCH_MAX`.
+    If there are more than `PARTITIONS_PER_BATCH_MAX`, return one more than this number.
     """
     led = view[PARTITIONS].find(PARTITIONS_LED_BY, node_id)
     rows = iter(led)
@@ -132,7 +132,7 @@ def _next_partitions(
 def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
     """Require the role that the node id is registered with.
 
-    A collector that is started with a broker's id must not fence the broker.
+    Without this check a garbage collector that is started with a broker's id would fence the broker.
     """
     role = NodeRole(hello.role).name.lower()
     if row is not None and row.role is not NodeRole.NONE and int(row.role) != hello.role:
@@ -166,7 +166,7 @@ def raise_leader_epoch(view: View, partition: PartitionRow) -> records_pb2.Recor
 
 
 def assign_recovery(wal: WalRow, recoverer_id: NodeId, recoverer_epoch: NodeEpoch) -> records_pb2.Record:
-    """The record that assigns the recovery of a log in the store to a broker, instead of any former one."""
+    """The record that assigns the recovery of a log in the store to a broker (a new one if need be)."""
     assigned = records_pb2.WalRecoveryAssigned(
         node_id=wal.node_id,
         wal_epoch=wal.wal_epoch,
@@ -178,15 +178,15 @@ def assign_recovery(wal: WalRow, recoverer_id: NodeId, recoverer_epoch: NodeEpoc
 
 
 def _is_recovered_elsewhere(wal: WalRow, view: View) -> bool:
-    """Whether another broker that is not fenced recovers the log. If it fails, failover assigns the log
-    again.
+    """Whether another broker that is not fenced recovers the log. If that broker fails, failover assigns the
+    log again.
     """
     return wal.recoverer_id != wal.node_id and is_current(view, wal.recoverer_id, wal.recoverer_epoch)
 
 
 def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
-    """Refuse a process that registered with a later incarnation: a forced recovery excluded this
-    controller.
+    """Refuse a process that registered in a later incarnation of the quorum: a forced recovery has excluded
+    this controller.
     """
     cluster = cluster_of(view)
     assert cluster is not None
@@ -200,7 +200,7 @@ def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
 
 
 def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
-    """A log is recovered from its place, so a node may change the place only when its log is empty."""
+    """Refuse to change between a log on disk and in the store while the old log may need recovery."""
     kind = _wal_kind(hello)
     if row is None or row.wal is kind:
         return
@@ -242,8 +242,8 @@ def _registered(hello: wire.Hello, node_epoch: NodeEpoch, now_ms: int) -> record
 def _check_cluster(hello: wire.Hello, view: View) -> None:
     """Refuse a process of another cluster.
 
-    The address of a registered process belongs to another cluster now: CONTROLLER_BEHIND makes the process
-    try other addresses. A process that never registered has a wrong configuration: INVALID_REQUEST.
+    If the process registered before, the address belongs to another cluster now: CONTROLLER_BEHIND makes the
+    process try other addresses. Otherwise its configuration is wrong: INVALID_REQUEST.
     """
     cluster = cluster_of(view)
     assert cluster is not None

@@ -1,1 +1,1 @@
-"""Objects: reservation, upload commits, reclaiming, and claims of the garbage collector."""
+"""Objects: reserve ids, commit uploads, destroy objects without live data, give garbage to the collector."""

@@ -1,8 +1,8 @@
 """Find objects without live data after streams were trimmed or deleted.
 
-A stream object is dead when its end is at or below the start of its stream, a stream set object
-when all of its pieces are. A dead object remains dead: starts only rise, and nothing is added to an
-object. The search may therefore pause between any two rows and continue in a newer image.
+A stream object is dead when its end offset is at or below the start offset of its stream. A stream set object
+is dead when this holds for all of its pieces. A dead object remains dead: starts only rise, and nothing is
+added to an object. The search may therefore pause between any two rows and continue in a newer image.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
 from ponor_runtime.identity import ObjectId, StreamId
 
 IDS_PER_VISIT: Final = 16
-"""Ids from an index that cost about as much as reading one row."""
+"""Reading this many ids from an index costs about as much as reading one row."""
 PIECES_PER_VISIT: Final = 256
-"""Pieces that cost about as much as reading one row. All pieces of an object are decoded together."""
+"""Decoding this many pieces costs about as much as reading one row. An object's pieces are decoded
+together."""
 
 
 def dead_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterator[ObjectId | None]:
-    """Search dead objects that hold a piece of one of these streams.
+    """Search for dead objects that contain data of one of these streams.
 
     Yields:
-        The id of each dead object once; None for each other visited row, and for work of equal cost.
+        The id of each dead object once; None for other rows read, and for other work of the same cost.
     """
     for stream_id in stream_ids:
         yield from _dead_stream_objects(image, stream_id)
@@ -50,7 +51,7 @@ def _dead_stream_objects(image: MetadataImage, stream_id: StreamId) -> Iterator[
 
 
 def _dead_set_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterator[ObjectId | None]:
-    """Visit each stream set object once, however many of the streams it holds."""
+    """Visit each stream set object once, even if it contains several of the streams."""
     candidates: dict[ObjectId, None] = {}
     for stream_id in stream_ids:
         found = image.packed_stream_set_objects.ids_with(stream_id)

@@ -1,6 +1,6 @@
 """Gauges of the age and the number of garbage objects. They rise if no collector deletes the objects.
 
-Only the leader exports them, because its clock decides when garbage is due.
+Only the leader exports values, because the cluster clock runs only there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class GarbageAges:
             telemetry.gauge("ponor_garbage_objects", self._shown(self._numbers, state), state=name)
 
     def step(self) -> float:
-        """Update the gauges from the oldest row of each state."""
+        """Update the gauges, ages from the oldest row of each state. Returns the seconds until the next
+        step.
+        """
         objects, now_ms = self._proposer.view.image[OBJECTS], self._proposer.now_ms()
         for state in STATES:
             waiting = objects.find(OBJECTS_WAITING, state)

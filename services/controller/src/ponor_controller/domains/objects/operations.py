@@ -1,4 +1,4 @@
-"""Operations on objects before and after their use: prepare ids, claim garbage, confirm deletions.
+"""Operations at the beginning and the end of an object's life: prepare ids, claim garbage, confirm deletions.
 
 `uploads` commits objects.
 """
@@ -33,7 +33,7 @@ BUCKET_INDEX = 0
 
 
 def prepare_objects(body: wire.PrepareObjects, situation: Situation) -> Decision:
-    """Reserve a contiguous run of object ids for the caller's epoch, for a bounded time."""
+    """Reserve a contiguous run of object ids for the caller at its node epoch, for a bounded time."""
     settings, caller = situation.settings, situation.caller
     if caller.role == records_pb2.NODE_ROLE_GC:
         raise invalid(f"node {caller.node_id} is a GC node and writes no objects")
@@ -70,7 +70,7 @@ def prepare_objects(body: wire.PrepareObjects, situation: Situation) -> Decision
 def claim_objects(body: wire.ClaimObjects, situation: Situation) -> Decision:
     """Claim garbage objects for deletion. If none is due, no record is written, so an idle log does not grow.
 
-    No object is due while a forced recovery is unconfirmed, because the lost part of the log may use it.
+    No object is due while a forced recovery is unconfirmed, because lost entries of the log may refer to it.
     """
     require_role(situation, records_pb2.NODE_ROLE_GC)
     settings = situation.settings
@@ -99,7 +99,7 @@ def _claim_record(rows: Sequence[ObjectRow], until_ms: int, caller: Caller) -> r
 
 
 def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision:
-    """Remove the rows of objects that the store no longer has. Absent rows were confirmed before."""
+    """Remove the rows of objects that the collector deleted. Absent rows were confirmed before."""
     require_role(situation, records_pb2.NODE_ROLE_GC)
     require_count(len(body.object_ids), situation.settings.claim_count_max, "objects")
     require_distinct(body.object_ids, "object")
@@ -115,11 +115,12 @@ def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision
 
 
 def _due_objects(situation: Situation) -> Iterator[ObjectRow]:
-    """Objects that may be deleted, oldest first: destroyed ones past the delay, then expired reservations.
+    """Objects that may be deleted, oldest first: destroyed objects (after a delay), then expired
+    reservations.
 
-    Objects under a live claim, or destroyed during a present snapshot lease, are excluded. Expired
-    reservations have the same delay: an abandoned put may still be in progress, and an object that arrives
-    after the deletion would never be deleted.
+    Objects with a claim that has not expired, and objects destroyed during a present snapshot lease, are
+    excluded. The delay also applies to expired reservations: a put may still be in progress, and an object
+    that arrives after its deletion would never be deleted.
     """
     objects, delay_ms = situation.view[OBJECTS], situation.settings.destroy_delay_ms
     now_ms = situation.now_ms

@@ -1,4 +1,5 @@
-"""Leader duty: destroy objects without live data, and delete what deleted topics left, in bounded steps.
+"""Leader duty: destroy objects without live data, delete streams and keys of deleted topics; in bounded
+steps.
 
 A trim or a deletion destroys no objects itself. Rows (`reclaims`, `deletions`) hold the remaining work,
 so a new leader continues it. At the beginning of each term and once an hour, the duty searches for
@@ -34,11 +35,11 @@ VISITS_PER_STEP: Final = 1_000
 DESTROYED_PER_STEP: Final = 125
 """Objects that one batch destroys. Every subscriber applies a batch in one turn of its event loop."""
 PIECES_DESTROYED_PER_STEP: Final = 2_000
-"""Pieces of stream set objects that one batch destroys, unless a single object has more."""
+"""Pieces of all stream set objects that one batch destroys; an object with more pieces gets its own batch."""
 PURGED_PER_STEP: Final = 250
 """Streams and keys that one batch deletes."""
 TOPICS_PER_STEP: Final = 50
-"""Deleted topics that one step works on. With one per step, small topics were purged at 12 per second."""
+"""Deleted topics that one step purges. One topic per step was too slow: 12 small topics per second."""
 STREAMS_PER_PASS: Final = 4_096
 """Streams that are reclaimed together, so that each stream set object is read once for all of them."""
 PAUSE_S: Final = 0.02
@@ -47,7 +48,7 @@ ORPHANS_EVERY_S: Final = 3_600.0
 
 
 class _Pass:
-    """A search for dead objects of some streams. A new leader starts it again."""
+    """A search for dead objects of some streams. A new leader starts the search again."""
 
     def __init__(self, found: Iterator[ObjectId | None], starts: dict[StreamId, int | None]) -> None:
         self.found = found
@@ -75,7 +76,7 @@ class ReclaimDuty:
         leading.on_change(self._restart)
 
     def step(self) -> float | None:
-        """Propose one batch of bounded size. Seconds until the next step."""
+        """Propose one batch of bounded size. Returns the seconds until the next step."""
         if self._proposer.view.image.index < self._proposed_index:
             return PAUSE_S  # the last batch is not committed yet
         records = self._next_duty()()
@@ -91,7 +92,9 @@ class ReclaimDuty:
         return max(0.0, (self._orphans_due_ns - self._clock.monotonic_ns()) / 1e9)
 
     def _next_duty(self) -> Callable[[], list[records_pb2.Record]]:
-        """The work of this step, in turn, so that a series of topic deletions does not delay trims."""
+        """Choose the work of this step. Kinds of work take turns, so that topic deletions do not delay
+        trims.
+        """
         image = self._proposer.view.image
         duties = [self._purge] if len(image[DELETIONS]) else []
         if len(image[RECLAIMS]):
@@ -132,8 +135,8 @@ class ReclaimDuty:
         return records
 
     def _search(self, search: _Pass) -> tuple[list[ObjectId], bool]:
-        """Continue for one step; returns the dead objects that one batch may destroy, and whether the search
-        is complete.
+        """Continue the search for one step. Returns the dead objects for one batch, and whether the search is
+        complete.
         """
         objects, dead, pieces = self._proposer.view[OBJECTS], list[ObjectId](), 0
         left_over, search.left_over = search.left_over, ()
@@ -152,8 +155,8 @@ class ReclaimDuty:
         return dead, True
 
     def _finish(self, search: _Pass) -> list[records_pb2.Record]:
-        """The record that removes the streams from `reclaims`, except those trimmed or deleted since the
-        start.
+        """The record that removes the searched streams from `reclaims`, except streams that were trimmed or
+        deleted since the search began.
         """
         view = self._proposer.view
         done = []

@@ -1,8 +1,8 @@
-"""Delete the streams and keys of deleted topics, and of topics that never existed.
+"""Delete the streams and keys of topics that were deleted or do not exist.
 
-A stream names its topic by a tag, a key by its name (`partition/TOPIC/NUMBER`). A stream or key
-whose topic has no row is an orphan of an operation that came too late. `find_orphans` finds their
-topics, which are then purged like deleted topics.
+A stream names its topic by a tag, a key by its name (`partition/TOPIC/NUMBER`). A stream or key whose topic
+has no row is an orphan: it was created after the topic was deleted. `find_orphans` finds their topics, which
+are then purged like deleted topics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def purge(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record
             break
         if row.key in view[KEYS]:
             records.append(records_pb2.Record(key_deleted=records_pb2.KeyDeleted(key=row.key)))
-    # Proposed streams count too. Proposed keys cannot exist, because a key needs a row of its topic.
+    # Streams in proposed batches count too; keys cannot be proposed, because a key needs the row of its
+    # topic.
     if not records and not len(view[STREAMS].find(STREAMS_OF_TOPIC, named)):
         purged = records_pb2.TopicPurged(topic_id=topic_id)
         records.append(records_pb2.Record(topic_purged=purged))
@@ -47,10 +48,10 @@ def purge(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record
 
 
 def find_orphans(view: Overlay) -> Iterator[bytes | None]:
-    """Search topics that streams or keys name and that neither exist nor are being deleted.
+    """Search for topics to which streams or keys refer, but which neither exist nor are being deleted.
 
     Yields:
-        The id of such a topic, or None, once for each visited index key or row.
+        For each index key or row that was read: the id of such a topic, or None.
     """
     image = view.image
     for named in index_keys(image[STREAMS], STREAMS_OF_TOPIC):

@@ -1,9 +1,9 @@
 """The operation that commits an upload: all of its objects become visible together.
 
-The checks keep the offsets of every stream contiguous and account for every object. Repeats do not
-reach this module: the executor answers them with the stored result. Ranges of deleted streams are
-ignored and their objects are destroyed at once. The trim point of a write-ahead log in the store
-advances in the same batch as the objects that replace its slots.
+The checks keep the offsets of every stream contiguous and account for every object. Repeated operations do
+not reach this module: the executor answers them with the stored result. Ranges of deleted streams are ignored
+and their objects are destroyed at once. The batch that commits the objects also advances the trim point of a
+write-ahead log in the store past the slots that the objects replace.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def commit_upload(body: wire.CommitUpload, situation: Situation) -> Decision:
 def _commit(
     body: wire.CommitUpload, packed: bytes, existing: frozenset[int], acting: Writer, situation: Situation
 ) -> Decision:
-    """The records that commit objects of existing streams and destroy the others."""
+    """Decide on the records that commit objects of existing streams and destroy the other objects."""
     set_object = body.stream_set_object if body.HasField("stream_set_object") else None
     decision = Decision()
     dead: list[int] = []
@@ -106,9 +106,9 @@ def _check_shape(
 
 
 def _check_one_kind_per_stream(body: wire.CommitUpload, set_ranges: Sequence[wire.UploadedRange]) -> None:
-    """Refuse a stream that is in stream objects and in the stream set object of one upload.
+    """Refuse an upload that has data of a stream both in stream objects and in the stream set object.
 
-    Records are applied object by object, so the stream's end could not advance in the order of offsets.
+    Records are applied object by object, so such a stream's end could not advance in the order of offsets.
     """
     in_set = {each.stream_id for each in set_ranges}
     for uploaded in body.stream_objects:
@@ -122,7 +122,7 @@ def _check_one_kind_per_stream(body: wire.CommitUpload, set_ranges: Sequence[wir
 def _check_continuity(
     ranges: Iterable[wire.UploadedRange], acting: Writer, situation: Situation
 ) -> frozenset[int]:
-    """Require that the ranges of every stream continue its committed end, at its present epoch and owner.
+    """Require that each stream's ranges begin at its committed end, with its present epoch and owner.
 
     Returns:
         The ids of existing streams (only for membership tests).

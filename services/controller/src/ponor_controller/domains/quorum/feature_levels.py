@@ -1,8 +1,8 @@
-"""Feature levels: which records may be in the log (docs/design/consensus.md#quorum-operations).
+"""Feature levels: which kinds of records may be in the log (docs/design/consensus.md#quorum-operations).
 
 A level only rises, at most to the highest level of the leader's build. Other processes do not report their
-levels: a process that reads a record of an unknown kind stops, so the operator upgrades every process before
-raising a level.
+levels: a process that reads a record of an unknown kind stops, so the operator must upgrade every process
+before raising a level.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check_updates(view: View, updates: Sequence[wire.FeatureUpdate]) -> list[rec
     """Return the records for all updates; none for levels that are finalized already.
 
     Raises:
-        OperationError: INVALID_REQUEST; an update is not possible. The message names the reason.
+        OperationError: INVALID_REQUEST if an update is not possible. The message names the reason.
     """
     if not updates or len(updates) > UPDATES_MAX:
         raise invalid(f"{len(updates)} feature updates: give 1 to {UPDATES_MAX}")

@@ -1,4 +1,4 @@
-"""Records that a new leader proposes first: format an empty log, correct controller addresses.
+"""The first records of a new leader: format an empty log, correct the addresses of controllers.
 
 The configuration may change the addresses of controllers (KIP-853 UpdateVoter).
 """
@@ -34,7 +34,7 @@ class QuorumRecords:
         self._randomness = runtime.randomness
 
     def format(self) -> None:
-        """Format the log of a new cluster; nothing if it is formatted."""
+        """Format the log of a new cluster. Do nothing if it is formatted already."""
         if cluster_of(self._proposer.view) is None:
             members = [self._with_addresses(member) for member in self._identity.initial_voters]
             identity = self._identity
@@ -82,5 +82,5 @@ def new_kafka_cluster_id(randomness: Randomness) -> str:
     """A UUID in Kafka's format: base64url without padding, 22 characters, no leading dash."""
     while True:
         text = base64.urlsafe_b64encode(randomness.uuid().bytes).decode().rstrip("=")
-        if not text.startswith("-"):  # Kafka avoids it: tools would take it for an option
+        if not text.startswith("-"):  # Kafka avoids a leading dash: tools would parse the id as an option
             return text

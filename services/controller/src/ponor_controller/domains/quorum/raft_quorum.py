@@ -1,4 +1,4 @@
-"""Change the quorum: compute the next list of members, propose it, and wait for the commit.
+"""Change the quorum: compute the new list of members, propose it, and wait for the commit.
 
 The Raft core decides whether a change is safe now.
 """
@@ -170,7 +170,9 @@ class RaftQuorum:
         return index
 
     async def _unchanged(self) -> int:
-        """Answer a change that is already in force, after its commit and the confirmation of this leader."""
+        """A requested change is already in force: wait for its commit and for the confirmation of this
+        leader.
+        """
         index = self._proposer.last_index
         await self._proposer.commits.reached(index)
         await self.confirm_leadership()

@@ -1,8 +1,8 @@
 """Operations on streams: create, open, close, trim, delete.
 
-A stream has one owner at a time and its epoch only rises. Two nodes may close it: the owner, and the
-node that recovers the write-ahead log with its data. The owner's node recovers a log in a file, also
-after it registered again.
+A stream has one owner at a time and its epoch only rises. Two nodes may close a stream: the owner, and the
+node that recovers the write-ahead log with the stream's data. A log in a file is recovered by the next
+process of the owner's node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ponor_controller.shared_rules.stream_ownership import find_stream, require_
 TAGS_MAX = 16
 TAG_BYTES_MAX = 256
 STREAM_EPOCH_MAX = (1 << 31) - 1
-"""Stream epochs are leader epochs, and those are int32 in Kafka's protocol."""
+"""Stream epochs are leader epochs, which are int32 in Kafka's protocol."""
 
 
 def create_streams(body: wire.CreateStreams, situation: Situation) -> Decision:
@@ -53,7 +53,7 @@ def create_streams(body: wire.CreateStreams, situation: Situation) -> Decision:
 def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
     """Make the caller the owner of closed streams, at a new epoch.
 
-    For a partition's streams the caller must be the partition's leader at that epoch. An exact repeat
+    To open a partition's streams, the caller must lead the partition at that epoch. An exact repetition
     succeeds.
     """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
@@ -87,7 +87,7 @@ def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
 
 
 def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
-    """Close streams at exactly their committed end offset."""
+    """Close streams. The end offset in the request must be the committed end offset."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
@@ -96,7 +96,7 @@ def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
     decision = Decision()
     for wanted in body.streams:
         if recovered is not None and find_stream(situation.view, wanted.stream_id) is None:
-            continue  # its topic was deleted during the recovery of the log
+            continue  # the topic of the stream was deleted during the recovery of the log
         row = require_stream(situation, wanted.stream_id)
         repeated = not row.open and acting.holds(row) and row.stream_epoch == wanted.stream_epoch
         if not repeated:
@@ -137,7 +137,7 @@ def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
 
 
 def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
-    """Delete streams that are closed or open at the caller. Absent streams are already deleted.
+    """Delete streams that are closed, or that the caller holds open. Absent streams count as deleted.
 
     A partition's streams are deleted only by its leader. `ReclaimDuty` destroys their objects.
     """

@@ -1,4 +1,4 @@
-"""Operations on write-ahead logs in the object store: open, close; and the check of a node's epoch."""
+"""Operations on write-ahead logs in the object store (open, close), and the check of a node's epoch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_wal(_: wire.OpenWal, situation: Situation) -> Decision:
 
 
 def close_wal(body: wire.CloseWal, situation: Situation) -> Decision:
-    """Close a log without unrecovered records. A closed log has no row, and closing it again succeeds."""
+    """Close a log whose streams are all closed. A closed log has no row, and closing it again succeeds."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     row = find_wal(body.wal, situation)
     if row is None:
@@ -55,7 +55,7 @@ def close_wal(body: wire.CloseWal, situation: Situation) -> Decision:
 
 
 def verify_epoch(_: wire.VerifyEpoch, situation: Situation) -> Decision:
-    """Confirm the caller's epoch. The executor checks it, and delays the answer until leadership is
+    """Confirm the caller's epoch: the executor checks it, and sends the answer after leadership is
     confirmed.
     """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)

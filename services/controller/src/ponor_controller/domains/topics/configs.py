@@ -28,7 +28,7 @@ from ponor_controller.kernel.decisions import Decision, Situation, invalid, refu
 
 CHANGES_MAX: Final = 1_000
 VALUE_BYTES_MAX: Final = 32_767
-"""Longest string in older versions of Kafka's protocol."""
+"""Maximum length of a string in older versions of Kafka's protocol."""
 _KINDS: Final = MappingProxyType(
     {
         wire.ConfigChange.KIND_SET: ChangeKind.SET,
@@ -40,7 +40,7 @@ _KINDS: Final = MappingProxyType(
 
 
 def alter_topic_configs(body: wire.AlterTopicConfigs, situation: Situation) -> Decision:
-    """Change the configs of a topic, all changes or none."""
+    """Change the configs of a topic. Either all changes take effect or none."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = situation.view[TOPICS].get(body.topic_id)
     if topic is None:
@@ -80,7 +80,7 @@ def alter_broker_configs(body: wire.AlterBrokerConfigs, situation: Situation) ->
 
 
 def check_sizes(configs: Mapping[str, str]) -> None:
-    """Bound the length of values, because appends can grow a list without limit.
+    """Bound the length of values, because repeated APPEND changes could make a list grow without limit.
 
     Raises:
         OperationError: INVALID_CONFIG.

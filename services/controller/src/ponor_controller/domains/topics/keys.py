@@ -1,4 +1,4 @@
-"""Operations that store small values under keys, each once: the first writer wins."""
+"""Operations that store small values under keys. A value is never replaced: the first writer wins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def put_key(body: wire.PutKey, situation: Situation) -> Decision:
 
 
 def put_keys(body: wire.PutKeys, situation: Situation) -> Decision:
-    """`put_key` for many keys, all or none."""
+    """Like `put_key`, for many keys. Either all are stored or none."""
     require_count(len(body.puts), situation.settings.keys_per_operation_max, "keys")
     if len({put.key for put in body.puts}) != len(body.puts):
         raise invalid("a key is named twice in one operation; name it once")

@@ -1,8 +1,7 @@
 """Operations on topics: create, delete, add partitions, with Kafka's rules; and blocks of producer ids.
 
-A stream belongs to a topic by its tags, which the broker sets when it creates the partition's
-streams. `ponor_controller.domains.objects.topic_purge` deletes the streams and keys of deleted
-topics.
+The tags of a stream name its topic. The broker sets them when it creates the partition's streams.
+`ponor_controller.domains.objects.topic_purge` deletes the streams and keys of deleted topics.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def create_topic(body: wire.CreateTopic, situation: Situation) -> Decision:
 
 
 def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Decision:
-    """Add partitions to a topic; existing ones do not move."""
+    """Add partitions to a topic; existing partitions do not move."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = _require_topic(body.topic_id, situation)
     present = len(situation.view[PARTITIONS].find(PARTITIONS_OF, topic.topic_id))
@@ -191,7 +190,8 @@ def _checked_configs(configs: Mapping[str, str]) -> dict[str, str]:
 def _require_brokers(situation: Situation) -> dict[NodeId, int]:
     """Return the brokers for new partitions, with the number of partitions that each leads.
 
-    These are the candidates; if there are none, live draining brokers; if there are none, silent brokers.
+    The candidates of `placement`; if there are none, live draining brokers; if there are none, suspected
+    ones.
     """
     view, is_suspected = situation.view, situation.is_suspected
     known = [row for row in view[NODES] if row.role is NodeRole.BROKER and not row.fenced]
@@ -215,7 +215,7 @@ def _new_topic_id(situation: Situation) -> bytes:
 def _new_partitions(
     view: View, topic_id: bytes, numbers: Sequence[int], counts: Mapping[NodeId, int]
 ) -> list[records_pb2.Record]:
-    """New partitions, round-robin over the brokers; the one that leads the fewest is first."""
+    """Records of new partitions, placed round-robin from the broker that leads the fewest."""
     leaders = spread(counts, len(numbers))
     leader_epoch = next_leader_epoch(view, None)
     return [
@@ -226,7 +226,7 @@ def _new_partitions(
 
 def _new_partition(topic_id: bytes, number: int, leader_id: NodeId, leader_epoch: int) -> records_pb2.Record:
     record = records_pb2.Record()
-    changed = record.partition_changed  # filled in place: a separate message would be copied
+    changed = record.partition_changed  # filled in place, because protobuf would copy a separate message
     changed.topic_id = topic_id
     changed.partition = number
     changed.leader_id = leader_id
@@ -259,7 +259,7 @@ def name_problem(name: str) -> str | None:
 
 
 def has_collision_characters(name: str) -> bool:
-    """Whether the name could collide with another one."""
+    """Whether the name contains a character because of which it could collide with another name."""
     return "." in name or "_" in name
 
 
@@ -269,7 +269,7 @@ def collides(name: str, other: str) -> bool:
 
 
 def allocate_producer_ids(body: wire.AllocateProducerIds, situation: Situation) -> Decision:
-    """Give the caller the next block. Unused ids of a block are lost."""
+    """Give the caller the next block of producer ids. Ids of the block that it does not use are lost."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(body.count, situation.settings.producer_ids_max, "producer ids")
     first = counters.next_value(situation.view, counters.PRODUCER)

@@ -1,1 +1,1 @@
-"""Sessions: one stream of frames per node process, with operations that are executed once."""
+"""Sessions: one stream of frames per node process. Each operation in it is executed once."""

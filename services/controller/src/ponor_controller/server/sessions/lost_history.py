@@ -1,10 +1,10 @@
-"""Detect from a node's Hello that this leader's log is an older copy of the log.
+"""Detect from a node's Hello that this leader's log is an older copy of the cluster's log.
 
-A leader of a later term has every entry that was committed before. If a node saw index i committed
-in an earlier term, then i is below the first index of the leader's term, and the term of the leader's
-entry at i is at most the term that the node saw. Otherwise an older copy of the log was restored, and
-the same indices, ids and epochs would be assigned again. The first rule is not sufficient: every
-start appends an entry, so a restored copy grows beyond the index that the node saw.
+The leader of a term has every entry that was committed in earlier terms. So if a node saw index i committed
+in an earlier term, then (1) i is below the first index of the leader's term, and (2) the term of the leader's
+entry at i is at most the term that the node saw. Otherwise an older copy of the log was restored, and the
+leader would assign the same indices, ids and epochs again. Rule 1 is not sufficient: every start appends an
+entry, so a restored copy grows beyond the index that the node saw.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ REMEDY = (
 def lost_history(
     hello: wire.Hello, reign: Reign, incarnation: int, term_at: Callable[[int], int | None]
 ) -> str:
-    """Describe what this leader's log lacks; empty if nothing.
+    """Describe what this leader's log lacks; empty if it lacks nothing.
 
     Args:
-        hello: sent by a node.
-        reign: of this leader.
-        incarnation: of the quorum.
+        hello: the Hello of a node.
+        reign: the term of this leader.
+        incarnation: incarnation of the quorum.
         term_at: the term of the entry at an index; None if it is not in memory.
     """
     for seen in hello.seen:
@@ -48,7 +48,7 @@ def lost_history(
 def _is_later(
     seen: wire.SeenHistory, reign: Reign, incarnation: int, term_at: Callable[[int], int | None]
 ) -> bool:
-    """Whether the node saw a later log than this leader's."""
+    """Whether the node saw entries or a term that this leader's log lacks."""
     return (
         seen.quorum_incarnation > incarnation
         or seen.leader_term > reign.term

@@ -1,8 +1,8 @@
-"""Send frames to one node: results, heartbeats, and the reason when the session is refused.
+"""Send frames to one node: results, heartbeats, and the reason for the end of the session.
 
-Results of one turn of the event loop share frames up to a size limit. A task takes over when the network does
-not accept a frame at once. The limit of operations in flight bounds the queue, because every result
-answers one operation.
+Results of one turn of the event loop share frames up to a size limit. If the network does not accept a frame
+at once, `run` sends it and the following ones. Every result answers one operation, so the limit of operations
+in flight bounds the queue.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ponor_runtime.network import Connection
 
 
 class AnswerTurn:
-    """Calls the added callbacks at `end`, or at the end of this turn of the loop."""
+    """Calls the added callbacks when `end` is called, or else at the end of this turn of the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._due: list[Callable[[], None]] = []
 
     def add(self, flush: Callable[[], None]) -> None:
-        """Call `flush` once. It must not raise."""
+        """Call `flush` once at the end of the turn. `flush` must not raise."""
         if not self._due:
             self._loop.call_soon(self.end)
         self._due.append(flush)
@@ -39,14 +39,14 @@ class AnswerTurn:
 
 
 RESULT_FRAME_BYTES = 256 * 1024
-"""Target size of a frame of results; a larger single result goes alone."""
+"""Target size of a frame of results; a larger result gets its own frame."""
 
 RESULTS: Final = wire.SessionResponse.RESULTS_FIELD_NUMBER
 RESULT: Final = wire.ResultBatch.RESULTS_FIELD_NUMBER
 
 
 class _Frame(NamedTuple):
-    """An encoded frame of results, their number, and the bytes of the operations that they answer."""
+    """An encoded frame of results, the number of results, and the bytes of the answered operations."""
 
     encoded: bytes
     answered: int
@@ -54,7 +54,7 @@ class _Frame(NamedTuple):
 
 
 class Outbox:
-    """Sends frames in order; `refuse` sends the last one."""
+    """Sends frames in order. The last frame is the reason that `refuse` passes."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class Outbox:
         """The frame that the network did not accept at once."""
 
     def put(self, result: bytes, operation_bytes: int) -> None:
-        """Send the encoded result of an operation of this size."""
+        """Send the encoded result of an operation of `operation_bytes`."""
         self._results.append((result, operation_bytes))
         if not self._flushes:
             self._flushes = True
             self._turn.add(self._flush)
 
     def refuse(self, error: error_pb2.Error) -> None:
-        """Send the reason for the end of the session, then stop. Waiting results are dropped: the node
-        retries.
+        """Send the reason for the end of the session, then stop. Unsent results are dropped; the node repeats
+        these operations.
         """
         if self._refusal is None:
             self._refusal = error

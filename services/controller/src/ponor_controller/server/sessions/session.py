@@ -25,7 +25,8 @@ LoadListener: TypeAlias = Callable[[NodeId, wire.LoadReport], None]
 """Called with the load reports of brokers."""
 
 OPERATIONS_FRAME_BYTES_MAX = 256 * 1024
-"""A frame may be larger only if it carries one operation, such as the commit of a very wide upload."""
+"""Bound of a frame with several operations. A frame with one operation may be larger, for example the commit
+of an upload with very many ranges."""
 
 
 class NodeSilentError(ConnectionClosedError):
@@ -71,14 +72,15 @@ class Session:
         self._outbox.refuse(error.to_proto())
 
     def abandon(self) -> None:
-        """Close the connection without a reason, because the same process has a newer one."""
+        """Close the connection without sending a reason, because the same process has a newer connection."""
         self._abandoned.set()
 
     async def run(self) -> None:
         """Serve until the node disconnects or is silent, or the session is ended.
 
         Raises:
-            NodeSilentError: the node was silent for too long; one direction of a connection can fail alone.
+            NodeSilentError: the node was silent for too long. Its direction of the connection may have failed
+                alone.
             ConnectionClosedError: the connection was closed.
         """
         loop = asyncio.get_running_loop()
@@ -116,7 +118,7 @@ class Session:
                 return
 
     def _accept(self, frame: bytes) -> str | None:
-        """Process a frame; returns what is wrong with it, or None."""
+        """Handle a frame. Returns the error in the frame; None if it is valid."""
         try:
             request = wire.SessionRequest.FromString(frame)
         except DecodeError as error:
@@ -161,7 +163,8 @@ class Session:
         return None
 
     def _put(self, operations: list[wire.Operation], first_incomplete_id: int, frame_bytes: int) -> None:
-        # Each operation counts as an equal share of the frame: measuring one costs as much as encoding it.
+        # Each operation counts with an equal share of the frame: measuring an operation costs as much as
+        # encoding it.
         share_bytes = -(-frame_bytes // len(operations))
         self._operations += len(operations)
         self._bytes += share_bytes * len(operations)

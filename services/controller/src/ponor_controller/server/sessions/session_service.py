@@ -1,7 +1,8 @@
 """The session service: Hello, registration, and one session per node while this controller leads.
 
-A process that registers ends the session of its node's former process. The same process on a new connection
-replaces its own session. The end of leadership ends all sessions and names the new leader.
+When a process registers, the service ends the session of the node's former process. When the same process
+connects again, the new session replaces the old one. When leadership ends, all sessions are ended with an
+error that contains the address of the new leader.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class SessionService:
 
     @property
     def session_count(self) -> int:
-        """Open sessions."""
+        """Number of open sessions."""
         return len(self._sessions)
 
     async def handle(self, connection: Connection) -> None:
@@ -127,17 +128,18 @@ class SessionService:
                 self._activity.left(caller.node_id)
 
     def _require_newest(self, hello: wire.Hello) -> None:
-        """Require that the process has not connected again: it waits only for the answer to its last Hello.
+        """Require that the process has not connected again. It waits only for the answer on its newest
+        connection.
 
         Raises:
-            ConnectionClosedError: it has.
+            ConnectionClosedError: the process has a newer connection.
         """
         newest = self._newest.get(NodeId(hello.node_id), hello)
         if newest is not hello and newest.incarnation == hello.incarnation:
             raise ConnectionClosedError(f"node {hello.node_id} has a newer connection")
 
     def _remove(self, session: Session) -> bool:
-        """Remove the session; False if it was no longer the session of its node."""
+        """Remove the session. Returns False if it was not the node's present session any more."""
         node_id = session.caller.node_id
         if self._sessions.get(node_id) is not session:
             return False
@@ -158,7 +160,7 @@ class SessionService:
         changed.set()
 
     async def _wait_until_leading(self, hello: wire.Hello) -> None:
-        """Hold a node's Hello during an election, because retries would only load the voters.
+        """Delay the answer to a Hello during an election, because retries would only load the voters.
 
         Raises:
             OperationError: NOT_LEADER when another controller leads, or none leads in time.
@@ -173,10 +175,11 @@ class SessionService:
             raise not_leading(self._leading, f"hello of node {hello.node_id}")
 
     async def _while_leading(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, unless leadership ends first.
+        """Return the result of `work`; cancel it if leadership ends first.
 
         Raises:
-            OperationError: NOT_LEADER; the next leader may commit or drop what was proposed.
+            OperationError: NOT_LEADER if leadership ended. The next leader may commit or drop what `work`
+                proposed.
         """
         losses = self._losses
         working = asyncio.get_running_loop().create_task(work, name="session-registration")
@@ -187,8 +190,8 @@ class SessionService:
             working.cancel()
             losing.cancel()
             await asyncio.gather(working, losing, return_exceptions=True)
-        # Checked after the last wait. Leadership may end during it, and no later event would end a
-        # session that begins after that.
+        # Check after the last wait: leadership may have ended during the wait, and no later event would end a
+        # session that begins now.
         if self._losses != losses:
             raise not_leading(self._leading, "registration")
         return working.result()
@@ -204,7 +207,7 @@ class SessionService:
         with self._activity.registering(node_id):
             registration, registered_index = await self._commit_registration(hello)
         if not registration.records:
-            # A welcome confirms the epoch, which a suspended and deposed leader must not do.
+            # The welcome confirms the epoch. A leader that was suspended and replaced must not send it.
             await self._leading.read_index()
         node = self._proposer.view[NODES].get(node_id)
         assert node is not None
@@ -216,8 +219,8 @@ class SessionService:
         return Caller(node_id, registration.node_epoch, hello.role), registered_index
 
     async def _commit_registration(self, hello: wire.Hello) -> tuple[Registration, int]:
-        """Decide and commit, in several batches if the node leads many partitions; also the index of the
-        last.
+        """Decide on the registration and commit it, in several batches if the node leads many partitions.
+        Returns the last decision and the index of its batch.
 
         If the process connects again meanwhile, its next Hello continues from the last committed batch.
         """
@@ -229,13 +232,13 @@ class SessionService:
             try:
                 registration = register_node(hello, self._proposer.view, self._proposer.now_ms(), raised)
             except OperationError:
-                # The refusal may be based on proposed rows, and a node stops when its epoch is refused. A
-                # leader that was suspended and deposed must not cause that.
+                # The refusal may be based on uncommitted rows, and a node stops when its epoch is refused. So
+                # wait for the commit, and confirm that this leader was not replaced.
                 await self._proposer.commits.reached(self._proposer.last_index)
                 await self._leading.read_index()
                 raise
-            # This call precedes the commit of the registration, so that silence or a broken session of the
-            # former process does not count against the new one.
+            # Called before the registration is committed, so that the silence or broken session of the former
+            # process does not make the new one suspected.
             self._activity.heard(node_id)
             if registration.records:
                 self._proposer.propose(registration.records)
@@ -247,13 +250,14 @@ class SessionService:
             self._raised[node_id] = registration.raised
 
     async def _check_history(self, hello: wire.Hello) -> None:
-        """Refuse all nodes once this controller's log is known to be an older copy.
+        """Refuse all nodes as soon as this controller's log is known to be an older copy.
 
         Raises:
             OperationError: INVALID_REQUEST; the message names what is missing and the remedy.
         """
         if self._contradiction(hello):
-            # A deposed leader also lacks entries of its successor, without being an older copy.
+            # A deposed leader lacks entries too, those of its successor, although its log is not an older
+            # copy.
             await self._leading.read_index()
             found = self._contradiction(hello)
             if found and not self._lost_history:
@@ -270,7 +274,7 @@ class SessionService:
 
     @property
     def lost_history(self) -> str:
-        """What this controller's log lacks according to a node; empty if nothing is known to be missing."""
+        """What this controller's log lacks according to a node's Hello; empty if nothing is known."""
         return self._lost_history
 
     def _open(self, connection: Connection, caller: Caller) -> Session:

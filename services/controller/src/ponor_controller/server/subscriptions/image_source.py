@@ -1,7 +1,7 @@
-"""The encoded image for new subscribers, shared by all that connect within a short time.
+"""The encoded image for new subscribers. All that connect within a short time share one encoding.
 
-It is encoded in slices of time, so that the event loop continues. `ponor_metadata.snapshot` defines
-the format.
+The image is encoded in slices of time, so that the event loop is not blocked. `ponor_metadata.snapshot`
+defines the format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLICE_NS: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An encoded image as of `index`; `digest` is the running digest there, `pieces` joined are the body."""
+    """An encoded image as of `index`. `digest`: the running digest there; `pieces` joined: the body."""
 
     index: int
     incarnation: int
@@ -31,7 +31,7 @@ class EncodedImage:
 
 
 class ImageSource:
-    """Encodes the committed image, and reuses the encoding while batches after it are in memory."""
+    """Encodes the committed image. An encoding is reused while all batches after it are in memory."""
 
     def __init__(self, image: MetadataImage, clock: Clock) -> None:
         self._image = image
@@ -54,8 +54,8 @@ class ImageSource:
             return newest
 
     def forget_before(self, index: int) -> None:
-        """Drop an encoding older than `index`: batches after it left memory, so no subscriber can continue
-        from it.
+        """Drop an encoding that is older than `index`, because batches after it are no longer in memory and
+        no subscriber could continue from it.
         """
         if self._newest is not None and self._newest.index < index:
             self._newest = None

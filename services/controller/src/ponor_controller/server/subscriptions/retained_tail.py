@@ -1,7 +1,7 @@
 """The newest committed batches in memory, and the frames in which subscribers receive them.
 
-The tail holds the running digest at every index. A frame is encoded once, and every subscriber at
-its first index receives the same bytes.
+The tail contains the running digest at every index. A frame is encoded once; every subscriber that needs a
+frame from the same index receives the same bytes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from ponor_metadata.image.storage_native import untrack
 FRAME_TARGET_BYTES = 1024 * 1024
 """Target size of a frame; a larger single batch gets its own frame."""
 DIGEST_INTERVAL = 1_024
-"""A frame ends at multiples of this index at the latest, because every subscriber compares the digest there.
-"""
+"""A frame ends at every multiple of this number, because subscribers compare the running digest at these
+indices."""
 ENCODED_FRAMES_MAX = 8
-"""Subscribers are near the end of the log, so few distinct positions are in use."""
+"""Bound of the encoded frames in memory. Subscribers are near the end of the log, so few frames are in
+use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class BatchFrame:
 
 
 class RetainedTail:
-    """Batches after `begin_index` up to `last_index`. Bytes and number are bounded; the oldest are
+    """The batches after `begin_index` up to `last_index`. Above a bound of bytes or number the oldest are
     dropped.
     """
 
@@ -55,7 +56,7 @@ class RetainedTail:
 
     @property
     def begin_index(self) -> int:
-        """A subscriber that has applied this index or a later one can continue from memory."""
+        """The lowest index from which a subscriber can continue from memory."""
         return self._begin_index
 
     @property
@@ -70,7 +71,7 @@ class RetainedTail:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches."""
+        """Size of all batches in the tail."""
         return self._size_bytes
 
     def append(self, batch: RetainedBatch) -> None:
@@ -86,11 +87,11 @@ class RetainedTail:
             self._frames.pop(oldest.index, None)
 
     def restart(self, index: int, digest: bytes) -> None:
-        """Continue after a received snapshot that replaced the log up to `index`. Subscribers at earlier
-        indices are cut off.
+        """Continue after a received snapshot has replaced the log up to `index`. Subscribers at earlier
+        indices cannot continue.
 
         Raises:
-            AssertionError: the snapshot is older than what was committed here.
+            AssertionError: the snapshot is older than a batch that was committed here.
         """
         assert index >= self.last_index, f"a snapshot at {index} replaces batches up to {self.last_index}"
         self._batches.clear()
@@ -99,7 +100,7 @@ class RetainedTail:
         self._begin_index, self._begin_digest = index, digest
 
     def digest_at(self, index: int) -> bytes | None:
-        """The running digest after a batch; None outside of the window."""
+        """The running digest at `index`; None if the index is not in the tail."""
         if index == self._begin_index:
             return self._begin_digest
         if not self._begin_index < index <= self.last_index:

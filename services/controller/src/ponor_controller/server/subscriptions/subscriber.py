@@ -1,4 +1,4 @@
-"""One subscriber: its frames, and the bound on data sent but not acknowledged."""
+"""One subscriber: send and receive its frames, and bound the bytes that were sent and not acknowledged."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ponor_runtime.observer_clock import ObserverClock
 from ponor_controller.kernel.leading import Leading
 
 READS_MAX = 64
-"""Linearizable reads of one subscriber that wait for confirmation."""
+"""Bound of the linearizable reads of one subscriber that wait for confirmation."""
 
 
 class Subscriber:
     """One subscription, after its first frame.
 
     Attributes:
-        sent_index: the newest index sent; rises strictly.
+        sent_index: the newest index that was sent; it never falls.
         more: set when batches, an ack or an answer arrive.
-        probe: number of the newest probe that waits for a Progress; 0 for none.
+        probe: number of the newest probe that a Progress must still answer; 0 for none.
         answers: confirmed read indices that wait to be sent.
     """
 
@@ -44,7 +44,7 @@ class Subscriber:
         self._observed = observed
         self._sent_bytes = 0
         self._received_bytes = 0
-        # A dict, not a set: cancelled in the order of arrival.
+        # A dict and not a set, so that reads are cancelled in the order of arrival.
         self._reads: dict[asyncio.Task[None], None] = {}
         self.sent_index = 0
         self.more = asyncio.Event()
@@ -67,7 +67,7 @@ class Subscriber:
         await self._connection.send(frame)
 
     async def room(self) -> None:
-        """Wait until there is room. `listen` bounds the wait."""
+        """Wait until there is room. The wait ends when `listen` fails for silence of the subscriber."""
         while not self.has_room:
             self.more.clear()
             await self.more.wait()
@@ -75,8 +75,8 @@ class Subscriber:
     async def listen(self) -> None:
         """Receive frames until the subscriber disconnects, is silent for too long, or violates the protocol.
 
-        The subscriber acknowledges every frame at once, so silence means that it, or one direction of the
-        connection, has failed.
+        The subscriber acknowledges every frame at once, so silence means that the subscriber, or one
+        direction of the connection, has failed.
         """
         try:
             while True:
@@ -118,7 +118,7 @@ class Subscriber:
 
 
 async def receive_start(connection: Connection) -> wire.SubscribeStart:
-    """The first frame.
+    """Receive the first frame.
 
     Raises:
         OperationError: INVALID_REQUEST for any other frame.

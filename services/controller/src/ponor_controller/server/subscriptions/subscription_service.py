@@ -1,9 +1,9 @@
 """The subscription service: send committed batches to subscribers.
 
-One coroutine per subscriber sends a snapshot if necessary, then frames of the retained tail, then
-progress while nothing changes. Any controller serves subscriptions from its own commit index.
-docs/design/sessions-and-subscriptions.md#subscriptions-never-go-back explains why a subscriber
-never receives an older state.
+One coroutine per subscriber sends a snapshot if necessary, then frames of the retained tail, and Progress
+frames while nothing changes. Any controller serves subscriptions from its own commit index.
+docs/design/sessions-and-subscriptions.md#subscriptions-never-go-back explains why a subscriber never receives
+an older state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ponor_controller.settings import ControllerSettings
 T = TypeVar("T")
 LOG: Final = logging.getLogger(__name__)
 GATHERING_SECONDS_MAX: Final = 0.05
-"""Under load, and with many subscribers, a batch waits at most this long for others to share its frame."""
+"""Under load with many subscribers: how long at most a batch waits for other batches that share its frame."""
 
 
 class SubscriptionService:
@@ -57,21 +57,21 @@ class SubscriptionService:
         self._observed = observed
         self._progress_seconds = settings.progress_interval_ms / 1000
         self._divergences = telemetry.counter("ponor_controller_subscriber_divergences_total")
-        self._subscribers: dict[int, Subscriber] = {}  # a dict, not a set: served in the order of arrival
+        self._subscribers: dict[int, Subscriber] = {}  # a dict and not a set: served in the order of arrival
         self._next_key = 0
         self._grown = False
         self._waking = False
 
     @property
     def subscriber_count(self) -> int:
-        """Open subscriptions."""
+        """Number of open subscriptions."""
         return len(self._subscribers)
 
     def committed(self) -> None:
         """The tail has grown: wake all subscribers together.
 
-        At once after a pause; under load as often as their number allows, so that batches share frames and a
-        frame is encoded once for all subscribers.
+        After a pause they are woken at once. Under load they are woken less often, depending on their number,
+        so that batches share frames and a frame is encoded once for all subscribers.
         """
         self._grown = True
         self._images.forget_before(self._tail.begin_index)
@@ -108,8 +108,8 @@ class SubscriptionService:
 
     def _check(self, start: wire.SubscribeStart) -> None:
         if start.cluster_id and start.cluster_id != self._cluster_id:
-            # A node with a seen index followed its cluster before, and the address belongs to another cluster
-            # now. The error code makes the node try other addresses.
+            # A node that has seen an index followed its own cluster before, so the address belongs to another
+            # cluster now. CONTROLLER_BEHIND makes the node try other addresses.
             is_member = bool(start.seen_index)
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND if is_member else error_pb2.ERROR_CODE_INVALID_REQUEST,
@@ -169,7 +169,7 @@ class SubscriptionService:
         await self._follow(subscriber)
 
     async def _meanwhile(self, subscriber: Subscriber, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; sends progress to the subscriber until then."""
+        """Return the result of `work`; send Progress frames to the subscriber until it is done."""
         working = asyncio.get_running_loop().create_task(work, name="subscription-preparation")
         try:
             while not (await asyncio.wait((working,), timeout=self._progress_seconds))[0]:
@@ -179,7 +179,8 @@ class SubscriptionService:
             working.cancel()
 
     async def _reach(self, subscriber: Subscriber, index: int) -> None:
-        """Wait until this controller has committed the index that the subscriber saw at another controller.
+        """Wait until this controller knows as committed the index that the subscriber saw at another
+        controller.
 
         Raises:
             OperationError: CONTROLLER_BEHIND: the wait timed out.
@@ -237,7 +238,7 @@ class SubscriptionService:
                     await self._send_progress(subscriber)
 
     async def _send_batches(self, subscriber: Subscriber) -> bool:
-        """Send the next frame of batches; False when there is none."""
+        """Send the next frame of batches. Returns False if there is none."""
         try:
             frame = self._tail.frame_after(subscriber.sent_index)
         except LookupError as error:
@@ -255,8 +256,8 @@ class SubscriptionService:
         return True
 
     def _require_fresh(self) -> None:
-        """Disconnect subscribers when this controller is partitioned from its peers: they can follow another
-        one.
+        """Disconnect subscribers when this controller is partitioned from its peers, so that they follow
+        another one.
 
         Raises:
             OperationError: CONTROLLER_BEHIND.
