@@ -26,7 +26,7 @@ from s3stream.stream import Stream
 from s3stream.wal import WriteAheadLog
 
 CALLS_IN_FLIGHT_MAX: Final = 4
-"""Operations on groups of streams that the controller processes for this node at the same time."""
+"""Groups of streams that a closing client lets the controller close at the same time."""
 
 
 class StreamClient:
@@ -189,8 +189,8 @@ class StreamClient:
     async def close(self, *, upload_timeout_ms: int | None = None) -> bool:
         """Refuse appends, upload everything, close all streams, trim and close the log. Idempotent.
 
-        `upload_timeout_ms` limits first the upload and then the closing of the streams. If it
-        expires, the streams stay open and the node's next start recovers them from the log; no
+        `upload_timeout_ms` limits the upload, and then separately the closing of the streams. If one of the
+        two takes longer, the streams stay open and the node's next start recovers them from the log; no
         acknowledged data is lost.
 
         Returns whether the streams were closed.
@@ -261,7 +261,7 @@ class StreamClient:
                 raise StreamClosedError(
                     f"stream {state.stream_id} at epoch {state.epoch} is being closed at this node"
                 )
-            former.abandon()  # the controller reopens only closed streams
+            former.abandon()  # the controller opened a newer epoch, so this one is closed
         opened = OpenStream(state)
         self._storage.register(opened)
         self._open[state.stream_id] = Stream(

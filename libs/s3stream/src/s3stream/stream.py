@@ -223,8 +223,8 @@ class Stream:
     async def close(self) -> None:
         """Close the stream: refuse appends, upload everything, close it at its end offset.
 
-        Repeated calls wait for the first, and cancelling a caller does not stop it. If the upload
-        hook of this stream appends to other streams, close this stream before them.
+        Repeated calls wait for the first, and cancelling a caller does not stop the close. If the upload hook
+        of this stream appends to other streams, close this stream before them.
 
         Raises:
             StorageFailedError: the write-ahead log or an upload failed; the stream stays open, and

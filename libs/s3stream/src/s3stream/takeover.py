@@ -66,8 +66,8 @@ async def recover_wal(
         streams: see the port.
         objects: see the port.
         settings: storage settings.
-        tasks: runs the deletion of slots in the background, because opening the partitions is more
-            urgent. None: slots are deleted before this returns.
+        tasks: runs the deletion of slots in the background, because opening the partitions is more urgent.
+            None: slots are deleted before this function returns.
 
     Raises:
         WalNotHeldError: another process recovers the log now, or has recovered it.

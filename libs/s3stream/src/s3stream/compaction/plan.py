@@ -30,7 +30,7 @@ READ_BYTES_MAX: Final = 4 * MIB
 faults in fresh memory."""
 
 IN_PLACE_READ_BYTES_MAX: Final = 16 * MIB
-"""Bytes of a read in place, which allocates nothing and is cheaper per byte the larger it is."""
+"""Maximum size of a read in place. Such a read allocates nothing, and a larger one costs less per byte."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def plan_set_objects(
 
 
 def _own_objects(runs: Sequence[Run], limits: PlanLimits, *, force_split: bool) -> list[int]:
-    """Return the numbers of the runs that become stream objects: the largest, as many as one commit takes.
+    """Return the numbers of the runs that become stream objects: the largest ones, at most as many as one
+    commit takes.
 
     The other runs go into the stream set object, from which a later compaction copies them again.
     The smallest runs are the cheapest to copy twice.

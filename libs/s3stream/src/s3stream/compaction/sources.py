@@ -125,7 +125,7 @@ def live_blocks(sources: Sequence[SourceIndex], streams: Mapping[StreamId, Strea
 
 
 def _broken_order(a: BlockEntry, b: BlockEntry) -> str | None:
-    """Return why two blocks cannot follow each other in one object."""
+    """Return why block `b` cannot follow block `a` in one object; None if it can."""
     if a.stream_id != b.stream_id:
         return None
     if b.start_offset < a.end_offset:

@@ -41,7 +41,7 @@ SAVED_MAX: Final = 4.0
 
 
 class Allowance:
-    """Limits an action to a share of all puts: each put adds the share, each second copy takes 1."""
+    """Limits second copies to a share of all puts: each put adds the share, and each second copy takes 1."""
 
     def __init__(self, share: float) -> None:
         assert 0 <= share <= 1

@@ -1,8 +1,8 @@
 """Write-ahead log in the object store: one writer, one epoch, slots from 0, many puts in flight,
 acknowledged in order.
 
-A slot is acknowledged when it and all slots below it are confirmed (rule R2). With `verify`, the
-writer first verifies with the controller that this process still owns its node epoch. This is for
+A slot is acknowledged when it and all slots below it are confirmed (rule R2). With `verify`, the writer also
+asks the controller before each acknowledgement whether this process still owns its node epoch. This is for
 stores that are not proven to support create-only puts. `s3stream.takeover` recovers logs of earlier epochs.
 """
 

@@ -1,9 +1,9 @@
 """Decides when the gathering slot is put. A state machine without clock, tasks or store.
 
-It balances three goals. A single append must not wait, so an idle log puts immediately. Every put
-costs the same, so puts stay within the configured budget, and slots grow when little of it is left.
-Between these extremes, a few puts overlap within one store latency: more would save little time,
-cost money, and delay later slots, which are acknowledged in order.
+It balances three goals. A single append must not wait, so an idle log puts immediately. Every put costs the
+same, so puts stay within the configured budget, and slots grow when little of the budget is left. Between
+these extremes, a few puts overlap within one store latency: more would save little time, cost money, and
+delay later slots, which are acknowledged in order.
 
 Appends that were acknowledged together tend to be followed by others that arrive together: a
 producer with five requests in flight sends five more when a slot is confirmed. An idle log

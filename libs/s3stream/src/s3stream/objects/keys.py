@@ -67,7 +67,7 @@ def key_prefixes(namespace: str) -> Iterator[str]:
 
 
 def _hash_prefix(object_id: int) -> str:
-    """Two hexadecimal digits: stores need fewer than 256 key ranges, and a directory store can create 256
-    directories at its start.
+    """Two hexadecimal digits: stores need fewer than 256 key ranges, and a directory store keeps only 256
+    directories per namespace.
     """
     return blake2b(object_id.to_bytes(8, "big"), digest_size=1).hexdigest()

@@ -84,7 +84,7 @@ class Operation:
 
 
 class StorePolicy(ABC):
-    """One treatment of calls to a store, for example retries or metering."""
+    """One policy for calls to a store, for example retries or metering."""
 
     @abstractmethod
     async def call(self, operation: Operation, attempt: Attempt[_T]) -> _T:
