@@ -7,4 +7,5 @@ from typing import Final
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
-"""Metadata marks them as internal. Patterns of consumers do not match them (exclude.internal.topics)."""
+"""Metadata responses mark them as internal. By default, subscription patterns of consumers do not match them
+(exclude.internal.topics)."""

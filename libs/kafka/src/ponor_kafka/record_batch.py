@@ -222,7 +222,7 @@ class BatchView:
     def find_timestamp(
         self, timestamp_ms: int, decompressed_bytes_max: int, offset_min: int = 0
     ) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record at or after `offset_min` that is not older than
+        """Offset and timestamp of the first record at or after `offset_min` whose timestamp is at least
         `timestamp_ms`, or None.
         """
         if self.record_count <= 0 or self.max_timestamp < timestamp_ms:
@@ -236,8 +236,8 @@ class BatchView:
         return None if found is None else (self.base_offset + found[0], found[1])
 
     def find_newest(self, decompressed_bytes_max: int, offset_min: int = 0) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record with the largest timestamp among those at or after
-        `offset_min`, or None if there are none.
+        """Offset and timestamp of the record with the largest timestamp at or after `offset_min`, the first
+        one if there are several; None if no record is there.
 
         The timestamps are those of the records: the header's largest may differ (`batch_validation`).
         """

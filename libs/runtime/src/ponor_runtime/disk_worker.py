@@ -1,7 +1,7 @@
 """Worker threads that run disk calls in order and deliver the results to the event loop.
 
-`SystemDisk` binds a worker from the pool to each open file. A call costs one put into a C-level queue and one
-`call_soon_threadsafe`, without a Python lock, because each group commit needs at least one call.
+`SystemDisk` binds a worker from the pool to each open file. Each group commit needs at least one call. A call
+is therefore kept cheap: one put into a C-level queue and one `call_soon_threadsafe`, without a Python lock.
 """
 
 from __future__ import annotations

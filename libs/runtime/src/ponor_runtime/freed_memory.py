@@ -1,8 +1,8 @@
 """Settings of glibc's allocator that reuse freed memory instead of returning it to the kernel.
 
-By default glibc maps and unmaps blocks above 128 KiB, or trims one of eight heaps. Every new cache block,
-read or response then causes page faults, and the kernel zeroes pages: 345 µs for a block of 512 KiB, whereas
-a copy into reused memory takes about 20 µs
+By default glibc maps memory for each block above 128 KiB and unmaps it when the block is freed, or it trims
+one of several heaps. Every new cache block, read or response then causes page faults, and the kernel zeroes
+pages: 345 µs for a block of 512 KiB, whereas a copy into reused memory takes about 20 µs
 (docs/design/reading-and-caches.md#cold-readers-beside-a-producer). Use these settings in services that bound
 their memory by budgets and often allocate large buffers.
 """

@@ -38,5 +38,5 @@ class RateLimit:
         self._passed_at_ns -= int(amount / self._per_s * NS)
 
     def wait_ns(self, now_ns: int) -> int:
-        """Return the nanoseconds until all charged amounts but one burst have passed."""
+        """Return the nanoseconds until at most one burst of the charged amounts has not passed yet."""
         return max(0, self._passed_at_ns - now_ns - self._burst_ns)
