@@ -1,8 +1,8 @@
 """Stream records, which the WAL, the log cache and objects store as the same bytes.
 
-The encoded form is a 40-byte header, big-endian, followed by the payload (docs/formats/object.md,
-"Stream record"). It contains no checksum: the journal frame or data block that stores records
-covers them with its own. The payload is opaque to this package.
+The encoded form is a 40-byte header, big-endian, followed by the payload (docs/formats/object.md, "Stream
+record"). It contains no checksum: the journal frame or data block that stores records covers them with its
+own checksum. The payload is opaque to this package.
 """
 
 from __future__ import annotations

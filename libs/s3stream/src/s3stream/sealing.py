@@ -181,7 +181,7 @@ def plan_sealed(
 
     Args:
         sealed: the blocks.
-        is_deleted: by stream id.
+        is_deleted: whether a stream was deleted.
         may_carry: see `SealTriggers.may_carry`.
         expired_before_ns: records older than this are not carried.
         settings: storage settings.

@@ -201,7 +201,7 @@ class Storage:
             self._tell(on_durable, self._failure)
 
     def _tell(self, on_durable: OnDurable, failure: StorageFailedError | None) -> None:
-        """Run one callback. Its exception must not prevent the next one."""
+        """Run one callback. An exception in it must not prevent the next callback."""
         try:
             on_durable(None if failure is None else StorageFailedError(str(failure)))
         except Exception as error:  # noqa: BLE001 - reported
@@ -247,8 +247,8 @@ class Storage:
         await self._pipeline.stop()
 
     def trim_wal(self, *, recorded_sequence: int = 0) -> None:
-        """Trim committed data from the log; up to `recorded_sequence` if the controller must record
-        the trim point first.
+        """Trim committed data from the log. If the controller must record the trim point first, trim only up
+        to `recorded_sequence`.
         """
         self._wal.trim(self._sequence_needed_after(None), recorded_sequence=recorded_sequence)
 

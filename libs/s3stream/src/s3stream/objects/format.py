@@ -51,9 +51,9 @@ class BlockEntry(NamedTuple):
     """One index entry: a data block of one stream at one stream epoch.
 
     The block contains `record_count` records that cover [start_offset, end_offset) without gaps, at
-    [position, position + size_bytes) of the object. `max_timestamp_ms` is the largest timestamp of
-    its records (−1: none). `spread` encodes the smallest: one more than its distance from the
-    largest in milliseconds, or 0 if it is unknown.
+    [position, position + size_bytes) of the object. `max_timestamp_ms` is the largest timestamp of its
+    records (−1: none). `spread` encodes the smallest timestamp: its distance from the largest in
+    milliseconds, plus one; 0 if it is unknown.
     """
 
     stream_id: StreamId

@@ -1,10 +1,10 @@
 """Joins small adjacent blocks, so that the index of an object with many small streams stays small.
 
-Only the index changes: a block is a sequence of records, and its CRC32C can be computed from those
-of its pieces. A CRC is linear: appending `n` zero bytes multiplies the first checksum by a matrix
-over bits, and the second checksum is then XORed. The matrices for 1, 2, 4 … bytes are stored as
-four tables of 256 values, so joining two blocks takes a few microseconds of interpreted code (zlib
-has `crc32_combine` for another polynomial).
+Only the index changes: a block is a sequence of records, and the CRC32C of a joined block can be computed
+from the CRC32Cs of its pieces. A CRC is linear: appending `n` zero bytes multiplies the first checksum by a
+matrix over bits, and the second checksum is then XORed. The matrices for 1, 2, 4 … bytes are stored as four
+tables of 256 values, so joining two blocks takes a few microseconds of interpreted code (zlib has
+`crc32_combine` for another polynomial).
 """
 
 from __future__ import annotations

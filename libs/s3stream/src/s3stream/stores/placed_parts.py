@@ -31,7 +31,7 @@ def place_of(etag: str) -> int | None:
 
 
 class PartPlaces:
-    """Lengths of the parts of one upload, recorded when they began."""
+    """Lengths of the parts of one upload, recorded when each part began."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}

@@ -8,9 +8,9 @@ Measured with obstore 0.12.1 against SeaweedFS 4.48 (tests/test_object_stores_s3
 - a single put in mode "create" sends `If-None-Match: *`, the server answers 412 when the key is taken;
 - in mode "create" obstore never uses multipart uploads, regardless of `use_multipart`, and its multipart
   uploads have no condition: they overwrite.
-Puts above `MULTIPART_BYTES_MIN` therefore send a HEAD first. Two writers of one key could both find it free.
-But an object id has one writer, so a put can race only with an earlier attempt of the same writer, which
-writes the same bytes.
+Puts above `MULTIPART_BYTES_MIN` therefore send a HEAD first. Two writers of one key could both find the key
+free. But an object id has one writer, so a put can race only with an earlier attempt of the same writer,
+which writes the same bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks that every store must pass, made through the object-store port that the services use.
 
-Every check uses its own keys below a random prefix, which the caller removes. The stores are raw,
-so that no retries hide an answer. There are two of them, so that two connection pools race; this
-reveals a store that is atomic only within one connection.
+Every check uses its own keys below a random prefix, which the caller removes. The stores are raw, so that no
+retries hide an answer. There are two stores, so that two connection pools race; this reveals a store that is
+atomic only within one connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks by a starting broker: a short race of create-only puts, and the bucket's expiry rules.
+"""Checks that a starting broker makes: a short race of create-only puts, and the bucket's expiry rules.
 
 `ponor doctor storage` runs the complete checks.
 """
@@ -27,8 +27,8 @@ from s3stream.stores.s3_location import S3Location
 PROBE_PREFIX: Final = "ponor-doctor"
 RACERS: Final = 8
 ROUNDS: Final = 2
-"""About 20 puts. A store that ignores the condition fails the first check; a store that is not
-atomic nearly always fails one of these."""
+"""About 20 puts. A store that ignores the condition fails the first check; a store that is not atomic nearly
+always fails in one of the rounds."""
 PROBE_SECONDS_MAX: Final = 20.0
 ATTEMPTS_MAX: Final = 3
 """Attempts with new keys if a store was busy. Without a clear result, each later acknowledgement of
