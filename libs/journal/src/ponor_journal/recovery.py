@@ -78,7 +78,7 @@ class Recovered:
 
 
 async def recover(disk: Disk, live: list[tuple[int, PurePath]], identity: bytes) -> Recovered:
-    """Verify every live segment, newest first, because each records how the previous one ended.
+    """Verify every live segment, newest first, because each segment records how the previous one ended.
 
     Changes nothing.
 

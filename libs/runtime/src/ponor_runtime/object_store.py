@@ -2,7 +2,7 @@
 
 Implementations live in `s3stream.stores` (a directory, S3) and in the simulator; one conformance suite runs
 against all of them (libs/s3stream/tests/object_store_conformance.py). Wrappers (retry, metering, limits)
-implement the same protocol and compose.
+implement the same protocol and can be combined.
 
 Not a file system: no append, no rename, no directories. Keys are `/`-separated ASCII. Data puts are
 create-only. Because an object id is never reused, a put whose key is taken is either a retry or comes from a

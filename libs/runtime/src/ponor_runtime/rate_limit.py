@@ -38,5 +38,7 @@ class RateLimit:
         self._passed_at_ns -= int(amount / self._per_s * NS)
 
     def wait_ns(self, now_ns: int) -> int:
-        """Return the nanoseconds until at most one burst of the charged amounts has not passed yet."""
+        """Return how many nanoseconds to wait until the charged amounts that have not passed yet are at most
+        one burst.
+        """
         return max(0, self._passed_at_ns - now_ns - self._burst_ns)

@@ -22,7 +22,7 @@ def report_to_loop(what: str, error: BaseException) -> None:
 
 
 class BackgroundTasks:
-    """Tasks of one owner, which cancels them when it closes.
+    """Tasks of one owner. The owner cancels them when it closes.
 
     Reaching `tasks_max` means that the service leaks tasks; `spawn` then raises.
     """

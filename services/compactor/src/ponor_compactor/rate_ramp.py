@@ -1,4 +1,5 @@
-"""Share of its maximum rates that a compactor uses: low while it keeps up, rising while it does not. No I/O.
+"""The share of its maximum rates that a compactor uses. It is low while the compactor keeps up, and rises
+while it does not. No I/O.
 
 The share grows exponentially while the compactor works and falls while it is idle. It settles at the value at
 which the compactor works four fifths of the time. A steady load is therefore copied at about the lowest

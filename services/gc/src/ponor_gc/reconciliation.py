@@ -85,7 +85,7 @@ class Reconciliation:
     ) -> tuple[list[ObjectInfo], bool]:
         """Return the apparently dead objects under a prefix, and whether the list is complete.
 
-        The pass deletes only after the listing, because a retry after an error resumes behind the last listed
+        The pass deletes only after the listing, because a retry after an error resumes after the last listed
         key and fails if that key was deleted.
         """
         image = await current()
