@@ -72,8 +72,8 @@ class RecoveryFilter:
         """Classify the next record.
 
         Raises:
-            WalCorruptError: the record is above its stream's end, or continues the stream at another epoch
-                than the controller's.
+            WalCorruptError: the record extends beyond its stream's end, but does not start there or has
+                another epoch than the stream.
         """
         state = self._streams.get(record.stream_id)
         if state is None:
