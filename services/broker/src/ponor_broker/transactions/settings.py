@@ -70,13 +70,14 @@ class TransactionSettings:
         "COORDINATOR_LOAD_IN_PROGRESS. 0: no wait.",
     )
     transaction_add_retry_ms: int = setting(
-        20,
+        2,
         within=(1, 60_000),
         doc="Kafka's add.partitions.to.txn.retry.backoff.ms: pause before a partition's leader repeats a "
-        "request to add the partition, because the producer's previous transaction is not complete.",
+        "request to add the partition, because the producer's previous transaction is not complete. Each "
+        "later pause is twice the time that the request has waited so far.",
     )
     transaction_add_retry_ms_max: int = setting(
-        100,
+        1_000,
         within=(0, 60_000),
         doc="Kafka's add.partitions.to.txn.retry.backoff.max.ms: how long the leader repeats it. After it, "
         "the client gets CONCURRENT_TRANSACTIONS and retries.",

@@ -41,6 +41,8 @@ SETTLED_TURN_NS_MAX: Final = 4_000_000
 BATCH_BYTES: Final = 512
 """Counted for a waiting batch in addition to its bytes."""
 NO_LEADER: Final = -1
+PAUSE_PER_WAITED: Final = 2
+"""Pause before a partition is added again / time that its batches have waited."""
 _SWEEP_S: Final = 1.0
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -319,8 +321,9 @@ class TransactionVerifier(Generic[P]):
             and question.is_adding
             and waited_ns < self._retry_ns_max
         ):
-            # The previous transaction probably completes before the client would retry.
-            self._retries.add(question, self._retry_backoff_s)
+            # The previous transaction probably completes before the client would retry. If it does not
+            # within some milliseconds, the coordinator is busy, and more requests would delay it.
+            self._retries.add(question, max(self._retry_backoff_s, waited_ns / 1e9 * PAUSE_PER_WAITED))
         else:
             self._settle(question, error, proof)
 
