@@ -1,9 +1,10 @@
 """Pack planned blocks into splits: how many, where they are cut, and which blocks are fetched together. No
 I/O.
 
-A block is never cut, and neither is a small object whose index was not read, unless `minPartitions` wants
-more splits than there are blocks. The size of every split differs from the average by less than half a share,
-or by one block if a block is larger. Adjacent blocks are fetched by one ranged GET.
+A block, or a small object whose index was not read, goes to one split as a whole. Only if `minPartitions` is
+larger than the number of blocks do several splits read the same block. The size of every split differs from
+the average split size by less than half of the average, or by at most one block if a block is larger than
+that. Adjacent blocks are fetched by one ranged GET.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RUN_BYTES_MAX: Final = 4 << 20
 From 1 MiB on, CPU per byte does not improve, and parallel requests hide latency better than larger ones.
 """
 WHOLE_BYTES_MAX: Final = 16 << 20
-"""Maximum size of an object read whole by one GET; the index of larger ones is read first
+"""Maximum size of an object that one GET reads whole; the index of a larger object is read first
 (docs/design/spark.md#planning).
 """
 
@@ -54,7 +55,9 @@ Planned = PlannedBlocks | WholeObject
 
 
 class _Cut(NamedTuple):
-    """Blocks [first, last) of one element of the plan in a split; a whole object counts as one block."""
+    """The part of one planned element that goes to one split: its blocks [first, last). A whole object counts
+    as one block.
+    """
 
     planned: Planned
     first: int
@@ -68,10 +71,12 @@ def split_count(total_bytes: int, options: Options) -> int:
 
 
 def to_be_cut(planned: Sequence[Planned], options: Options) -> list[int]:
-    """Return the whole objects that prevent equal splits, so that their blocks must be known.
+    """Return the positions in `planned` of the `WholeObject`s that are too large for splits of equal size.
+    The caller must read their indexes, so that they can be cut between blocks.
 
-    These are objects larger than half a share, or all if `minPartitions` wants more splits than there are
-    elements. The first case has fewer than two objects per split, the second fewer objects than splits.
+    These are the objects larger than half of the average split size, or all objects if there are fewer blocks
+    and whole objects than splits. The first rule returns fewer than two objects per split, the second fewer
+    objects than splits, so the number of index reads is bounded.
     """
     sizes = [list(_sizes(each)) for each in planned]
     total_bytes = sum(map(sum, sizes))
@@ -94,8 +99,8 @@ def pack(
     *,
     shares_blocks: bool = True,
 ) -> list[Split]:
-    """Pack into splits of about `splitBytes` at most, and at least `minPartitions` if there are enough
-    offsets (or enough blocks, unless `shares_blocks`).
+    """Pack into splits of at most about `splitBytes`. Return at least `minPartitions` splits if there are
+    enough offsets. Without `shares_blocks` no two splits read the same block, so there must be enough blocks.
     """
     sizes = [list(_sizes(each)) for each in planned]
     total_bytes = sum(map(sum, sizes))
@@ -114,7 +119,7 @@ def pack(
 
 
 def _sizes(each: Planned) -> Iterator[int]:
-    """Count the units that can go to different splits."""
+    """Return the sizes of the units that can go to different splits: each block, or the whole object."""
     if isinstance(each, WholeObject):
         return iter((each.size_bytes,))
     return (size_bytes for _, size_bytes in _PLACE.iter_unpack(each.entries))
@@ -123,7 +128,9 @@ def _sizes(each: Planned) -> Iterator[int]:
 def _shares(
     planned: Sequence[Planned], sizes: Sequence[Sequence[int]], total_bytes: int, count: int
 ) -> Iterator[list[_Cut]]:
-    """Cut where a block begins beyond its split's share, or where one block per remaining split is left."""
+    """Begin a new split at a block that starts beyond the current split's share of the bytes, or when only as
+    many blocks are left as splits are still to be made.
+    """
     blocks_left = sum(map(len, sizes))
     share: list[_Cut] = []
     number, before_bytes = 0, 0
@@ -147,8 +154,8 @@ def _shares(
 
 
 def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
-    """Add splits when there are fewer blocks than splits: one block per split, some read by several splits
-    with different offsets.
+    """Add splits when fewer blocks than requested splits exist. Each split reads one block; several splits
+    may read the same block and return different offset ranges of it.
     """
     runs: list[ObjectRun] = []
     for split in splits:
@@ -170,8 +177,8 @@ def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
 
 
 def _offsets_of(run: ObjectRun) -> tuple[int, int]:
-    """Return the Kafka offsets [from, to) requested from the run. They are never empty, because such a run is
-    not planned.
+    """Return the Kafka offsets [from, to) requested from the run. The range is never empty, because runs
+    without requested offsets are not planned.
     """
     blocks = list(run.blocks())
     start = max(run.clip.start_offset, blocks[0].start_offset + run.kafka_shift)

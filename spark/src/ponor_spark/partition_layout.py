@@ -1,5 +1,5 @@
-"""Derive the readable part of a partition from its Meta stream and the controller's stream rows: Kafka
-offsets by stream slice.
+"""Derive from a partition's Meta stream and the controller's stream rows which Kafka offsets can be read, and
+from which stream slices.
 
 No I/O (docs/design/spark.md#snapshots). The committed part of the Meta stream may lag the other metadata by
 an upload:
@@ -8,9 +8,10 @@ an upload:
   offsets and stream offsets.
 - Its log start may be older. Streams are trimmed at the log start, so the trimmed slices give the current log
   start.
-- A new partition's Meta stream may have no committed entry. Its content is then what the first open writes.
-- It may lack the cleaning of a segment. The old slices then still exist, because brokers trim them after that
-  entry is committed.
+- A new partition's Meta stream may have no committed entry. This module then assumes the content that the
+  broker writes when it first opens the partition.
+- The entry that records the cleaning of a segment may be missing. Then the list names the old slices. They
+  still exist, because a broker trims them only after that entry is committed.
 
 If the list names uncommitted offsets between committed ones, `PartitionBehindError` asks the caller to retry
 with newer metadata.
@@ -158,8 +159,8 @@ def _committed_slices(
         end = here.end_offset
     held = committed.get(log.streams[log.active.data_stream]) if log.segments else None
     if held is not None and end < log.active.kafka_offset(held.end_offset):
-        # Later appends are committed in old slices that the list no longer contains. The new slices that
-        # replace them are not committed yet.
+        # The records from `end` on are committed, but only in old slices, which the list of segments no
+        # longer contains. The new slices that replace them are not committed yet.
         raise PartitionBehindError(
             f"offsets from {end} on are not committed yet where the list of segments has them"
         )

@@ -27,7 +27,7 @@ BROKER_RESOURCE = 4
 
 
 class KafkaClient:
-    """A connection to the first broker of `bootstrap` (HOST:PORT,HOST:PORT,...) that accepts one.
+    """A connection to the first broker of `bootstrap` (HOST:PORT,HOST:PORT,...) that accepts a connection.
 
     Raises (all calls): `CommandError` when no broker can be reached, or the broker does not answer.
     """
@@ -64,7 +64,7 @@ class KafkaClient:
         return self.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
 
     def broker_configs(self, names: list[str]) -> dict[str, str]:
-        """Return the named configs of the cluster's brokers, without those that are not set."""
+        """Return those of the named broker configs that are set."""
         node_id = self.metadata([]).controller_id
         resource = DescribeConfigsResource(
             resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=names

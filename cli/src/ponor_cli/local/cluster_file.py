@@ -11,8 +11,8 @@ from ponor_cli.errors import CommandError
 from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
 
 HAS_SERVED_DEFAULT: Final = True
-"""Value for files of earlier builds, which lack the field: the cluster may hold data in its object store,
-so `ponor up` refuses another store.
+"""Value of `has_served` for files of earlier builds, which lack the field. The object store may contain data,
+so `ponor up` then refuses to start with a different object store.
 """
 
 
@@ -93,7 +93,7 @@ class ClusterFile:
         return cls(**{"has_served": HAS_SERVED_DEFAULT, **content, "processes": processes})
 
     def add(self, directory: ClusterDirectory, role: str, number: int, node_id: int) -> ProcessEntry:
-        """Add a process. The file is written at the first change of its state."""
+        """Add a process. The supervisor writes the file when the state of the process first changes."""
         entry = ProcessEntry.planned(directory, role, number, node_id)
         self.processes.append(entry)
         return entry

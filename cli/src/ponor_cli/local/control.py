@@ -44,7 +44,8 @@ def socket_path(directory: ClusterDirectory) -> Path:
     if len(str(path).encode()) <= UNIX_SOCKET_PATH_BYTES_MAX:
         return path
     digest = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
-    return Path("/tmp") / f"ponor-{digest}.sock"  # noqa: S108 - derived from the directory, whose lock protects it
+    # Safe under /tmp: only the holder of the data directory's lock creates this socket.
+    return Path("/tmp") / f"ponor-{digest}.sock"  # noqa: S108
 
 
 class ControlServer:
@@ -56,8 +57,8 @@ class ControlServer:
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        """Start serving. Replaces the socket of a killed `ponor up`: the caller holds the
-        directory's lock.
+        """Start serving. Replaces an existing socket: the caller holds the directory's lock, so a `ponor up`
+        that was killed left that socket.
         """
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=REQUEST_BYTES_MAX)

@@ -1,8 +1,9 @@
 """`DIR/quorum.json`: the controllers that `ponor up` starts, and the identity of the cluster.
 
 The voters are in the controllers' own log (`ponor cluster quorum describe`). This file also records
-whether all initial voters have served once. Until then `ponor up` may format controller directories. A
-directory that is empty later has lost its votes (KIP-853) and is added as a new replica.
+whether all initial voters have served at least once. Until then `ponor up` may format controller directories.
+If a controller directory is empty later, its log and Raft vote are lost. `ponor up` does not format it again;
+an operator must add the controller to the quorum as a new member, with a new directory id (KIP-853).
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class QuorumFile:
 
     Attributes:
         controllers: the ones that `ponor up` starts.
-        formatted: whether every initial controller has started with a log once.
+        formatted: whether all initial controllers have started successfully at least once; from then on an
+            empty directory is not formatted.
         next_number: number of the next controller; a number is never used twice.
         cluster_id: drawn when the file is created; every process of this directory expects it.
         cluster_ordinal: drawn or given when the file is created; never changes, because ids contain it.

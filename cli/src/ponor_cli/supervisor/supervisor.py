@@ -2,10 +2,11 @@
 
 Invariants:
 - One supervisor per data directory (the directory's lock).
-- Children end with a stop, and with the supervisor even if it is killed (`launcher`).
+- `stop` stops all child processes. They also stop when the supervisor ends in another way, even by SIGKILL
+  (`launcher`).
 - A child that exits is restarted with backoff and one line on the terminal. Exceptions: `ponor node
   stop`, `--no-restart`, and a broker that drained after a signal from outside.
-- `cluster.json` is true after every change.
+- `cluster.json` is rewritten after every change, unless the disk is full.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ STOP_ONE_GRACE_S = 30.0
 DRAIN_S_MAX = 600.0
 """Enough for a drain of thousands of partitions with a slow object store."""
 STOP_GRACE_S = {"broker": 3.5, "gc": 1.0, "compactor": 1.0, "controller": 1.0}
-"""The sum is below the 5 s in which `ponor up` stops. Records that a broker cannot upload in time
-remain in its WAL.
+"""Time between SIGTERM and SIGKILL. `stop` takes at most 6.5 s: ANNOUNCE_S_MAX, then 3.5 s for brokers and
+compactors together, 1 s for garbage collectors and 1 s for controllers. Records that a broker cannot upload
+in time remain in its WAL.
 """
 BACKGROUND_PATIENCE_S = 30.0
-"""Maximum time that a start waits for a collector or a compactor."""
+"""Maximum time that a start waits for a garbage collector or a compactor."""
 WITHOUT = {"gc": "nothing deletes objects", "compactor": "nothing compacts objects"}
 """Consequence of removing the last node of a role. The last broker and the last controller are not removed.
 """
@@ -81,7 +83,8 @@ class Supervisor:
         self._by_key: dict[tuple[str, int], Child] = {(c.spec.role, c.spec.number): c for c in self._children}
 
     async def start(self) -> None:
-        """Start all processes, each role when the role before it serves, and withdraw an announced stop.
+        """Start all processes, role by role: a role starts when the processes of the previous role serve.
+        Then withdraw the stop announcement that the last `stop` made to the controllers.
 
         Raises:
             CommandError: a process did not start. The caller stops the others.
@@ -96,12 +99,13 @@ class Supervisor:
                 # which cannot serve while the object store does not answer.
                 patience_s = BACKGROUND_PATIENCE_S if role in WITHOUT else math.inf
                 await self._launcher.await_first_ready(child, patience_s=patience_s)
-        # Cluster time does not advance while the cluster is stopped, so the announcement of the
-        # last stop would prevent failovers in the first minute.
+        # While a stop is announced, the controllers fail no broker over. Cluster time does not advance while
+        # the cluster is stopped, so without this call the last announcement would stay valid for up to a
+        # minute.
         await announce_stop(self._cluster.controllers, ttl_ms=0, timeout_s=TAKE_BACK_S_MAX)
 
     async def stop(self) -> None:
-        """Stop all processes within 5 seconds, brokers first."""
+        """Stop all processes within about 6.5 s (STOP_GRACE_S): brokers first, controllers last."""
         self._stopping = True
         if any(child.spec.role == "broker" and child.runs for child in self._children):
             await announce_stop(self._cluster.controllers, ttl_ms=ANNOUNCED_MS, timeout_s=ANNOUNCE_S_MAX)
@@ -263,7 +267,8 @@ class Supervisor:
         if not left:
             said += f": {WITHOUT[role]} until `ponor node add {role}`"
         if role != "controller":
-            # The controllers unregister a node only after a session timeout, too long to wait here.
+            # The controllers refuse to unregister a node before its session timeout has passed. That is too
+            # long to wait here.
             said += f". `ponor cluster info` shows it until `ponor cluster unregister {child.spec.node_id}`"
         return said
 

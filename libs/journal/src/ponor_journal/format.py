@@ -88,8 +88,8 @@ def opening_seed(generation: int) -> int:
 
 
 def frame_seed(identity: bytes, generation: int) -> int:
-    """CRC seed of other frames. The generation invalidates old frames of a recycled file; the identity, which
-    clients do not know, prevents them from forging frames in entries.
+    """CRC seed of other frames. The generation makes old frames of a recycled file invalid. Clients do not
+    know the identity, so a client cannot send record data that recovery would take for a valid frame.
     """
     return crc32c(generation.to_bytes(8, "little"), crc32c(identity))
 

@@ -79,7 +79,7 @@ async def rescue(
     ms_max: int,
 ) -> RescueReport:
     """Recover a dead node's log, close its streams, let the controllers move its partitions to live brokers,
-    and leave the cluster as this node.
+    and then leave the cluster under the dead node's id.
 
     Args:
         runtime: ports to the outside world.
@@ -96,8 +96,8 @@ async def rescue(
         ObjectStoreUnavailableError: controllers or store did not answer in time; nothing was changed.
         OperationError: the controllers refuse this node, for example because their log is an older
             copy; nothing was changed.
-        WalCorruptError, JournalIdentityError: the log is damaged, was created only now, or belongs to another
-            node; nothing was closed.
+        WalCorruptError, JournalIdentityError: the log is damaged, or the directory contained no log although
+            the node has open streams, or the log belongs to another node. No stream was closed.
         BlockingIOError: a process has locked the directory: the node is not dead.
     """
     joined = await _join(runtime, dead, controllers, store)
@@ -129,8 +129,8 @@ async def rescue(
 
 
 async def _join(runtime: Runtime, dead: NodeRow, controllers: tuple[str, ...], store: ObjectStore) -> Joined:
-    # The dead node found the cluster's marker in the store when it registered, so other clusters in the store
-    # do not matter. There is no local copy of the marker, so the store must answer.
+    # A registered node has found the cluster's marker in the store. So require the marker (`has_marked`), and
+    # accept markers of other clusters (`share_store`). There is no local copy, so the store must answer.
     membership = Membership(share_store=True, has_marked=True)
     try:
         async with asyncio.timeout(JOIN_S_MAX):

@@ -1,8 +1,9 @@
-"""Faults between the opening of a resource and the answer to the process that opened it.
+"""Faults that strike a process after a resource, for example a write-ahead log, was opened for it and before
+it receives the answer.
 
-An operation of the controllers opens a resource when its records are committed. A call of the bucket opens a
-resource when the call is applied. The fault affects the process that requested the resource. This process
-cannot record the resource, so another process must own or close it.
+A controller operation opens a resource when its records are committed. A request to the object store opens a
+resource when the store applies the request. The process that requested the resource cannot record it, so
+another process must take it over or close it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ REGISTRATIONS: Final = frozenset({"node_registered", "wal_opened"})
 
 
 class Openings:
-    """Faults that wait for an opening.
+    """Faults that wait until a resource of their kind is opened.
 
     Args:
         name_of: the process of a node; None if it is not in the cluster.
         strike: executes a fault on a process after the current event.
-        struck: called with each executed fault and the kind of the opened resource.
+        struck: called before each fault is executed, with the fault and the kind of the opened resource.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Openings:
         """Kinds of the records of the current operation."""
 
     def wait(self, fault: Fault) -> None:
-        """Execute the fault at the next opening of its target."""
+        """Execute the fault when a resource of the kind `fault.target` is opened next."""
         self._waiting.append(fault)
 
     def clear(self) -> None:
@@ -50,7 +51,7 @@ class Openings:
         self._waiting.clear()
 
     def committed(self, record: Record) -> None:
-        """Process a committed record. The last record of an operation contains the node id."""
+        """Handle a committed record. The last record of an operation contains the node id."""
         if not self._waiting:
             self._opened.clear()
             return
@@ -65,7 +66,7 @@ class Openings:
             self._opened.append(kind)
 
     def applied(self, call: str, name: str) -> bool:
-        """Process an applied call of the bucket. Return whether its answer is lost."""
+        """Handle a request of process `name` that the store applied. Return whether its answer is lost."""
         return self._happened(call, name)
 
     def _happened(self, what: str, name: str | None) -> bool:

@@ -1,4 +1,6 @@
-"""The parts of one run: the cluster, its clients, the ledger, and the checks of fences."""
+"""The parts of one run: the cluster, its clients, the ledger, and the check that every fencing of a broker
+had a valid cause.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from ponor_cluster_simulation.run.plan import RunPlan
 from ponor_cluster_simulation.run.run_clients import RunClients
 
 FENCE_HORIZON: Final = 2
-"""Number of periods (session timeout plus re-election timeout) within which a fault may lead to a fence."""
+"""How long after a fault a broker may still be fenced because of it, in periods of session timeout plus
+re-election timeout.
+"""
 
 
 class RunWorld:

@@ -15,7 +15,9 @@ from ponor_raft.membership import ReplicaId
 from ponor_raft.messages import AppendRequest, Message
 
 WAIT_SECONDS: Final = 0.004
-"""Delay after which followers receive a commit index that no append follows."""
+"""How long the leader waits for an append with entries, which also carries the commit index, before it sends
+the commit index in an append without entries.
+"""
 
 
 class CommitNotices:

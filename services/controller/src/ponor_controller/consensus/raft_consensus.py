@@ -93,8 +93,8 @@ class RaftConsensus:
         leader = self._driver.leadership.leader
         members = self.membership.members
         if leader is None and members and self._own not in members:
-            # This controller is removed or not added yet, so no leader sends messages to it. It names any
-            # voter, because nodes may have no other address.
+            # This controller is removed or not added yet, so no leader sends messages to it. It returns the
+            # address of some voter, because it may be the only controller whose address a node has.
             leader = members[self._driver.node.term % len(self.membership.voters)]
         return self._addresses.service_address(leader) or None if leader is not None else None
 

@@ -1,4 +1,4 @@
-"""Remove entries that a snapshot contains from the Raft core's memory, in steps."""
+"""Remove from the Raft core's memory the entries that a snapshot contains, in steps."""
 
 from __future__ import annotations
 

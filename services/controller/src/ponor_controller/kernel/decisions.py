@@ -50,9 +50,10 @@ class Decision:
         result: the answer to the caller, without request id and commit index.
         divisible: whether the records may be spread over several batches, in order. If a crash happens
             between two batches, a repetition of the request must complete the change.
-        closing_records: records that end the caller's rights. They follow the record of its result, because
-            a fenced caller gets no answer.
-        rows: rows that the records change, if they are more than the records.
+        closing_records: records that end the caller's rights. They are placed after the record of the
+            operation's result. Placed before it, they would fence the caller before its result is recorded,
+            and it would get no answer.
+        rows: number of rows that the records change; needed only if larger than the number of records.
     """
 
     records: list[records_pb2.Record] = field(default_factory=list)
@@ -63,7 +64,9 @@ class Decision:
 
 
 Validate: TypeAlias = Callable[[wire.Operation, Situation, str | None], Decision]
-"""Decides on an operation of a kind (None: unknown). Raises OperationError to refuse it."""
+"""Decides on an operation; raises OperationError to refuse it. The third argument is the kind of the
+operation; None if it is unknown.
+"""
 
 
 def refuse(code: error_pb2.ErrorCode.ValueType, message: str) -> OperationError:

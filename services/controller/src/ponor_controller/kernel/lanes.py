@@ -55,7 +55,7 @@ class Lanes:
         return taken
 
     async def filled(self) -> None:
-        """Wait until an operation waits."""
+        """Return as soon as an operation is queued."""
         await self._filled.wait()
 
     def _take(self, lane: Lane, heads: deque[NodeId]) -> PendingOperation:

@@ -1,13 +1,14 @@
 """Read the offsets that an Iceberg table contains from its properties. No I/O.
 
-Every snapshot that this job commits has the ends of all partitions in the table (`ponor.ends`) and the ranges
-that it added (`ponor.ranges`). The same commit writes the ends and the snapshot's id to the table's own
-properties (`ponor.offsets`).
+The summary of every Iceberg snapshot that this job commits contains the end offset of every Kafka partition
+that has records in the table (`ponor.ends`) and the offset ranges that the snapshot added (`ponor.ranges`).
+The same commit writes the end offsets and the snapshot's id to a table property (`ponor.offsets`).
 
-The newest snapshot of this job is searched among the ANCESTORS of the current one, because compaction,
-deletes and property changes add snapshots on top. The copy in the table's properties is used when that
-snapshot has expired. If the two contradict each other, the table was rolled back or replaced. Rows were
-removed on purpose, and the job cannot know whether to copy them again; that is an error.
+The job looks for its newest snapshot among the ANCESTORS of the current snapshot, because compaction, deletes
+and property changes add later snapshots. If the job's snapshot has expired, it uses the table property. If
+the offsets in the newest snapshot of this job differ from those in the table property, the table was rolled
+back or replaced. In that case the job raises LedgerError: rows were removed on purpose, and the job cannot
+know whether to write them again.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ MIRROR: Final = "ponor.offsets"
 """
 
 Ends: TypeAlias = dict[str, dict[int, int]]
-"""By topic id and partition: the offset after the last one in the table."""
+"""By topic id and partition: the offset after the last one that the table contains."""
 
 
 class LedgerError(PonorSparkError):
-    """The table's offsets contradict each other, or the batch to be written."""
+    """The offsets in the table are unreadable, or contradict each other or the batch to be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
     """The current snapshot or an ancestor.
 
-    Sequence numbers rise with every commit to the table, also through a rollback.
+    Sequence numbers rise with every commit to the table; a rollback does not reset them.
     """
 
     snapshot_id: int
@@ -53,7 +54,7 @@ class Ancestor:
 class History:
     """History of a table.
 
-    `ancestors`: the current snapshot, its parent, and so on, newest first, as far as they are not expired.
+    `ancestors`: the current snapshot, its parent, and so on, newest first, up to the first expired one.
     `snapshot_ids`: all snapshots that the table still has, on any branch. `mirror`: the table property
     MIRROR.
     """
@@ -71,7 +72,8 @@ class _Mirrored:
 
 
 def held_ends(history: History, table: str) -> Ends:
-    """Return the offsets after the last ones in the table; empty for a table without any.
+    """Return for each partition the offset after the last one that the table contains; an empty dict if this
+    job has not written to the table.
 
     Args:
         history: the table's history.
@@ -95,13 +97,13 @@ def held_ends(history: History, table: str) -> Ends:
 
 
 def _of_expired(history: History, mirrored: _Mirrored, table: str) -> Ends:
-    """Handle a history without an ancestor of this job.
+    """Handle a history in which neither the current snapshot nor an ancestor was committed by this job.
 
-    If the job's snapshot has expired, it is nowhere in the table, and the remaining snapshots are newer. An
+    If the job's snapshot has expired, the table no longer lists it, and the remaining snapshots are newer. An
     older remaining ancestor means that the table was rolled back.
 
-    A missing parent of the oldest ancestor shows nothing: some libraries cut the link on expiry (pyiceberg
-    0.12 does), others keep it (Iceberg's Java does).
+    A missing parent of the oldest ancestor does not prove a rollback: when a snapshot expires, some libraries
+    remove the reference to it (pyiceberg 0.12), others keep it (Iceberg's Java library).
     """
     outlived = [each for each in history.ancestors if each.sequence_number < mirrored.sequence_number]
     if mirrored.snapshot_id in history.snapshot_ids or outlived or not history.ancestors:

@@ -28,7 +28,9 @@ from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import RequestContext
 
 ROWS_PER_STEP: Final = 500
-"""Settings that one step describes. The last resource of a step may exceed this."""
+"""Number of settings after which the handler yields to the event loop. A resource is never split, so a step
+may describe more.
+"""
 
 
 class DescribeConfigsHandler:

@@ -71,10 +71,10 @@ class GroupOffsetsHandlers:
     # --- OffsetCommit
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        """OffsetCommit. Refuse partitions that do not exist individually, and commit the others together.
+        """OffsetCommit. Return an error for each partition that does not exist; commit the others together.
 
-        As in Kafka, the group's error takes precedence over an error of a partition's metadata. If no
-        partition exists, the group is neither checked nor created.
+        As in Kafka, an error of the group replaces a partition's OFFSET_METADATA_TOO_LARGE. If no partition
+        exists, the group is neither checked nor created.
         """
         by_id = context.api_version >= TOPIC_IDS_FROM
         commits: dict[TopicPartition, CommittedOffset] = {}
@@ -256,8 +256,8 @@ def _is_of_deleted(committed: CommittedOffset, topic_id: UUID | None) -> bool:
 
 
 def _each_once(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Return the partitions in order. A row of the answer may have 4 KiB of metadata, and a request may name
-    a partition a million times.
+    """Return each partition once, in order of first occurrence. A row of the answer may have 4 KiB of
+    metadata, and a request may name a partition a million times.
     """
     return list(dict.fromkeys(partitions))
 

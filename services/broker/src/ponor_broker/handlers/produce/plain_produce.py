@@ -120,8 +120,8 @@ class PlainPending(PendingAnswer):
 
 
 class PlainProduceHandler:
-    """Fulfils `dispatch.PlainHandler`. Batches above `batch_bytes_max` take the general path, which
-    bounds decompression.
+    """Fulfils `dispatch.PlainHandler`. Batches larger than `batch_bytes_max` (the setting
+    `decompressed_batch_bytes_max`) take the general path, which enforces this limit.
     """
 
     def __init__(self, partitions: PartitionManager, clock: Clock, *, batch_bytes_max: int) -> None:

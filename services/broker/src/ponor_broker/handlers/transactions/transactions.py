@@ -27,7 +27,8 @@ def transaction_handlers(
     admin = TransactionAdminHandlers(coordinator)
     refuses = WhenFenced.REFUSES
     return [
-        # CLOSES, because the handler gives new ids to producers without a transactional id even when fenced.
+        # InitProducerId keeps the default WhenFenced.CLOSES: on a fenced broker the handler would still give
+        # new ids to producers without a transactional id.
         ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, InitProducerIdHandler(producer_ids, coordinator).handle),
         ApiHandler(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, adds.handle, refuses),
         ApiHandler(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, ends.add_offsets, refuses),

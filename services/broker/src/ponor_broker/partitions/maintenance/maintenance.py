@@ -26,9 +26,10 @@ from ponor_broker.partitions.partition_manager import PartitionManager
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 TIME_STREAMS_PER_ROUND_MAX: Final = 500
 PARTITIONS_PER_TURN: Final = 100
-"""Partitions that are handled concurrently, so that their new log starts share syncs of the write-ahead log
-and operations of the session. Sequentially, a thousand partitions under load took minutes, in which the
-bucket grew. Other tasks run between the turns, because every partition is due after a start."""
+"""Number of partitions that are handled concurrently. Writing their new log start offsets then shares syncs
+of the write-ahead log and operations of the session. Sequentially, a thousand partitions under load took
+minutes, in which the bucket grew. After a broker start every partition is due, so the loop yields to other
+tasks between the turns."""
 
 SEGMENTS_PER_LOOK: Final = 1_000
 """Segments of one partition that one round checks and drops; a partition with more is due again."""
@@ -114,7 +115,7 @@ class PartitionMaintenance:
             S3StreamError: retry later.
         """
         if partition.identity.topic in INTERNAL_TOPICS:
-            return  # compacted by their owners; retention does not apply
+            return  # the coordinators compact these topics themselves; retention does not apply
         log, now_ms = partition.log, self._clock.wall_ms()
         log.drop_before(partition.log_start_offset)  # deleted segments must not count for the size
         oldest = retention.extents(log, SEGMENTS_PER_LOOK)
