@@ -80,7 +80,7 @@ def test_the_copy_counts_when_ours_is_expired() -> None:
 )
 def test_rolled_back_table_is_refused(found: History) -> None:
     with pytest.raises(
-        LedgerError, match=r"table lake\.t was rolled back or replaced: .*; to have the rows again"
+        LedgerError, match=r"table lake\.t was rolled back or replaced: .*; to write the removed rows"
     ) as caught:
         held_ends(found, "lake.t")
     assert "\n" not in str(caught.value)

@@ -160,7 +160,8 @@ def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
     runs: list[ObjectRun] = []
     for split in splits:
         (run,) = split.runs
-        assert isinstance(run, ObjectRun), "the blocks of all objects are known where there are too few"
+        # With fewer blocks than splits, the index of every object was read (`to_be_cut`).
+        assert isinstance(run, ObjectRun), "a whole object has no index entries and cannot be cut"
         runs.append(run)
     bounds = [_offsets_of(run) for run in runs]
     # Positions where a block can be cut; cuts are spread evenly over them, at most one per position.

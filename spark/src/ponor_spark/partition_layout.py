@@ -153,7 +153,7 @@ def _committed_slices(
             continue
         if here.base_offset > end:
             raise PartitionBehindError(
-                f"offsets {end} to {here.base_offset - 1} are not committed yet, those behind them are"
+                f"offsets {end} to {here.base_offset - 1} are not committed yet, although higher offsets are"
             )
         slices.append(replace(here, base_offset=end))
         end = here.end_offset
@@ -162,7 +162,7 @@ def _committed_slices(
         # The records from `end` on are committed, but only in old slices, which the list of segments no
         # longer contains. The new slices that replace them are not committed yet.
         raise PartitionBehindError(
-            f"offsets from {end} on are not committed yet where the list of segments has them"
+            f"offsets from {end} on are not committed yet in the slices that the list of segments names"
         )
     return tuple(slices), end
 

@@ -142,7 +142,9 @@ def _leaders(brokers: Brokers, topic: str | None, partition: int | None) -> dict
     if topic is None or partition is None:
         return leaders
     if (topic, partition) not in leaders:
-        raise CommandError(f"topic {topic} has no partition {partition}; it has {len(leaders)}, from 0")
+        raise CommandError(
+            f"topic {topic} has no partition {partition}; it has partitions 0 to {len(leaders) - 1}"
+        )
     return {(topic, partition): leaders[topic, partition]}
 
 

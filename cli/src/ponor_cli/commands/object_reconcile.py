@@ -134,7 +134,7 @@ def shown(report: ReconcileReport) -> dict[str, str]:
         f"{dead} objects, {human_bytes(dead_bytes)}"
     )
     lines["uploads to be aborted" if report.is_dry_run else "uploads aborted"] = (
-        str(aborted) if report.uploads_listed else "unknown: the store does not list uploads in parts"
+        str(aborted) if report.uploads_listed else "unknown: the store cannot list multipart uploads"
     )
     for name, examples in (("dead", report.dead_examples), ("strange", report.strange_examples)):
         if examples:

@@ -144,7 +144,9 @@ def _chosen(client: KafkaClient, topic: str, partitions: list[int]) -> list[Part
     known = {place.partition: place for place in places_of(client, [topic])}
     for number in partitions:
         if number not in known:
-            raise CommandError(f"topic {topic} has no partition {number}; it has {len(known)}, from 0")
+            raise CommandError(
+                f"topic {topic} has no partition {number}; it has partitions 0 to {len(known) - 1}"
+            )
         if len(known[number].replicas) > 1 and known[number].target_id is None:
             raise CommandError(
                 f"{topic}-{number} has replicas {list(known[number].replicas)}; this command moves"

@@ -21,7 +21,10 @@ HostOption = Annotated[
 ]
 AdvertiseOption = Annotated[
     str | None,
-    typer.Option(metavar="HOST", help="Name under which clients and nodes reach it; default: --host."),
+    typer.Option(
+        metavar="HOST",
+        help="Host name or address that clients and other nodes use to reach the processes; default: --host.",
+    ),
 ]
 OtlpOption = Annotated[
     str | None,
@@ -38,7 +41,10 @@ StoreOption = Annotated[
 ]
 ShareStoreOption = Annotated[
     bool,
-    typer.Option("--share-store", help="Share the object store with other clusters; for the first start."),
+    typer.Option(
+        "--share-store",
+        help="Accept an object store that contains other clusters; needed only at the first start.",
+    ),
 ]
 OrdinalOption = Annotated[
     int | None,

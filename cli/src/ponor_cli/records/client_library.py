@@ -106,7 +106,9 @@ def partitions_of(bootstrap: str, topic: str) -> list[int]:
 def check_partition(topic: str, partitions: list[int], partition: int) -> None:
     """Raise CommandError if the topic has no such partition."""
     if partition not in partitions:
-        raise CommandError(f"topic {topic} has no partition {partition}; it has {len(partitions)}, from 0")
+        raise CommandError(
+            f"topic {topic} has no partition {partition}; it has partitions 0 to {len(partitions) - 1}"
+        )
 
 
 def _add_error_codes() -> None:

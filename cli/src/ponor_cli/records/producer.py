@@ -106,7 +106,8 @@ class TopicProducer:
             CommandError: the topic has no such partition, or the batch was refused; earlier batches
                 are written.
         """
-        assert record.key is not None or record.value is not None, "aiokafka refuses a record without both"
+        # aiokafka refuses a record that has neither.
+        assert record.key is not None or record.value is not None, "a record needs a key or a value"
         self._waiting.append((self._choose(record), record))
         self._waiting_bytes += len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
         if len(self._waiting) >= BATCH_RECORDS_MAX or self._waiting_bytes >= BATCH_BYTES_MAX:

@@ -163,4 +163,4 @@ class RaftConsensus:
         for each in self.membership.voters:
             if each.node_id == node_id and each != self._own:
                 return each
-        raise TransferError(f"node {node_id} is no other voter")
+        raise TransferError(f"node {node_id} is not a voter, or is this controller itself")

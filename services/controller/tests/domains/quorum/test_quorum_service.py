@@ -172,7 +172,7 @@ def test_invalid_requests_are_refused_and_the_connection_continues() -> None:
             ).SerializeToString(): "16 bytes, not 1",
             wire.QuorumRequest(
                 transfer=wire.TransferLeadership(node_id=99)
-            ).SerializeToString(): "no other voter",
+            ).SerializeToString(): "is not a voter",
             wire.QuorumRequest(
                 confirm_incarnation=wire.ConfirmIncarnation(incarnation=1)
             ).SerializeToString(): "never forced",
@@ -201,7 +201,7 @@ def test_repeated_changes_succeed_and_invalid_ones_are_refused() -> None:
         refusal = (await tool.refusal(add_learner=stranger)).message
         assert f"`ponor cluster quorum remove {stranger.node_id} --directory" in refusal
         assert (
-            "is no other voter"
+            "is not a voter"
             in (await tool.refusal(transfer=wire.TransferLeadership(node_id=learner.node_id))).message
         ), "a learner cannot lead"
         promoted = (await tool.ask(promote=wire.PromoteLearner(node_id=learner.node_id))).done.index

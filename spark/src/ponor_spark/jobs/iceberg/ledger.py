@@ -90,8 +90,8 @@ def held_ends(history: History, table: str) -> Ends:
     if mirrored is not None and (mirrored.snapshot_id, mirrored.ends) != (newest.snapshot_id, ends):
         raise _rolled_back(
             table,
-            f"its newest snapshot of ours is {newest.snapshot_id}, its property {MIRROR} speaks of"
-            f" {mirrored.snapshot_id}",
+            f"the newest snapshot of this job is {newest.snapshot_id}, but property {MIRROR} names"
+            f" {mirrored.snapshot_id} or has other offsets",
         )
     return ends
 
@@ -117,8 +117,9 @@ def _of_expired(history: History, mirrored: _Mirrored, table: str) -> Ends:
 
 def _rolled_back(table: str, why: str) -> LedgerError:
     return LedgerError(
-        f"table {table} was rolled back or replaced: {why}; to have the rows again remove the property"
-        f" {MIRROR} and begin with a new checkpoint, or set it to the offsets that the table holds now"
+        f"table {table} was rolled back or replaced: {why}; to write the removed rows again, remove property"
+        f" {MIRROR} and start with a new checkpoint, or set {MIRROR} to the offsets that the table now"
+        " contains"
     )
 
 
