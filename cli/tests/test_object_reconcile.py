@@ -11,9 +11,9 @@ def test_why_nothing_deleted_returns_the_collectors_reason() -> None:
     """A foreign marker, or a log that is older than the store, was called a forced recovery that waits to be
     confirmed.
     """
-    refused = ReconcileReport(is_dry_run=True, refusal="the store says that it belongs to another cluster")
+    refused = ReconcileReport(is_dry_run=True, refusal="the namespace belongs to another cluster")
     for settings in (GcSettings(), GcSettings(reconcile_dry_run=True)):
-        assert why_nothing_deleted(refused, settings).endswith("it belongs to another cluster")
+        assert why_nothing_deleted(refused, settings).endswith("the namespace belongs to another cluster")
     unconfirmed = ReconcileReport(is_dry_run=True)
     assert "confirm-incarnation" in why_nothing_deleted(unconfirmed, GcSettings())
     assert not why_nothing_deleted(unconfirmed, GcSettings(reconcile_dry_run=True))

@@ -143,7 +143,7 @@ cdef inline int record_length(Walk *walk, int32_t *length) noexcept nogil:
 
 def walk_records(data, int32_t count, int64_t base_timestamp, bint is_fixed_timestamp, bint keys_required,
                  int64_t timestamp_min, int64_t timestamp_max, Py_ssize_t faults_max):
-    """Compiled `record_walk_python.walk_records`."""
+    """Compiled; `tests/record_walk_oracle.py` has the same `walk_records` in Python."""
     cdef Py_buffer buffer
     cdef Walk walk
     cdef const uint8_t *data_end
@@ -196,7 +196,7 @@ def walk_records(data, int32_t count, int64_t base_timestamp, bint is_fixed_time
 
 
 def first_at_or_after(data, int32_t count, int64_t base_timestamp, int64_t timestamp, int64_t offset_delta_min):
-    """Compiled `record_walk_python.first_at_or_after`."""
+    """Compiled; `tests/record_walk_oracle.py` has the same `first_at_or_after` in Python."""
     cdef Py_buffer buffer
     cdef Walk walk
     cdef const uint8_t *data_end

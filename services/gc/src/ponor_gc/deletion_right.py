@@ -75,7 +75,7 @@ class DeletionRight:
             )
         if found != own:
             return (
-                f"the store says that namespace {own.namespace} belongs to {found}, the controllers serve"
+                f"namespace {own.namespace} of the store belongs to {found}, and the controllers serve"
                 f" {own}; give one of the two clusters another store"
             )
         return ""

@@ -206,7 +206,7 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
         present = await put_marker(store, own)
     if present != own:
         raise WrongClusterError(
-            f"the object store says that namespace {own.namespace} belongs to {present}, the controllers"
+            f"namespace {own.namespace} of the object store belongs to {present}, and the controllers"
             f" serve {own}; give one of the two clusters another store"
         )
     if others:
