@@ -70,12 +70,12 @@ class PonorBatchReader(DataSourceReader):
 
 
 class PushingBatchReader(PonorBatchReader):
-    """`PonorReader` with pushdown, whether Spark's setting for it is on or off.
+    """`PonorBatchReader` with pushdown, whether Spark's setting for pushdown is on or off.
 
     Spark fails a query if the reader overrides `pushFilters` while spark.sql.python.filterPushdown.enabled is
     off (DATA_SOURCE_PUSHDOWN_DISABLED), and the worker that creates the reader cannot see that setting. Spark
-    detects an override by the function behind the bound method. `pushFilters` is therefore an attribute that
-    looks like the inherited method to this check. Spark calls it only where the setting is on
+    detects an override by the `__func__` of the bound method. `pushFilters` is therefore an instance
+    attribute whose `__func__` is that of the base class. Spark calls it only if the setting is on
     (docs/design/spark.md#integration-with-spark).
     """
 

@@ -63,8 +63,8 @@ ANSWER_S_MAX: Final = 20.0
 """Timeout for a snapshot lease, and for the metadata committed up to it."""
 CLOSE_S_MAX: Final = 5.0
 BEHIND_S_MAX: Final = 15.0
-"""Time to wait until the committed data of every partition has no gap: uploads in the middle of their commits
-finish shortly.
+"""Time to wait until the committed data of every partition has no gap. A gap exists while uploads are being
+committed, which takes a short time.
 """
 BEHIND_PAUSE_S: Final = 0.2
 HOLDER_CHARACTERS_MAX: Final = 256

@@ -1,8 +1,8 @@
 """Find a cluster's controllers and object store from the options: controllers, a local cluster's directory,
 or brokers.
 
-A broker reports both in two read-only configs; planning reads them with one small request. Brokers serve no
-records here.
+A broker reports both in two read-only configs; planning reads them with one small request. No records are
+read from brokers here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Small blocking Kafka client for `tail=broker`: partition leaders, end offsets, fetches.
 
-Every call goes to the partition's leader by topic id where the protocol supports it, so that a topic that was
-deleted and recreated is an error instead of other records. Transient failures (a moved partition, a lost
-connection) are retried within a bound.
+Every call goes to the partition's leader and names the topic by id where the protocol supports it, so that a
+read of a topic that was deleted and recreated fails instead of returning records of the new topic. Transient
+failures (a moved partition, a lost connection) are retried within a bound.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def ask_first(brokers: Sequence[str], ask: Callable[[BrokerConnection], _T]) -> 
 
 
 class KafkaClient:
-    """Sends requests to the current leader of a partition. One per task or planning; the caller closes it."""
+    """Sends requests to the current leader of a partition. Each task and each planning opens its own client
+    and closes it.
+    """
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ LEASES_VARIABLE: Final = "PONOR_SPARK_LEASES"
 
 @dataclass(frozen=True, slots=True)
 class NotedLease:
-    """A lease to renew. `used_ns` is the time of its last use, by the file's clock."""
+    """A lease to renew. `used_ns` is the time of its last use, taken from the file's modification time."""
 
     lease_id: int
     ttl_ms: int

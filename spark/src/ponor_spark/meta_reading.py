@@ -1,7 +1,7 @@
 """Read the committed Meta and Txn streams of partitions from objects, and fold their entries.
 
 A stream reader opens a snapshot at every trigger, and Meta streams grow by few entries in between, so this
-module keeps folds. `partition_layout` interprets the values.
+module keeps the folded values and adds only new entries. `partition_layout` interprets the values.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _partition_count(image: MetadataImage, topic: TopicRow) -> int:
 def _streams_of(image: MetadataImage, topic_id: bytes, partition: int) -> dict[str, CommittedRange]:
     """Return streams by kind.
 
-    If a kind has two streams, one is from an open whose answer was lost, and it is empty.
+    If a kind has two streams, one of them is empty: it was created by an open whose answer was lost.
     """
     found: dict[str, CommittedRange] = {}
     rows: Sequence[StreamRow] = image[STREAMS].find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))

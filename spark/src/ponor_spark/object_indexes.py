@@ -76,9 +76,9 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
         retry: ReadRetry | None = None,
         pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - a thread of the driver waits
     ) -> None:
-        """Create it without reading.
+        """Create the reader; nothing is read yet.
 
-        `lease_id` is for errors, `cache` may outlive it, `pause` waits for the given seconds.
+        `lease_id` is for errors, `cache` may outlive the reader, `pause` waits for the given seconds.
         """
         self._source = source
         self._lease_id = lease_id

@@ -85,8 +85,8 @@ def ranges_between(
         start: start offsets of the micro-batch.
         end: end offsets of the micro-batch.
         options: options of the stream.
-        told: losses already logged; new ones are added. Spark calls this a hundred times a second, and a
-            loss persists.
+        told: losses already logged; new ones are added. Spark calls this function a hundred times a second,
+            and each call finds the same losses.
 
     Raises:
         DataLossError: offsets or partitions were deleted, and `failOnDataLoss` is true.

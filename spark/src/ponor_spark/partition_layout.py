@@ -13,8 +13,8 @@ an upload:
 - The entry that records the cleaning of a segment may be missing. Then the list names the old slices. They
   still exist, because a broker trims them only after that entry is committed.
 
-If the list names uncommitted offsets between committed ones, `PartitionBehindError` asks the caller to retry
-with newer metadata.
+If the list names uncommitted offsets between committed ones, `lay_out` raises `PartitionBehindError`, and the
+caller retries with newer metadata.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def stable_layout(
 
 
 def log_meta_of(values: MetaValues, streams: Mapping[str, CommittedRange]) -> LogMeta:
-    """Return the segments; if no Meta entry is committed yet, those that the first open writes."""
+    """Return the segments; if no Meta entry is committed yet, the segment that the first open writes."""
     log = LogMeta()
     value = values.get(meta_entry.LOG)
     if value is None or value.whole is None:

@@ -142,7 +142,7 @@ def _pieces(
 ) -> Iterator[_Wanted]:
     """Return the parts of the range by object.
 
-    Consecutive segments in the same stream at the same distance are joined.
+    Consecutive segments in one stream with the same distance between Kafka and stream offsets are joined.
     """
     aborted = partition.aborted if options.read_committed else ()
     for part in _joined(partition.segments, filters.time_range_ms[0]):
@@ -178,8 +178,8 @@ def _pieces(
 
 
 def _joined(segments: Sequence[SegmentSlice], time_from_ms: int) -> Iterator[SegmentSlice]:
-    """Return the segments that may hold a record at or after a time; neighbours at the same distance are
-    joined.
+    """Return the segments that may hold a record at or after a time; consecutive segments are joined as
+    described in `_pieces`.
     """
     last: SegmentSlice | None = None
     for part in segments:
@@ -215,8 +215,8 @@ def _looked_up(
         _look_up(unknown, wanted, found, indexes, time_range_ms)
         known = {number: each for number, each in enumerate(found) if each is not None}
         planned, numbers = list(known.values()), list(known)
-        # The requested blocks have fewer bytes than their object, so the share of a split is smaller now, and
-        # another object may prevent equal splits.
+        # The requested blocks have fewer bytes than their objects, so the average split size is smaller now,
+        # and another object may prevent equal splits.
         unknown = [numbers[at] for at in to_be_cut(planned, options)]
         if not unknown:
             return planned
@@ -229,7 +229,7 @@ def _look_up(
     indexes: ObjectIndexes,
     time_range_ms: tuple[int, int] | None,
 ) -> None:
-    """Add the blocks of these parts to `found`, None if filters leave none; each index is read once."""
+    """Set the blocks of these parts in `found`, None if filters leave no block; each index is read once."""
     by_object: dict[ObjectPlace, list[int]] = {}
     for number in numbers:
         by_object.setdefault(wanted[number].place, []).append(number)

@@ -63,7 +63,7 @@ class PushedFilters:
 
 
 def split_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
-    """Convert filters to ranges; return for Spark those that are not converted, or not exactly."""
+    """Convert filters to ranges; also return the filters that Spark must check again."""
     pushed = PushedFilters()
     residual: list[Any] = []
     for each in filters:

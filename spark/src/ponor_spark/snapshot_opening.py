@@ -1,4 +1,4 @@
-"""Open a snapshot for a DataFrame and close it early, with one connection each.
+"""Open a snapshot for a DataFrame, or close it before its lease expires; each call opens its own connection.
 
 A stream keeps a `ClusterReader` instead.
 """

@@ -82,8 +82,8 @@ class PonorDataSource(DataSource):
     def reader(self, schema: StructType) -> PonorBatchReader:
         """Return a reader of the snapshot.
 
-        The source drops its snapshot, because Spark pickles source and reader for the executors, which need
-        none.
+        The source drops its snapshot, because Spark pickles source and reader for the executors, which do not
+        need it.
         """
         if self._not_for_batches is not None:
             raise self._not_for_batches
@@ -106,9 +106,9 @@ class PonorDataSource(DataSource):
 
 
 def _check_stream(given: Mapping[str, str], batch_error: OptionError) -> None:
-    """Parse options of a batch or a stream.
+    """Check that options that are invalid for a batch are valid for a stream.
 
-    If neither fits, raise the error that applies to the given options.
+    If they are invalid for both, raise the error that applies to the given options.
     """
     try:
         parse_options(given, streaming=True)

@@ -4,8 +4,8 @@
 
 The format is the Kafka source's, plus `#topicIds` (not a valid topic name). A recreated topic starts at
 offset 0 under its old name, and a query with the old offsets would skip rows without an error. With the id
-this is data loss, also after a restart. Offsets without ids are accepted, because they may come from the
-Kafka source. Keys are sorted, because Spark compares offsets as text.
+the query detects this as data loss, also after a restart. Offsets without ids are accepted, because they may
+come from the Kafka source. Keys are sorted, because Spark compares offsets as text.
 """
 
 from __future__ import annotations

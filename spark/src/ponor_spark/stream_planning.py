@@ -37,8 +37,8 @@ class StreamPlanner:
 
         Args:
             options: options of the stream.
-            examined: a snapshot to close.
-            clock: for the delay of small batches.
+            examined: a snapshot that was opened to check the options; the planner closes it.
+            clock: measures the delay of small batches.
         """
         self._options: Final = options
         self._clock: Final = clock if clock is not None else SystemClock()

@@ -19,7 +19,7 @@ from ponor_cli.errors import CommandError
 T = TypeVar("T")
 ANSWER_S_MAX: Final = 30.0
 DESCRIBE_S_MAX: Final = 3.0
-"""Timeout for commands that show the quorum only in addition."""
+"""Timeout for commands that show the quorum as additional information."""
 
 
 def ask_cluster(controllers: Sequence[str], request: Callable[[ClusterClient], Awaitable[T]]) -> T:

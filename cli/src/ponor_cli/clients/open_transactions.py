@@ -1,7 +1,7 @@
-"""Open transactions as the leaders of partitions see them: list them, find hanging ones, abort one.
+"""Open transactions that partition leaders report: list them, find hanging ones, abort one.
 
-A transaction is hanging if it is open in a partition and no coordinator has this partition in an open
-transaction of the producer: then no marker will ever end it (KIP-664).
+A transaction is hanging if it is open in a partition and no coordinator lists this partition in an open
+transaction of the producer: then no coordinator will write the marker that ends it (KIP-664).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class OpenTransaction:
     """A producer's open transaction in one partition.
 
     Attributes:
-        coordinator_epoch: of the last marker of the producer; −1: none yet.
-        updated_ms: wall clock of the last batch.
+        coordinator_epoch: the epoch in the producer's last marker; −1 if there is no marker yet.
+        updated_ms: wall clock time of the last batch.
         owner: the transactional id whose coordinator ends it; None: the transaction is hanging.
     """
 
@@ -76,7 +76,8 @@ def find_open(brokers: Brokers, topic: str | None, partition: int | None) -> lis
     found = _with_owners(brokers, _read(brokers, leaders))
     if all(each.owner is not None for each in found):
         return found
-    # One that ended after the leader's answer has no owner. Look again, so that it is not called hanging.
+    # A transaction that ended after the leader's answer has no owner. Ask the leaders again, so that it is
+    # not reported as hanging.
     unowned = {each.place: leaders[each.place] for each in found if each.owner is None}
     again = {(each.place, each.producer_id, each.start_offset) for each in _read(brokers, unowned)}
     return [
@@ -90,7 +91,7 @@ def abort_hanging(brokers: Brokers, place: Place, start_offset: int) -> OpenTran
     """Append an abort marker for the hanging transaction that starts at this offset. Returns it.
 
     Raises:
-        CommandError: there is none, its coordinator can still end it, or the leader refuses.
+        CommandError: there is no such transaction, its coordinator can still end it, or the leader refuses.
     """
     where = "{}-{}".format(*place)
     found = next((each for each in find_open(brokers, *place) if each.start_offset == start_offset), None)

@@ -65,7 +65,9 @@ class Brokers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Filters of a list; an empty one matches all. `longer_than_ms`: since the transaction began."""
+    """Filters of a list; an empty filter matches all ids. `longer_than_ms`: minimum age of the
+    transaction.
+    """
 
     states: Sequence[State] = ()
     producer_ids: Sequence[int] = ()
@@ -138,7 +140,7 @@ def describe_id(brokers: Brokers, transactional_id: str) -> DescribedId:
     Raises:
         CommandError: there is no such id, or its coordinator does not answer.
     """
-    # FindCoordinator creates the topic, which a command that only reads must not do.
+    # FindCoordinator would create the topic, but a command that only reads must not create topics.
     if brokers.any.metadata([TRANSACTIONS_TOPIC]).topics[0].error_code != ErrorCode.NONE:
         raise _absent(transactional_id)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
@@ -166,10 +168,10 @@ def describe_id(brokers: Brokers, transactional_id: str) -> DescribedId:
 
 
 def terminate(brokers: Brokers, transactional_id: str) -> DescribedId:
-    """Abort the open transaction of an id, which fences its producer. Returns the state before it.
+    """Abort the open transaction of an id, which fences its producer. Returns the state before the abort.
 
     Raises:
-        CommandError: no transaction is open, its outcome is decided, or the abort does not end.
+        CommandError: no transaction is open, its outcome is decided, or the abort is not complete in time.
     """
     before = describe_id(brokers, transactional_id)
     if not before.is_open:
@@ -182,7 +184,7 @@ def terminate(brokers: Brokers, transactional_id: str) -> DescribedId:
             f"the outcome of the transaction of {transactional_id} is decided (state {before.state}); its"
             " coordinator writes the markers until all partitions have them"
         )
-    # The id keeps its timeout until its next producer gives one.
+    # Send the current timeout, so that the id keeps it until its next producer sets another one.
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=before.timeout_ms,
@@ -222,7 +224,7 @@ def _coordinator(brokers: Brokers, transactional_id: str) -> int:
     """Return the node id of an id's coordinator.
 
     Raises:
-        CommandError: it has none for longer than `WAIT_S_MAX`.
+        CommandError: no broker names a coordinator within `WAIT_S_MAX`.
     """
     request = FindCoordinatorRequest(key_type=TRANSACTION_KEY, coordinator_keys=[transactional_id])
     row = _repeated(
@@ -237,7 +239,7 @@ def _coordinator(brokers: Brokers, transactional_id: str) -> int:
 
 
 def _repeated(call: Callable[[], R], code_of: Callable[[R], int]) -> R:
-    """Call until the error is none that passes, for at most `WAIT_S_MAX`. Returns the last answer."""
+    """Repeat a call that returns a transient error, for at most `WAIT_S_MAX`. Returns the last answer."""
     deadline = time.monotonic() + WAIT_S_MAX
     while True:
         answer = call()

@@ -245,7 +245,7 @@ def force_recovery_command(
 def silence_of_voter(description: wire.QuorumDescription, node_id: int) -> str:
     """Return a warning if the leader has no contact with the voter, or an empty text.
 
-    It is needed because promoting a voter again succeeds even if its directory was lost.
+    The warning is needed because `promote` succeeds for a voter, even if the voter's directory was lost.
     `node_id` may be a node number.
     """
     for member in description.members:

@@ -86,7 +86,7 @@ def transaction_list(
 ) -> None:
     """List transactional ids with their coordinator, producer and state."""
     states = state or []
-    # Kafka also lists ids without a transaction as older than any duration.
+    # With this filter Kafka also lists ids that have no transaction; the states exclude them.
     if longer_than is not None and not states:
         states = [State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT]
     duration_ms = ANY_DURATION if longer_than is None else round(longer_than * 1000)

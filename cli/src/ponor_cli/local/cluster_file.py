@@ -18,7 +18,7 @@ so `ponor up` then refuses to start with a different object store.
 
 @dataclass(slots=True)
 class ProcessEntry:
-    """One process. `pid` is None while it is down; `state` is one of starting, serving, stopped,
+    """One process. `pid` is None while the process is down; `state` is one of starting, serving, stopped,
     dead, waiting.
     """
 

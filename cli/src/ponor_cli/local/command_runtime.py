@@ -1,4 +1,4 @@
-"""Ports of one command to the outside world."""
+"""Runtime ports (clock, disk, network) for one command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ponor_cli.errors import CommandError
 
 @asynccontextmanager
 async def command_runtime(tls: TlsFiles | None = None) -> AsyncIterator[Runtime]:
-    """Open the ports for the block. A fail-stop in the block is a `CommandError`."""
+    """Open the ports for the `async with` block. A fail-stop in the block raises `CommandError`."""
     disk, network = SystemDisk(), GrpcNetwork(tls=tls)
     try:
         yield Runtime(SystemClock(), SystemRandomness(), disk, network, Telemetry(), _fail_stop)

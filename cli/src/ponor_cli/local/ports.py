@@ -20,8 +20,8 @@ END: Final = 20_000
 """Below the ephemeral range of every system: Linux starts at 32,768, others at 49,152."""
 ROW: Final = 50
 SCATTER: Final = 89
-"""Processes with neighbouring ids search from distant rows of `ROW` ports, so that clusters that start at
-the same time try different ports."""
+"""Processes with consecutive pids begin to search at rows of `ROW` ports that are far apart, so that clusters
+that start at the same time try different ports."""
 
 
 def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
@@ -44,7 +44,8 @@ def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
 def random_port() -> int:
     """Return a random port for the start of a search.
 
-    A fixed start could return a port that this process chose before and whose service has not bound it yet.
+    A search from a fixed start could return a port that this process chose before and that the service has
+    not bound yet.
     """
     return FIRST + secrets.randbelow(END - FIRST)
 

@@ -1,5 +1,5 @@
-"""What the producer and the consumer share of aiokafka: error names, log output, and how long a
-stop may take.
+"""Code for aiokafka that the producer and the consumer share: error names, log output, and the time limit of
+a stop.
 """
 
 from __future__ import annotations

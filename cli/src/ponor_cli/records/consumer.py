@@ -150,9 +150,9 @@ async def _consume(
 class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
     """Copies records to the output. As a group member it also follows the group's assignments.
 
-    Only written records are committed: when the group takes partitions away, and at the end. There
-    is no `await` between a poll and its output, so a rebalance never finds records that were read
-    but not written.
+    It commits only the offsets of written records: when the group revokes partitions, and at the end. There
+    is no `await` between a poll and its output, so no record is read but not written when a rebalance
+    begins.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
             await self.commit()
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Start at the group's offsets; at `--offset` in partitions without one."""
+        """Start at the group's committed offsets, or at `--offset` where the group has not committed one."""
         try:
             committed = {each: await self._consumer.committed(each) for each in assigned}
             fresh = [each for each, offset in committed.items() if offset is None]
@@ -314,7 +314,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
         self._written.update(written)
 
     def _check_silence(self, waited_s: float) -> None:
-        """Add the duration of a poll to every partition for which no answer arrived in it.
+        """Add the duration of a poll to the silence of every partition for which it returned no answer.
 
         Raises:
             CommandError: no answer arrived for a partition for `SILENCE_S_MAX`.
@@ -333,7 +333,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
                 )
 
     async def _reset(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Continue at the nearest offset: retention passed the position, or the topic was recreated."""
+        """Continue at the nearest offset: retention deleted the position, or the topic was recreated."""
         firsts = await self._consumer.beginning_offsets(positions)
         ends = await self._consumer.end_offsets(positions)
         for partition, position in positions.items():

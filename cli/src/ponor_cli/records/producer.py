@@ -38,8 +38,8 @@ DELIVERY_S_MAX: Final = 60.0
 
 @dataclass(slots=True)
 class WrittenRange:
-    """Offsets that one run wrote to a partition, both inclusive. Records of other producers may lie
-    between.
+    """First and last offset that one run wrote to a partition. Records of other producers may lie between
+    them.
     """
 
     partition: int

@@ -42,8 +42,8 @@ class Child:
         spec: the plan of the process.
         entry: its line in `cluster.json`.
         process: its current or last run.
-        watcher: restarts it when it exits.
-        wanted: whether it is restarted when it exits.
+        watcher: the task that restarts the process when it exits.
+        wanted: whether the process is restarted when it exits.
         log_position: start of the current run in its log.
     """
 

@@ -40,10 +40,12 @@ ADDED_MAX: Final[Mapping[str, int]] = {
     "compactor": COMPACTORS_MAX,
     "controller": CONTROLLERS_MAX,
 }
-"""Number of nodes per role in a running cluster. During a replacement old and new controllers run."""
+"""Maximum number of nodes per role in a running cluster. While controllers are replaced, old and new ones
+run.
+"""
 
 START_ORDER = ("controller", "broker", "gc", "compactor")
-"""Processes stop in reverse order: brokers need a controller to close their streams."""
+"""`Supervisor.stop` stops controllers last, because brokers need a controller to close their streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def broker_numbers(wanted: int, present: Sequence[int]) -> list[int]:
     """Return the numbers of the brokers to start: those of the last start, then the lowest free numbers.
 
     Raises:
-        CommandError: fewer brokers are wanted than own partitions.
+        CommandError: `wanted` is less than the number of brokers that own partitions.
     """
     if wanted < len(present):
         raise CommandError(
@@ -254,7 +256,7 @@ def plan_addition(
 
 
 def at(host: str, address: str) -> str:
-    """Return the address with another host."""
+    """Return the address with its host replaced by `host`."""
     return join_host_port(host, int(address.rpartition(":")[2]))
 
 

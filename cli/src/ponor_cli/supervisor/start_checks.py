@@ -48,8 +48,8 @@ def refuse_other_store(options: UpOptions, store: str, before: dict[str, Any]) -
 
 
 def refuse_taken_kafka_ports(options: UpOptions, brokers: Sequence[int]) -> None:
-    """Refuse a start if a broker cannot listen on its Kafka port. Other ports are replaced, but
-    clients know these.
+    """Refuse a start if a broker cannot listen on its Kafka port. Other ports in use are replaced by free
+    ones, but clients are configured with the Kafka ports.
 
     Raises:
         CommandError: names the port.

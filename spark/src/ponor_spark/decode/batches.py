@@ -130,8 +130,8 @@ class BatchDecoder:
         self._fed = _part_of(clip, aborted, self._fed)
 
     def feed(self, batch: Buffer, base_offset: int) -> None:
-        """Queue one record batch as stored in an object; `base_offset` is the Kafka offset of its offset
-        delta 0.
+        """Queue one record batch as stored in an object; `base_offset` is the Kafka offset of the record with
+        offset delta 0.
         """
         view = memoryview(batch)
         self._enqueue(PlacedBatch(view, base_offset, None), len(view))

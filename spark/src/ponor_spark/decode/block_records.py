@@ -22,7 +22,7 @@ class PlacedBatch(NamedTuple):
     """A batch that covers the Kafka offsets [start_offset, end_offset), including the gap before it in a
     `.cleaned` stream.
 
-    `end_offset` is None if only the position of its first offset is known.
+    `end_offset` is None if only the first offset is known; the batch then ends at its last offset delta.
     """
 
     data: memoryview
@@ -30,7 +30,7 @@ class PlacedBatch(NamedTuple):
     end_offset: int | None
 
     def base_offset(self, last_offset_delta: int) -> int:
-        """Return the Kafka offset of the batch's offset delta 0.
+        """Return the Kafka offset of the record with offset delta 0.
 
         Raises:
             KafkaWireError: the batch has more offsets than its record covers.

@@ -42,7 +42,7 @@ _BY_NAME: Final = {field.name: field for field in (*FULL, pa.field(HEADERS, HEAD
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Return a schema of these columns, in this order; "headers" is one of them.
+    """Return a schema of these columns, in this order; "headers" is a valid name too.
 
     Raises:
         ValueError: no column is chosen, one is chosen twice, or one is unknown; names it and the valid ones.

@@ -15,7 +15,7 @@ class Window(NamedTuple):
     """
 
     place: int
-    """The Kafka offset that names the batch in errors."""
+    """The Kafka offset that identifies the batch in errors."""
     record_count: int
     base_offset: int
     """Kafka offset of offset delta 0."""

@@ -1,7 +1,7 @@
 """Command line of the jobs: `ponor spark`, in this process or under spark-submit.
 
 The `ponor` command finds it by the entry point "ponor.commands"; spark/jobs/*.py call the same functions.
-Errors are one line; an error of ours that Spark wrapped is unwrapped.
+Errors are one line; if Spark wrapped an error of this package, the line is the original message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Audit of a topic, the driver's side: plan a snapshot, let executors verify every part, merge and judge.
 
-The range is that of the committed objects (or the options' part of it), under one lease; consumers read the
-same offsets.
+The job audits the offsets in the committed objects, restricted by the options, under one lease; consumers
+read the same offsets.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_source(source: TopicSource, *, against_broker: bool) -> Options:
     """Return the source's options, if they can be audited.
 
     Raises:
-        PonorSparkError: they cannot, or a package is missing.
+        PonorSparkError: the options cannot be audited, or a package is missing.
     """
     options = source.parsed(streaming=False)
     if options.tail is Tail.BROKER:
@@ -112,7 +112,7 @@ def is_compacted(topic: str, brokers: Sequence[str]) -> bool:
     """Return whether the topic's cleanup.policy includes compact.
 
     Raises:
-        ClusterUnreachableError: no broker answers, and the objects do not show it.
+        ClusterUnreachableError: no broker answers; the objects do not contain this setting.
     """
     request = DescribeConfigsRequest([DescribeConfigsResource(TOPIC_RESOURCE, topic, [CLEANUP_POLICY])])
     try:

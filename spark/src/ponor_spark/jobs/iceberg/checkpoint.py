@@ -67,8 +67,8 @@ class Checkpoint:
         return BatchOffsets(ends.topic_ids, ranges)
 
     def done(self, commits: Iterable[str]) -> Ends:
-        """Return the end of the newest batch that Spark has committed and will not run again; empty if there
-        is none.
+        """Return the end offsets of the newest batch that Spark has committed, which it will not run again;
+        empty if there is none.
 
         Args:
             commits: names of the files in the directory `commits`, one batch id each.

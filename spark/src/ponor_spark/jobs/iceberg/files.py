@@ -6,8 +6,8 @@ files' statistics, so the driver opens no file. A task that is retried or runs t
 names; Spark reports only the files of the attempt that it accepts. The others are orphans, which the table's
 own maintenance removes.
 
-Files are written with pyiceberg's writer and the table's FileIO. They have the field ids, statistics and
-names of any other writer, and executors need no Hadoop file system for the table's store.
+Files are written with pyiceberg's writer and the table's FileIO. They have the same field ids, statistics and
+names as files of other writers, and executors need no Hadoop file system for the table's store.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Durable state is in three places: Spark's offset log (the batch's offsets), the store (data files without a
 reference), and the catalog (one pointer to the table's metadata, with compare-and-swap). The swap is the
-commit point. Before it the files are orphans and the batch runs again; after it the ledger shows the batch.
-The ledger is read from the same metadata that the swap is conditional on. If a driver that was
-believed dead still runs, the later of the two fails the swap and then finds its batch present.
+commit point. Before it the files are orphans and the batch runs again; after it the ledger contains the
+batch. The ledger is read from the same metadata that the swap is conditional on. If an old driver still runs
+beside a new one, the swap of the later one fails, and that driver then finds the batch in the ledger.
 """
 
 from __future__ import annotations

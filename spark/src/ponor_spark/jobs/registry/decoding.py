@@ -1,8 +1,7 @@
 """Decode a column of framed values into a struct column, with an error column.
 
-Every row is kept with its raw value. A null value is null without an error. A value that cannot be decoded is
-null with a message in the error column. An unreachable registry is not a property of a row; it fails the
-task.
+Every row keeps its raw value. A null value is decoded to null without an error. A value that cannot be
+decoded becomes null, with a message in the error column. If the registry is unreachable, the task fails.
 
 The struct's type must be known before the first row: it derives from the reader's schema, by default the
 latest version of the subject TOPIC-value when the job starts.

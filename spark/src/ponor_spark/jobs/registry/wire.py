@@ -23,14 +23,14 @@ class NotFramedError(ValueError):
 
 
 class Framed(NamedTuple):
-    """Frame a value of schema `schema_id`."""
+    """A value without its framing: the id of the schema, and the remaining bytes."""
 
     schema_id: int
     body: bytes
 
 
 def framed(value: bytes) -> Framed:
-    """Return the schema's id, and the rest.
+    """Remove the framing from a value.
 
     Raises:
         NotFramedError: too short, or another first byte.
