@@ -1,1 +1,1 @@
-"""Sessions, subscriptions and the other connections from a node to the controllers."""
+"""Sessions, subscriptions and the other connections of a process to the controllers."""

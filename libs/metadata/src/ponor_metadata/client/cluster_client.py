@@ -1,8 +1,8 @@
 """Calls about the whole cluster: announce a stop, pause and describe the balancer, describe nodes, lease
 snapshots.
 
-Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may create a second lease,
-and the first one then expires.
+Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may open a second lease; the
+first one then expires unused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ponor_metadata.client.controllers import KnownControllers
 from ponor_metadata.client.leader_calls import LeaderCalls
 
 ANSWER_S_MAX: Final = 2.0
-"""Limit of one controller's answer, which may need a commit."""
+"""How long one controller may take to answer; the answer may need a commit."""
 
 
 class ClusterClient:
@@ -33,7 +33,8 @@ class ClusterClient:
         self._calls = LeaderCalls(network, clock, addresses, CLUSTER, wire.ClusterResponse.FromString)
 
     async def announce_stop(self, ttl_ms: int, *, timeout_s: float) -> int:
-        """Announce a stop of the whole cluster: no drain and no failover for `ttl_ms`. 0 cancels it.
+        """Announce a stop of the whole cluster: for `ttl_ms` the controllers begin no drain and no failover.
+        0 cancels the announcement.
 
         Returns:
             The index of the commit. A broker's image shows the change from this index on.
@@ -60,8 +61,8 @@ class ClusterClient:
         """Unregister a node that will not return. Returns as `announce_stop`.
 
         Raises:
-            OperationError: it is alive, still holds streams, logs or partitions, or is unknown; the message
-                has the remedy.
+            OperationError: the node is alive, still holds streams, logs or partitions, or is unknown; the
+                message names the remedy.
         """
         request = wire.ClusterRequest(unregister_node=wire.UnregisterNode(node_id=node_id))
         return (await self._ask(request, timeout_s)).done.index
@@ -77,20 +78,20 @@ class ClusterClient:
         Args:
             holder: name of the reader, for operators.
             ttl_ms: duration of the lease; the controllers limit it.
-            timeout_s: limit of all retries.
+            timeout_s: time limit of all attempts together.
 
         Raises:
-            OperationError: refused; OVERLOADED is retried.
+            OperationError: the lease was refused. OVERLOADED is not raised but retried.
         """
         request = wire.ClusterRequest(open_snapshot=wire.OpenSnapshot(holder=holder, ttl_ms=ttl_ms))
         return (await self._ask(request, timeout_s)).snapshot
 
     async def renew_snapshot(self, lease_id: int, ttl_ms: int, *, timeout_s: float) -> wire.SnapshotOpened:
-        """Extend a lease by `ttl_ms` from now, at most to the maximum age of a lease. The answer has the new
-        end of the lease.
+        """Extend a lease by `ttl_ms` from now, at most to the maximum age of a lease. The answer contains the
+        new end of the lease.
 
         Raises:
-            OperationError: SNAPSHOT_EXPIRED: the lease has ended; its objects may be deleted.
+            OperationError: SNAPSHOT_EXPIRED; the lease has ended, and the objects it kept may be deleted.
         """
         request = wire.ClusterRequest(renew_snapshot=wire.RenewSnapshot(lease_id=lease_id, ttl_ms=ttl_ms))
         return (await self._ask(request, timeout_s)).snapshot

@@ -1,4 +1,4 @@
-"""Addresses of the controllers, the choice of the next one to try, and the delay before it."""
+"""Addresses of the controllers, the choice of the next address to try, and the delay before the attempt."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Final
 from ponor_runtime.randomness import Randomness
 
 LEARNED_MAX: Final = 32
-"""Limit of addresses taken from the quorum's record. A quorum has a few members."""
+"""Limit of addresses learned from the quorum's members in the metadata. A quorum has only a few members."""
 HINTS_IN_A_ROW_MAX: Final = 2
-"""Leader hints that a client follows in a row without a delay. It then waits and tries the next address,
-because two controllers may name each other.
-"""
+"""Leader hints that a client follows in a row without a delay. After that it waits and tries the next
+address, because two controllers may each name the other as leader."""
 
 
 class KnownControllers:
     """The addresses of one cluster's controllers, HOST:PORT each, shared by the clients of a process.
 
-    Configured addresses are always tried, because their names may not be in the quorum's record. Learned
-    addresses follow the quorum, so that a process keeps its connection after all configured controllers were
-    replaced.
+    Configured addresses are always kept, because the metadata may contain other names of the same hosts.
+    Learned addresses follow the quorum, so that a process can connect even after all configured controllers
+    were replaced.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:
@@ -34,14 +33,14 @@ class KnownControllers:
         return self._all
 
     def learn(self, addresses: Iterable[str]) -> None:
-        """Replace the learned addresses by the quorum's present ones. An empty list changes nothing."""
+        """Replace the learned addresses by those of the present members. An empty list changes nothing."""
         learned = [each for each in dict.fromkeys(addresses) if each and each not in self._configured]
         if learned:
             self._all = (*self._configured, *learned[:LEARNED_MAX])
 
 
 class ControllerChoice:
-    """The next address that a client tries: the hinted leader, else one after the other."""
+    """The next address that a client tries: the leader that a controller named, else each in turn."""
 
     def __init__(self, known: KnownControllers, first: int = 0) -> None:
         self._known = known
@@ -55,7 +54,7 @@ class ControllerChoice:
         return len(self._known.all) > 1
 
     def address(self) -> str:
-        """Return the address to try. It changes only by `failed` and `redirected`."""
+        """Return the address to try. Only `failed` and `redirected` change it."""
         if self._hint:
             return self._hint
         return self._known.all[self._position % len(self._known.all)]
@@ -73,7 +72,7 @@ class ControllerChoice:
         self._position += 1
 
     def redirected(self, leader_address: str) -> bool:
-        """Report that the address does not lead, with the leader that it named (empty: none).
+        """Report that the address does not lead. `leader_address`: the leader that it named (empty: none).
 
         Returns:
             Whether the caller may try the leader without a delay.
@@ -91,7 +90,7 @@ class ControllerChoice:
 
 
 class ReconnectBackoff:
-    """Random delays from [ms_min/2, bound). The bound doubles from `ms_min` to `ms_max` until `reset`."""
+    """Random delays in [ms_min/2, bound). The bound doubles from `ms_min` up to `ms_max`, until `reset`."""
 
     def __init__(self, randomness: Randomness, *, ms_min: int, ms_max: int) -> None:
         assert 0 < ms_min <= ms_max

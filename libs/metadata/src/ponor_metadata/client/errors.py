@@ -10,8 +10,8 @@ class NodeFencedError(Exception):
 
 
 class WrongClusterError(Exception):
-    """The controllers, the object store and this node do not belong to one cluster; the message names both
-    clusters and the remedy.
+    """The controllers, the object store and this node do not belong to the same cluster; the message names
+    both clusters and the remedy.
     """
 
 
@@ -23,7 +23,7 @@ class OperationTimeoutError(Exception):
     """The deadline passed before the outcome was known.
 
     Attributes:
-        sent: False: the operation was never sent and has no effect. True: it may still be executed.
+        sent: whether the operation was sent. If so, it may still be executed; if not, it has no effect.
     """
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -32,11 +32,11 @@ class OperationTimeoutError(Exception):
 
 
 class OperationTooLargeError(ValueError):
-    """One operation exceeds the limit of bytes in flight; split it."""
+    """One operation is larger than the limit of bytes in flight; split it."""
 
 
 class MetadataLagError(Exception):
-    """The image did not reach the wanted index before the deadline."""
+    """The image did not reach the required index before the deadline."""
 
 
 class ProtocolError(Exception):
@@ -58,11 +58,11 @@ class NotLeaderError(ProtocolError):
 class ImageDivergedError(ProtocolError):
     """The image and the controller's image differ at the same index.
 
-    A snapshot replaces the image, and an alarm is logged.
+    The client logs an error and replaces the image by a snapshot.
     """
 
 
 class HistoryReplacedError(Exception):
-    """A forced recovery began a history that lacks batches on which this process has acted. The process must
+    """After a forced recovery the log may lack batches on which this process has acted. The process must
     restart.
     """

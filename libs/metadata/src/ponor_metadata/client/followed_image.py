@@ -1,6 +1,6 @@
-"""The image of a subscriber. It consists of verified frames only and never goes back to an earlier index.
+"""The image of a subscriber. It contains only verified batches and never goes back to an earlier index.
 
-The digest of a frame is checked before any of its batches is applied. `subscription` receives the frames.
+The digest of a frame is checked before any of its batches is applied. Module `subscription` receives frames.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FollowedImage:
 
     @property
     def image(self) -> MetadataImage:
-        """Committed metadata as of the newest verified index. A snapshot replaces the object."""
+        """Committed metadata as of the newest verified index; another object after a snapshot."""
         return self._image
 
     @property
@@ -80,8 +80,8 @@ class FollowedImage:
         """Begin a snapshot, whose chunks follow.
 
         Raises:
-            ProtocolError: it is older than the present image, or too large.
-            HistoryReplacedError: it belongs to a later history that may lack batches of the present image.
+            ProtocolError: the snapshot is older than the present image, or too large.
+            HistoryReplacedError: a forced recovery happened, so it may lack batches of the present image.
         """
         seen = self._image
         if begin.size_bytes > self._snapshot_bytes_max:
@@ -101,10 +101,10 @@ class FollowedImage:
         self._snapshot = _SnapshotInTransit(begin)
 
     def add_chunk(self, chunk: SnapshotChunk) -> None:
-        """Take the next chunk of the snapshot.
+        """Add the next chunk of the snapshot.
 
         Raises:
-            ProtocolError: it is damaged, or exceeds the announced size.
+            ProtocolError: the chunk is damaged, or exceeds the announced size of the snapshot.
         """
         transit = self._snapshot
         if transit is None or len(transit.data) + len(chunk.data) > transit.begin.size_bytes:
@@ -117,8 +117,8 @@ class FollowedImage:
         """Verify the complete snapshot and replace the image by it.
 
         Raises:
-            ProtocolError: it differs from its announcement.
-            SnapshotCorruptError: it cannot be decoded.
+            ProtocolError: size or digest differ from the announced ones.
+            SnapshotCorruptError: the snapshot cannot be decoded.
         """
         transit, self._snapshot = self._snapshot, None
         if transit is None or len(transit.data) != transit.begin.size_bytes:
@@ -146,9 +146,9 @@ class FollowedImage:
         """Verify a whole frame, then apply its batches one by one.
 
         Raises:
-            ProtocolError: it does not begin after the image's index.
+            ProtocolError: the frame does not begin directly after the image's index.
             ImageDivergedError: the digests differ; nothing of the frame was applied.
-            UnknownRecordError: this build is older than the log.
+            UnknownRecordError: the log contains a kind of record that this build does not support.
         """
         image = self._image
         if frame.first_index != image.index + 1:
@@ -172,7 +172,7 @@ class FollowedImage:
         """Compare the image's digest with the controller's at the same index.
 
         Raises:
-            ImageDivergedError: they differ.
+            ImageDivergedError: the digests differ.
         """
         image = self._image
         if progress.digest and progress.commit_index == image.index and progress.digest != image.digest:

@@ -1,7 +1,7 @@
 """Short-lived subscriptions to the metadata, for commands and for the garbage collector.
 
-They read the metadata rarely. They subscribe for one read or one round and then drop the image, because the
-image of a cluster with a million objects is large.
+These processes read the metadata rarely. They subscribe for one read or one round of work and then drop the
+image, because the image of a cluster with a million objects is large.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from ponor_metadata.image.image import MetadataImage
 CURRENT_MS_MAX: Final = 60_000
 
 ReadImage = Callable[[], Awaitable[MetadataImage]]
-"""Linearizable read of the metadata image; the returned image continues to be updated. Raises
-`MetadataLagError` on a timeout.
-"""
+"""Performs a linearizable read of the metadata. The returned image continues to be updated. Raises
+`MetadataLagError` on a timeout."""
 FollowImage = Callable[[], AbstractAsyncContextManager[ReadImage]]
 """Opens a subscription to the metadata for the duration of the context."""
 
@@ -45,7 +44,7 @@ async def followed_image(
         network=runtime.network,
         clock=runtime.clock,
         randomness=runtime.randomness,
-        telemetry=Telemetry(),  # separate, because its gauges would outlive the subscription
+        telemetry=Telemetry(),  # not the process's, because gauges would outlive the subscription
         addresses=controllers,
         cluster_id=cluster_id,
     )

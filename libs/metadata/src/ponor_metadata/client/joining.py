@@ -1,7 +1,7 @@
 """Checks before a node registers: the controllers, this node and its object store must belong to one cluster.
 
-A node in the wrong cluster would write data that its own cluster does not find. And if all controllers lost
-their directories, they would form a new, empty cluster, and all nodes would join it.
+A node in the wrong cluster would write data that its own cluster does not find. And if all controllers lose
+their directories and form a new, empty cluster, the nodes must not join it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from ponor_metadata.client.store_marker import (
 
 LOG: Final = logging.getLogger("ponor.joining")
 ASK_SECONDS_MAX: Final = 10.0
-"""Time without an answer of the controllers until a warning is logged; the node retries."""
+"""After this time without an answer from the controllers a warning is logged; the node continues to retry."""
 STORE_SECONDS_MAX: Final = 5.0
-"""Time without an answer of the store until a warning is logged, or until a node with a copy of the marker
-starts without the store.
-"""
+"""After this time without an answer from the store a warning is logged, or a node that has a copy of the
+marker starts without the store."""
 RETRY_SECONDS: Final = 0.5
 WAITS: Final = (
     "waiting for the object store: the marker of %s must be checked in it before this node begins (%s)"
@@ -50,13 +49,13 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a node's configuration and directory say about its cluster.
+    """What a node's configuration and the controllers say about its cluster and its store.
 
     Attributes:
-        cluster_id: the expected cluster; empty: the one of the controllers, unless the store has another one.
+        cluster_id: the expected cluster; empty: that of the controllers, unless the store has another one.
         share_store: whether the store may contain other clusters too.
-        has_marked: whether the cluster has put its marker, according to the controllers. Then a store without
-            it is the wrong store.
+        has_marked: whether the cluster has already put its marker into the store. If so, a store without this
+            marker is the wrong store.
     """
 
     cluster_id: str = ""
@@ -69,14 +68,14 @@ ANY_CLUSTER: Final = Membership()
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The cluster of a node. `node_id`: the complete id, also if the configuration has only a number."""
+    """The cluster of a node. `node_id`: the complete id, even if the configuration contains only a number."""
 
     marker: ClusterMarker
     node_id: NodeId
     seen: tuple[SeenHistory, ...] = ()
-    """How far nodes of the cluster saw the controllers' log, from their records in the store."""
+    """How far nodes of the cluster have seen the controllers' log: their records in the store."""
     is_checked: bool = True
-    """Whether the store answered; otherwise the node calls `check_later`."""
+    """Whether the store was checked. If not, the caller must call `check_later`."""
 
 
 async def join(
@@ -89,18 +88,18 @@ async def join(
     *,
     copy: PurePath | None = None,
 ) -> Joined | None:
-    """Find the cluster and check that node, controllers and store belong together. Waits until they answer;
-    None if `stop` is set before.
+    """Find the cluster and check that node, controllers and store belong to it. Wait until controllers and
+    store answer; return None if `stop` is set before.
 
     Args:
         runtime: network and clock.
         controllers: their addresses.
-        node_id: as configured; the cluster's ordinal is added to a number below 2^16.
+        node_id: the configured id; a number below 2^16 is combined with the cluster's ordinal.
         membership: the expected cluster.
-        store: the object store; it gets the cluster's marker if it has none.
+        store: the object store; the marker is put into it if it is absent.
         stop: ends the wait.
-        copy: path of the marker's copy, for a node that can work without the store. If the file exists, the
-            node does not wait for a store that does not answer.
+        copy: path of the marker's copy, for a node that can start without the store. If the copy exists, the
+            node waits only briefly for the store.
 
     Raises:
         WrongClusterError: controllers, node and store do not belong to one cluster.
@@ -136,7 +135,7 @@ async def _join(
         )
     ordinal = ClusterOrdinal(identity.cluster_ordinal)
     own = ClusterMarker(identity.cluster_id, ordinal, identity.namespace)
-    # Every node registers only after it found or put the marker.
+    # Every node found or put the marker before it registered, so with nodes there must be a marker.
     nodes = await _answer(lambda: client.describe_nodes(timeout_s=ASK_SECONDS_MAX))
     membership = replace(membership, has_marked=bool(nodes))
     seen = await verify_store(runtime, store, own, membership, copy)
@@ -149,10 +148,10 @@ async def verify_store(
     """Check that a store belongs to this cluster. `copy` as in `join`.
 
     Returns:
-        The records of nodes in the store; None if the node begins without an answer of the store.
+        The records of nodes in the store; None if the store did not answer and the node starts without it.
 
     Raises:
-        WrongClusterError: the store or the copy is of another cluster.
+        WrongClusterError: the store or the copy belongs to another cluster.
         OSError: the copy cannot be read.
     """
     if copy is not None and await _is_proven(runtime.disk, copy, own):
@@ -173,8 +172,8 @@ async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) 
     in the store.
 
     Raises:
-        WrongClusterError: the store is of another cluster, or not the one in which an earlier start found the
-            marker.
+        WrongClusterError: the store belongs to another cluster, or does not contain the marker that an
+            earlier start found.
     """
     return await _until_checked(runtime, store, own, Membership(share_store=True, has_marked=True))
 

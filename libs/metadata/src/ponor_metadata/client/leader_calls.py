@@ -1,6 +1,6 @@
-"""Calls to the leading controller, for every service that tools use.
+"""Calls to the leading controller, used by the clients of all services for tools.
 
-Requests that change something are idempotent at the controller, so a request without an answer is sent again.
+Requests can be repeated safely, so a request without an answer is sent again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class NoControllerError(Exception):
 
 
 class LeaderCalls(Generic[R]):
-    """Sends requests to `addresses` (HOST:PORT of controllers' services) and to the leaders that their
-    answers name.
+    """Sends requests to `addresses` (HOST:PORT of controllers' services) and to the leaders that the
+    controllers name.
 
     With the `KnownControllers` of a subscription, calls also work after all configured controllers were
     replaced.
@@ -62,13 +62,13 @@ class LeaderCalls(Generic[R]):
 
         Args:
             frame: the request.
-            answer_s_max: limit of one controller's answer. A controller that is cut off sends none, so the
-                call then tries another controller.
-            timeout_s: limit of all attempts.
+            answer_s_max: how long one controller may take to answer. After that the call tries another
+                controller, because this one may be partitioned.
+            timeout_s: time limit of all attempts together.
 
         Raises:
             OperationError: the request was refused; a retry would not help.
-            NoControllerError: no answer within `timeout_s`; the message has the last reason.
+            NoControllerError: no answer within `timeout_s`; the message contains the last reason.
         """
         hint: str | None = None
         reason = "none was reached"

@@ -1,4 +1,4 @@
-"""The identity of a node process, and the Hello message with it."""
+"""The identity of a node process, and the Hello message that contains it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ponor_metadata.nouns.nodes import NodeRole, WalKind
 class NodeIdentity:
     """The identity of a process.
 
-    `incarnation`: 16 random bytes drawn at its start; `wal`: where a broker's write-ahead log is.
+    `incarnation`: 16 random bytes drawn when the process starts; `wal`: where a broker's write-ahead log is.
     """
 
     node_id: NodeId
@@ -27,14 +27,15 @@ class NodeIdentity:
     kafka_port: int = 0
     wal: WalKind | None = None
     seen: tuple[SeenHistory, ...] = ()
-    """Entries that nodes of this cluster recorded in the store before this process began."""
+    """How far nodes of this cluster had seen the log when this process started: their records in the
+    store."""
 
     def hello(self, welcome: Welcome | None, seen: SeenHistory | None = None) -> Hello:
         """Return the first frame of a session.
 
         Args:
             welcome: the last Welcome of any controller; None before the first.
-            seen: how far this process saw the log.
+            seen: how far this process has seen the log.
         """
         known = self.seen if seen is None else (*self.seen, seen)
         return Hello(

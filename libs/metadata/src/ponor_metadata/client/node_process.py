@@ -1,4 +1,4 @@
-"""Process of a node that serves no clients: the garbage collector or a compactor.
+"""The process of a node that serves no clients: the garbage collector or a compactor.
 
 Its configuration file is a JSON object that `ponor up` writes:
 
@@ -40,7 +40,7 @@ SettingsT = TypeVar("SettingsT")
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Options that differ between processes. A `node_id` below 2^16 is completed with the cluster's
+    """Options that differ between processes. A `node_id` below 2^16 is combined with the cluster's
     ordinal.
     """
 
@@ -97,7 +97,7 @@ async def run_node(
 ) -> None:
     """Join the cluster, register the node, call `begin` and `ready`, and wait for `stop`.
 
-    `begin` starts the background tasks of the service, which end when this function returns.
+    `begin` starts the background tasks of the service; they are ended when this function returns.
 
     Raises:
         WrongClusterError: controllers, store and configuration belong to different clusters.
@@ -133,7 +133,7 @@ async def run_node(
 
 
 async def until_fenced(work: Awaitable[None]) -> None:
-    """Await work that fails when the node is fenced; `run_node` sees the fence and ends the process."""
+    """Await `work` and ignore its NodeFencedError: `run_node` also detects it and ends the process."""
     with suppress(NodeFencedError):
         await work
 

@@ -1,5 +1,5 @@
-"""The unanswered operations of a session, in the order of their ids: admission, ids, and the content of the
-next frame.
+"""The unanswered operations of a session, in the order of their ids. Bounds them, assigns ids, and encodes
+frames.
 
 It does no I/O and reads no clock; `session` drives it.
 """
@@ -15,9 +15,8 @@ from ponor.controller.v1.session_service_pb2 import Operation, OperationBatch, O
 from ponor_rpc.joined_messages import joined_messages, message_head, number_field
 
 ENVELOPE_BYTES: Final = 32
-"""Upper bound of a frame's bytes without its operations, and of the bytes that the id and length of an
-operation take.
-"""
+"""Upper bound of the bytes of a frame without its operations, and of the bytes that an operation takes for
+its id and length."""
 OPERATIONS: Final = SessionRequest.OPERATIONS_FIELD_NUMBER
 FIRST_INCOMPLETE_ID: Final = OperationBatch.FIRST_INCOMPLETE_ID_FIELD_NUMBER
 OPERATION: Final = OperationBatch.OPERATIONS_FIELD_NUMBER
@@ -25,7 +24,7 @@ REQUEST_ID: Final = Operation.REQUEST_ID_FIELD_NUMBER
 
 
 def encoded_operation(operation: Operation) -> bytes:
-    """Encode an operation without its id; a frame has the id in front of it."""
+    """Encode an operation without its id. The frame contains the id before this encoding."""
     if operation.request_id:
         unnamed = Operation()
         unnamed.CopyFrom(operation)
@@ -36,7 +35,7 @@ def encoded_operation(operation: Operation) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class PendingOperation:
-    """An unanswered operation: its id in this process, and its encoding without the id.
+    """An unanswered operation: its id, which is unique in this process, and its encoding without the id.
 
     `sent`: it was sent at least once, so it may have been executed.
     """
@@ -48,13 +47,13 @@ class PendingOperation:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the operation takes in the window."""
+        """Bytes that the operation counts against the limit of the window."""
         return len(self.encoded) + ENVELOPE_BYTES
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """An operation that waits for room."""
+    """An operation that waits for room in the window."""
 
     encoded: bytes
     admitted: asyncio.Future[PendingOperation]
@@ -62,9 +61,9 @@ class _Place:
 
 @dataclass(slots=True)
 class OperationWindow:
-    """At most `operations_max` operations and `bytes_max` bytes; further ones wait in a queue.
+    """At most `operations_max` operations with `bytes_max` bytes in total. Further ones wait in a queue.
 
-    A frame has at most `frame_bytes_max` bytes, unless it has a single operation.
+    A frame has at most `frame_bytes_max` bytes, unless it contains a single larger operation.
     """
 
     operations_max: int
@@ -86,7 +85,7 @@ class OperationWindow:
 
     @property
     def first_incomplete_id(self) -> int:
-        """Every operation with a lower id was answered or never sent."""
+        """The lowest id of an unanswered operation, or the next id. All lower ids are complete."""
         return next(iter(self._pending), self._next_id)
 
     async def admit(self, encoded: bytes) -> PendingOperation:
@@ -121,7 +120,9 @@ class OperationWindow:
         return pending
 
     def abandon(self, pending: PendingOperation) -> None:
-        """Give up an operation. A sent operation stays until its answer arrives, because its id is in use."""
+        """Give up an operation. If it was sent, it stays in the window until its answer arrives, because the
+        controller may execute it.
+        """
         if not pending.sent and pending.request_id in self._pending:
             self._unsent.remove(pending)
             self.complete(pending.request_id)
@@ -140,7 +141,7 @@ class OperationWindow:
         """Return an encoded `SessionRequest` with as many operations as fit; None if there is nothing to
         send.
 
-        Operations are not encoded again.
+        The encodings made by `encoded_operation` are copied, not made again.
         """
         if not self._unsent:
             return None
@@ -180,7 +181,7 @@ class OperationWindow:
         return pending
 
     def _issue_next(self) -> None:
-        """Admit waiting operations in order while there is room, so that small ones do not overtake a large
+        """Admit waiting operations in order while there is room. Small operations do not overtake a large
         one.
         """
         while self._line and self._has_room(len(self._line[0].encoded) + ENVELOPE_BYTES):

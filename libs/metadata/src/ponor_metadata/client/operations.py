@@ -14,13 +14,13 @@ from ponor_runtime.tracing import Attributes, SpanKind
 
 RPC_METHOD: Final = SESSION.lstrip("/")
 REQUEST_ID_TAG: Final = 1 << 3
-"""Field 1, a varint."""
+"""The encoded tag of field 1, a varint."""
 
 
 def operation_digest(operation: Operation) -> bytes:
-    """Return BLAKE2b-64 of all fields but request id and trace.
+    """Return the BLAKE2b-64 digest of all fields except request id and trace.
 
-    A retry has the same digest; another operation under the same id has not.
+    A retry has the same digest. Another operation under the same id has a different digest.
     """
     return blake2b(_body(operation), digest_size=8).digest()
 
@@ -28,7 +28,8 @@ def operation_digest(operation: Operation) -> bytes:
 def _body(operation: Operation) -> bytes:
     """Return the encoding without the request id.
 
-    Fields are encoded in the order of their numbers, so the request id can be cut off without a copy.
+    Fields are encoded in the order of their numbers, so the request id (field 1) comes first and can be cut
+    off.
     """
     encoded = operation.SerializeToString(deterministic=True)
     request_id = operation.request_id
@@ -51,7 +52,7 @@ def _copied_body(operation: Operation) -> bytes:
 def operation_attributes(operation: Operation) -> Attributes:
     """Return the span attributes of an operation, with OpenTelemetry's RPC names where they exist.
 
-    The controller uses them too.
+    The controller uses the same attributes.
     """
     return {
         "rpc.system.name": "grpc",

@@ -1,5 +1,5 @@
-"""Calls that describe or change the quorum. A repeated change succeeds, for example adding a learner that is
-already a member.
+"""Calls that describe or change the quorum. A change that is already in force succeeds, for example adding a
+learner that is already a member.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from ponor_metadata.client.leader_calls import LeaderCalls, NoControllerError
 __all__ = ["NoControllerError", "QuorumClient", "refused"]
 
 CHANGE_S_MAX: Final = 10.0
-"""Limit of one controller's answer to a change, which needs a commit and may need a learner to catch up."""
+"""How long one controller may take to answer a change. A change needs a commit and may wait for a learner to
+catch up."""
 READ_S_MAX: Final = 2.0
-"""Limit of one controller's answer to a read."""
+"""How long one controller may take to answer a read."""
 _READS: Final = ("describe", "read_index")
 
 
@@ -36,7 +37,7 @@ class QuorumClient:
 
         Raises:
             OperationError: the request was refused; a retry would not help.
-            NoControllerError: no answer within `timeout_s`; the message has the last reason.
+            NoControllerError: no answer within `timeout_s`; the message contains the last reason.
         """
         answer_s_max = READ_S_MAX if request.WhichOneof("kind") in _READS else CHANGE_S_MAX
         return await self._calls.ask(

@@ -1,4 +1,4 @@
-"""Readiness conditions of a node: its session is alive and its image is current."""
+"""Readiness conditions of a node: the session with the leader is alive, and the image is current."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
 
 STALENESS_MS_MAX: Final = 3_000
-"""A working subscription sends a probe every 400 ms, and an election takes one to two seconds."""
+"""Above this staleness a node is not ready. A working subscription sends a probe every 400 ms, and an
+election takes one to two seconds."""
 
 
 def require_session(health: Health, session: SessionClient) -> None:
-    """Require that the leading controller sent something recently."""
+    """Require that the leading controller has sent a frame recently."""
 
     def check() -> str:
         silence_ms = session.silence_ms
@@ -22,8 +23,8 @@ def require_session(health: Health, session: SessionClient) -> None:
             return "this node is not registered with a controller yet"
         if session.fenced.is_set():
             return "the controllers fenced this process"
-        # The leader sends something at least every third of the timeout, and suspects this node after the
-        # whole timeout.
+        # The leader sends a frame at least every third of the timeout, and suspects this node after the whole
+        # timeout.
         if silence_ms > session.session_timeout_ms // 2:
             return f"the leading controller has not been heard for {silence_ms} ms"
         return ""
@@ -32,7 +33,7 @@ def require_session(health: Health, session: SessionClient) -> None:
 
 
 def require_current_image(health: Health, subscription: SubscriptionClient) -> None:
-    """Require that the image shows what was committed recently."""
+    """Require that the image contains what was committed up to a few seconds ago."""
 
     def check() -> str:
         staleness_ms = subscription.staleness_ms

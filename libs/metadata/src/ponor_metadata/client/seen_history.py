@@ -1,9 +1,9 @@
-"""How far a node saw the controllers' log, and its record of this in the object store.
+"""How far a node has seen the controllers' log, and the record of this in the object store.
 
-A controller's directory that is restored from a copy lacks the batches committed after the copy, and nothing
-in the directory shows this. Nodes can detect it: before an action in the store that cannot be undone (put an
-object, trim a log, delete), a node records the index up to which it saw the log. A leader compares these
-records with its own log when a node registers (docs/formats/cluster-marker.md).
+A controller's directory that was restored from a copy lacks the batches committed after the copy was made,
+and the directory alone does not show this. Nodes can detect it: before an action in the store that cannot be
+undone (put an object, trim a log, delete), a node records the index up to which it has seen the log. A leader
+compares these records with its own log when a node registers (docs/formats/cluster-marker.md).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NONCE_BYTES: Final = 8
 RETRY_SECONDS: Final = 0.5
 _KEY: Final = re.compile(r"clusters/[^/]+/seen/\d+/(\d{10})-(\d{20})-(\d{20})-([0-9a-f]{16})")
 SEEN_MAX: Final = 64
-"""Entries that a node sends to the leader: the newest ones."""
+"""Bound of the records that a node sends to the leader; the newest are sent."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SeenHistory:
-    """A committed index, and the leader that reported it. `incarnation`: of the quorum."""
+    """A committed index, and the leader that reported it. `incarnation`: the incarnation of the quorum."""
 
     incarnation: int
     term: int
@@ -61,7 +61,7 @@ def _prefix(namespace: str, node_id: NodeId) -> str:
 
 
 def parse_key(key: str) -> SeenHistory | None:
-    """Parse a key; None for a key of another kind."""
+    """Parse the key of a record; None for other keys."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None
@@ -80,7 +80,7 @@ async def read_seen(store: ObjectStore, namespace: str) -> tuple[SeenHistory, ..
 
 
 class Witness:
-    """Records in the store how far a node saw the log, in one object that each newer record replaces."""
+    """Records in the store how far a node has seen the log. Each newer record replaces the one before."""
 
     def __init__(self, store: ObjectStore, clock: Clock, namespace: str, node_id: NodeId) -> None:
         self._store = store
@@ -101,9 +101,9 @@ class Witness:
         self._permitted.set()
 
     async def write(self, seen: SeenHistory | None) -> None:
-        """Record `seen`, which covers all earlier indices.
+        """Record `seen`. It also covers all earlier indices.
 
-        Returns when it is durable; retries until the store answers.
+        Returns when the record is durable; retries until the store answers.
         """
         if seen is None or self._covers(seen):
             return
@@ -114,14 +114,14 @@ class Witness:
             while not await self._put(seen):
                 await self._clock.sleep(RETRY_SECONDS)
             before, self._written = self._written, seen
-            with suppress(ObjectStoreError):  # an older record that stays is still true
+            with suppress(ObjectStoreError):  # an older record may stay: what it states is still correct
                 if older := await self._older_keys(before, seen):
                     await self._store.delete(older)
 
     async def _older_keys(self, before: SeenHistory | None, seen: SeenHistory) -> list[str]:
         """Return the keys that the new record replaces.
 
-        The first record of a process replaces those of the node's earlier processes.
+        The first record of a process replaces the records of the node's earlier processes.
         """
         if before is not None:
             return [before.key(self._namespace, self._node_id)]

@@ -1,7 +1,7 @@
 """The session of a node: it sends operations that change metadata to the leading controller.
 
-The client reconnects whenever the connection ends. It sends operations in batches, and again under the same
-ids and in the same order until their outcome is known, also after a change of leader.
+The client reconnects whenever the connection ends. It sends operations in batches. Until an operation's
+outcome is known, each new connection sends it again, with the same id and order.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ NO_DEADLINE: Final = nullcontext()
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Bounds of a session. The protocol defines the first three.
+    """Bounds of a session. The protocol defines the first three values.
 
-    `welcome_timeout_ms`: a controller without a leader answers after at most 1 s; one that takes longer than
-    this is dead or disconnected.
+    `welcome_timeout_ms`: how long the client waits for the answer to a Hello. A live controller answers
+    within 1 s, even without a leader.
     """
 
     frame_bytes_max: int = 256 * 1024
@@ -74,7 +74,7 @@ class SessionClient:
     Attributes:
         fenced: set when this process lost its node id; the service must stop.
         fenced_listeners: called with the reason, before callers that wait for answers continue.
-        cluster_time_ms: the last received cluster clock; 0 before the first.
+        cluster_time_ms: the newest cluster time that was received; 0 before the first.
     """
 
     def __init__(
@@ -120,15 +120,15 @@ class SessionClient:
         telemetry.gauge("ponor_session_operations_in_flight", lambda: len(self._window))
         self._connection: Connection | None = None
         self._welcome: Welcome | None = None
-        self._told = asyncio.Event()  # welcomed with the present identity, fenced, or closed
+        self._told = asyncio.Event()  # set when welcomed with the present identity, fenced, or closed
         self.seen: SeenHistory | None = None
-        """How far this process saw the controllers' log, according to messages of leaders."""
+        """How far this process has seen the controllers' log, according to messages of leaders."""
         self._wake_sender = asyncio.Event()
         self._pause_before_send = 0.0
         self._last_sent_ns = 0
         self._heard_ns: int | None = None
         self._closing = asyncio.Event()
-        self._settled = asyncio.Event()  # welcomed for the first time, fenced, or closed
+        self._settled = asyncio.Event()  # set when first welcomed, fenced, or closed
         self._running: asyncio.Task[None] | None = None
         self._end: Exception | None = None
         self._load: LoadReport | None = None
@@ -155,7 +155,9 @@ class SessionClient:
 
     @property
     def registered_index(self) -> int:
-        """The image must reach this index before the node uses its streams; valid after `ready`."""
+        """The node must not use its streams before its image reaches this index; available after `ready`
+        returned.
+        """
         assert self._welcome is not None, "the session was not welcomed yet"
         return self._welcome.registered_index
 
@@ -176,7 +178,7 @@ class SessionClient:
         """Wait until this process is registered.
 
         Raises:
-            NodeFencedError, SessionClosedError: it will not be registered.
+            NodeFencedError, SessionClosedError: this process will not be registered.
         """
         await self._settled.wait()
         if self._end is not None:
@@ -194,9 +196,9 @@ class SessionClient:
             deadline_ms: give up after this time; None: never.
 
         Raises:
-            OperationError: the controller refused; nothing was changed.
-            OperationTimeoutError: the deadline passed; `sent` says whether it may still be executed.
-            OperationTooLargeError: it does not fit into a frame.
+            OperationError: the controller refused the operation; nothing was changed.
+            OperationTimeoutError: the deadline passed; `sent`: it may still be executed.
+            OperationTooLargeError: the operation does not fit into a frame.
             NodeFencedError: this process lost its node id and must stop.
             SessionClosedError: `close` was called.
         """
@@ -228,12 +230,11 @@ class SessionClient:
         return result
 
     async def register_again(self, seen: tuple[SeenHistory, ...]) -> None:
-        """Send a new Hello with the records of nodes in the store; return when a leader accepted it.
-        Operations continue under the same ids.
+        """Send a new Hello that contains `seen`, the records of nodes in the store. Return when a leader
+        accepted it. Operations continue under the same ids.
 
         Raises:
-            NodeFencedError, SessionClosedError: no leader accepts it; where a leader refused, `run` raises
-                the reason.
+            NodeFencedError, SessionClosedError: no leader will accept it. If one refused, `run` raises why.
         """
         self._identity = replace(self._identity, seen=seen)
         told = self._told = asyncio.Event()
@@ -245,7 +246,7 @@ class SessionClient:
             raise self._end
 
     def report_load(self, report: LoadReport) -> None:
-        """Send a load report to the leader soon, once. A newer report replaces one that was not sent."""
+        """Send a load report to the leader soon, without retries. A newer report replaces an unsent one."""
         self._load = report
         self._wake_sender.set()
 
@@ -254,8 +255,8 @@ class SessionClient:
     ) -> list[OperationResult | OperationError]:
         """Execute operations in order without waiting between them, in one frame if they fit.
 
-        A refused operation does not stop the next ones; one that is refused for overload is retried and may
-        be executed last.
+        A refused operation does not stop the next ones. After OVERLOADED an operation is retried and may be
+        executed last.
 
         Returns:
             For each operation its result or its refusal.
@@ -398,7 +399,7 @@ class SessionClient:
         if code in NODE_MUST_STOP:
             self._fence(result.error.message)
         elif code == ERROR_CODE_NOT_LEADER:
-            # The reconnect sends all unanswered operations to the next controller.
+            # After reconnecting, the client sends all unanswered operations to the next controller.
             raise NotLeaderError(result.error.message, result.error.leader_address)
         elif code in RETRY_SAME_OPERATION:
             self._window.send_again(result.request_id)
@@ -418,7 +419,7 @@ class SessionClient:
             self.seen = replace(self.seen, index=index)
 
     async def _send_operations(self, connection: Connection) -> None:
-        """Send operations as they are submitted; those of one event-loop turn share a frame if they fit."""
+        """Send operations as they are submitted. Those submitted in one event-loop turn share frames."""
         while True:
             await self._wake_sender.wait()
             if self._pause_before_send:
@@ -473,7 +474,7 @@ class SessionClient:
         """Encode an operation for the window.
 
         Raises:
-            OperationTooLargeError: it exceeds the window.
+            OperationTooLargeError: the operation is larger than the window.
         """
         encoded = encoded_operation(operation)
         size_bytes = len(encoded) + ENVELOPE_BYTES

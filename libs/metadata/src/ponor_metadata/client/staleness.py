@@ -1,8 +1,8 @@
-"""Staleness of a followed image: how long ago it is known to have contained all committed batches.
+"""Staleness of a followed image: the time since it was last known to contain all committed batches.
 
-The client sends numbered probes, and the controller answers with its commit index. The arrival of a frame
-proves nothing, because after a pause of the process or the network old frames arrive too. The answer to a
-probe was written after the probe was sent.
+The client sends numbered probes, and the controller answers with its commit index. The arrival of another
+frame does not prove that the image is current, because after a pause of the process or the network old frames
+arrive. The answer to a probe was written after the probe was sent.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 from ponor_runtime.clock import Clock
 
 CLAIMS_MAX: Final = 64
-"""Limit of commit indices that the image has not reached.
+"""Limit of the reported commit indices that the image has not reached yet.
 
-At the limit a new index replaces the previous one, which can only increase the reported staleness.
+At the limit a new index replaces the last one, so the reported staleness may be too high but never too low.
 """
 
 
 class Staleness:
-    """Staleness of one image, by the process's monotonic clock."""
+    """Staleness of one image, measured with the process's monotonic clock."""
 
     def __init__(self, clock: Clock, probe_interval_ms: int) -> None:
         self._clock = clock
@@ -34,7 +34,7 @@ class Staleness:
 
     @property
     def staleness_ms(self) -> int | None:
-        """Time since the image was known to contain all committed batches; None before the first time."""
+        """Time since the image was last known to contain all committed batches; None if it never was."""
         if self._current_at_ns is None:
             return None
         return (self._clock.monotonic_ns() - self._current_at_ns) // 1_000_000
@@ -57,8 +57,8 @@ class Staleness:
         return self._probe
 
     def claimed(self, probe: int, commit_index: int, staleness_ms: int) -> None:
-        """Process the answer to `probe`. When the controller received the probe, its newest index was
-        `commit_index`, which was last confirmed as the cluster's newest `staleness_ms` earlier.
+        """Handle the answer to `probe`: when the controller received the probe, its newest index was
+        `commit_index`, and `staleness_ms` earlier this index was known to be the cluster's newest.
         """
         if self._answered or probe != self._probe:
             return
@@ -66,7 +66,7 @@ class Staleness:
         known_ns = self._probe_sent_ns - staleness_ms * 1_000_000
         if self._claims and len(self._claims) == CLAIMS_MAX:
             self._claims.pop()
-        # The answer of a controller that is behind the previous controller must not remove earlier claims.
+        # An answer of a controller that is behind the previous one must not remove earlier claims.
         while self._claims and self._claims[-1][0] >= commit_index and self._claims[-1][1] <= known_ns:
             self._claims.pop()
         self._claims.append((commit_index, known_ns))

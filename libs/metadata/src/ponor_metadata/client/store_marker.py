@@ -1,8 +1,8 @@
 """The marker of a cluster in its object store: `clusters/NAMESPACE/marker` (docs/formats/cluster-marker.md).
 
 The marker names the cluster that writes under a namespace. The first node of the cluster that reaches the
-store puts it, only if it is absent. Every node checks it at its start, and collectors check it before they
-delete. A broker with a file write-ahead log keeps a copy in its directory, as a proof that it checked the
+store puts the marker if it is absent. Every node checks it at its start, and collectors check it before they
+delete. A broker with a file write-ahead log keeps a copy in its directory as a proof that it has checked the
 store.
 """
 
@@ -63,10 +63,10 @@ class ClusterMarker:
 
 
 def decode_marker(data: bytes, name: str) -> ClusterMarker:
-    """Decode a marker or a copy of it; `name`: its key or path, for messages.
+    """Decode a marker or its copy. `name`: the key or the path, for messages.
 
     Raises:
-        MarkerDamagedError: the bytes are damaged or of another format.
+        MarkerDamagedError: the bytes are damaged or have another format.
     """
     line, newline, checksum = data.partition(b"\n")
     if not newline or checksum != f"{crc32c(line + newline):08x}\n".encode():
@@ -83,7 +83,7 @@ async def read_marker(store: ObjectStore, key: str) -> ClusterMarker | None:
     """Read the marker under a key; None if there is none.
 
     Raises:
-        MarkerDamagedError: it is not readable, or of another namespace.
+        MarkerDamagedError: the marker is not readable, or names another namespace.
         ObjectStoreError: the store does not answer.
     """
     try:
@@ -109,7 +109,7 @@ async def _named(store: ObjectStore, key: str) -> str:
     try:
         return str(await read_marker(store, key) or key)
     except MarkerDamagedError as error:
-        # The marker may be damaged or of a later release. This must not stop the nodes of this cluster.
+        # Another cluster's marker may be damaged or from a later release. This must not stop this node.
         return f"a cluster whose marker is not readable ({error})"
 
 
@@ -130,7 +130,7 @@ async def read_copy(disk: Disk, path: PurePath) -> ClusterMarker | None:
     """Read the copy of a marker in a node's directory; None if there is none.
 
     Raises:
-        MarkerDamagedError: it is not readable.
+        MarkerDamagedError: the copy is not readable.
     """
     try:
         return decode_marker(await read_whole(disk, path), str(path))

@@ -1,8 +1,8 @@
 """The subscription of a process: it follows the committed batches of any controller and keeps an image
 current.
 
-The client reconnects whenever the connection ends. It resumes by incarnation, index and digest, or starts
-over from a snapshot.
+The client reconnects whenever the connection ends. It resumes at its incarnation, index and digest, or gets a
+snapshot if the controller cannot continue there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ponor_metadata.nouns.quorum import QUORUM
 
 LOG: Final = logging.getLogger(__name__)
 READS_MAX: Final = 32
-"""Limit of unconfirmed linearizable reads of one process; a controller accepts 64 from a subscriber."""
+"""Limit of waiting linearizable reads of one process; a controller accepts 64 from a subscriber."""
 READ_RETRY_SECONDS: Final = 0.05
 
 
@@ -53,8 +53,8 @@ class SubscriptionSettings:
     """Bounds of a subscription.
 
     `slice_ms_max`: longest event-loop turn while batches are applied. `silence_ms_max`: longest silence of a
-    controller, which sends something every 500 ms. `stale_ms_max`: the client leaves a controller that has
-    received nothing from a leader for this long, if there is another one.
+    controller, which sends a frame at least every 500 ms. `stale_ms_max`: if a controller has heard no leader
+    for this long, the client tries another controller, if there is one.
     """
 
     slice_ms_max: int = 10
@@ -89,13 +89,13 @@ class SubscriptionClient:
     ) -> None:
         """Create a subscription; it sends nothing before `run`.
 
-        `addresses` are the controllers, HOST:PORT each. Addresses of the quorum in the image are added to
-        them.
+        `addresses` are the controllers, HOST:PORT each. The addresses of the quorum's members in the image
+        are added.
         """
         self._network = network
         self._clock = clock
         self._known = addresses if isinstance(addresses, KnownControllers) else KnownControllers(addresses)
-        # Any controller serves subscriptions; a random first choice spreads them.
+        # Any controller serves subscriptions. A random first choice distributes them over the controllers.
         self._choice = ControllerChoice(self._known, randomness.below(len(self._known.all)))
         self._cluster_id = cluster_id
         self._settings = settings = settings or SubscriptionSettings()
@@ -148,12 +148,12 @@ class SubscriptionClient:
         """Wait until the image contains all batches up to `index`.
 
         Raises:
-            MetadataLagError: it did not within `deadline_ms`, or the subscription was closed.
+            MetadataLagError: `deadline_ms` passed before that, or the subscription was closed.
         """
         await self._followed.wait_for(index, deadline_ms)
 
     async def wait_current(self, deadline_ms: int | None = None) -> None:
-        """Wait until the image contains all batches committed before this call, so that a later read is
+        """Wait until the image contains all batches committed before this call. A read of the image is then
         linearizable.
 
         Raises:
@@ -176,8 +176,8 @@ class SubscriptionClient:
         """Follow the controllers until `close`.
 
         Raises:
-            OperationError: the controllers refuse this subscriber, for example because of another cluster.
-            UnknownRecordError: this build is older than the log.
+            OperationError: the controllers refuse this subscriber, for example those of another cluster.
+            UnknownRecordError: the log contains a kind of record that this build does not support.
             HistoryReplacedError: a forced recovery discarded batches on which this process may have acted.
         """
         assert self._running is None, "the subscription runs already"
@@ -312,8 +312,8 @@ class SubscriptionClient:
             self._known.learn(row.service_address for row in self.image[QUORUM])
 
     async def _give_way(self) -> None:
-        """End this event-loop turn if it took `slice_ms_max`, and send an acknowledgement as a sign of
-        life.
+        """If this event-loop turn took `slice_ms_max`, send an acknowledgement as a sign of life and
+        yield.
         """
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._slice_began_ns >= self._settings.slice_ms_max * 1_000_000:
@@ -323,8 +323,8 @@ class SubscriptionClient:
             self._slice_began_ns = self._clock.monotonic_ns()
 
     async def _acknowledge(self) -> None:
-        """Acknowledge received bytes if there are enough or the interval has passed, with a probe of the
-        commit index.
+        """Acknowledge received bytes, and send a probe of the commit index, if enough bytes arrived or the
+        interval has passed.
         """
         connection = self._connection
         probe = self._staleness.next_probe()

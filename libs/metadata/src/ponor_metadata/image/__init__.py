@@ -1,1 +1,1 @@
-"""The image of all committed batches, the leader's overlay, snapshots, and the read index."""
+"""The image of all committed batches, the leader's overlay, snapshots of the image, and the read index."""

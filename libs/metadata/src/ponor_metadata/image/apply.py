@@ -1,8 +1,8 @@
-"""Apply: deterministic changes of a view by records, with the same code in every process.
+"""Apply records to a view: deterministic, with the same code in every process.
 
-A rule trusts the leader, which validated the request. Its asserts repeat what validation guarantees, so that
-a violation stops the process instead of spreading. Rules read nothing but the view and the record, in
-particular no clock.
+Apply rules do not validate, because the leader validated the request. Their asserts check what the validation
+guarantees, so that a violation stops the process instead of spreading. Rules read only the view and the
+record, no clock.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ponor_metadata.tables.schema import Rule, View
 
 
 class UnknownRecordError(Exception):
-    """A record kind that this build does not support: the build is older than the log's feature level and
-    must stop.
+    """The log contains a kind of record that this build does not support: the build is older than the log's
+    feature level, and the process must stop.
     """
 
 
@@ -25,7 +25,7 @@ def apply_batch(view: View, batch: RecordBatch) -> None:
     """Apply all records of the next batch.
 
     Raises:
-        UnknownRecordError: a record kind is unknown; nothing of the batch was applied.
+        UnknownRecordError: a record kind is unknown; no record of the batch was applied.
         AssertionError: the batch breaks an invariant; do not use the view any more.
     """
     rules = [(_rule_of(record.WhichOneof("kind"), batch.index), record) for record in batch.records]
@@ -36,7 +36,7 @@ def apply_batch(view: View, batch: RecordBatch) -> None:
 
 
 def apply_records(view: View, records: Iterable[Record]) -> None:
-    """Apply records to a view that `begin` moved to their batch.
+    """Apply records to a view on which `begin` was called with their batch.
 
     Raises:
         UnknownRecordError, AssertionError: as `apply_batch`.
@@ -52,14 +52,14 @@ def require_next(view: View, batch: RecordBatch) -> None:
     """Check that a batch is the next one of the view.
 
     Raises:
-        AssertionError: it is not.
+        AssertionError: it is not the next one.
     """
     assert batch.index == view.index + 1, f"batch {batch.index} does not follow {view.index}"
     assert batch.cluster_time_ms >= view.cluster_time_ms, f"batch {batch.index}: the cluster clock went back"
 
 
 def _rule_of(kind: str | None, index: int) -> tuple[str, Rule]:
-    # A record of a newer kind decodes as a record without a kind, because protobuf keeps its field as
+    # A record of a newer kind decodes as a record without a kind, because protobuf treats its field as
     # unknown.
     if kind is None or kind not in RULES:
         raise _unknown(kind, index)

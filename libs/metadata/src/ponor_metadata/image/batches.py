@@ -1,4 +1,4 @@
-"""Encoded batches of the log: their running digest, and their contents without decoded records."""
+"""Encoded batches of the log: the running digest, and a summary without decoding the records."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NUMBERS: Final = {name: number for number, name in KINDS.items()}
 
 
 def running_digest(previous: bytes, encoded_batch: bytes) -> bytes:
-    """Return BLAKE2b-128 of the previous digest and the batch's bytes in the log. Images with equal digests
-    are equal.
+    """Return the BLAKE2b-128 digest of the previous digest and the batch's bytes in the log. Images with
+    equal running digests are equal.
     """
     assert len(previous) == DIGEST_BYTES
     return blake2b(previous + encoded_batch, digest_size=DIGEST_BYTES).digest()
@@ -35,14 +35,14 @@ def contents_of(encoded: bytes) -> Contents:
     """Return the contents of an encoded batch.
 
     Raises:
-        DecodeError: it is not a batch.
+        DecodeError: the bytes are not a batch.
     """
     contents = plain_records_native.contents_of(encoded)
     return decoded_contents_of(encoded) if contents is None else contents
 
 
 def decoded_contents_of(encoded: bytes) -> Contents:
-    """Return the contents by protobuf, which accepts every valid encoding of a batch."""
+    """Return the contents, decoded by protobuf, which accepts every valid encoding of a batch."""
     batch = RecordBatch.FromString(encoded)
     kinds = Counter(_NUMBERS.get(record.WhichOneof("kind") or "", UNKNOWN_KIND) for record in batch.records)
     return batch.index, batch.term, dict(sorted(kinds.items()))

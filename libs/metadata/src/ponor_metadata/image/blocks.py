@@ -1,11 +1,12 @@
 """Blocks: a sorted map of packed rows with copy-on-write snapshots.
 
-A block has at most `BLOCK_ROWS_MAX` rows: their keys in a list or array, and the rows as exact tuples in
-another list (`TupleBlocks`; the garbage collector tracks neither tuples nor lists) or as bytes of fixed width
-(`StructBlocks`).
+A block has at most `BLOCK_ROWS_MAX` rows. It has a list or array of their keys, and the rows as exact tuples
+in another list (`TupleBlocks`; Python's garbage collector tracks neither these tuples nor the lists) or as
+bytes of fixed width (`StructBlocks`).
 
-`freeze` copies only the list of blocks. A block in a picture is copied before its first later change, so the
-picture does not change and no step takes longer than one block (docs/design/metadata-image.md#snapshots).
+`freeze` returns a picture: it copies only the list of blocks. A block that belongs to a picture is copied
+before its first change, so the picture does not change, and no step copies more than one block
+(docs/design/metadata-image.md#snapshots).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BLOCK_ROWS_MAX: Final = 512
 entries.
 """
 FEW: Final = 4
-"""Iteration over at most so many rows copies them instead of taking a picture."""
+"""For at most this many rows, an iteration copies the rows instead of taking a picture."""
 BLOCK_ROWS_MIN: Final = 128
 """A block with fewer rows is joined with a neighbour if both fit into three quarters of a block."""
 
@@ -37,7 +38,7 @@ BLOCK_ROWS_MIN: Final = 128
 class Block(ABC, Generic[K]):
     """A run of rows in key order.
 
-    `generation`: the number of pictures of the map when the block was created or copied.
+    `generation`: how many pictures of the map had been taken when the block was created or copied.
     """
 
     __slots__ = ("generation", "keys")
@@ -80,7 +81,7 @@ class TupleBlock(Block[K]):
     keys: list[K]
 
     def __init__(self, generation: int, keys: list[K], rows: list[Values]) -> None:
-        """Take the lists without a copy."""
+        """Create a block that uses the given lists without copying them."""
         self.generation = generation
         self.keys = keys
         self._rows = rows
@@ -172,7 +173,7 @@ class Picture(Generic[K]):
     def drain(self) -> Iterator[tuple[K, Values]]:
         """Iterate as `items` does, once, and release each block after it was read.
 
-        Freeing all copied blocks in one step would take long.
+        If the picture holds the last references, freeing all blocks in one step would take long.
         """
         blocks = self._blocks
         blocks.reverse()
@@ -188,8 +189,8 @@ class Blocks(ABC, Generic[K]):
 
     def __init__(self) -> None:
         self._blocks: list[Block[K]] = []
-        # First key of every block. Keys of one map have one ordered type, which the type variable cannot
-        # express.
+        # First key of every block. The type is Any, because the type variable cannot express that keys are
+        # ordered.
         self._firsts: list[Any] = []
         self._count = 0
         self._generation = 0
@@ -262,7 +263,7 @@ class Blocks(ABC, Generic[K]):
         return old
 
     def extend(self, keys: Sequence[K], values: Sequence[Values]) -> None:
-        """Append rows in key order with keys above all present ones, to load a table.
+        """Append rows to load a table. They must be in key order, with keys above all present keys.
 
         Raises:
             ValueError: the keys are not in order.
@@ -288,8 +289,8 @@ class Blocks(ABC, Generic[K]):
     def items(self) -> Iterator[tuple[K, Values]]:
         """Iterate over keys and rows in key order, as of this call; the map may change meanwhile."""
         if self._count <= FEW:
-            # For example the cluster row, which every change of a partition reads. A picture would cost more
-            # than the copy.
+            # An example is the cluster row, which every change of a partition reads. A picture would cost
+            # more than a copy.
             return iter(
                 [pair for block in self._blocks for pair in zip(block.keys, block.values(), strict=True)]
             )
@@ -340,7 +341,7 @@ class Blocks(ABC, Generic[K]):
         self._count = 0
 
     def _own(self, b: int) -> Block[K]:
-        """Return a block for a change: a copy if a picture has it."""
+        """Return a block that may be changed: a copy if a picture contains the block."""
         block = self._blocks[b]
         if block.generation != self._generation:
             block = self._blocks[b] = block.part(0, len(block.keys), self._generation)
@@ -349,7 +350,8 @@ class Blocks(ABC, Generic[K]):
     def _make_room(self, b: int, i: int, key: K) -> tuple[int, Block[K], int]:
         """Split a full block.
 
-        The last block stays full if the new key is the highest, so that ordered insertions leave no gaps.
+        If the new key is the highest, the last block stays full and a new block begins, so that insertions in
+        key order fill all blocks.
         """
         block = self._blocks[b]
         if i == len(block.keys) and b == len(self._blocks) - 1:

@@ -32,10 +32,10 @@ class MetadataImage(Tables):
 
     Attributes:
         index: index of the newest batch, 0 before the first.
-        cluster_time_ms: cluster clock of that batch.
+        cluster_time_ms: cluster time of that batch.
         digest: running digest after that batch (16 bytes).
-        packed_objects, packed_stream_objects, packed_stream_set_objects: the tables with packed rows, which
-            have additional methods.
+        packed_objects, packed_stream_objects, packed_stream_set_objects: the tables whose rows are packed.
+            They have additional methods.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class MetadataImage(Tables):
     ) -> None:
         """Create an image without rows.
 
-        `compiled`: apply plain records by compiled code; tests compare with the rules.
+        `compiled`: whether compiled code applies plain records. Tests compare this code with the apply rules.
         """
         self.index = index
         self.cluster_time_ms = cluster_time_ms
@@ -83,9 +83,9 @@ class MetadataImage(Tables):
         return self._plain is not None
 
     def adopt(self, other: MetadataImage) -> None:
-        """Take the state of another image; the table objects stay the same.
+        """Exchange the contents with another image; the table objects stay the same.
 
-        The other image gets the rows of this one; use it only for `release`.
+        The other image then has the rows of this one; use it only to call `release`.
         """
         self.index, self.cluster_time_ms, self.digest = other.index, other.cluster_time_ms, other.digest
         for schema, table in self.items():
@@ -94,9 +94,9 @@ class MetadataImage(Tables):
         other._plain = None
 
     def release(self) -> Iterator[None]:
-        """Free all rows in steps of some microseconds; do not use the image afterwards.
+        """Free all rows in steps of some microseconds. The image must not be used afterwards.
 
-        One step for a million rows would block the event loop.
+        Freeing a million rows in one step would block the event loop.
         """
         self._plain = None
         for table in self.values():

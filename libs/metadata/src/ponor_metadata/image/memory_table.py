@@ -1,4 +1,4 @@
-"""The image's table for rows of any class: exact tuples in blocks, and for each index the keys in order."""
+"""The image's table for rows of any class: exact tuples in blocks, and sorted row keys for each index key."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 @dataclass(frozen=True, slots=True)
 class FrozenRows:
-    """The rows of one section as of one moment: their number, and the values of their columns in key
-    order.
-    """
+    """The rows of one section as of one moment: the number of rows, and their column values in key order."""
 
     count: int
     values: Iterator[Values]
@@ -35,7 +33,7 @@ class ImageTable(Table[K, R], Protocol[K, R]):
         ...
 
     def freeze(self) -> tuple[FrozenRows, ...]:
-        """Take a picture of the rows for a snapshot, one item for each section of the schema."""
+        """Take a picture of the rows for a snapshot. Returns one item for each section of the schema."""
         ...
 
     def load(self, section: Section, rows: Sequence[Values]) -> None:
@@ -43,7 +41,7 @@ class ImageTable(Table[K, R], Protocol[K, R]):
         rows.
 
         Raises:
-            ValueError: they are not in order, or do not belong in this section.
+            ValueError: the rows are not in order, or do not belong to this section.
         """
         ...
 
@@ -68,7 +66,7 @@ class Places:
         untrack(self.keys)
 
     def add(self, order: Any, key: Any) -> None:
-        """Insert a row's key by its order."""
+        """Insert a row's key at the position of its order."""
         if not self.orders or self.orders[-1] < order:  # most rows arrive in order
             self.orders.append(order)
             self.keys.append(key)
@@ -169,7 +167,7 @@ class MemoryTable(Generic[K, R]):
         yield from self._rows.release()
 
     def _row(self, values: Values) -> R:
-        # As NamedTuple._make, without its overhead.
+        # The same as NamedTuple._make, without its overhead.
         return tuple.__new__(self._schema.row, values)  # type: ignore[type-var, arg-type]
 
     def _reindex(self, key: K, old: R | None, new: R | None) -> None:
@@ -200,6 +198,6 @@ def index_keys(table: Table[Any, R], index: Index[I, R]) -> list[I]:
 def _exact(row: Any) -> Values:
     """Return the row as an exact tuple.
 
-    The garbage collector untracks exact tuples, but not instances of subclasses.
+    Python's garbage collector stops tracking exact tuples, but not instances of subclasses.
     """
     return tuple(row)

@@ -1,8 +1,8 @@
-"""The image's table of objects: 28 bytes per PREPARED or COMMITTED row; DESTROYED rows are not packed.
+"""The image's table of objects: 28 bytes for each PREPARED or COMMITTED row; DESTROYED rows are not packed.
 
-The fields that rows of one node's epoch have in common (state, namespace, bucket, owner) are stored once, as
-a numbered origin. Origin numbers are local to this process. One field holds the expiry of a PREPARED row or
-the commit time of a COMMITTED row; no row has both.
+The fields that all rows of a node epoch have in common (state, namespace, bucket, owner) are stored once, as
+an origin with a number. Origin numbers are local to this process. One field holds the expiry of a PREPARED
+row or the commit time of a COMMITTED row; no row has both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ponor_metadata.tables.schema import Index, Schema, Section, Values
 I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 IN_USE: Final = Struct("<Iqq")
-"""Number of the origin, size_bytes, expires_at_ms or committed_at_ms."""
+"""Number of the origin; size_bytes; expires_at_ms or committed_at_ms."""
 
 
 class Origin(NamedTuple):
@@ -44,9 +44,9 @@ class Origin(NamedTuple):
 
 
 class WaitingObjects(Sequence[ObjectRow]):
-    """Objects of one state in due order.
+    """Objects of one state, sorted by the time at which they are due.
 
-    Blocks store them, because there may be a million objects and most are removed at the front.
+    They are stored in blocks, because there may be a million objects, and most are removed at the front.
     """
 
     __slots__ = ("_due", "_table")
@@ -74,7 +74,7 @@ class WaitingObjects(Sequence[ObjectRow]):
             yield row
 
     def of(self, table: ObjectTable) -> WaitingObjects:
-        """Return the same objects for another table that has taken over the rows."""
+        """Return the same objects as part of another table, which has taken over the rows."""
         moved = WaitingObjects(table)
         moved._due = self._due
         return moved
@@ -105,7 +105,8 @@ class ObjectTable:
     def __init__(self) -> None:
         self._in_use = StructBlocks(IN_USE)
         self._destroyed: TupleBlocks[int] = TupleBlocks()
-        # One for each state, namespace, bucket and node epoch: about two for each registration of a process.
+        # One origin for each state, namespace, bucket and node epoch: about two per registration of a
+        # process.
         self._origins: list[Origin] = []
         self._numbers: dict[Origin, int] = {}
         self._waiting = {
@@ -249,7 +250,7 @@ class ObjectTable:
         number, size_bytes, time_ms = packed
         origin = self._origins[number]
         times = ObjectTable._times(origin.state is ObjectState.PREPARED, size_bytes, time_ms)
-        # As NamedTuple._make, without its overhead.
+        # The same as NamedTuple._make, without its overhead.
         return tuple.__new__(ObjectRow, (key, *origin, *times))
 
     @staticmethod

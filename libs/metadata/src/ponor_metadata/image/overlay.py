@@ -1,8 +1,9 @@
 """The overlay: the image as it will be after all proposed batches are committed. The leader validates
 requests against it.
 
-It stores the rows that uncommitted batches touched. A commit applies the batch to the image, with the same
-code as in every other process, and removes the rows that no later batch touched. `drop` removes all of them.
+It stores the rows that uncommitted batches touched. `commit` applies a batch to the image, with the same code
+as in every other process, and removes its rows from the overlay unless a later batch touched them. `drop`
+removes all rows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RECORDS: Final = RecordBatch.RECORDS_FIELD_NUMBER
 
 @dataclass(frozen=True, slots=True)
 class ProposedBatch:
-    """A batch that is not committed, as its index and its bytes in the log."""
+    """A batch that is not committed yet: its index, and its bytes in the log."""
 
     index: int
     encoded: bytes
@@ -46,9 +47,9 @@ class Overlay(Tables):
         self._image = image
         self._proposed: deque[ProposedBatch] = deque()
         self._open: list[bytes] | None = None
-        """Parts of the open batch's encoding; None: no batch is open."""
-        # (index, cluster clock) of the open batch, else of the newest proposed one; None: as in the image. A
-        # tuple, because every `put` reads it.
+        """Parts of the encoding of the open batch; None if no batch is open."""
+        # (index, cluster time) of the open batch, else of the newest proposed batch; None: those of the
+        # image. One tuple, because every `put` reads it.
         self._newest: tuple[int, int] | None = None
         super().__init__({schema: OverlayTable(table, self) for schema, table in image.items()})
 
@@ -64,7 +65,7 @@ class Overlay(Tables):
 
     @property
     def cluster_time_ms(self) -> int:
-        """Cluster clock of that batch."""
+        """Cluster time of the batch of `index`."""
         return self._image.cluster_time_ms if self._newest is None else self._newest[1]
 
     @property
@@ -81,8 +82,8 @@ class Overlay(Tables):
         """Apply the next batch to this view only.
 
         Returns:
-            The batch's bytes for the log. The log must have exactly these bytes, because the running digest
-            depends on them.
+            The batch's bytes for the log. The log must contain exactly these bytes, because the running
+            digest depends on them.
         """
         assert self._open is None, "a batch is open"
         apply_batch(self, batch)
@@ -91,7 +92,7 @@ class Overlay(Tables):
     def open_batch(self, batch: RecordBatch) -> None:
         """Begin the next batch, without records.
 
-        `extend_batch` adds records of one operation after the other, `close_batch` ends it.
+        Each call of `extend_batch` adds the records of one operation; `close_batch` ends the batch.
         """
         assert self._open is None, "a batch is open"
         assert not batch.records
@@ -102,7 +103,7 @@ class Overlay(Tables):
     def extend_batch(self, records: Sequence[Record], encoded: Iterable[bytes]) -> None:
         """Apply records to this view only and append them to the open batch.
 
-        `encoded`: their encodings, which become part of the batch's.
+        `encoded`: the encodings of the records, which become part of the batch's encoding.
         """
         parts = self._open
         assert parts is not None, "no batch is open"
@@ -111,7 +112,7 @@ class Overlay(Tables):
             parts += (message_head(RECORDS, len(each)), each)
 
     def close_batch(self) -> ProposedBatch:
-        """End the open batch and return it. As with `propose`, the log must have exactly its bytes."""
+        """End the open batch and return it. As with `propose`, the log must contain exactly its bytes."""
         parts, self._open = self._open, None
         assert parts is not None, "no batch is open"
         assert len(parts) > 1, "a batch without records"
@@ -125,10 +126,10 @@ class Overlay(Tables):
         self._proposed.append(ProposedBatch(batch.index, batch.SerializeToString(deterministic=True)))
 
     def commit(self, index: int) -> list[ProposedBatch]:
-        """Apply all batches up to `index` to the image and forget the rows that no later batch touched.
+        """Apply all batches up to `index` to the image. Rows that no later batch touched leave the overlay.
 
         Returns:
-            These batches, for subscribers.
+            The committed batches, for subscribers.
         """
         newest = self._proposed[-1].index if self._proposed else self._image.index
         assert index <= newest, f"batch {index} was never proposed; the newest is {newest}"
@@ -169,7 +170,7 @@ class OverlayTable(TouchedRows[K, R]):
                 rows.pop(key, None)
             else:
                 rows[key] = row
-        # Keys of one table have one ordered type, which the type variable cannot express.
+        # Keys of one table can be compared, which the type variable cannot express.
         return iter([rows[key] for key in sorted(rows)])  # type: ignore[type-var]
 
     def find(self, index: Index[I, R], index_key: I) -> Sequence[R]:

@@ -1,8 +1,8 @@
 """The read index: finds the objects that contain a range of a stream, from a view, without I/O.
 
-The search follows the stream objects in order (docs/architecture.md). Where they end, it takes the node that
-wrote the offset from the stream's ranges and searches that node's stream set objects. Then it continues with
-the stream objects, until the request is covered or the metadata ends.
+The search follows the stream objects in offset order (docs/architecture.md). Where they end, the stream's
+ranges name the node that wrote the offset, and the search continues in that node's stream set objects. Then
+it continues with the stream objects, until the request is covered or the metadata ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAM_OBJECTS_OF, STRE
 from ponor_metadata.tables.schema import View
 
 PIECES_MAX: Final = 64
-"""Limit of pieces in one answer: enough for the largest read-ahead, and a short event-loop turn."""
+"""Limit of pieces in one answer: enough for the largest read-ahead, and found in a short event-loop turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Piece:
 def find_pieces(
     view: View, stream_id: StreamId, start_offset: int, end_offset: int, *, limit: int = PIECES_MAX
 ) -> list[Piece]:
-    """Return contiguous pieces from `start_offset` on, clipped to the request, in offset order; at most
-    `limit`.
+    """Return at most `limit` contiguous pieces from `start_offset` on, clipped to the request, in offset
+    order.
 
-    The answer is short if the limit is reached or the metadata ends (it may lag: retry later). It is empty if
-    the stream is unknown, or the offset is below the stream's start or not committed.
+    The answer covers less than the request if the limit is reached or the metadata ends (it may lag: retry
+    later). It is empty if the stream is unknown, or the offset is below the stream's start or not committed.
     """
     stream = view[STREAMS].get(stream_id)
     if stream is None or start_offset < stream.start_offset:
@@ -78,7 +78,7 @@ class _Walk:
         self._set_objects: Sequence[StreamSetObjectRow] = view[STREAM_SET_OBJECTS].find(
             STREAM_SET_OBJECTS_WITH, stream_id
         )
-        # Position of the set object to search first; None before the first search.
+        # Position of the stream set object to search first; None before the first search.
         self._likely: int | None = None
 
     @property
@@ -86,7 +86,7 @@ class _Walk:
         return self.offset < self._end and len(self.pieces) < self._limit
 
     def follow_stream_objects(self) -> bool:
-        """Take stream objects while they are contiguous; return whether there was one."""
+        """Take stream objects as long as they are contiguous. Return whether at least one was found."""
         i = bisect_right(self._stream_objects, self.offset, key=attrgetter("start_offset")) - 1
         found = False
         while self.unfinished and 0 <= i < len(self._stream_objects):
@@ -99,11 +99,13 @@ class _Walk:
         return found
 
     def find_in_stream_set_objects(self, node_id: NodeId) -> bool:
-        """Find the offset in the node's stream set objects that contain the stream; return whether it exists.
+        """Search the node's stream set objects that contain the stream. Return whether one contains the
+        offset.
 
-        Offsets rise with the commit order, except after compactions. A binary search therefore finds where
-        to begin: at the last object that starts at or below the offset. The search goes back from there and
-        wraps around. The next search begins after the found object and usually reads one object.
+        Offsets rise with the commit order, except after compactions. So a binary search finds the likely
+        object: the last one that starts at or below the offset. From there the search goes backwards and
+        wraps around. The next search begins at the object after the found one and usually reads only that
+        object.
         """
         count = len(self._set_objects)
         if self._likely is None:

@@ -30,7 +30,8 @@ SCHEMAS: Final[tuple[Schema[Any, Any], ...]] = tuple(
 SECTIONS: Final[tuple[Section, ...]] = tuple(section for schema in SCHEMAS for section in schema.sections)
 """All section kinds, in the order of a snapshot."""
 RULES: Final[dict[str, Rule]] = {rule.__name__: rule for noun in NOUNS for rule in noun.rules}
-"""Apply rules by record kind, the name of a field in the `kind` oneof of ponor.metadata.v1.Record."""
+"""Apply rules by record kind. A kind is the name of a field in the `kind` oneof of
+ponor.metadata.v1.Record."""
 
 _distinct([schema.name for schema in SCHEMAS], "table name")
 _distinct([section.number for section in SECTIONS], "section number")

@@ -1,10 +1,11 @@
-"""Snapshots: an image as bytes, as of one index. Equal images have equal bytes in all processes.
+"""Snapshots: the encoding of an image as of one index. Equal images have equal encodings in all processes.
 
 Layout (docs/formats/image.md): 8 bytes of magic with the version, then sections. A section is its length
-(u32), the CRC32C of its payload (u32), both little endian, and the payload. The first section has index,
-clock, digest and the number of rows of each kind; each of the others has rows of one kind, in key order, as
-columns. Writer and reader handle one section per step, which takes about a millisecond, so a large image does
-not block the event loop. The image may change between two steps of the writer.
+(u32), the CRC32C of its payload (u32), both little endian, and the payload. The first section contains index,
+cluster time, digest and the number of rows of each kind; each further section contains rows of one kind, in
+key order, as columns. Writer and reader handle one section per step, which takes about a millisecond, so a
+large image does not block the event loop. The image may change between two steps of the writer; the snapshot
+does not.
 """
 
 from __future__ import annotations
@@ -28,16 +29,15 @@ from ponor_metadata.tables.schema import Schema, Section, Values
 MAGIC: Final = b"PONORIM1"
 """Version 1."""
 HEADER: Final = Struct(f"<BQq{DIGEST_BYTES}s{len(SECTIONS)}Q")
-"""Kind 0, index, cluster clock, running digest, and the number of rows of each kind."""
+"""Kind 0, index, cluster time, running digest, and the number of rows of each kind."""
 SECTION_FRAME: Final = Struct("<II")
 """Length and CRC32C of the payload."""
 SECTION_HEADER: Final = Struct("<BH")
 """Number of the kind, and number of rows."""
 SECTION_ROWS_MAX: Final = 512
 SECTION_BYTES_MAX: Final = 16 * 1024
-"""Limit of a section's weighed columns (`Section.weighed`). One step encodes or decodes a section, and 16 KiB
-of packed ranges are 3,000 pieces.
-"""
+"""Limit of the bytes in a section's weighed columns (`Section.weighed`). One step encodes or decodes a
+section, and 16 KiB of packed ranges contain about 3,000 pieces."""
 
 
 class SnapshotCorruptError(Exception):
@@ -45,17 +45,17 @@ class SnapshotCorruptError(Exception):
 
 
 class SnapshotEncoding:
-    """An encoding of the image as of now; the image may change meanwhile.
+    """An encoding of the image as of its creation; the image may change while it is encoded.
 
-    Until the encoding ends, the image copies each block before its first change, so do not keep an abandoned
-    encoding.
+    Until the encoding is complete, the image copies each block before its first change, so do not keep an
+    encoding that is not continued.
 
     Attributes:
         index: index of the image's newest batch.
-        cluster_time_ms: cluster clock of that batch.
+        cluster_time_ms: cluster time of that batch.
         digest: running digest after that batch (16 bytes).
         rows: number of rows in all tables.
-        size_bytes: size of the chunks so far.
+        size_bytes: size of the chunks returned so far.
     """
 
     def __init__(self, image: MetadataImage) -> None:
@@ -101,7 +101,7 @@ class SnapshotEncoding:
 
 
 def begin_snapshot(image: MetadataImage) -> SnapshotEncoding:
-    """Begin to encode the image as of now. Copies 8 bytes per 512 rows."""
+    """Begin to encode the image as of now. This copies 8 bytes per 512 rows."""
     return SnapshotEncoding(image)
 
 
@@ -123,10 +123,10 @@ def decode(data: bytes) -> MetadataImage:
 
 
 class SnapshotReader:
-    """Decodes a snapshot section by section. Callers that have a digest of the bytes compare it first.
+    """Decodes a snapshot section by section. Callers that know the digest of the bytes verify it first.
 
     Attributes:
-        image: complete after `read_section` returned False.
+        image: the decoded image; complete after `read_section` returned False.
     """
 
     def __init__(self, data: bytes | bytearray) -> None:
@@ -156,7 +156,7 @@ class SnapshotReader:
         self._left.reverse()
 
     def read_section(self) -> bool:
-        """Put the rows of the next section into the image; return False if there was none. Takes a few
+        """Add the rows of the next section to the image. Return False if there is none. Takes a few
         milliseconds.
 
         Raises:

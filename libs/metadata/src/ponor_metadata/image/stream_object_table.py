@@ -1,6 +1,6 @@
 """The image's table of stream objects: 40 bytes per row.
 
-Rows are (stream, start, end) under their object ids; the index has the object ids of each stream by start
+Rows are (stream, start, end) by object id. The index has the object ids of each stream, sorted by start
 offset.
 """
 
@@ -59,9 +59,9 @@ class StreamObjectTable:
     def __init__(self) -> None:
         self._rows = StructBlocks(HOLDING)
         self._of_stream: dict[int, array[int]] = {}
-        # Per stream: how many leading ids of its array belong to deleted rows. Retention takes objects from
-        # the front, and removing the first item of an array moves all others, so the ids are removed many at
-        # a time.
+        # For each stream: how many ids at the front of its array belong to deleted rows. Retention deletes
+        # objects from the front, and removing the first item of an array moves all others, so many ids are
+        # removed together.
         self._gone: dict[int, int] = {}
 
     @property
@@ -70,7 +70,7 @@ class StreamObjectTable:
 
     def get(self, key: ObjectId) -> StreamObjectRow | None:
         values = self._rows.get(key)
-        # As NamedTuple._make, without its overhead.
+        # The same as NamedTuple._make, without its overhead.
         return None if values is None else tuple.__new__(StreamObjectRow, (key, *values))
 
     def __contains__(self, key: object) -> bool:
@@ -170,7 +170,7 @@ class StreamObjectTable:
             del self._of_stream[stream_id]
 
     def _position(self, ids: array[int], key: int, start: int, gone: int) -> int:
-        """Find the object by the starts of the others, because its own row is deleted or changed already."""
+        """Find an object's position without its own row, which is already deleted or changed."""
         if ids[gone] == key:  # retention and deletion begin with the oldest
             return gone
         low, high = gone, len(ids)

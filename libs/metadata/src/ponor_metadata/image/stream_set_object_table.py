@@ -1,8 +1,8 @@
-"""The image's table of stream set objects: packed ranges, and four bytes per stream in them.
+"""The image's table of stream set objects: packed ranges, and an index entry of four bytes for each stream.
 
-The index from a stream to its objects refers to an object by a slot of 32 bits, which is reused after the
-object is deleted. Slot numbers are local to this process. Ranges are decoded on access; the newest
-`DECODED_MAX` stay decoded.
+The index from a stream to its objects refers to an object by a slot number of 32 bits, which is reused after
+the object is deleted. Slot numbers are local to this process. Ranges are decoded on access. Those of the
+`DECODED_MAX` objects read last stay decoded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class StreamSetObjectTable:
 
     @property
     def slots(self) -> int:
-        """The largest number of rows so far."""
+        """Number of slots: the largest number of rows so far."""
         return len(self._orders)
 
     def get(self, key: ObjectId) -> StreamSetObjectRow | None:
@@ -110,7 +110,7 @@ class StreamSetObjectTable:
             del self._at_node[row.node_id]
         for stream_id in row.ranges.decoded.stream_ids():
             slots = self._with_stream[stream_id]
-            # Compaction and retention begin with the oldest.
+            # Compaction and retention delete the oldest object first.
             position = (
                 0 if slots[0] == slot else bisect_left(slots, row.commit_order, key=self._orders.__getitem__)
             )

@@ -22,7 +22,7 @@ def validate(view: View) -> None:
     if view.index == 0:
         return
     if not len(view[CLUSTERS]):
-        # Batches without records, which begin terms of leadership, may precede the one that formats the
+        # Only batches without records (the opening entries of terms) may precede the batch that formats the
         # cluster.
         assert not any(len(view[schema]) for schema in SCHEMAS), "rows, but no cluster"
         return

@@ -1,4 +1,4 @@
 """One file per noun: rows, schemas, apply rules and invariants, declared in the file's `NOUN`.
 
-`ponor_metadata.image.registry` collects every `NOUN` of this package; nothing else lists the files.
+`ponor_metadata.image.registry` collects every `NOUN` of this package, so a new file need not be registered.
 """

@@ -11,31 +11,31 @@ from ponor_metadata.tables.columns import BOOLEANS, INTEGERS, NATURALS, TEXTS
 from ponor_metadata.tables.schema import FIRST_FIELD, Noun, Schema, Section, View
 
 METADATA_LEVEL: Final = "metadata.level"
-"""The feature whose level says which record kinds the log may contain
-(docs/design/consensus.md#quorum-operations).
-"""
+"""The feature whose level determines which kinds of records the log may contain
+(docs/design/consensus.md#quorum-operations)."""
 LATEST_LEVEL: Final = 1
-"""The level of this build.
+"""The highest level that this build supports.
 
-A build with new record kinds raises it; `image.apply` stops at a record of an unknown kind.
+A release that adds record kinds raises this constant. A process stops at a record of an unknown kind
+(`image.apply`).
 """
 RECOVERIES_MAX: Final = 127
 CONTROLLER_BITS: Final = 6
 EPOCH_BITS: Final = 18
-"""Leader epochs are int32 in Kafka's protocol: 2^13 runs of 2^18 epochs fit.
+"""Bits of the epochs in one run. Leader epochs are int32 in Kafka's protocol, so there are 2^13 runs of 2^18
+epochs.
 
-A lost part of the log cannot contain as many registrations of one node, or elections of one partition, as a
-run has epochs.
+A lost part of the log cannot contain 2^18 registrations of one node, or 2^18 elections of one partition.
 """
 INCARNATION_MAX: Final = (1 << 31) - 1
 
 
 class ClusterRow(NamedTuple):
-    """The identity of this cluster, and states that concern all of it. At most one row.
+    """The identity of this cluster, and state that concerns the whole cluster. At most one row.
 
-    `incarnation` rises with each forced recovery (`next_incarnation`); nothing may be deleted from the store
-    while the present one is unconfirmed. Until `stop_until_ms` (cluster time) the whole cluster is being
-    stopped, so there is no drain and no failover.
+    `incarnation` rises with each forced recovery (`next_incarnation`). While `incarnation_unconfirmed` is
+    set, nothing may be deleted from the store. Until `stop_until_ms` (cluster time) the whole cluster is
+    being stopped, so drains and failovers do not begin.
     """
 
     cluster_id: str
@@ -100,9 +100,9 @@ def level_of(view: View, name: str = METADATA_LEVEL) -> int:
 def epoch_floor(view: View) -> int:
     """Return the first epoch of the present incarnation, for nodes and for partition leaders.
 
-    A forced recovery may lose the part of the log that handed out epochs. Each incarnation therefore has a
-    run of 2^18 epochs, and the first epoch that a node or a partition gets in it is at least the first of the
-    run.
+    A forced recovery may lose a part of the log in which epochs were assigned. Each incarnation therefore has
+    a run of 2^18 epochs, and every epoch that is assigned in the incarnation is at least the first epoch of
+    this run.
     """
     return run_of(require_cluster(view).incarnation) << EPOCH_BITS
 
@@ -110,9 +110,9 @@ def epoch_floor(view: View) -> int:
 def next_incarnation(present: int, controller: int, drawn: int) -> int:
     """Return the incarnation of a forced recovery, or a number above `INCARNATION_MAX` if none is left.
 
-    It contains the number of recoveries (7 bits), the controller's number (6 bits) and a random number (18
-    bits). Two recoveries of one log on directories of different controllers get different ids and epochs
-    (`run_of`). Two recoveries on copies of one directory get different incarnations.
+    The number consists of the number of recoveries (7 bits), the controller's number (6 bits) and a random
+    number (18 bits). Two recoveries of the same log on directories of different controllers assign different
+    ids and epochs (`run_of`). Two recoveries on copies of one directory get different incarnations.
 
     Args:
         present: the incarnation in the log of the controller.
@@ -128,7 +128,7 @@ def next_incarnation(present: int, controller: int, drawn: int) -> int:
 def run_of(incarnation: int) -> int:
     """Return the number of the incarnation's run of ids and epochs, below 2^13.
 
-    Incarnations up to `RECOVERIES_MAX` are those of earlier versions, which counted recoveries.
+    Incarnations up to `RECOVERIES_MAX` were assigned by earlier versions, which only counted recoveries.
     """
     return incarnation >> EPOCH_BITS or incarnation << CONTROLLER_BITS
 
@@ -136,7 +136,7 @@ def run_of(incarnation: int) -> int:
 def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:
     """Create the cluster's row.
 
-    Only batches without records, which begin terms of leadership, may precede this record.
+    Only batches without records (the opening entries of terms) may precede this record.
     """
     assert len(view[CLUSTERS]) == 0, "the cluster was formatted before"
     assert 1 <= record.cluster_ordinal <= CLUSTER_ORDINAL_MAX, f"cluster ordinal {record.cluster_ordinal}"
@@ -160,9 +160,9 @@ def tenant_created(view: View, record: records.TenantCreated) -> None:
 
 
 def cluster_stop_announced(view: View, record: records.ClusterStopAnnounced) -> None:
-    """Announce a stop of the whole cluster, replacing an earlier announcement.
+    """Announce a stop of the whole cluster. This replaces an earlier announcement.
 
-    The stop ends at a time of the cluster clock, without a record.
+    The announcement ends at a cluster time, without a further record.
     """
     cluster = require_cluster(view)
     assert record.until_ms >= 0, f"a stop until {record.until_ms}"

@@ -1,8 +1,8 @@
-"""Compaction tasks: leased to one worker after another, renewed, ended (docs/design/compaction.md#tasks).
+"""Compaction tasks: lease to a worker, renew, lease to another worker, end (docs/design/compaction.md#tasks).
 
-A task holds its sources, so no object is replaced twice. The leader checks that the outputs contain what the
-sources contained before it proposes the batch that destroys the sources, commits the outputs and ends the
-task.
+An object is a source of at most one task, so no object is replaced twice. The leader checks that the outputs
+contain what the sources contained before it proposes the batch that destroys the sources, commits the outputs
+and ends the task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST_TOKEN: Final = 1
 
 
 class CompactionKind(IntEnum):
-    """What a compaction does; numbers of ponor.metadata.v1.CompactionKind."""
+    """What a compaction does; the same numbers as in ponor.metadata.v1.CompactionKind."""
 
     SET_OBJECTS = 1
     FORCE_SPLIT = 2
@@ -32,11 +32,11 @@ class CompactionKind(IntEnum):
 
 
 class CompactionRow(NamedTuple):
-    """Objects that a worker is replacing: set objects of `node_id`, or stream objects of `stream_id`.
+    """A task: a worker replaces stream set objects of `node_id`, or stream objects of `stream_id`.
 
-    The other one of the two fields is `NO_NODE` or `NO_STREAM`. `token` counts the workers that leased the
-    task. An expired lease stays with its worker until another worker leases the task. A source may be
-    destroyed already if all of it was trimmed or deleted meanwhile.
+    The unused one of the two fields is `NO_NODE` or `NO_STREAM`. `token` is the number of leases so far.
+    After its lease expires, a worker keeps the task until another worker leases it. A source may be destroyed
+    already, if all of its data was trimmed or deleted meanwhile.
     """
 
     task_id: int
@@ -53,11 +53,11 @@ class CompactionRow(NamedTuple):
 COMPACTIONS_OF_SOURCE: Final[Index[ObjectId, CompactionRow]] = Index(
     "of_source", lambda row: row.source_ids, lambda row: row.task_id
 )
-"""The task that has an object as a source: at most one."""
+"""The task of which an object is a source: at most one."""
 COMPACTIONS_OF_WORKER: Final[Index[NodeId, CompactionRow]] = Index(
     "of_worker", lambda row: (row.worker_id,), lambda row: row.task_id
 )
-"""Tasks by the worker that leased them last, in the order of task ids."""
+"""Tasks by the worker that leased the task last, in the order of task ids."""
 COMPACTIONS: Final[Schema[int, CompactionRow]] = Schema(
     "compactions",
     CompactionRow,
@@ -81,7 +81,7 @@ COMPACTIONS: Final[Schema[int, CompactionRow]] = Schema(
 
 
 def compaction_leased(view: View, record: records.CompactionLeased) -> None:
-    """Lease a new task, or lease a task to another worker without the sources that are destroyed by now."""
+    """Lease a new task, or a present task to another worker, without sources destroyed meanwhile."""
     row = _leased_row(record)
     name = f"compaction {row.task_id}"
     worker = view[NODES].get(row.worker_id)
@@ -111,7 +111,7 @@ def compaction_renewed(view: View, record: records.CompactionRenewed) -> None:
 
 
 def compaction_ended(view: View, record: records.CompactionEnded) -> None:
-    """End a task. Another task may have its remaining sources."""
+    """End a task. Another task may then have its remaining sources."""
     view[COMPACTIONS].delete(_row(view, record.task_id).task_id)
 
 
@@ -194,7 +194,7 @@ def _check(view: View) -> None:
 def _check_source(view: View, task: CompactionRow, object_id: ObjectId) -> None:
     row = view[OBJECTS].get(object_id)
     if row is None or row.state is ObjectState.DESTROYED:
-        return  # all of it was trimmed or deleted meanwhile
+        return  # all data of the source was trimmed or deleted meanwhile
     name = f"compaction {task.task_id}: source {object_id}"
     assert row.state is ObjectState.COMMITTED, f"{name} is {row.state.name}"
     single, several = view[STREAM_OBJECTS].get(object_id), view[STREAM_SET_OBJECTS].get(object_id)

@@ -1,4 +1,4 @@
-"""Counters: numbers that are handed out once and never reused, even after the row that got one was
+"""Counters: numbers that are assigned once and never reused, even after the row that used the number was
 deleted.
 """
 
@@ -22,13 +22,13 @@ COMPACTION: Final = "compaction"
 SNAPSHOT: Final = "snapshot"
 ID_COUNTERS: Final = (STREAM, OBJECT, PRODUCER)
 TASK_COUNTERS: Final = (COMPACTION, SNAPSHOT)
-"""Unique in this cluster only: these numbers do not contain the cluster's ordinal."""
+"""Counters of numbers that are unique only within this cluster, because they do not contain its ordinal."""
 FIRST_SEQUENCE: Final = 1
 """Sequence 0 is never used: an id of 0 means "none" on the wire."""
 INCARNATION_JUMP: Final = 1 << 32
-"""Least distance by which a forced recovery moves a counter; a lost part of the log moves it less."""
+"""Minimum by which a forced recovery raises a counter. No lost part of the log raised it as far."""
 RUN_BITS: Final = 36
-"""Each incarnation has a run of 2^36 sequences: 2^13 runs fit."""
+"""Bits of the sequences in one run: each incarnation has a run of 2^36 sequences, and there are 2^13 runs."""
 
 
 class CounterRow(NamedTuple):
@@ -44,8 +44,8 @@ COUNTERS: Final[Schema[str, CounterRow]] = Schema(
 
 
 def next_value(view: View, name: str) -> int:
-    """Return the next id of a kind, composed with the cluster's ordinal; or the next commit order, task or
-    lease.
+    """Return the counter's next value: an id that contains the cluster's ordinal, or a commit order, task id
+    or lease id.
     """
     row = view[COUNTERS].get(name)
     if row is not None:
@@ -57,7 +57,7 @@ def next_value(view: View, name: str) -> int:
 
 
 def take(view: View, name: str, first: int, count: int = 1) -> None:
-    """Mark [first, first + count) as handed out. Ids of another cluster do not move the counter."""
+    """Mark [first, first + count) as assigned. Ids of another cluster do not change the counter."""
     following = next_value(view, name)
     # The id and the next value of an id counter both contain the ordinal of their cluster.
     if name in ID_COUNTERS and cluster_of_id(first) != cluster_of_id(following):
@@ -69,10 +69,10 @@ def take(view: View, name: str, first: int, count: int = 1) -> None:
 
 
 def jump(view: View, name: str, run: int) -> None:
-    """Move a counter past every value that a lost part of the log, or another recovery of it, may have handed
-    out.
+    """Raise a counter above every value that a lost part of the log, or another recovery of the log, may have
+    assigned.
 
-    `run`: of the incarnation (`cluster.run_of`).
+    `run`: the run of the incarnation (`cluster.run_of`).
     """
     following = next_value(view, name)
     begin = run << RUN_BITS
@@ -84,7 +84,7 @@ def jump(view: View, name: str, run: int) -> None:
 
 
 def producer_ids_allocated(view: View, record: records.ProducerIdsAllocated) -> None:
-    """Mark a block of producer ids as handed out. The image does not store which broker got it."""
+    """Mark a block of producer ids as assigned. The image does not store which broker got the block."""
     take(view, PRODUCER, record.first_producer_id, record.count)
 
 
@@ -92,7 +92,7 @@ def check_below(view: View, name: str, ids: Iterable[int]) -> None:
     """Check that ids of this cluster are below the next value of their counter.
 
     Raises:
-        AssertionError: one is not.
+        AssertionError: an id is not.
     """
     following = next_value(view, name)
     for each in ids:

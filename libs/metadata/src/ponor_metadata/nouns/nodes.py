@@ -1,4 +1,4 @@
-"""Nodes: registrations, dynamic settings of brokers, and the kept results of a node's operations."""
+"""Nodes: registrations, dynamic settings of brokers, and stored results of operations."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ from ponor_metadata.tables.schema import (
 NO_NODE: Final = NodeId(-1)
 NO_EPOCH: Final = NodeEpoch(-1)
 ALL_BROKERS: Final = NodeId(-1)
-"""Stands for every broker in the table of dynamic settings."""
+"""The node id under which the settings of all brokers are stored."""
 FIRST_NODE_EPOCH: Final = NodeEpoch(1)
 NODE_ID_LIMIT: Final = 1 << 30
 FLOOR_STEP_MAX: Final = 4_096
-"""A floor that rises by at most this many ids causes one look-up per id; a higher rise causes an iteration
-over the kept results. A session has fewer operations in flight.
-"""
+"""If the floor of stored results rises by at most this many ids, each id is looked up; otherwise all stored
+results of the node are read. A session has fewer operations in flight than this."""
 
 
 class NodeRole(IntEnum):
-    """The role of a node; numbers of ponor.metadata.v1.NodeRole."""
+    """The role of a node; the same numbers as in ponor.metadata.v1.NodeRole."""
 
     NONE = 0
     """The role of an unregistered node. Its row stays, because epochs of a node id never start over."""
@@ -60,11 +59,11 @@ class WalKind(IntEnum):
 
 
 class NodeRow(NamedTuple):
-    """The newest process that registered under a node id. Operations below `first_incomplete_id` were
-    answered.
+    """The newest process that registered under a node id. It has the answers to all operations below
+    `first_incomplete_id`.
 
-    A `draining` broker moves its partitions to others and gets no new ones; its next registration or fence
-    ends that.
+    The partitions of a `draining` broker move to other brokers, and it gets no new ones. The drain ends when
+    the broker registers again or is fenced.
     """
 
     node_id: NodeId
@@ -81,14 +80,14 @@ class NodeRow(NamedTuple):
 
 
 class BrokerConfigsRow(NamedTuple):
-    """Dynamic settings of one broker, or of all of them (`ALL_BROKERS`). A row has at least one setting."""
+    """Dynamic settings of one broker, or of all brokers (`ALL_BROKERS`). A row has at least one setting."""
 
     node_id: NodeId
     configs: Mapping[str, str]
 
 
 class OperationRow(NamedTuple):
-    """The answer to an operation of a node's present epoch.
+    """The stored result of an operation of a node's present epoch.
 
     `result` is an encoded ponor.controller.v1.OperationResult.
     """
@@ -103,7 +102,7 @@ class OperationRow(NamedTuple):
 OPERATIONS_OF: Final[Index[NodeId, OperationRow]] = Index(
     "of_node", lambda row: (row.node_id,), lambda row: row.request_id
 )
-"""Kept results of a node by request id."""
+"""Stored results of a node, by request id."""
 
 NODES: Final[Schema[NodeId, NodeRow]] = Schema(
     "nodes",
@@ -182,13 +181,13 @@ def node_registered(view: View, record: records.NodeRegistered) -> None:
 
 
 def node_fenced(view: View, record: records.NodeFenced) -> None:
-    """Fence the newest epoch of a node and end its drain. Older epochs need no fence."""
+    """Fence the newest epoch of a node and end its drain. Older epochs have no rights already."""
     node = _node_at(view, record.node_id, record.node_epoch)
     view[NODES].put(node._replace(fenced=True, draining=False))
 
 
 def node_unregistered(view: View, record: records.NodeUnregistered) -> None:
-    """Take the role from a fenced node.
+    """Remove the role of a fenced node.
 
     Its row and epoch stay: objects and streams refer to epochs of the node id, so epochs never start over.
     """
@@ -219,7 +218,7 @@ def broker_configs_set(view: View, record: records.BrokerConfigsSet) -> None:
 
 
 def operation_completed(view: View, record: records.OperationCompleted) -> None:
-    """Keep the result of an operation until its node confirms that it received the answer."""
+    """Store the result of an operation until the node confirms that it received the answer."""
     node_id, request_id = NodeId(record.node_id), record.request_id
     node, operations = view[NODES].get(node_id), view[OPERATIONS]
     assert node is not None, f"node {node_id} is unknown"

@@ -1,6 +1,6 @@
 """Objects in the store: their states, and stream set objects.
 
-An object goes from PREPARED to COMMITTED to DESTROYED, or from PREPARED to DESTROYED, and its row is then
+An object goes from PREPARED to COMMITTED to DESTROYED, or from PREPARED to DESTROYED. Finally its row is
 deleted.
 """
 
@@ -24,7 +24,7 @@ from ponor_metadata.tables.schema import FIRST_FIELD, Index, Noun, Schema, Secti
 
 
 class ObjectState(IntEnum):
-    """The state of an object; numbers of the snapshot's format. States only rise."""
+    """The state of an object. The numbers are those of the snapshot format; an object's state only rises."""
 
     PREPARED = 1
     COMMITTED = 2
@@ -34,7 +34,7 @@ class ObjectState(IntEnum):
 class ObjectRow(NamedTuple):
     """An object that is in the store or may get there. Times are cluster time; 0 = not set in this state.
 
-    Only a PREPARED object expires; only a DESTROYED one has a time of destruction and may be claimed.
+    Only PREPARED objects expire. Only DESTROYED objects have a time of destruction and may be claimed.
     """
 
     object_id: ObjectId
@@ -53,7 +53,7 @@ class ObjectRow(NamedTuple):
 
 
 class StreamSetObjectRow(NamedTuple):
-    """A stream set object: pieces of many streams of one node. `commit_order` rises with every commit."""
+    """A stream set object: pieces of many streams, from one node. `commit_order` rises with every commit."""
 
     object_id: ObjectId
     node_id: NodeId
@@ -71,9 +71,9 @@ def _due(row: ObjectRow) -> tuple[int, ObjectId]:
 
 
 OBJECTS_WAITING: Final[Index[ObjectState, ObjectRow]] = Index("waiting", _awaited_state, _due)
-"""PREPARED objects by expiry and DESTROYED ones by time of destruction, then by object id.
+"""PREPARED objects by expiry, and DESTROYED objects by time of destruction; then by object id.
 
-COMMITTED ones are not listed.
+COMMITTED objects are not in the index.
 """
 STREAM_SET_OBJECTS_AT: Final[Index[NodeId, StreamSetObjectRow]] = Index(
     "at_node", lambda row: (row.node_id,), lambda row: row.commit_order
@@ -103,7 +103,7 @@ STREAM_SET_OBJECTS: Final[Schema[ObjectId, StreamSetObjectRow]] = Schema(
 
 
 def objects_prepared(view: View, record: records.ObjectsPrepared) -> None:
-    """Create a run of ids that only this node and epoch may commit."""
+    """Reserve a run of object ids. Only this node at this epoch may commit them."""
     node_id = NodeId(record.node_id)
     assert is_current(view, node_id, record.node_epoch), f"node {node_id} epoch {record.node_epoch} is stale"
     counters.take(view, counters.OBJECT, record.first_object_id, record.count)
@@ -140,7 +140,7 @@ def stream_object_committed(view: View, record: records.StreamObjectCommitted) -
 
 
 def stream_set_object_committed(view: View, record: records.StreamSetObjectCommitted) -> None:
-    """Commit a stream set object, after all earlier commits of its node in commit order."""
+    """Commit a stream set object. Its commit order is above that of all earlier commits of its node."""
     node_id = NodeId(record.node_id)
     assert node_id in view[NODES], f"node {node_id} is unknown"
     _commit(view, record.object_id, record.size_bytes, record.committed_at_ms)
@@ -157,7 +157,7 @@ def stream_set_object_committed(view: View, record: records.StreamSetObjectCommi
 
 
 def objects_destroyed(view: View, record: records.ObjectsDestroyed) -> None:
-    """Hide the objects from readers. GC may delete them after the delay."""
+    """Hide the objects from readers. The garbage collector may delete them after `destroy_delay_ms`."""
     for object_id in map(ObjectId, record.object_ids):
         row = _object(view, object_id)
         assert row.state is not ObjectState.DESTROYED, f"object {object_id} is destroyed already"
@@ -165,7 +165,7 @@ def objects_destroyed(view: View, record: records.ObjectsDestroyed) -> None:
 
 
 def objects_claimed(view: View, record: records.ObjectsClaimed) -> None:
-    """Give the objects to one GC node. The claim of an expired PREPARED object destroys it."""
+    """Give the objects to one garbage collector. The claim makes an expired PREPARED object DESTROYED."""
     node_id, node_epoch = NodeId(record.node_id), NodeEpoch(record.node_epoch)
     assert is_current(view, node_id, node_epoch), f"node {node_id} epoch {node_epoch} is stale"
     cluster = require_cluster(view)
@@ -205,7 +205,7 @@ def objects_removed(view: View, record: records.ObjectsRemoved) -> None:
 def is_pinned(row: ObjectRow, since_ms: int | None) -> bool:
     """Return whether a destroyed object is kept for readers. `since_ms`: see `pinned_since_ms`.
 
-    An object that was never committed has no size and is in no image, so it is not kept.
+    An object that was never committed has no size and no reader can need it, so it is not kept.
     """
     return since_ms is not None and row.size_bytes > 0 and row.destroyed_at_ms >= since_ms
 
@@ -273,8 +273,8 @@ def _check_references(view: View) -> None:
 
 
 def _check_coverage(view: View) -> None:
-    """Check that objects contain every offset of [start, end) once. Stream set objects may also hold earlier
-    offsets.
+    """Check that the objects contain every offset in [start, end) of a stream exactly once. Stream set
+    objects may also contain lower offsets.
     """
     pieces: dict[StreamId, list[tuple[int, int, NodeId | None]]] = defaultdict(list)
     for stream_object in view[STREAM_OBJECTS]:
@@ -300,7 +300,7 @@ def _check_coverage(view: View) -> None:
 
 
 def _check_reclaims(view: View) -> None:
-    """Check that each object without live data has a piece of a stream that is to be reclaimed."""
+    """Check that each object without live data contains a piece of a stream in the reclaims table."""
     held: dict[ObjectId, list[tuple[StreamId, int]]] = {
         row.object_id: [(row.stream_id, row.end_offset)] for row in view[STREAM_OBJECTS]
     }

@@ -17,8 +17,8 @@ DIRECTORY_ID_BYTES: Final = 16
 
 
 class QuorumMemberRow(NamedTuple):
-    """A controller of the quorum. A controller that lost its disk returns as another member, with the same
-    node id and a new directory id.
+    """A controller of the quorum. A controller that lost its disk becomes another member, with the same node
+    id and a new directory id.
     """
 
     node_id: NodeId
@@ -34,8 +34,8 @@ QUORUM: Final[Schema[tuple[NodeId, bytes], QuorumMemberRow]] = Schema(
 
 
 def voters_set(view: View, record: records.VotersSet) -> None:
-    """Replace all members. The Raft log entry that carries this record changes the Raft membership in the
-    same step.
+    """Replace all members. The log entry that contains this record also changes the membership of the Raft
+    core.
     """
     members = [
         QuorumMemberRow(
@@ -63,9 +63,9 @@ def voters_set(view: View, record: records.VotersSet) -> None:
 def incarnation_raised(view: View, record: records.IncarnationRaised) -> None:
     """Begin a new incarnation after a forced recovery.
 
-    It is unknown which ids and epochs the lost part of the log handed out. Every counter jumps over them,
-    epochs begin above them (`cluster.epoch_floor`), and nothing is deleted from the store until the
-    incarnation is confirmed.
+    It is unknown which ids and epochs were assigned in the lost part of the log. So every counter is raised
+    above all possible ones, epochs begin above them (`cluster.epoch_floor`), and nothing is deleted from the
+    store until the incarnation is confirmed.
     """
     cluster = require_cluster(view)
     assert record.incarnation > cluster.incarnation, f"incarnation {cluster.incarnation} does not rise"

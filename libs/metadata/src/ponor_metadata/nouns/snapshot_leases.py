@@ -33,7 +33,7 @@ SNAPSHOTS: Final[Schema[int, SnapshotRow]] = Schema(
 
 
 def snapshot_leased(view: View, record: records.SnapshotLeased) -> None:
-    """Begin a lease. GC may not claim objects that are destroyed from now on."""
+    """Begin a lease. Objects that are destroyed from now on may not be claimed."""
     counters.take(view, counters.SNAPSHOT, record.lease_id)
     assert record.index < view.index, f"snapshot {record.lease_id}: index {record.index} is not over yet"
     assert record.begun_at_ms <= view.cluster_time_ms, f"snapshot {record.lease_id}: begins in the future"
@@ -50,16 +50,16 @@ def snapshot_renewed(view: View, record: records.SnapshotRenewed) -> None:
 
 
 def snapshot_released(view: View, record: records.SnapshotReleased) -> None:
-    """End a lease. GC may claim the objects that only this lease kept."""
+    """End a lease. Objects that only this lease kept may be claimed."""
     view[SNAPSHOTS].delete(_row(view, record.lease_id).lease_id)
 
 
 def pinned_since_ms(view: View) -> int | None:
-    """Return the time from which on destroyed objects are kept for readers; None if there is no lease.
+    """Return the time of destruction from which on objects are kept for readers; None if there is no lease.
 
-    Every batch after the one that begins a lease has the lease's time or a later one. So all objects of the
-    lease's image that are destroyed later are kept, and some that were destroyed earlier in the same
-    millisecond.
+    The cluster time of every batch after the one that begins a lease is at least the lease's time. So all
+    objects of the lease's image that are destroyed later are kept, and also some that were destroyed earlier
+    in the same millisecond.
     """
     return min((row.begun_at_ms for row in view[SNAPSHOTS]), default=None)
 

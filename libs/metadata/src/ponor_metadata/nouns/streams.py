@@ -1,4 +1,4 @@
-"""Streams: ranges of their writers, their own objects, and reclaims of trimmed and deleted streams."""
+"""Streams, the ranges that each writer wrote, stream objects, and reclaims of trimmed and deleted streams."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ TOPIC_TAG: Final = "topic"
 PARTITION_TAG: Final = "partition"
 """The tag that holds the number of a stream's partition, in decimal."""
 JOINED_FROM_RANGES: Final = 4
-"""`stream_opened` joins covered ranges of streams that have at least so many ranges.
+"""`stream_opened` joins covered ranges only for streams with at least this many ranges.
 
 Compiled code opens streams with fewer ranges (`plain_records_native`).
 """
 LOOKUPS_MAX: Final = 32
-"""Stream objects that one call of `_join_covered` reads; further ranges keep their node until a later
-call.
-"""
+"""Bound of the stream objects that one call of `_join_covered` reads. Ranges beyond it keep their node until
+a later call."""
 
 
 class RangeRow(NamedTuple):
@@ -47,11 +46,11 @@ class RangeRow(NamedTuple):
 class StreamRow(NamedTuple):
     """A stream. Committed offsets are [start_offset, end_offset).
 
-    `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `writers`
-    repeats (stream epoch, node id, start offset) for each range: a range ends where the next one begins, the
-    last one at `end_offset`; the first may begin below `start_offset`. A range whose offsets are all in
-    stream objects may have `NO_NODE`, because only stream set objects are found by node; adjacent ranges of
-    this kind are one range. `tag_pairs` are names and values in turn, sorted by name.
+    `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `writers` is
+    a flat tuple with (stream epoch, node id, start offset) of each range. A range ends where the next one
+    begins, the last one at `end_offset`. The first may begin below `start_offset`. A range whose offsets are
+    all in stream objects may have `NO_NODE`, because only stream set objects are found by node; adjacent
+    ranges with `NO_NODE` are joined. `tag_pairs` contains names and values alternately, sorted by name.
     """
 
     stream_id: StreamId
@@ -118,7 +117,7 @@ class StreamObjectRow(NamedTuple):
 
 
 class ReclaimRow(NamedTuple):
-    """A trimmed or deleted stream. Objects that hold pieces of it and no live data may still have to be
+    """A trimmed or deleted stream. Objects that contain pieces of it but no live data may still have to be
     destroyed.
     """
 
@@ -207,8 +206,8 @@ def stream_created(view: View, record: records.StreamCreated) -> None:
 
 
 def stream_opened(view: View, record: records.StreamOpened) -> None:
-    """Open a stream at a new owner and append the range [end, end). A last range without live offsets is
-    dropped.
+    """Open a stream at a new owner and append the empty range [end, end). If the last range before it has no
+    live offsets, it is dropped.
     """
     stream = _stream(view, record.stream_id)
     node_id = NodeId(record.node_id)
@@ -243,7 +242,7 @@ def stream_closed(view: View, record: records.StreamClosed) -> None:
 
 
 def stream_trimmed(view: View, record: records.StreamTrimmed) -> None:
-    """Raise the start, at most to the committed end, and drop ranges below it. Objects are destroyed
+    """Raise the start offset, at most to the committed end, and drop ranges below it. Objects are destroyed
     later.
     """
     stream = _stream(view, record.stream_id)
@@ -271,7 +270,7 @@ def stream_deleted(view: View, record: records.StreamDeleted) -> None:
 def streams_reclaimed(view: View, record: records.StreamsReclaimed) -> None:
     """End the reclaims of streams whose dead objects are all destroyed.
 
-    The rule asserts this for stream objects only: a stream set object may have too many pieces for one step.
+    Asserted for stream objects only, because a stream set object may have too many pieces for one step.
     """
     for stream_id in map(StreamId, record.stream_ids):
         assert stream_id in view[RECLAIMS], f"stream {stream_id} was neither trimmed nor deleted"
@@ -286,8 +285,8 @@ def streams_reclaimed(view: View, record: records.StreamsReclaimed) -> None:
 def advance(view: View, stream_id: StreamId, start_offset: int, end_offset: int) -> StreamRow:
     """Record a commit of [start_offset, end_offset) and return the stream's new row.
 
-    A commit above the present end must begin exactly there, and the stream must be open. A commit at or below
-    the end replaces data of other objects (compaction) and does not move the end.
+    A commit that ends above the present end must begin exactly at the end, and the stream must be open. A
+    commit that ends at or below the end replaces other objects (compaction) and does not change the end.
     """
     stream = _stream(view, stream_id)
     assert start_offset < end_offset, f"stream {stream_id}: an empty commit at {start_offset}"
@@ -310,12 +309,12 @@ def _stream(view: View, stream_id: int) -> StreamRow:
 
 
 def _join_covered(view: View, stream: StreamRow) -> tuple[int, ...]:
-    """Return the stream's writers with adjacent ranges joined if stream objects cover them, as far as
+    """Return the stream's writers, with adjacent ranges joined that stream objects cover, as far as
     `LOOKUPS_MAX` allows.
 
-    The node of a range is needed only to find its stream set objects. Stream objects are found by the stream,
-    and compaction never moves their data into stream set objects. Without this rule a stream would get
-    another range with every move and keep it until a trim.
+    The node of a range is needed only to find stream set objects. Stream objects are found by stream id, and
+    compaction never moves their data into stream set objects. Without joining, every move of a partition
+    would add a range that stays until it is trimmed.
     """
     lookups = LOOKUPS_MAX
     joined: list[int] = []
@@ -331,7 +330,7 @@ def _join_covered(view: View, stream: StreamRow) -> tuple[int, ...]:
 
 
 def _is_covered(view: View, stream: StreamRow, part: RangeRow, lookups: int) -> tuple[bool, int]:
-    """Return whether stream objects contain all live offsets of the range, and how many lookups are left."""
+    """Return whether stream objects contain all live offsets of the range, and the number of lookups left."""
     found = view[STREAM_OBJECTS].find(STREAM_OBJECTS_OF, stream.stream_id)
     at = max(part.start_offset, stream.start_offset)
     while at < part.end_offset and lookups > 0:

@@ -1,4 +1,4 @@
-"""Topics: partitions, moves of partitions, and deletions that are not complete.
+"""Topics, their partitions, moves of partitions, and deletions of topics that are not complete.
 
 A move changes no leader. Until `PartitionChanged` ends it, the source leads at its epoch, and `replicas`
 names the target.
@@ -35,7 +35,7 @@ TOPIC_HEX_CHARACTERS: Final = 32
 
 
 class MoveCause(IntEnum):
-    """Why a partition moves; numbers of ponor.metadata.v1.MoveCause."""
+    """Why a partition moves; the same numbers as in ponor.metadata.v1.MoveCause."""
 
     REQUEST = 1
     DRAIN = 2
@@ -53,7 +53,7 @@ class TopicRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """A partition of a topic. During a move the leader is still the source, and `replicas` has only the
+    """A partition of a topic. During a move the leader is still the source, and `replicas` contains only the
     target.
     """
 
@@ -65,9 +65,9 @@ class PartitionRow(NamedTuple):
 
 
 class MoveRow(NamedTuple):
-    """A move of a partition to `target_id`. The source leads it until the election; times are cluster time.
+    """A move of a partition to `target_id`. The source leads it until the election. Times: cluster time.
 
-    From `elect_at_ms` on the controller elects the target without a request, if the source has closed the
+    At `elect_at_ms` the controller elects the target even without a request, if the source has closed the
     streams.
     """
 
@@ -85,7 +85,7 @@ class MoveRow(NamedTuple):
 class DeletionRow(NamedTuple):
     """A deleted topic with streams or keys that are not deleted yet.
 
-    `name` is empty for a topic id that only orphans name.
+    `name` is empty if the topic never existed and only orphaned streams or keys refer to its id.
     """
 
     topic_id: bytes
@@ -96,7 +96,7 @@ class DeletionRow(NamedTuple):
 TOPICS_NAMED: Final[Index[tuple[TenantId, str], TopicRow]] = Index(
     "named", lambda row: ((row.tenant_id, row.name),), lambda row: row.topic_id
 )
-"""The topic of a (tenant, name): at most one."""
+"""The topic with a tenant and a name: at most one."""
 TOPICS_OF_TENANT: Final[Index[TenantId, TopicRow]] = Index(
     "of_tenant", lambda row: (row.tenant_id,), lambda row: row.name
 )
@@ -145,7 +145,7 @@ DELETIONS: Final[Schema[bytes, DeletionRow]] = Schema(
 
 
 def parse_topic_id(named: str) -> bytes | None:
-    """Parse the topic id in a stream's tag or in a part of a key; None if it is not one.
+    """Parse the topic id in a stream's tag or in a part of a key; None if the text is not a topic id.
 
     The form is lower-case hexadecimal.
     """
@@ -197,7 +197,7 @@ def topic_deleted(view: View, record: records.TopicDeleted) -> None:
 
 
 def orphans_found(view: View, record: records.OrphansFound) -> None:
-    """Begin the deletion of streams and keys that name a topic which does not exist."""
+    """Begin the deletion of streams and keys that refer to a topic that does not exist."""
     topic_id = record.topic_id
     assert len(topic_id) == TOPIC_ID_BYTES, "a topic id is a UUID of 16 bytes"
     assert topic_id not in view[TOPICS], f"topic {topic_id.hex()} exists"
@@ -206,7 +206,7 @@ def orphans_found(view: View, record: records.OrphansFound) -> None:
 
 
 def topic_purged(view: View, record: records.TopicPurged) -> None:
-    """End the deletion of a topic. No stream may name the topic now, because it would never be deleted."""
+    """End the deletion of a topic. No stream may refer to it now, because it would never be deleted."""
     assert record.topic_id in view[DELETIONS], f"topic {record.topic_id.hex()} was not deleted"
     left = next(iter(view[STREAMS].find(STREAMS_OF_TOPIC, record.topic_id.hex())), None)
     assert left is None, f"topic {record.topic_id.hex()}: stream {left} is left"
@@ -226,8 +226,8 @@ def partition_changed(view: View, record: records.PartitionChanged) -> None:
     assert topic_id in view[TOPICS], f"topic {topic_id.hex()} does not exist"
     present = partitions.get(key)
     if present is None:
-        # Partitions have no gaps, so it suffices to check the previous one. Counting them would take n² steps
-        # for n partitions.
+        # Partition numbers have no gaps, so checking the previous number is enough. Counting the partitions
+        # each time would take n² steps for n partitions.
         assert number == 0 or (topic_id, number - 1) in partitions, (
             f"partition {number} is made before {number - 1}"
         )

@@ -1,8 +1,8 @@
-"""Write-ahead logs in the object store: opened and trimmed by their owner, recovered and closed by another
-broker.
+"""Write-ahead logs in the object store. The owner opens and trims a log; after a failure another broker
+recovers and closes it.
 
-A log belongs to one epoch of a node. Another node may touch it only after that epoch ended, and its row stays
-until every acknowledged record of it is committed (docs/formats/object-wal.md).
+A log belongs to one epoch of a node. Another node may write to it only after that epoch has ended. The row of
+a log stays until every acknowledged record in it is committed (docs/formats/object-wal.md).
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from ponor_metadata.tables.columns import INTEGERS, NATURALS
 from ponor_metadata.tables.schema import FIRST_TWO_FIELDS, Index, Noun, Schema, Section, View
 
 FIRST_TOKEN: Final = 0
-"""The token of a log that was not assigned to a recoverer."""
+"""The token of a log whose recovery was never assigned."""
 
 
 class WalRow(NamedTuple):
-    """A write-ahead log in the object store that is not closed. Slots from `trim_sequence` on may have
-    uncommitted records.
+    """A write-ahead log in the object store that is not closed. Slots from `trim_sequence` on may contain
+    records that are not committed.
 
-    The process of (node_id, wal_epoch) writes it. After the end of that epoch the recoverer commits its
-    records and closes it. `token` counts assignments; without one the recoverer is `NO_NODE`, `NO_EPOCH`.
+    The process with (node_id, wal_epoch) writes the log. After that epoch has ended, the recoverer commits
+    the records and closes the log. `token` counts assignments; before the first the recoverer is `NO_NODE`,
+    `NO_EPOCH`.
     """
 
     node_id: NodeId
@@ -44,7 +45,7 @@ WALS_OF: Final[Index[NodeId, WalRow]] = Index(
 WALS_RECOVERED_BY: Final[Index[NodeId, WalRow]] = Index(
     "recovered_by", lambda row: (row.recoverer_id,), lambda row: (row.node_id, row.wal_epoch)
 )
-"""Logs by recoverer (`NO_NODE`: without one), in the order of owner and epoch."""
+"""Logs by recoverer (`NO_NODE`: no recoverer), in the order of owner and epoch."""
 WALS: Final[Schema[tuple[NodeId, NodeEpoch], WalRow]] = Schema(
     "wals",
     WalRow,
@@ -57,7 +58,7 @@ WALS: Final[Schema[tuple[NodeId, NodeEpoch], WalRow]] = Schema(
 def wal_opened(view: View, record: records.WalOpened) -> None:
     """Open a log under the node's present epoch.
 
-    Only the process with that epoch opens it, so two processes never write into one log.
+    Only the process with that epoch may open it, so two processes never write to the same log.
     """
     node_id, epoch = NodeId(record.node_id), NodeEpoch(record.wal_epoch)
     assert is_current(view, node_id, epoch), f"node {node_id} epoch {epoch} is stale: it opens no log"
@@ -79,7 +80,7 @@ def wal_trimmed(view: View, record: records.WalTrimmed) -> None:
 
 
 def wal_recovery_assigned(view: View, record: records.WalRecoveryAssigned) -> None:
-    """Assign a log to a recoverer. The owner's epoch must have ended, because its process could still
+    """Assign a log to a recoverer. The owner's epoch must have ended; otherwise the owner could still
     commit.
     """
     row = _wal(view, record.node_id, record.wal_epoch)
@@ -101,7 +102,7 @@ def wal_recovery_assigned(view: View, record: records.WalRecoveryAssigned) -> No
 
 
 def wal_closed(view: View, record: records.WalClosed) -> None:
-    """Close a log. No stream may be open under its epoch, because such a stream may have records in it."""
+    """Close a log. No stream may be open at its epoch: the log may contain the stream's records."""
     row = _wal(view, record.node_id, record.wal_epoch)
     name = f"log {row.node_id}/{row.wal_epoch}"
     assert record.end_sequence >= row.trim_sequence, (

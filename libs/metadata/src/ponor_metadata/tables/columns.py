@@ -1,7 +1,7 @@
-"""Columns: encodings of one value of many rows in a section of a snapshot (docs/formats/image.md).
+"""Columns: each encodes one field of many rows in a section of a snapshot (docs/formats/image.md).
 
-Each column writes and reads a whole sequence at once, because an image may have a million rows and each may
-cost only a few hundred nanoseconds. A list of values has exactly one encoding.
+Each column writes and reads a whole sequence at once: an image may have a million rows, so a row may cost
+only a few hundred nanoseconds. A list of values has exactly one encoding.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ponor_metadata.tables.columns_native import split_blobs, split_texts
 
 WORD_BYTES: Final = 8
 VALUES_MAX: Final = 1 << 20
-"""Values in one column of one section, including values in lists.
+"""Limit of the values in one column of one section, including values in lists.
 
-Writers stay far below this limit; readers refuse larger counts.
+Writers stay far below this limit; readers refuse larger numbers.
 """
 
 
@@ -39,14 +39,14 @@ class ColumnReader:
 
     @property
     def rest(self) -> int:
-        """Bytes after the position."""
+        """Number of bytes after the position."""
         return len(self._data) - self.position
 
     def take(self, count: int) -> bytes:
         """Return the next bytes.
 
         Raises:
-            ColumnCorruptError: fewer than `count` are left.
+            ColumnCorruptError: fewer than `count` bytes are left.
         """
         end = self.position + count
         if end > len(self._data):
@@ -86,9 +86,9 @@ class Column(ABC):
 
 
 class Words(Column):
-    """64-bit numbers in eight planes: all lowest bytes first, then all second ones, and so on.
+    """64-bit numbers in eight planes: the lowest bytes of all numbers, then their second bytes, and so on.
 
-    A plane of equal bytes is one byte.
+    A plane whose bytes are all equal is stored as one byte.
     """
 
     __slots__ = ("_typecode",)
@@ -180,12 +180,12 @@ class Blobs(Column):
 
 
 class Texts(Column):
-    """Strings with many duplicates: each distinct one once, in order of first appearance, then a position for
-    each value.
+    """Strings with many duplicates: each distinct string once, in the order of first appearance, then for
+    each value the position of its string.
 
-    `interned`: equal strings of different sections become one object. Not for millions of distinct strings:
-    each would take a slot in the interpreter's table of interned strings, and growing that table then takes
-    50 ms in one step.
+    `interned`: equal strings of different sections become one object. Do not use this for millions of
+    distinct strings: each takes a slot in the interpreter's table of interned strings, and growing a table of
+    that size takes 50 ms in one step.
     """
 
     __slots__ = ("_interned",)
@@ -218,8 +218,8 @@ class Texts(Column):
 
 
 class Lists(Column):
-    """Flat tuples that repeat the given columns: the number of repetitions, then the columns of all
-    repetitions.
+    """Flat tuples that repeat a group of fields: the number of groups in each tuple, then one column per
+    field with the values of all groups.
     """
 
     __slots__ = ("_columns",)

@@ -1,4 +1,4 @@
-"""Rows that an index found, created when they are read."""
+"""Rows that an index found. A row object is created when it is read."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Found(Sequence[R], Generic[R]):
 
 
 class Merged(Sequence[R], Generic[R]):
-    """Rows of the overlay under one index key: `base` without the rows at `hidden` orders, merged with
+    """Rows of the overlay under one index key: the rows of `base` whose order is not in `hidden`, merged with
     `shown`.
 
-    `hidden` are the rows of the image that uncommitted batches changed, `shown` their new versions. Merging
-    is lazy because few callers read all rows.
+    `hidden` contains the orders of image rows that uncommitted batches changed, `shown` the new versions of
+    rows. Rows are merged when they are read, because few callers read all of them.
     """
 
     __slots__ = ("_base", "_hidden", "_order", "_shown")
@@ -86,7 +86,7 @@ class Merged(Sequence[R], Generic[R]):
         return heapq.merge(visible, shown, key=order_of)
 
     def last_at(self, order: Any) -> R | None:
-        """See the function of this name."""
+        """See the function `last_at`."""
         base, shown, order_of = self._base, self._shown, self._order
         i = bisect_right(base, order, key=order_of) - 1
         while i >= 0 and order_of(base[i]) in self._hidden:

@@ -1,12 +1,12 @@
-"""Pieces of streams in a stream set object: the packed form of log and image, and the decoded form for
+"""Pieces of streams in a stream set object: the packed form in log and image, and the decoded form for
 searches.
 
-Layout (docs/formats/records.md): pieces sorted by (stream id, start offset) without overlaps. A piece has
-three unsigned LEB128 numbers of at most 9 bytes in their shortest form: the stream id minus that of the
-previous piece (first piece: minus 0); the start offset, minus the end of the previous piece if the stream is
-the same; the number of offsets, at least 1. The encoding is canonical: one blob for each list of pieces.
-Compiled code packs and unpacks; the interpreted versions here describe what is wrong with data that the
-compiled code rejects.
+Layout (docs/formats/records.md): pieces sorted by (stream id, start offset) without overlaps. A piece
+consists of three unsigned LEB128 numbers, each in its shortest form of at most 9 bytes: the stream id minus
+that of the previous piece (first piece: minus 0); the start offset, minus the end of the previous piece if
+the stream is the same; the number of offsets, at least 1. The encoding is canonical: each list of pieces has
+exactly one encoding. Compiled code packs and unpacks. When it rejects data, the interpreted versions here
+raise an error that describes the fault.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StreamPiece:
 
 
 class DecodedRanges:
-    """Pieces as three parallel int64 arrays, searched by bisection."""
+    """Pieces as three parallel int64 arrays, in which binary searches find a piece."""
 
     __slots__ = ("_ends", "_starts", "_stream_ids")
 
@@ -106,7 +106,7 @@ class DecodedRanges:
 
 
 class PackedRanges:
-    """A packed form that is decoded at its first search. Immutable; equal if the bytes are equal."""
+    """Packed pieces, decoded at the first search. Immutable; equal if the bytes are equal."""
 
     __slots__ = ("_decoded", "data")
 
@@ -145,7 +145,7 @@ def encode_runs(runs: list[tuple[int, int, int]]) -> bytes:
     and not overlap.
 
     Raises:
-        ValueError: they are not, or a number is outside of int64, or a piece is empty.
+        ValueError: the pieces are unsorted or overlap, a number exceeds int64, or a piece is empty.
     """
     packed = encode_list(runs)
     return encode_interpreted(runs) if packed is None else packed
@@ -170,22 +170,21 @@ def encode_interpreted(runs: Iterable[tuple[int, int, int]]) -> bytes:
 
 
 def decode_ranges(data: bytes) -> DecodedRanges:
-    """Unpack; the inverse of `encode_ranges`.
+    """Unpack pieces; the inverse of `encode_ranges`.
 
     Raises:
         RangesCorruptError: the bytes break the layout.
     """
     columns = decode_columns(data)
-    # Compiled code reports a violation without details; the interpreted version raises the error that
-    # describes it.
+    # Compiled code returns None for invalid data; the interpreted version then raises an error with details.
     return DecodedRanges(*(decode_interpreted(data) if columns is None else columns))
 
 
 def join_runs(parts: Sequence[DecodedRanges]) -> list[tuple[int, int, int]]:
-    """(stream id, start offset, end offset) of all parts, sorted, adjacent ones joined.
+    """Return the runs (stream id, start offset, end offset) of all parts, sorted, with adjacent runs joined.
 
     Raises:
-        RangesOverlapError: two of them overlap.
+        RangesOverlapError: two runs overlap.
     """
     runs = join_columns([each.columns for each in parts])
     # As in `decode_ranges`, the interpreted version raises the error.

@@ -29,7 +29,7 @@ class Index(Generic[I, R]):
     Attributes:
         name: unique in its table.
         keys: the index keys under which a row is listed.
-        order: the sort key of a row under each of them; unique among the rows of one index key.
+        order: the sort key of a row under each index key; unique among the rows of one index key.
     """
 
     name: str
@@ -42,10 +42,10 @@ class Section:
     """How a snapshot encodes rows of one kind (docs/formats/image.md).
 
     Attributes:
-        number: names the section kind in the bytes; positive, unique, never reused.
-        columns: of a row, in order.
+        number: identifies the kind of section in a snapshot; positive, unique, never reused.
+        columns: the columns of a row, in order.
         weighed: positions of columns whose sizes count against the byte limit of a section.
-        name: for messages; empty = the table's name.
+        name: name for messages; empty: the table's name.
     """
 
     number: int
@@ -54,20 +54,20 @@ class Section:
     name: str = ""
 
     def weight(self, values: Values) -> int:
-        """Bytes of the row's weighed columns."""
+        """Size of the row's weighed columns in bytes."""
         return sum(self.columns[i].weight(values[i]) for i in self.weighed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema(Generic[K, R]):
-    """What defines a table.
+    """The definition of a table.
 
     Attributes:
         name: unique among all tables.
-        row: the class of its rows, a `NamedTuple`.
-        key: the key of a row: its first field or its first two; accepts a row and an exact tuple.
-        sections: of a snapshot. Nearly every table has one, whose columns are the fields of the row.
-        indexes: in no particular order.
+        row: the class of the rows, a `NamedTuple`.
+        key: returns the key of a row or an exact tuple: its first field, or its first two.
+        sections: the sections in a snapshot; nearly always one, whose columns are the fields of the row.
+        indexes: the indexes, in no particular order.
     """
 
     name: str
@@ -80,8 +80,8 @@ class Schema(Generic[K, R]):
 class Table(Protocol[K, R]):
     """Rows under keys, with indexes, as apply rules, validators and readers use them.
 
-    Iteration is in key order and an index answers in its declared order, so nothing depends on the history of
-    insertions.
+    Iteration is in key order, and an index returns rows in its declared order, so no result depends on the
+    order of insertions.
     """
 
     @property
@@ -104,7 +104,7 @@ class Table(Protocol[K, R]):
     def find(self, index: Index[I, R], index_key: I) -> Sequence[R]:
         """Return the rows under an index key, in the index's order.
 
-        Read it at once: it may or may not show later changes.
+        Read the result at once: it may or may not show later changes.
         """
         ...
 
@@ -113,7 +113,7 @@ class Table(Protocol[K, R]):
         ...
 
     def amend(self, row: R) -> None:
-        """Replace a row by one with the same index keys and orders, without index maintenance.
+        """Replace a row by one that has the same index keys and orders, so that the indexes need no change.
 
         Only apply rules call this.
         """
@@ -131,12 +131,12 @@ class Table(Protocol[K, R]):
 class Tables(dict[Schema[Any, Any], Any]):
     """Tables by schema: `tables[STREAMS]`.
 
-    A dictionary, because apply rules look up several tables per record, and a `__getitem__` in Python costs
-    three times as much.
+    The class is a dictionary, because apply rules look up several tables per record, and a `__getitem__`
+    written in Python costs three times as much.
     """
 
     __slots__ = ()
-    # Two images are different objects even if they are empty or share tables.
+    # Compare by identity: two images are different even if they are empty or share tables.
     __eq__ = object.__eq__
     __ne__ = object.__ne__
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -149,7 +149,7 @@ class Tables(dict[Schema[Any, Any], Any]):
 
 
 class View(Protocol):
-    """All tables as of one batch: the image (committed batches), or the leader's overlay (proposed ones
+    """All tables as of one batch: the image (committed batches) or the leader's overlay (proposed batches
     too).
     """
 
@@ -160,7 +160,7 @@ class View(Protocol):
 
     @property
     def cluster_time_ms(self) -> int:
-        """Cluster clock of that batch."""
+        """Cluster time of that batch."""
         ...
 
     def __getitem__(self, schema: Schema[K, R]) -> Table[K, R]:
@@ -168,7 +168,7 @@ class View(Protocol):
         ...
 
     def begin(self, batch: RecordBatch) -> None:
-        """Move the view to this batch. `apply_batch` calls this before the first record."""
+        """Set index and cluster time to the batch's. `apply_batch` calls this before the first record."""
         ...
 
 
@@ -178,14 +178,14 @@ Rule = Callable[[View, Any], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noun:
-    """What one noun file declares.
+    """The declarations of one noun file.
 
     Attributes:
-        schemas: its tables.
-        rules: its apply rules; each has the name of the record kind that it applies (the `kind` oneof of
+        schemas: the tables.
+        rules: the apply rules. Each has the name of the record kind that it applies (the `kind` oneof of
             Record).
-        check: raises AssertionError if rows of its tables break an invariant. It reads rows only and shares
-            no code with the rules, so that a mistake there is not repeated here.
+        check: raises AssertionError if rows of the tables break an invariant. It reads only rows and shares
+            no code with the rules, so that it does not repeat a mistake in a rule.
     """
 
     schemas: tuple[Schema[Any, Any], ...]
