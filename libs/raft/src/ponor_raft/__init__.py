@@ -1,5 +1,5 @@
-"""Raft consensus, sans-I/O: the input is a message or a tick, the output instructions.
+"""Raft consensus without I/O: inputs are messages and ticks, outputs are instructions.
 
-This package uses no clock, socket, file, thread or event loop, and entries are opaque. Start with
+This package uses no clock, socket, file, thread or event loop, and does not interpret entries. Start with
 `ponor_raft.node.RaftNode`; docs/design/consensus.md#the-raft-core explains the design.
 """

@@ -1,9 +1,9 @@
 """History of configurations: the membership in force at each index, as far back as a truncation or snapshot
 may need it.
 
-A configuration is in force from the append of its entry, committed or not, until that entry is truncated. If
-a replica applied it only at commit or apply, it could campaign among the former voters, and the group could
-remain without a leader (etcd-io/etcd #12359).
+A configuration is in force as soon as its entry is appended, committed or not, and until that entry is
+truncated. If a replica used a configuration only when it is committed or applied, the replica could campaign
+among the former voters, and the group could remain without a leader (etcd-io/etcd #12359).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ponor_raft.membership import Membership, ReplicaId
 class Configurations:
     """`(index, membership)` in ascending order.
 
-    The first pair comes from a snapshot or is the initial configuration.
+    The first pair is from a snapshot, or it is the initial configuration.
     """
 
     def __init__(self, index: int, membership: Membership) -> None:
@@ -51,7 +51,9 @@ class Configurations:
         )
 
     def append(self, entries: Sequence[Entry]) -> bool:
-        """Add the configurations of these entries. Return whether the membership in force changed."""
+        """Add the configurations that these entries contain. Return whether the membership in force
+        changed.
+        """
         count = len(self._history)
         for entry in entries:
             if entry.membership is not None:

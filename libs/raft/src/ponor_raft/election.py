@@ -1,7 +1,7 @@
 """Elections: the election timer, pre-vote and vote rounds, and responses to candidates.
 
-Rules. None is optional, because clusters whose replicas used different settings remained without a leader
-(etcd-io/etcd #8501):
+The rules below are not configurable, because clusters whose replicas used different settings remained without
+a leader (etcd-io/etcd #8501):
 
 1. An expired timer starts a pre-vote, which changes neither term nor vote. Only a pre-vote granted by a
 majority starts a vote.
@@ -10,21 +10,21 @@ majority starts a vote.
 3. A granted pre-vote carries the requested term and counts only for a pre-candidate of that term, never as a
 vote.
 4. A candidate sends its requests, and counts its own vote, once that vote is durable. Because writes end in
-   order, its whole log is durable too. If it sent a request earlier, a voter could grant it, and the
-   candidate could lose its term and the end of its log in a crash. It would then count that vote for a
-   shorter log.
+   order, its whole log is then durable too. If it sent a request earlier, a voter could grant its vote, and
+   then a crash could remove the candidate's term and the end of its log. The restarted candidate could count
+   that vote for a shorter log.
 5. A pre-candidate repeats its requests: the first one may have reached a voter that was just starting or
-   still heard the leader, and waiting for another timeout would leave the group without a leader for seconds.
-   Repeating is safe because a pre-vote promises nothing.
+   still heard the leader. Waiting for another timeout would leave the group without a leader for seconds.
+   Repeating is safe, because a granted pre-vote does not bind the voter.
 6. Replicas grant votes even if they do not know that they are voters, or do not know the candidate: the
-   candidate's configuration decides whose votes count. A promoted learner may be needed for the majority
-   before it learns of its promotion. Likewise a removed replica campaigns until its removal is committed,
-   without counting itself.
+   candidate's configuration decides whose votes count. The vote of a promoted learner may be needed before
+   the learner has received its promotion. For the same reason a removed replica campaigns until its removal
+   is committed, without counting its own vote.
 7. When a leader's message shows a voter that its own log lacks a committed entry, the voter refuses
    candidates whose logs lack the entry too, and does not campaign until it has the entry (`HardState.floor`).
-   The voter may have acknowledged the entry before its disk lost it: an operator restored an older copy of
-   the directory, or the tail of the log was corrupted. Correct replicas elect the same leaders with and
-   without this rule.
+   The voter may have acknowledged the entry before its disk lost it, because an operator restored an older
+   copy of the directory or the tail of the log was corrupted. Without such a loss the rule does not change
+   which replica is elected.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class Election:
         self.restart_timer()
 
     def restart_timer(self) -> None:
-        """Restart the timer with a new random length, so that two replicas rarely campaign at the same time
-        again.
-        """
+        """Restart the timer with a new random length, so that two replicas rarely campaign together twice."""
         election_ticks = self._replica.limits.election_ticks
         self._elapsed_ticks = 0
         self._suspected = False
@@ -72,9 +70,9 @@ class Election:
         self._elapsed_ticks = 0
 
     def suspect(self) -> None:
-        """Shorten the timer on a hint that the leader is gone.
+        """Shorten the timer, because the caller assumes that the leader is gone.
 
-        If the hint is wrong, the leader's next message restarts the timer.
+        If the leader is alive, its next message restarts the timer.
         """
         suspicion_ticks = self._replica.limits.suspicion_ticks
         self._suspected = True
@@ -91,7 +89,7 @@ class Election:
     def in_lease(self) -> bool:
         """Whether the leader lease forbids granting votes.
 
-        A leader always holds its own lease: without a majority it steps down (check-quorum).
+        At a leader the lease always holds, because a leader without a majority steps down (check-quorum).
         """
         if self._replica.role is Role.LEADER:
             return True
@@ -107,7 +105,7 @@ class Election:
         if replica.role is Role.PRE_CANDIDATE and self._elapsed_ticks % replica.limits.heartbeat_ticks == 0:
             self._ask(replica.term + 1, pre_vote=True, transfer=False)
         if replica.role is Role.CANDIDATE and replica.own not in self._answers:
-            return False  # own vote is not durable yet; a new campaign would wait for the same disk
+            return False  # its own vote is not durable yet; a new campaign would wait for the same disk
         sole = replica.membership.voters == (replica.own,)
         return (sole and replica.role is Role.FOLLOWER) or self._elapsed_ticks >= self._timeout_ticks
 
@@ -124,7 +122,7 @@ class Election:
         return self._outcome()
 
     def start_vote(self, *, transfer: bool) -> None:
-        """Enter a new term and request votes. The election is decided in `on_durable` at the earliest."""
+        """Enter a new term and request votes. The election is decided in `on_durable` or later."""
         replica = self._replica
         replica.enter_term(replica.term + 1)
         replica.role = Role.CANDIDATE
@@ -143,7 +141,7 @@ class Election:
         ):
             return Outcome.PENDING
         self._answers[replica.own] = True
-        self.restart_timer()  # the owner sends the vote requests only now
+        self.restart_timer()  # the vote requests are sent only now
         return self._outcome()
 
     def on_response(self, response: VoteResponse) -> Outcome:
@@ -206,9 +204,9 @@ class Election:
             )
 
     def refuse(self, request: VoteRequest) -> None:
-        """Send a refusal. It promises nothing, so it need not wait for the disk.
+        """Send a refusal. It does not depend on durable state, so it does not wait for the disk.
 
-        It carries the local term, which the candidate may not know.
+        It contains the local term, which the candidate may not have seen.
         """
         replica = self._replica
         replica.outbox.send(

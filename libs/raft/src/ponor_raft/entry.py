@@ -25,7 +25,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """Durable state: the current term, the vote cast in it, and the minimum log position of candidates.
+    """Durable state: the current term, the vote in this term, and the minimum log position of candidates.
 
     `floor` is the (term, index) of a committed entry: candidates whose log ends before it get no vote, even
     if this replica's own log ends before it. It never decreases.
@@ -38,7 +38,8 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeta:
-    """Position of a snapshot in the log, the configuration in force there, and the identity of its body.
+    """Position of a snapshot in the log, the configuration in force at this position, and digest and size of
+    the body.
 
     `digest` is a 16-byte digest of the state; it is equal on every replica that applied the same entries.
     `size_bytes` is the body's length.

@@ -1,4 +1,4 @@
-"""Errors of the core."""
+"""Errors of the Raft core."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 PROBE      one message at a time, to find where the logs match
 REPLICATE  pipelined messages
-SNAPSHOT   the follower needs entries that are no longer in memory: chunks, one at a time
+SNAPSHOT   chunks of a snapshot, one at a time, because the next entries are no longer in memory
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class ProgressState(Enum):
 class FollowerProgress:
     """Replication state of one member. Attributes to read:
 
-    match_index: everything up to it is durable at the follower and equal to the leader's log; 0 after a new
-    stream. acknowledged_index: highest match_index before the newest stream began. next_index: next index to
-    send; always above match_index (etcd-io/raft PR #149). state: PROBE, REPLICATE or SNAPSHOT.
-    heard_ticks_ago: ticks since the last response in this term. sent_commit: newest commit index sent, if no
-    message was lost. echoed_round: newest heartbeat round that the member answered. snapshot_index,
-    snapshot_offset: in SNAPSHOT, the next chunk's snapshot (0: the newest one) and offset.
+    match_index: up to this index the log is durable at the follower and equal to the leader's; 0 after a new
+    stream. acknowledged_index: the highest match_index before the newest stream began. next_index: the next
+    index to send; always above match_index (etcd-io/raft PR #149). state: PROBE, REPLICATE or SNAPSHOT.
+    heard_ticks_ago: ticks since the last response in this term. sent_commit: newest commit index that was
+    sent (the message may be lost). echoed_round: newest heartbeat round that the member answered.
+    snapshot_index, snapshot_offset: in SNAPSHOT, index of the snapshot (0: the newest one) and offset of the
+    next chunk.
     """
 
     __slots__ = (
@@ -70,7 +71,7 @@ class FollowerProgress:
         self._in_flight: deque[tuple[int, int]] = deque()  # last index and bytes of each message
 
     def is_window_full(self, limits: RaftLimits) -> bool:
-        """Whether sending entries must wait for acknowledgements."""
+        """Whether the leader must wait for acknowledgements before it sends more entries."""
         return (
             len(self._in_flight) >= limits.inflight_messages_max
             or self.in_flight_bytes >= limits.inflight_bytes_max
@@ -91,7 +92,7 @@ class FollowerProgress:
         self.probe_under_way = self.state is ProgressState.PROBE
 
     def acknowledged(self, match_index: int) -> bool:
-        """Process an acknowledgement, which may be repeated or reordered; return whether it is new."""
+        """Handle an acknowledgement, perhaps repeated or reordered; return whether match_index rises."""
         while self._in_flight and self._in_flight[0][0] <= match_index:
             self.in_flight_bytes -= self._in_flight.popleft()[1]
         if match_index <= self.match_index:
@@ -101,14 +102,14 @@ class FollowerProgress:
         return True
 
     def refused(self, rejected_index: int, meeting_index: int) -> bool:
-        """Process a rejection: the follower lacks the leader's entry at `rejected_index`; logs may match at
-        `meeting_index`.
+        """Handle a rejection: the follower lacks the leader's entry at `rejected_index`. The logs may match
+        at `meeting_index`.
 
         Return False if the rejection is stale.
         """
         if self.state is ProgressState.SNAPSHOT or rejected_index <= self.match_index:
-            # The follower rejects what it acknowledged: the message is stale, or its disk lost data. A retry
-            # would loop.
+            # The follower rejects an entry that it acknowledged: the message is stale, or the follower's disk
+            # lost data. Retries would never end.
             return False
         newest = self.next_index - 1
         if rejected_index > newest or (self.state is ProgressState.PROBE and rejected_index != newest):
@@ -117,7 +118,7 @@ class FollowerProgress:
         return True
 
     def probe(self, next_index: int = 0) -> None:
-        """Probe for the matching index; the next index to send is at least match_index + 1."""
+        """Probe for the last index at which the logs match, from at least match_index + 1 on."""
         self.state = ProgressState.PROBE
         self.next_index = max(next_index, self.match_index + 1)
         self.probe_under_way = False
@@ -132,7 +133,7 @@ class FollowerProgress:
         self._empty_window()
 
     def need_snapshot(self) -> None:
-        """Switch to a snapshot: the next entry is no longer in memory."""
+        """Switch to SNAPSHOT, because the next entry is no longer in memory."""
         self.state = ProgressState.SNAPSHOT
         self.snapshot_index = 0
         self.snapshot_offset = 0

@@ -1,8 +1,8 @@
-"""The follower's half of replication: appending entries, finding divergence, and following the leader's
-commit index.
+"""The follower's half of replication: append entries, find where the logs diverge, follow the leader's commit
+index.
 
-The caller has handled terms, the election timer and the leader's identity. No message of a peer raises an
-exception: impossible messages are dropped and counted.
+The caller has already handled the term, the election timer and the identity of the leader. Messages of peers
+never raise exceptions: invalid messages are dropped and counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Following:
             replica.drop("malformed append")
             return
         if request.acknowledged > max(replica.log.last_index, self._told_lost):
-            # Correct even for late messages: entries acknowledged in a term stay in the log during that term.
+            # This also holds for late messages: entries acknowledged in a term stay in the log during that
+            # term.
             self._told_lost = request.acknowledged
             replica.outbox.lost = LostEntries(replica.log.last_index, request.acknowledged)
         self._follow(request)
@@ -51,8 +52,8 @@ class Following:
         entries = request.entries
         last = request.prev_index + len(entries)
         if request.prev_index < log.commit:
-            # Committed entries match every later leader's log. The window may start after prev_index, so do
-            # not compare there.
+            # Committed entries are in every later leader's log. Do not compare at prev_index, which may no
+            # longer be in memory.
             entries = entries[log.commit - request.prev_index :]
         elif log.term_at(request.prev_index) != request.prev_term:
             self._reject(request)
@@ -62,14 +63,14 @@ class Following:
             if taken_to is None:
                 return
             last = min(last, taken_to)
-        # Commit even if the window is full: only committed entries can be applied, included in a snapshot and
-        # compacted.
+        # Advance the commit index even if the window is full: only committed entries can be applied, included
+        # in a snapshot and compacted.
         log.commit_to(min(request.commit, max(last, log.commit)))
         self._acknowledge(request, max(last, log.commit))
 
     def on_heartbeat(self, request: HeartbeatRequest) -> None:
-        """Echo a heartbeat without waiting for the disk: a replica with a stalled disk is alive (etcd-io/etcd
-        #7970).
+        """Echo a heartbeat without waiting for the disk, because a replica with a stalled disk is alive
+        (etcd-io/etcd #7970).
         """
         replica = self._replica
         if request.commit > replica.log.last_index:
@@ -79,17 +80,18 @@ class Following:
         replica.outbox.send(HeartbeatResponse(replica.own, request.sender, replica.term, request.round))
 
     def send_term(self, request: AppendRequest | HeartbeatRequest | SnapshotChunk) -> None:
-        """Answer a former leader, so that it learns of the newer term.
+        """Answer the leader of an older term, so that it sees the newer term.
 
-        A replica that raised its term in a lost election and has a shorter log can never win, and it accepts
-        no message of the former leader: without this response it would be stuck forever (etcd-io/etcd #8501).
+        This replica may have raised its term in an election that it lost, with a log too short to ever win.
+        It accepts no message of the older term, so without this response it would be stuck forever
+        (etcd-io/etcd #8501).
         """
         replica = self._replica
         replica.outbox.send(AppendResponse(replica.own, request.sender, replica.term, 0, rejected=True))
 
     def _take_over(self, entries: tuple[Entry, ...]) -> int | None:
-        """Replace conflicting entries. Return the last index that matches the leader's log; None: the message
-        was dropped.
+        """Append new entries in place of conflicting ones. Return the last index that matches the leader's
+        log; None if the message was dropped.
         """
         replica = self._replica
         log = replica.log
@@ -116,9 +118,9 @@ class Following:
     def _admitted(self, new: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return as many new entries as there is room for.
 
-        Only committed entries count against the limit, because they can be compacted. Uncommitted ones must
-        always be accepted: otherwise the commit index could not advance, and the leader limits their number.
-        For the same reason the opening entry of a term is accepted even at the limit.
+        Only committed entries count against the limit, because they can be compacted. Uncommitted entries
+        must always be accepted, because otherwise the commit index could not advance; the leader limits their
+        number. For the same reason the opening entry of a term is accepted even at the limit.
         """
         replica = self._replica
         log, limits = replica.log, replica.limits
@@ -136,8 +138,8 @@ class Following:
         )
 
     def _reject(self, request: AppendRequest) -> None:
-        """Reject, with the last entry that the leader's log may share as a hint: the search takes one round
-        trip per differing term instead of one per entry.
+        """Reject. The hint is the last entry that the leader's log may also contain, so that the search takes
+        one round trip per differing term instead of one per entry.
         """
         replica = self._replica
         log = replica.log

@@ -1,4 +1,4 @@
-"""Leader role during one term: heartbeats, check-quorum, proposals, responses of members, commit index.
+"""The leader role in one term: heartbeats, check-quorum, proposals, responses of members, commit index.
 
 Created when the replica becomes leader and discarded when it loses leadership.
 """
@@ -33,7 +33,7 @@ class Leading:
         self.reads.begin_round()
 
     def tick(self) -> bool:
-        """Advance timers; return False to step down (check-quorum failed)."""
+        """Advance the timers; return False if this leader must step down (check-quorum failed)."""
         if not self.replication.tick():
             return False
         self.transfer.tick()
@@ -73,7 +73,7 @@ class Leading:
         return entry
 
     def room_problem(self, size_bytes: int) -> str | None:
-        """Reason why a proposal of this size does not fit, or None.
+        """Return why a proposal of this size does not fit; None if it fits.
 
         A proposal always fits if no other one is uncommitted; uncommitted entries of former leaders do not
         count.
@@ -105,7 +105,7 @@ class Leading:
         return moved
 
     def on_heartbeat_response(self, response: HeartbeatResponse) -> None:
-        """Note that the member has acknowledged this leader."""
+        """Handle a member's answer to a heartbeat."""
         self.replication.on_heartbeat_response(response.sender, response.round)
         self.reads.on_echo(response.sender, response.round)
 
@@ -125,13 +125,16 @@ class Leading:
     def is_dismissed(self) -> bool:
         """Whether the removal of this replica is committed.
 
-        A removed leader continues until then, because no other replica may know of it (etcd-io/raft #83).
+        A removed leader continues until then, because the other replicas may not have the entry yet
+        (etcd-io/raft #83).
         """
         replica = self._replica
         return not replica.is_voter and replica.configurations.current_index <= replica.log.commit
 
     def announce_removal(self) -> None:
-        """Send the commit of the removal to all members, and `TimeoutNow` to the most up-to-date voter."""
+        """Send the commit index that covers the removal to all members, and `TimeoutNow` to the most
+        up-to-date voter.
+        """
         replica = self._replica
         self.replication.flush()
         progress = self.replication.progress

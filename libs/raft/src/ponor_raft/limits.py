@@ -1,4 +1,4 @@
-"""Limits and timeouts of the core. Times are in ticks; the owner defines the length of a tick (50 ms)."""
+"""Limits and timeouts of the core. Times are in ticks; the owner determines the length of a tick (50 ms)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ class RaftLimits:
 
     Attributes:
         election_ticks: silence of the leader after which a follower campaigns; each timeout is drawn from
-            [election_ticks, 2 * election_ticks). Also the leader's check-quorum interval, and how long a
-            voter ignores candidates after a message from the leader.
+            [election_ticks, 2 * election_ticks). It is also the leader's check-quorum interval, and the time
+            for which a voter ignores candidates after a message from the leader.
         heartbeat_ticks: interval between two heartbeats.
         suspicion_ticks: time from `suspect_leader` to the pre-vote, plus a random delay of
             0..suspicion_ticks.
-        append_bytes_max: data in one AppendRequest (a single larger entry goes alone).
-        append_entries_max: entries in one AppendRequest.
-        inflight_messages_max: AppendRequests under way to one follower.
-        inflight_bytes_max: bytes under way to one follower.
+        append_bytes_max: bytes of data in one AppendRequest (a larger entry gets its own request).
+        append_entries_max: number of entries in one AppendRequest.
+        inflight_messages_max: number of unacknowledged AppendRequests to one follower.
+        inflight_bytes_max: bytes of unacknowledged data to one follower.
         uncommitted_bytes_max: bytes of uncommitted proposals; above this limit `propose` raises
             ProposalsFullError.
-        uncommitted_entries_max: the same, in entries.
-        reads_max: linearizable reads waiting at a time.
-        transfer_ticks: how long a transfer may take; then the leader accepts proposals again.
+        uncommitted_entries_max: the same limit, in entries.
+        reads_max: number of linearizable reads that wait at the same time.
+        transfer_ticks: how long a transfer may take. After that the leader accepts proposals again.
         snapshot_retry_ticks: time without an acknowledgement of a chunk until the leader sends the chunk
             again.
         window_entries_max: entries in memory, including committed ones that are not compacted yet. At the
-            limit `propose` accepts only one uncommitted entry at a time. A follower whose committed entries
-            alone reach the limit accepts only the opening entry of a term. `RaftNode.has_room` becomes False
-            earlier.
-        window_bytes_max: the same, in bytes of data.
+            limit `propose` accepts only one uncommitted entry at a time. If the committed entries of a
+            follower alone reach the limit, it accepts only the opening entry of a term. `RaftNode.has_room`
+            becomes False earlier.
+        window_bytes_max: the same limit, in bytes of data.
         promotion_lag_entries_max: maximum number of entries that a learner may be behind the leader when it
             is promoted to voter.
     """

@@ -1,6 +1,6 @@
-"""The part of the log in memory, with its marks: how far it is written, durable, committed and delivered.
+"""The part of the log in memory, and how far the log is written, durable, committed and delivered.
 
-Contains the entries and four marks, which are indices:
+The window contains the entries and four marks, which are indices:
 
         delivered <= commit      returned to the owner in `Ready.committed`; must be durable as well
     durable   <= handed_out  reported by `RaftNode.persisted`, or held by a snapshot
@@ -13,10 +13,10 @@ This module handles no terms, votes or messages, and decides nothing; it only as
 consistent.
 
 **Writes and truncations.** An owner may have several `Persist`s in flight, so an entry can be truncated,
-replaced and appended again while its first write is in flight. The end of the first write must not mark the
-entry durable: the write of the replacement follows and removes the entry from disk again (etcd-io/raft
-`testdata/async_storage_writes_append_aba_race.txt`). Hence a truncation lowers the index up to which each
-write in flight will mark entries durable.
+replaced and appended again while its first write is in flight. When the first write ends, the entry must not
+count as durable, because the write of the replacement follows and removes the entry from disk again
+(etcd-io/raft `testdata/async_storage_writes_append_aba_race.txt`). Therefore a truncation lowers, for each
+write in flight, the index up to which the write will make entries durable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _first = itemgetter(0)
 
 
 class _Write:
-    """A `Persist` in flight: all entries up to `up_to` are durable when it ends."""
+    """A `Persist` in flight. When it ends, all entries up to `up_to` are durable."""
 
     __slots__ = ("sequence", "up_to")
 
@@ -46,7 +46,7 @@ class _Write:
 class LogWindow:
     """Entries `first_index..last_index`.
 
-    Of the entry before `first_index`, the window holds only index and term (`before_index`, `before_term`).
+    Of the entry before `first_index`, only index and term are in memory (`before_index`, `before_term`).
     """
 
     def __init__(self, before_index: int, before_term: int, *, delivered: int) -> None:
@@ -92,7 +92,7 @@ class LogWindow:
         return None
 
     def batch_from(self, first: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
-        """Entries from `first` within the limits; an entry above `bytes_max` is returned alone.
+        """Entries from `first` on, within the limits. An entry larger than `bytes_max` is returned alone.
 
         Consecutive calls for the same range return the same tuple.
         """
@@ -124,10 +124,10 @@ class LogWindow:
         return self.size_bytes - self.bytes_after(index)
 
     def last_at_or_below(self, index: int, term: int) -> tuple[int, int]:
-        """Last entry at or below `index` with a term at or below `term`: where two diverging logs may have
-        their last common entry.
+        """(index, term) of the last entry whose index is at most `index` and whose term is at most `term`.
+        Two diverging logs may have their last common entry there.
 
-        Term 0 means that the index is no longer in memory: search before it.
+        Term 0 means that the entry is no longer in memory: search before the returned index.
         """
         position = bisect_right(self._runs, index, key=_first) - 1
         if position < 0:
@@ -187,7 +187,7 @@ class LogWindow:
         self.last_term = term
 
     def cut(self, first: int) -> None:
-        """Truncate from `first` on, because another leader has other entries there.
+        """Truncate from `first` on, because a later leader has other entries there.
 
         Committed entries are never truncated.
         """
@@ -202,7 +202,7 @@ class LogWindow:
         self._lower_marks(first - 1)
 
     def reset(self, index: int, term: int) -> None:
-        """Replace the whole log by a snapshot at `index`, which is durable and which the owner has loaded."""
+        """Replace the whole log by a durable snapshot at `index` that the owner has loaded."""
         assert index > self.commit
         self._entries.clear()
         self._ends.clear()
@@ -217,11 +217,11 @@ class LogWindow:
             write.up_to = 0
 
     def skip_to(self, index: int) -> None:
-        """Mark entries up to `index` as committed and delivered: the owner loaded a durable snapshot there,
-        which matches the log.
+        """Mark entries up to `index` as committed and delivered: the owner loaded a durable snapshot at
+        `index` that matches the log.
 
-        The entries count as durable because the snapshot contains them. Unwritten ones are still written, so
-        that the log on disk has no gap.
+        The entries count as durable because the snapshot contains them. Entries that are not written yet are
+        still written, so that the log on disk has no gap.
         """
         assert self.delivered < index <= self.last_index
         self.commit = max(self.commit, index)
@@ -253,7 +253,7 @@ class LogWindow:
     # --- marks ---
 
     def begin_write(self, sequence: int) -> tuple[Entry, ...]:
-        """Take the entries that no write contains yet; they are durable when write `sequence` ends."""
+        """Take the entries that no write contains yet. They become durable when write `sequence` ends."""
         entries = (
             self.between(self.handed_out + 1, self.last_index) if self.handed_out < self.last_index else ()
         )
@@ -262,13 +262,13 @@ class LogWindow:
         return entries
 
     def restart(self) -> None:
-        """Make the next write record that the log restarts after `before_index`: all entries on disk are
-        void.
+        """Let the next write record that the log restarts after `before_index` and that all entries on disk
+        are void.
         """
         self._begins_after = (self.before_index, self.before_term)
 
     def take_beginning(self) -> tuple[int, int] | None:
-        """Return (index, term) after which the log restarts, if it restarted since the last write; once."""
+        """Return (index, term) after which the log restarts; None without a restart since the last call."""
         begins_after, self._begins_after = self._begins_after, None
         return begins_after
 

@@ -1,6 +1,6 @@
 """Replica identities, and the configuration: voters, learners and the size of a majority.
 
-A configuration is in force from the append of its entry until a truncation removes that entry (Ongaro's
+A configuration is in force as soon as its entry is appended, until a truncation removes the entry (Ongaro's
 dissertation, section 4.1; etcd-io/etcd #12359 shows the cost of applying it later).
 """
 
@@ -17,7 +17,7 @@ LEARNERS_MAX: Final = 9
 class ReplicaId(NamedTuple):
     """One log on one disk.
 
-    A node that restarts with an empty disk is another replica, because the disk with its votes is lost
+    A node that restarts with an empty disk is another replica, because its log and its votes are lost
     (KIP-853, KAFKA-14077).
 
     `directory_id` is the 16 bytes of the data directory's UUID.
@@ -29,8 +29,8 @@ class ReplicaId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Voters elect leaders and commit entries; learners only receive entries. Both tuples are sorted; every
-    node id occurs at most once in both together.
+    """Voters elect leaders and commit entries; learners only receive entries. Both tuples are sorted; a node
+    id occurs at most once in the two tuples together.
     """
 
     voters: tuple[ReplicaId, ...]

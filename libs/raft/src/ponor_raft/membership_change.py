@@ -1,11 +1,12 @@
 """Rules for changing one member at a time, checked before the entry is appended.
 
-Any majorities of two consecutive configurations then have a voter in common, so no joint consensus is needed.
+With one change at a time, every majority of a configuration shares a voter with every majority of the next
+one, so joint consensus is not needed.
 
-The leader must have committed an entry of its own term first. This fixes the known bug of the algorithm
-(Ongaro, raft-dev, July 2015): two leaders that each append one change to the same committed configuration may
-count disjoint majorities. Once the later leader has committed an entry of its term, the change of the earlier
-leader can no longer be committed.
+The leader must have committed an entry of its own term before it appends a change. This fixes a known bug of
+the algorithm (Ongaro, raft-dev, July 2015): if two leaders each append a change to the same committed
+configuration, their majorities may be disjoint. Once the later leader has committed an entry of its term, the
+change of the earlier leader can no longer be committed.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def check_change(replica: Replica, replication: Replication, wanted: Membership)
 
 
 def _check_promotion(replica: Replica, replication: Replication, voter: ReplicaId) -> None:
-    """Refuse to promote a learner that lags: until it catches up, fewer replicas than configured could form a
-    majority.
+    """Refuse to promote a learner that lags: until it catches up, the group would tolerate fewer failures
+    than configured.
     """
     if voter not in replica.membership.learners:
         raise MembershipChangeError(

@@ -1,6 +1,6 @@
 """Messages between replicas.
 
-Every message names both ends as (node id, directory id) and carries the sender's term; a receiver drops
+Every message contains sender and receiver as (node id, directory id) and the sender's term. A receiver drops
 messages for other directories. The owner transports the messages; they may be lost, repeated, delayed and
 reordered.
 """
@@ -40,7 +40,7 @@ class VoteRequest(Envelope):
 class VoteResponse(Envelope):
     """Response to a vote request.
 
-    A granted pre-vote carries the requested term and counts only in a round for that term.
+    A granted pre-vote contains the requested term and counts only in a round for that term.
     """
 
     pre_vote: bool
@@ -84,8 +84,8 @@ class AppendResponse(Envelope):
 class HeartbeatRequest(Envelope):
     """Leader heartbeat.
 
-    The leader increments `round`. When a majority has echoed a round, the sender was the leader at the start
-    of the round (read index, lease).
+    The leader increments `round`. When a majority has echoed a round, the sender was still the leader when
+    the round started (used for read index and lease).
     """
 
     commit: int
@@ -101,12 +101,12 @@ class HeartbeatResponse(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow(Envelope):
-    """Leadership transfer: campaign immediately, without a pre-vote."""
+    """Leadership transfer: the receiver campaigns immediately, without a pre-vote."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk(Envelope):
-    """Chunk of a snapshot's body at `offset`; the last one ends at `meta.size_bytes`."""
+    """Chunk of a snapshot's body at `offset`; the last chunk ends at `meta.size_bytes`."""
 
     meta: SnapshotMeta
     offset: int
@@ -127,7 +127,7 @@ class SnapshotAck(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class ReadIndexRequest(Envelope):
-    """Follower's request for the index that a linearizable read must wait for."""
+    """A follower's request for the index that a linearizable read must wait for."""
 
     context: int
 

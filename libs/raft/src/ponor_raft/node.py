@@ -1,4 +1,4 @@
-"""One replica of a Raft group: the input is a message, tick or proposal, the output instructions.
+"""One replica of a Raft group: inputs are messages, ticks and proposals, outputs are instructions.
 
 This module contains the public class and the handling of terms. `election`, `following`, `leading` (with
 `replication`, `reads`, `transfer`, `membership_change`), `snapshot_transfer`, `log_window` and `outbox`
@@ -9,7 +9,7 @@ Duties of the owner, in this order:
 1. After any call, call `ready` until it returns None, and execute its instructions (`ponor_raft.ready`).
 2. Call `tick` at a steady rate. After a pause of the process one tick is enough.
 3. Make each `Persist` durable in the given order and call `persisted`; only then send its messages.
-4. When `Ready.leadership` reports LEADER, propose the opening entry; entries of older terms commit with it.
+4. When `Ready.leadership` reports LEADER, propose the opening entry; it also commits entries of older terms.
 5. Apply `Ready.committed`; take snapshots of applied state; call `snapshot_available`, then `compact`.
 6. Store chunks and answer each with `keep_chunk`. Load a complete, verified body, then call `restore`.
 
@@ -60,7 +60,7 @@ class RaftNode:
     def __init__(
         self, own: ReplicaId, limits: RaftLimits, stored: StoredState, draw: Callable[[int], int]
     ) -> None:
-        """Start as a follower at `stored`. `draw(n)` returns an int in [0, n) for election timeouts."""
+        """Start as a follower in the state `stored`. `draw(n)` returns a random int in [0, n)."""
         log = stored.open_log()
         configurations = Configurations(stored.base.index, stored.base.membership)
         configurations.append(
@@ -117,7 +117,7 @@ class RaftNode:
 
     @property
     def commit_index(self) -> int:
-        """Known commit index; entries up to it may not be durable locally yet."""
+        """The known commit index. Entries up to this index may not be durable locally yet."""
         return self._replica.log.commit
 
     @property
@@ -154,7 +154,7 @@ class RaftNode:
 
     @property
     def has_room(self) -> bool:
-        """Whether the owner should propose more. False before the limits, so that pending proposals fit."""
+        """Whether the owner should propose more. False before the limits, so that pending ones fit."""
         log, limits = self._replica.log, self._replica.limits
         reserved_entries = min(limits.uncommitted_entries_max, limits.window_entries_max // 2)
         reserved_bytes = min(limits.uncommitted_bytes_max, limits.window_bytes_max // 2)
@@ -173,7 +173,7 @@ class RaftNode:
         return self._replica.dropped
 
     def membership_at(self, index: int) -> Membership:
-        """Membership in force at `index`, for a snapshot there; `LookupError` before the newest snapshot."""
+        """Membership in force at `index`; raises `LookupError` before the newest snapshot."""
         return self._replica.configurations.at(index)
 
     def term_at(self, index: int) -> int | None:
@@ -204,7 +204,7 @@ class RaftNode:
 
     @property
     def confirmed_round(self) -> int:
-        """Newest round echoed by a majority: at its start no later term had a leader. 0 if not leader."""
+        """Newest round that a majority echoed: at its start no later term had a leader. 0 if not leader."""
         return self._leading.reads.confirmed_round if self._leading is not None else 0
 
     @property
@@ -223,7 +223,7 @@ class RaftNode:
             self._campaign()
 
     def step(self, message: Message) -> None:
-        """Process a message. Never raises: invalid or stale messages are dropped and counted."""
+        """Handle a message. This never raises: invalid or stale messages are dropped and counted."""
         replica = self._replica
         if message.to != replica.own or message.sender == replica.own:
             replica.drop("not for this replica")
@@ -233,7 +233,7 @@ class RaftNode:
             self._handlers[type(message)](message)
 
     def propose(self, data: bytes, membership: Membership | None = None) -> Entry:
-        """Append an entry; `Ready.committed` returns it unless another entry takes its index.
+        """Append an entry. `Ready.committed` returns it later, unless another leader's entry replaces it.
 
         Raises:
             NotLeaderError: this replica does not lead, or is transferring leadership.
@@ -250,7 +250,7 @@ class RaftNode:
             self._forwarded.add(context)
 
     def transfer(self, to: ReplicaId) -> None:
-        """Transfer leadership to another voter; refuse proposals meanwhile, for at most `transfer_ticks`.
+        """Transfer leadership to another voter. Refuse proposals meanwhile, for at most `transfer_ticks`.
 
         Raises:
             NotLeaderError: this replica does not lead.
@@ -269,10 +269,10 @@ class RaftNode:
             self._leading.unreachable(peer)
 
     def peer_restarted(self, peer: ReplicaId) -> None:
-        """Report a new stream from `peer`; messages of older streams no longer arrive.
+        """Report a new stream from `peer`. Messages of older streams must not arrive any more.
 
         The peer may have lost acknowledged entries: it truncated a damaged tail that looked torn, or an older
-        copy of its directory was restored. Otherwise the leader would treat the peer's rejections as stale.
+        copy of its directory was restored. Otherwise the leader would ignore the peer's rejections as stale.
         """
         if self._leading is not None:
             self._leading.replication.reset_peer(peer)
@@ -294,11 +294,11 @@ class RaftNode:
             self._decide(self._election.on_durable())
 
     def keep_chunk(self, chunk: SnapshotChunk, next_offset: int) -> None:
-        """Report that the owner has stored the body up to `next_offset`, from this chunk and earlier ones."""
+        """Report that the owner has stored the body up to `next_offset`, with this chunk and earlier ones."""
         self._receiving.keep(chunk, next_offset)
 
     def restore(self, meta: SnapshotMeta) -> None:
-        """Report that a received snapshot is durable, verified and loaded. An older one has no effect."""
+        """Report that a received snapshot is durable, verified and loaded. An old snapshot has no effect."""
         replica = self._replica
         if meta.index > replica.log.commit and replica.role is not Role.FOLLOWER:
             self._follow(replica.term, None)
@@ -313,7 +313,7 @@ class RaftNode:
             self._snapshot = meta
 
     def compact(self, index: int) -> None:
-        """Discard entries up to `index` from memory; a durable snapshot must contain them. Idempotent."""
+        """Remove entries up to `index` from memory. A durable snapshot must contain them. Idempotent."""
         assert index <= self._snapshot.index, (
             f"no snapshot reaches {index}; the newest one is at {self._snapshot.index}"
         )
@@ -355,13 +355,13 @@ class RaftNode:
     # --- terms and roles ---
 
     def _is_of_this_term(self, message: Message) -> bool:
-        """Compare terms: enter a newer one; drop messages of an older one, and answer former leaders."""
+        """Compare terms: enter a newer term; drop messages of an older term, and answer its leader."""
         replica = self._replica
         if isinstance(message, VoteRequest):
             return self._may_answer(message)
         if message.term > replica.term:
             if isinstance(message, VoteResponse) and message.pre_vote and message.granted:
-                return True  # carries the requested term, which no replica has entered yet
+                return True  # contains the requested term, which no replica has entered yet
             if isinstance(message, (TimeoutNow, ReadIndexResponse)):
                 replica.drop("meant for a follower of a newer term")
                 return False
@@ -396,7 +396,7 @@ class RaftNode:
             return False
         if replica.leader is None:
             self._follow(replica.term, sender)
-        # A voter that lost its vote in this term with its disk must not vote again after a restart.
+        # Record a vote for the leader: this voter's disk may have lost its vote, and it must not vote again.
         replica.voted_for = replica.voted_for or sender
         self._election.heard_leader()
         return True
@@ -479,7 +479,7 @@ class RaftNode:
         self._election.start_vote(transfer=True)
 
     def _after_answer(self, moved: bool) -> None:
-        """Step down if the commit index moved and now covers this leader's own removal."""
+        """Step down if the commit index moved and this leader's own removal is now committed."""
         leading = self._leading
         if moved and leading is not None and leading.is_dismissed():
             leading.announce_removal()

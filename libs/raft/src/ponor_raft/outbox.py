@@ -1,10 +1,10 @@
-"""Outgoing messages: those that may be sent immediately, those that wait for the disk, and the writes that
-they wait for.
+"""Outgoing messages that may be sent immediately, messages that wait for the disk, and the writes for which
+they wait.
 
 Rule (invariant 7): a vote or an acknowledgement is never sent before everything that it promises is durable.
 Such a message is sent after the next `Persist` or, if there is nothing new to write, after the writes in
-flight. So a message need not list what it depends on: everything recorded before it is on disk when it is
-sent.
+flight. So everything that was recorded before a message is on disk when the message is sent, and a message
+need not list what it depends on.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Outbox:
         self._sequence = 0
 
     def send(self, message: Message) -> None:
-        """Queue a message that promises nothing durable; it may be sent immediately."""
+        """Queue a message that does not depend on durable state and may be sent immediately."""
         self.messages.append(message)
 
     def send_when_durable(self, message: Message) -> None:
-        """Queue a message that is released when the replica's current state is durable."""
+        """Queue a message that may be sent only when the replica's current state is durable."""
         _hold(self._held, message)
 
     def persist(self, hard_state: HardState, log: LogWindow) -> Persist | None:
@@ -114,8 +114,8 @@ class Outbox:
 
 
 def _hold(held: list[Message], message: Message) -> None:
-    """Append a message unless it repeats a held one, so that repetitions do not accumulate during a disk
-    stall.
+    """Add a message. A newer acknowledgement replaces the last one and repetitions are dropped, so that held
+    messages do not accumulate while the disk stalls.
     """
     if held and isinstance(message, AppendResponse):
         last = held[-1]

@@ -1,8 +1,8 @@
 """Linearizable reads (read index): heartbeat rounds that prove leadership, and reads forwarded by followers.
 
-There are no lease reads: a process can check its lease, be paused, and then serve a read although the lease
-has expired (etcd-io/etcd #20418). A read is answered with a commit index taken after its arrival, once a
-majority has echoed a heartbeat round that started later.
+There are no lease reads: a process could check its lease, be paused, and then serve a read although the lease
+has expired (etcd-io/etcd #20418). The answer to a read is a commit index taken after the read arrived. It is
+sent when a majority has echoed a heartbeat round that started after the arrival.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIRE_CONTEXT_BITS: Final = 31
 
 
 class _Read(NamedTuple):
-    """Origin of a read: a local caller (`origin` None) or a follower."""
+    """A read and its origin: a follower, or a local caller (`origin` None)."""
 
     origin: ReplicaId | None
     context: int
@@ -52,7 +52,9 @@ class ReadRounds:
 
     @property
     def confirmed_round(self) -> int:
-        """Newest round echoed by a majority, which proves that this replica led when the round started."""
+        """Newest round that a majority echoed. It proves that this replica was the leader when the round
+        started.
+        """
         replica = self._replica
         progress = self._replication.progress
         membership = replica.membership
@@ -66,7 +68,7 @@ class ReadRounds:
         return echoed[membership.quorum - 1]
 
     def add(self, origin: ReplicaId | None, context: int) -> None:
-        """Add a read; refuse it immediately at the limit."""
+        """Add a read. If the limit is reached, refuse it immediately."""
         read = _Read(origin, context)
         if self._waiting >= self._replica.limits.reads_max:
             self._answer(read, None)
@@ -82,10 +84,11 @@ class ReadRounds:
             self.begin_round()
 
     def begin_round(self) -> None:
-        """Send heartbeats; a majority's echo of them confirms every read that arrived before.
+        """Send a round of heartbeats. When a majority has echoed it, every read that arrived before is
+        confirmed.
 
-        Until an entry of the current term is committed, this leader's commit index may be below the former
-        leader's, so reads wait.
+        Until an entry of the current term is committed, this leader's commit index may be lower than that of
+        the former leader, so reads wait.
         """
         self._number += 1
         self._replication.send_heartbeats(self._number)
@@ -150,7 +153,7 @@ class ForwardedReads:
         self._next = replica.draw(1 << _WIRE_CONTEXT_BITS) << _WIRE_CONTEXT_BITS
         self._waiting: dict[
             int, tuple[int, int]
-        ] = {}  # by wire context: the caller's context and the tick of its timeout
+        ] = {}  # by wire context: the caller's context and the tick at which the read times out
         self._ticks = 0
 
     def add(self, context: int) -> None:
@@ -172,7 +175,7 @@ class ForwardedReads:
         self._replica.outbox.reads.append(ReadReady(waiting[0], response.index or None))
 
     def tick(self) -> None:
-        """Refuse reads without an answer within an election timeout: the request or its answer was lost."""
+        """Refuse reads that got no answer within an election timeout: the request or the answer was lost."""
         self._ticks += 1
         while self._waiting:
             wire_context, (context, give_up_at) = next(iter(self._waiting.items()))
@@ -182,7 +185,7 @@ class ForwardedReads:
             self._replica.outbox.reads.append(ReadReady(context, None))
 
     def refuse_all(self) -> None:
-        """Refuse waiting reads after a change or loss of the leader."""
+        """Refuse all waiting reads, because the leader changed or was lost."""
         for context, _ in self._waiting.values():
             self._replica.outbox.reads.append(ReadReady(context, None))
         self._waiting.clear()

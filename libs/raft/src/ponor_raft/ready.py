@@ -37,12 +37,12 @@ class Persist:
     """Write this to the log, sync, then call `persisted(sequence)`; only then may `messages` be sent.
 
     `entries` are contiguous; if the first index was written before, they replace that entry and all later
-    ones. (An append-only log writes them behind; its reader applies this rule.)
+    ones. (An append-only log appends them; its reader must then apply this rule.)
 
     `begins_after`: a received snapshot has replaced the whole log. The new log starts after this (index,
-    term); all entries written before are void, whatever their index. The owner records this durably before it
-    writes these entries; it may do so as early as `RaftNode.restore`. Otherwise a restart would read the old
-    entries as the start of the log, and they contradict the snapshot.
+    term); all entries written before are void, whatever their index. The owner must record this durably
+    before it writes these entries, and may do so as early as `RaftNode.restore`. Otherwise a restart would
+    read the old entries, which contradict the snapshot.
     """
 
     sequence: int
@@ -54,8 +54,8 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class SendSnapshot:
-    """Send one chunk of the snapshot at `index`, from `offset`, to `to`. `index` 0: the newest snapshot, from
-    0.
+    """Send the chunk at `offset` of the snapshot at `index` to `to`. `index` 0: the newest snapshot, from
+    offset 0.
     """
 
     to: ReplicaId
@@ -68,7 +68,7 @@ class SendSnapshot:
 class ReadReady:
     """A linearizable read requested with `context` may be served once `index` is applied.
 
-    `index` None: refused, retry.
+    `index` None: the read was refused and may be retried.
     """
 
     context: int
@@ -77,8 +77,8 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class LostEntries:
-    """The disk lost synced entries: the replica acknowledged up to `acknowledged_index`, its log ends at
-    `last_index`.
+    """The disk lost synced entries: the replica acknowledged entries up to `acknowledged_index`, but its log
+    ends at `last_index`.
     """
 
     last_index: int

@@ -48,8 +48,8 @@ class Replica:
         self.own = own
         self.limits = limits
         self.draw = draw
-        # A snapshot may be durable although the term in which it was received is not. This replica has then
-        # cast no vote in that term, because a vote is sent only after its term is durable.
+        # A snapshot may be durable although the term in which it was received is not. In that case this
+        # replica has not voted in that term, because a vote is sent only after its term is durable.
         self.term = max(hard_state.term, log.last_term)
         self.voted_for = hard_state.voted_for if self.term == hard_state.term else None
         self.floor = hard_state.floor
@@ -70,11 +70,11 @@ class Replica:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether this replica is a voter, or a voter whose removal is not committed, and its log reaches the
-        floor.
+        """Whether this replica is a voter (or was removed, but the removal is not committed) and its log
+        reaches the floor.
 
-        A removed voter may be the only one with the entry of its removal; then no other candidate can win. It
-        does not count its own vote (Ongaro's dissertation, section 4.2.2).
+        The entry of the removal may be only in the removed voter's log; then no other candidate can win. A
+        removed voter does not count its own vote (Ongaro's dissertation, section 4.2.2).
         """
         is_complete = (self.log.last_term, self.log.last_index) >= self.floor
         return is_complete and self.configurations.may_decide(self.own, self.log.commit)
@@ -85,10 +85,10 @@ class Replica:
         return max((self.log.last_term, self.log.last_index), self.floor)
 
     def raise_floor(self, term: int, index: int) -> None:
-        """Require of candidates the committed entry of this term and index, if this log ends before it.
+        """Require that candidates have the committed entry (`term`, `index`), if this log ends before it.
 
-        This matters if the replica had acknowledged the entry and its disk lost it. For a correct follower
-        that lags, the floor changes nothing: in every majority, the longest log has all committed entries.
+        This matters if the replica had acknowledged the entry and its disk lost it. For a follower that only
+        lags, the floor changes no election: the winner's log contains all committed entries anyway.
         """
         if self.required < (term, index):
             self.floor = (term, index)

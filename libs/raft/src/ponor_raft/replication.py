@@ -1,4 +1,4 @@
-"""The leader's half of replication: progress of every other member, batching, flow control and commitment.
+"""The leader's half of replication: progress of every other member, batching, flow control, commit index.
 
 `flush` creates the messages once per `Ready`. So all proposals since the last `Ready` form one batch, and the
 messages to all followers share one tuple of entries.
@@ -40,7 +40,7 @@ class Replication:
 
     @property
     def has_committed_own_term(self) -> bool:
-        """Whether the commit index is known to cover everything that former leaders committed."""
+        """Whether an entry of this term is committed, and thus everything that former leaders committed."""
         return self._replica.log.commit >= self.term_began_at
 
     def follow_membership(self) -> None:
@@ -55,9 +55,9 @@ class Replication:
         }
 
     def reset_peer(self, peer: ReplicaId) -> None:
-        """Reset the progress of `peer`, but send it the commit index.
+        """Reset the progress of `peer`, and send a message with the commit index to it.
 
-        If `peer` has lost nothing, this costs one probe: the commit index at `peer` never decreases.
+        If `peer` has lost nothing, this costs one probe, because the commit index at `peer` never falls.
         """
         progress = self._progress.get(peer)
         if progress is None:
@@ -65,8 +65,8 @@ class Replication:
         log = self._replica.log
         progress.acknowledged_index = max(progress.acknowledged_index, progress.match_index)
         if progress.state is ProgressState.SNAPSHOT:
-            # The snapshot transfer continues. This message carries the commit index, as the probe does in the
-            # other case.
+            # The snapshot transfer continues. This message contains the commit index; otherwise the probe
+            # contains it.
             self._append(peer, progress, log.last_index, log.last_term, ())
             return
         self._progress[peer] = FollowerProgress(log.last_index + 1, progress.acknowledged_index)
@@ -74,7 +74,7 @@ class Replication:
     # --- sending ---
 
     def flush(self) -> None:
-        """Send all pending messages; none before the opening entry of the term was appended."""
+        """Send all pending messages. Before the opening entry of the term is appended, none are sent."""
         if self._replica.log.last_index < self.term_began_at:
             return
         for peer, progress in self._progress.items():
@@ -100,7 +100,7 @@ class Replication:
             self._send(peer, progress, empty=True)
 
     def _send(self, peer: ReplicaId, progress: FollowerProgress, *, empty: bool) -> bool:
-        """Send one AppendRequest from next_index on.
+        """Send one AppendRequest with entries from next_index on.
 
         Return False if the follower needs a snapshot instead.
         """
@@ -168,8 +168,8 @@ class Replication:
     def on_heartbeat_response(self, sender: ReplicaId, round_number: int) -> None:
         """Note that the member is alive.
 
-        A message sent before this heartbeat and not answered yet may be lost: allow a new probe, or check
-        with an empty message.
+        A message that was sent before this heartbeat and is not answered may be lost, so allow a new probe,
+        or send an empty message to find out.
         """
         progress = self._progress[sender]
         progress.heard_ticks_ago = 0
@@ -198,8 +198,8 @@ class Replication:
             progress.probe()
 
     def _on_rejection(self, progress: FollowerProgress, response: AppendResponse) -> None:
-        """Probe at the last entry that the follower may share: neither its index nor its term exceeds the
-        hint's.
+        """Probe at the last entry that the follower may also have: its index and its term are at most those
+        of the hint.
         """
         meeting_index = response.hint_index
         if response.hint_term > 0:
@@ -210,7 +210,7 @@ class Replication:
     # --- counting ---
 
     def advance_commit(self) -> bool:
-        """Commit what a majority of voters has made durable; return whether the commit index moved."""
+        """Commit entries that are durable at a majority of voters. Return whether the commit index moved."""
         log = self._replica.log
         index = self._reached_by_majority()
         if index <= log.commit or log.term_at(index) != self._replica.term:

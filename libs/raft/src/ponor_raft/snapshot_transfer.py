@@ -1,8 +1,8 @@
 """Snapshot transfer to a member whose next entry is no longer in the leader's memory.
 
 The core requests chunks by offset; the owner reads, stores and verifies the body. One chunk is in flight per
-member. Each response carries the offset up to which the member has stored the body, so that a transfer
-resumes after a lost message, a restart or a change of leader.
+member. Each response contains the offset up to which the member has stored the body, so a transfer can resume
+after a lost message, a restart or a change of leader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SnapshotSending:
         self._replication = replication
 
     def flush(self) -> None:
-        """Ask the owner for the next chunk of every waiting member."""
+        """Instruct the owner to send the next chunk to every member that waits for one."""
         for peer, progress in self._replication.progress.items():
             if progress.state is ProgressState.SNAPSHOT and not progress.snapshot_under_way:
                 progress.snapshot_under_way = True
@@ -44,7 +44,7 @@ class SnapshotSending:
         return False
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """Handle the probable loss of the chunk in flight: retry after a pause, not in a hot loop."""
+        """Handle the probable loss of the chunk in flight: retry it after a pause."""
         progress = self._replication.progress.get(peer)
         if progress is not None and progress.state is ProgressState.SNAPSHOT:
             progress.snapshot_waited_ticks = max(
@@ -68,8 +68,9 @@ class SnapshotSending:
 def _note_offset(progress: FollowerProgress, ack: SnapshotAck) -> None:
     """Continue after the part that the member has stored.
 
-    If the offset is before the one sent, the response is stale or the member lost data. A stale response is
-    followed by a newer one; if none arrives until the next retry, the retry goes back to that offset.
+    If the member's offset is below the offset that was sent, the response is stale or the member lost data. A
+    newer response follows a stale one. If none arrives before the next retry, the retry goes back to the
+    member's offset.
     """
     if ack.index == progress.snapshot_index and ack.next_offset <= progress.snapshot_offset:
         if ack.next_offset < progress.snapshot_offset:
@@ -87,14 +88,14 @@ class SnapshotReceiving:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._with_owner: tuple[int, int] | None = (
-            None  # index and offset of the chunk that the owner is storing
+            None  # index and offset of the chunk that the owner stores now
         )
         self._with_owner_ticks = 0
 
     def on_chunk(self, chunk: SnapshotChunk) -> None:
         """Pass a chunk to the owner, unless the log already contains the snapshot.
 
-        In that case acknowledge every chunk (etcd-io/etcd #18055).
+        If the log contains it, acknowledge every chunk (etcd-io/etcd #18055).
         """
         replica = self._replica
         if chunk.meta.index <= replica.log.commit:
@@ -106,7 +107,7 @@ class SnapshotReceiving:
         if replica.outbox.durable_hard_state.term < replica.term:
             replica.drop(
                 "chunk before its term is durable"
-            )  # after a crash, the snapshot's term must not be above the durable term
+            )  # otherwise the snapshot's term could be above the durable term after a crash
             return
         key = (chunk.meta.index, chunk.offset)
         if self._with_owner == key:
@@ -132,7 +133,7 @@ class SnapshotReceiving:
     def restore(self, meta: SnapshotMeta) -> None:
         """Restart the log after a durable and verified snapshot.
 
-        No effect on the log if the owner has already applied the entries up to the snapshot.
+        The log does not change if the owner has already applied the entries up to the snapshot.
 
         Compare with the delivered index, not the commit index: the snapshot contains the entries between
         them, so they must not be delivered again.
@@ -148,7 +149,7 @@ class SnapshotReceiving:
         self.acknowledge_installed(meta)
 
     def acknowledge_installed(self, meta: SnapshotMeta) -> None:
-        """Acknowledge the snapshot once everything recorded so far is durable."""
+        """Acknowledge the snapshot as soon as everything recorded so far is durable."""
         replica = self._replica
         if replica.leader is not None and replica.leader != replica.own:
             replica.outbox.send_when_durable(
@@ -158,7 +159,7 @@ class SnapshotReceiving:
             )
 
     def tick(self) -> None:
-        """Accept the chunk again after a while, in case the owner lost it."""
+        """After `snapshot_retry_ticks` accept the same chunk again, in case the owner lost it."""
         if self._with_owner is not None:
             self._with_owner_ticks += 1
             if self._with_owner_ticks >= self._replica.limits.snapshot_retry_ticks:

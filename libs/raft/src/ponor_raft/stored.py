@@ -1,4 +1,4 @@
-"""State that a restart found on disk, and the rule for combining the snapshot with the entries."""
+"""State that a restart found on disk, and the rule that combines the snapshot with the entries."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ponor_raft.log_window import LogWindow
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """Everything here is durable.
+    """The durable state that a restart found.
 
     Attributes:
-        hard_state: the newest one.
+        hard_state: the newest hard state.
         base: the newest snapshot, which the owner's state machine has loaded; without one `SnapshotMeta(0, 0,
             initial membership, bytes(16), 0)`.
-        entries: the log's contiguous entries. They may start before `base.index + 1`: with such entries the
-            leader can serve slow followers without a snapshot.
-        commit: known commit index; at least `base.index`. `Ready.committed` returns the entries above
-            `base.index` up to this index again.
+        entries: the log's contiguous entries. They may start before `base.index + 1`. Then a leader can serve
+            slow followers without a snapshot.
+        commit: the known commit index; at least `base.index`. `Ready.committed` returns the entries from
+            `base.index + 1` to this index again.
         base_of_entries: index and term of the entry just before `entries[0]`; ignored without entries. Term 0
-            at an index above 0: unknown, as after a trim of the log.
+            at an index above 0 means that the term is unknown, as after a trim of the log.
     """
 
     hard_state: HardState
@@ -32,11 +32,12 @@ class StoredState:
     base_of_entries: tuple[int, int]
 
     def open_log(self) -> LogWindow:
-        """Return the stored log. Discard all entries if they end before the snapshot, start after it or
+        """Return the stored log. All entries are discarded if they end before the snapshot, start after it or
         contradict it.
 
-        Such entries remain if the process ended between `RaftNode.restore` and the next `Persist`: the
-        durable snapshot replaced them. A snapshot contains committed entries only, so they are not committed.
+        Such entries remain if the process ended after `RaftNode.restore` and before the next `Persist`: the
+        durable snapshot had replaced them. A snapshot contains only committed entries, so entries that
+        contradict it are not committed.
         """
         (before_index, before_term), entries = self.base_of_entries, list(self.entries)
         if entries:
@@ -55,8 +56,8 @@ class StoredState:
         return log
 
     def _known_beginning(self, entries: list[Entry]) -> tuple[int, int]:
-        """Determine the entry before the first one: the snapshot's if it is adjacent; otherwise the first
-        entry becomes the base, since its term is known.
+        """Determine index and term before the first entry. If the snapshot ends there, use the snapshot's;
+        otherwise drop the first entry and use its index and term.
         """
         if entries[0].index == self.base.index + 1 and entries[0].term >= self.base.term:
             return self.base.index, self.base.term
@@ -65,7 +66,7 @@ class StoredState:
 
 
 def _reach(base: SnapshotMeta, before_index: int, before_term: int, entries: list[Entry]) -> bool:
-    """Whether the entries contain the snapshot's entry or start directly after it."""
+    """Whether the entries contain the last entry of the snapshot, or start directly after it."""
     offset = base.index - before_index - 1
     if offset == -1:
         return before_term == base.term

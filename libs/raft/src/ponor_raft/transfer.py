@@ -1,8 +1,8 @@
 """Leadership transfer to another voter, one at a time.
 
-Proposals are refused during a transfer, because the target might never catch up otherwise (hashicorp/raft
-GH-581), and accepted again after `transfer_ticks`. `TimeoutNow` may be lost, so it is repeated until this
-replica sees the new term; repetitions carry the old term and are then ignored.
+During a transfer proposals are refused, because otherwise the target might never catch up (hashicorp/raft
+GH-581). After `transfer_ticks` they are accepted again. `TimeoutNow` may be lost, so it is repeated until
+this replica sees the new term. Repetitions contain the old term, so a replica in the new term ignores them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Transfer:
         self.target: ReplicaId | None = None
 
     def begin(self, target: ReplicaId) -> None:
-        """Let `target` catch up, then tell it to campaign.
+        """Let `target` catch up, then send `TimeoutNow` to it.
 
-        No effect if a transfer to the same target is in progress.
+        Does nothing if a transfer to the same target is in progress.
 
         Raises:
             TransferError: the target is not another voter.

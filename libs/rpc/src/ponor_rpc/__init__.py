@@ -1,4 +1,4 @@
-"""RPC: generated protobuf messages (package `ponor`) and gRPC as an adapter of the network port.
+"""RPC: generated protobuf messages (package `ponor`), and an adapter of the network port for gRPC.
 
 Services exchange frames over `ponor_runtime.network`; only this member depends on gRPC.
 """

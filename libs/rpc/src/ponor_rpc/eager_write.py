@@ -1,4 +1,4 @@
-"""A write that the sender's task starts and the writer's task finishes."""
+"""A write that the sender's task starts and the writer task finishes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Self
 
 
 class EagerWrite(Generator[Any, None, None]):
-    """Awaitable that runs a coroutine's first step immediately, like an eager task (Python 3.12).
+    """An awaitable that runs a coroutine's first step immediately, like an eager task (Python 3.12).
 
-    After the first step gRPC, and usually the socket, has the frame. Otherwise a frame waits until the writer
-    task is scheduled, and one operation takes four frames
+    After the first step gRPC has the frame, and usually the socket too. Without it a frame would wait until
+    the writer task runs, and one operation takes four frames
     (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
 
-    Await it once, in a task, for the rest of the coroutine and its exception. The coroutine must not use
-    `current_task` before its first wait, because that step does not run in its own task.
+    Await it once, in a task: this runs the rest of the coroutine and raises its exception. The coroutine must
+    not use `current_task` before it first waits, because another task runs the first step.
     """
 
     __slots__ = ("_coroutine", "_ended", "_waits_for")
@@ -26,7 +26,7 @@ class EagerWrite(Generator[Any, None, None]):
         self._ended: BaseException | None = None
         try:
             self._waits_for = coroutine.send(None)
-        # StopIteration means completion; `send` re-raises everything else.
+        # StopIteration means that the coroutine has ended. `send` raises the exception again.
         except (Exception, asyncio.CancelledError) as ended:  # noqa: BLE001
             self._ended = ended
 
@@ -41,7 +41,7 @@ class EagerWrite(Generator[Any, None, None]):
         return self._coroutine.send(None) if waits_for is None else waits_for
 
     def throw(self, *error: Any) -> Any:
-        """Forward a failure of the awaited object, or the task's cancellation, to the coroutine."""
+        """Pass an exception of the awaited future, or the cancellation of the task, to the coroutine."""
         return self._coroutine.throw(*error)
 
     def close(self) -> None:

@@ -19,8 +19,8 @@ from ponor.common.v1.error_pb2 import (
 )
 
 RETRY_SAME_OPERATION: Final = (ERROR_CODE_OVERLOADED, ERROR_CODE_NOT_LEADER, ERROR_CODE_CONTROLLER_BEHIND)
-"""Codes after which the client sends the same request (same operation id) again, later or to another
-controller."""
+"""Codes after which the client sends the same request (with the same operation id) again: later, or to
+another controller."""
 
 NODE_MUST_STOP: Final = (ERROR_CODE_NODE_EPOCH_STALE, ERROR_CODE_NODE_FENCED)
 """Codes after which the process has lost its rights and must stop."""
@@ -32,7 +32,7 @@ class OperationError(Exception):
     Attributes:
         code: a value of `ponor.common.v1.ErrorCode`.
         message: one line that names the affected resource and the remedy.
-        leader_address: with NOT_LEADER, HOST:PORT of the leader if known; otherwise empty.
+        leader_address: with NOT_LEADER, HOST:PORT of the leader if it is known; otherwise empty.
     """
 
     def __init__(self, code: ErrorCode.ValueType, message: str, *, leader_address: str = "") -> None:
@@ -52,8 +52,8 @@ class OperationError(Exception):
 
 
 def error_name(code: ErrorCode.ValueType) -> str:
-    """Return the code without its prefix, such as "STREAM_FENCED", or the number of an unknown code of a
-    newer peer.
+    """Return the code's name without its prefix, such as "STREAM_FENCED"; the number for a code of a newer
+    peer.
     """
     try:
         return ErrorCode.Name(code).removeprefix("ERROR_CODE_")

@@ -1,9 +1,9 @@
 """One gRPC call as a connection of the network port.
 
 grpc.aio cancels a whole call when the task that reads from it is cancelled (so a timeout around `receive`
-would end the connection), and allows one read and one write at a time. Therefore each stream has its own task
-that reads ahead and another that writes queued frames. Cancelled callers do not affect them, and a frame
-needs no task of its own.
+would end the connection), and allows one read and one write at a time. Therefore each stream has one task
+that reads ahead and one that writes queued frames. Cancelling a caller does not affect these tasks, and no
+task is created per frame.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError
 from ponor_rpc.eager_write import EagerWrite
 
 CLOSE_GRACE_SECONDS: Final = 0.25
-"""How long a closing side waits for queued frames to reach the peer."""
+"""How long `close` waits until the queued frames have reached the peer."""
 READ_AHEAD_FRAMES: Final = 16
 READ_AHEAD_BYTES: Final = 256 * 1024
-"""At either limit the reader pauses until a frame is received; flow control then blocks the peer."""
+"""At either limit the reader pauses until `receive` takes a frame; flow control then blocks the peer."""
 TURNS_BEFORE_READING: Final = 2
-"""Iterations of the loop before the next read. Starting a read costs more than handling most frames, so the
-receiver and the tasks that it wakes run first."""
+"""Turns of the event loop before the next read begins. Starting a read takes longer than handling most
+frames, so the receiver and the tasks that it wakes run first."""
 UNSENT_BYTES_MAX: Final = 256 * 1024
-"""A sender waits while this many bytes are queued for gRPC; a larger frame is sent alone."""
+"""A sender waits while this many bytes are queued for gRPC. A larger frame is sent when the queue is
+empty."""
 
 END_OF_CALL: Final = (
     grpc.RpcError,
@@ -39,8 +40,8 @@ END_OF_CALL: Final = (
     asyncio.InvalidStateError,
     asyncio.CancelledError,
 )
-"""Exceptions of grpc.aio's reads and writes after the call has ended: an error status, use after the end,
-cancellation."""
+"""Exceptions that reads and writes of grpc.aio raise after the call has ended: an error status, use of an
+ended call, cancellation."""
 
 
 class FrameStream(ABC):
@@ -70,7 +71,8 @@ class FrameStream(ABC):
         self._sent = asyncio.Event()
 
     async def send(self, frame: bytes) -> None:
-        """Send a frame, with backpressure. An accepted frame is delivered unless the connection ends.
+        """Send a frame; wait while the queue is full. After that the frame is delivered unless the connection
+        ends.
 
         Raises:
             ValueError: the frame is larger than FRAME_BYTES_MAX.
@@ -84,7 +86,7 @@ class FrameStream(ABC):
         self._take(frame, size_bytes)
 
     def try_send(self, frame: bytes) -> bool:
-        """Send a frame without waiting if no earlier frame is queued; return False otherwise."""
+        """Send a frame without waiting if no earlier frame is queued; otherwise return False."""
         size_bytes = _checked_bytes(frame)
         if self._unsent or self._end_reason is not None:
             return False
@@ -104,7 +106,7 @@ class FrameStream(ABC):
     async def receive(self) -> bytes:
         """Return the next frame. Frames that arrived before the peer ended the call are still returned.
 
-        A cancelled call loses no frame.
+        If the caller is cancelled, no frame is lost.
         """
         while self._closed_here or not self._arrived:
             if self._closed_here or self._read_all:
@@ -150,7 +152,7 @@ class FrameStream(ABC):
             await self._work.wait()
 
     async def _drain(self) -> None:
-        """Wait until gRPC has taken all queued frames or accepts no more."""
+        """Wait until gRPC has taken all queued frames, or accepts no more frames."""
         while self._unsent and self._takes_frames:
             self._sent.clear()
             await self._sent.wait()
@@ -161,7 +163,8 @@ class FrameStream(ABC):
         except END_OF_CALL as error:
             self._note(error)
             return None
-        # Identity deserializers: a frame is the bytes that the peer sent. EOF is a grpc-specific object.
+        # There is no deserializer, so a frame is the bytes that the peer sent. At the end gRPC returns its
+        # EOF object.
         return frame if isinstance(frame, bytes) else None
 
     async def _is_written(self, write: Awaitable[None]) -> bool:
@@ -183,7 +186,7 @@ class FrameStream(ABC):
         self._sent.set()
 
     def _close_here(self, reason: str) -> None:
-        """End the connection on this side: wake all waiters and discard received frames."""
+        """End the connection on this side: wake all waiting callers and discard received frames."""
         self._closed_here = True
         self._ended(reason)
 
@@ -265,14 +268,14 @@ class ClientStream(FrameStream):
                     await self._half_close()
                     await self._read_to_the_end()
         except TimeoutError:
-            pass  # the peer is slow or gone: cancel the call
+            pass  # the peer is slow or gone, so cancel the call
         finally:
             self._call.cancel()
             await self._abandon()
             await self._release()
 
     async def _read_to_the_end(self) -> None:
-        """Read and discard frames until the status, which follows the last frame."""
+        """Read and discard frames until the call's status arrives, which follows the last frame."""
         self._start_reading()
         while not self._read_all:
             self._arrived.clear()
@@ -293,7 +296,8 @@ class ClientStream(FrameStream):
 class ServerStream(FrameStream):
     """The called side.
 
-    The call lasts until `over` is set: by `close`, when the handler returns, or when the peer ends the call.
+    The call lasts until `over` is set: `close` sets it, the return of the handler, and the end of the call by
+    the peer.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:

@@ -38,13 +38,14 @@ SERVER_OPTIONS: Final = (
     # Must be less than the clients' ping interval; otherwise the server answers pings with GOAWAY
     # "too_many_pings".
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # A client that was suspended sends its overdue pings in a burst. Do not end its connection for that.
+    # A client that was suspended sends its overdue pings in a burst. The server must not end the connection
+    # for that.
     ("grpc.http2.max_ping_strikes", 0),
 )
 CHANNEL_OPTIONS: Final = (
     *COMMON_OPTIONS,
-    # Callers have their own backoff. Ignore an HTTP proxy from the environment: connections stay in the
-    # cluster.
+    # Callers have their own backoff. An HTTP proxy in the environment is ignored, because connections stay in
+    # the cluster.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -57,7 +58,9 @@ HANDLER_STOP_SECONDS: Final = 1.0
 
 
 class GrpcNetwork:
-    """`Network` over gRPC. Connections to one address share a channel, which closes with the last of them."""
+    """`Network` over gRPC. Connections to one address share a channel, which is closed with the last of
+    them.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class GrpcNetwork:
         return cls(health=health)
 
     async def connect(self, address: str, method: str) -> Connection:
-        """Open a connection; returns before the peer is reached."""
+        """Open a connection; returns before the connection to the peer is established."""
         shared = self._channels.get(address)
         if shared is None:
             shared = _SharedChannel(self._channel(address))
@@ -138,7 +141,7 @@ class GrpcListener(grpc.GenericRpcHandler):
         self._tls = tls
         self._methods = {path: self._method(handler) for path, handler in handlers.items()}
         self._methods[HEALTH_CHECK] = health_handler(handlers, serves)
-        # Dicts, not sets: connections close in arrival order.
+        # Dicts and not sets, so that connections are closed in the order of arrival.
         self._connections: dict[ServerStream, None] = {}
         self._handler_tasks: dict[asyncio.Task[None], None] = {}
         self._server: grpc.aio.Server | None = None
@@ -186,9 +189,9 @@ class GrpcListener(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(serve)
 
     async def _serve(self, handler: Handler, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        """Serve one call, from its first byte to its status."""
-        # The handler runs in its own task. gRPC cancels this task when the peer is gone, which the handler
-        # must see as the end of its connection, not as its own cancellation.
+        """Serve one call until its status is sent."""
+        # The handler runs in its own task. gRPC cancels this task when the peer is gone. The handler must see
+        # this as the end of its connection, not as its own cancellation.
         if self._closing:
             return
         connection = ServerStream(context)

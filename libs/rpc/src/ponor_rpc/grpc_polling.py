@@ -1,9 +1,9 @@
 """Choice of the thread that polls gRPC's sockets.
 
-By default a pool of threads polls the sockets and hands the data to the thread that waits for completions,
-which wakes the event loop. Without the pool, as in earlier versions of gRPC, the completion thread polls
-itself. This saves two thread switches per frame: a round trip takes 3 context switches in each process and 50
-us of CPU instead of 8 and 85 us (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
+By default a pool of threads polls the sockets and passes the data to the completion thread, which wakes the
+event loop. Without the pool, as in earlier versions of gRPC, the completion thread polls itself. This saves
+two thread switches per frame: a round trip takes 3 context switches in each process and 50 us of CPU instead
+of 8 and 85 us (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import MutableMapping
 from typing import Final
 
 VARIABLE: Final = "GRPC_EXPERIMENTS"
-"""gRPC's core reads this variable once, at import. It ignores unknown names and reports them on stderr."""
+"""gRPC's core reads this variable once, when it is imported. It ignores unknown names in it and reports them
+on stderr."""
 ONE_POLLER: Final = "-event_engine_client,-event_engine_listener"
 
 

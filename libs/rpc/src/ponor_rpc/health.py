@@ -22,7 +22,7 @@ def health_handler(
 ) -> grpc.RpcMethodHandler[bytes, bytes]:
     """Create a handler of `Check` for the services of `methods` (paths).
 
-    `serves` tells whether a service serves now.
+    `serves` returns whether the named service serves now.
     """
     services = {"", *map(service_name, methods)}
     statuses = {

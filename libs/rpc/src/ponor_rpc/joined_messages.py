@@ -1,7 +1,7 @@
-"""Joining of encoded parts to protobuf messages.
+"""Join encoded parts into protobuf messages.
 
-A field is its tag, length and bytes, and consecutive fields form one message. So a frame can contain a part
-that is already encoded (for the log, or for a window) without decoding and encoding it again. The result
+An encoded message is a sequence of fields, each with tag, length and bytes. So a part that is already encoded
+(for the log, or for a window) can be put into a frame without decoding and encoding it again. The result
 equals protobuf's own encoding if the parts are in field number order. Source: protobuf's Encoding guide,
 "Message structure".
 """
@@ -13,7 +13,7 @@ from typing import Final
 VARINT: Final = 0
 LENGTH_DELIMITED: Final = 2
 _SHORT: Final = 1 << 11
-"""Numbers below this are encoded in advance; most lengths are."""
+"""Numbers below this are encoded in advance. Most lengths are smaller."""
 
 
 def varint(number: int) -> bytes:
@@ -22,17 +22,17 @@ def varint(number: int) -> bytes:
 
 
 def message_head(field: int, size_bytes: int) -> bytes:
-    """Encode tag and length of a message, string or bytes field. Field numbers up to 15."""
+    """Encode tag and length of a message, string or bytes field. The field number must be at most 15."""
     return _HEADS[field] + (_VARINTS[size_bytes] if size_bytes < _SHORT else _encoded(size_bytes))
 
 
 def number_field(field: int, number: int) -> bytes:
-    """Encode an unsigned number field; empty for 0, as proto3 requires. Field numbers up to 15."""
+    """Encode an unsigned number field; empty for 0, as in proto3. The field number must be at most 15."""
     return b"" if number == 0 else bytes((field << 3 | VARINT,)) + varint(number)
 
 
 def joined_messages(field: int, size_bytes: int, parts: list[bytes]) -> bytes:
-    """Encode one field that holds a message of `size_bytes` bytes, given in parts."""
+    """Encode one field that contains a message. `parts` joined are the message, of `size_bytes` bytes."""
     return b"".join((message_head(field, size_bytes), *parts))
 
 

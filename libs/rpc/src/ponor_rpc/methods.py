@@ -1,4 +1,4 @@
-"""Paths of the services' methods. Each is one bidirectional stream of frames, defined in proto/."""
+"""Paths of the services' methods, which proto/ defines. Each method is one bidirectional stream of frames."""
 
 from __future__ import annotations
 

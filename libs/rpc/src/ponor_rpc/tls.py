@@ -13,9 +13,10 @@ import grpc
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files.
+    """PEM files of one process.
 
-    Controllers verify the host of a peer's address: its certificate must contain that name or IP address.
+    A controller that connects to a peer verifies the host: the peer's certificate must contain the name or IP
+    address in the peer's address.
     """
 
     certificate: Path
@@ -23,7 +24,7 @@ class TlsFiles:
     authorities: Path
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Credentials of a server; it refuses clients without a certificate.
+        """Credentials of a server. The server refuses clients without a certificate.
 
         Raises:
             OSError: a file cannot be read.
