@@ -27,7 +27,7 @@ cdef int64_t MS_MAX = 0x7FFFFFFFFFFFFFFF // 1000
 
 
 cdef class RowBuilder:
-    """See `kernel_python.RowBuilder`."""
+    """See `RowBuilder` in `tests/kernel_oracle.py`."""
 
     cdef readonly int64_t rows, place
     cdef readonly bint is_open
@@ -37,7 +37,7 @@ cdef class RowBuilder:
     cdef Bytes offsets, timestamps, types, header_ends, header_bits
     cdef int64_t header_nulls
     cdef Recycler recycler
-    # The batch that is open.
+    # State of the open batch.
     cdef Py_buffer buffer
     cdef const uint8_t *pos
     cdef const uint8_t *data_end
@@ -101,7 +101,7 @@ cdef class RowBuilder:
         return ended != FULL
 
     def take_plain(self, data, Py_ssize_t at, int64_t expected, bounds):
-        """See `kernel_python.RowBuilder.take_plain`; here it takes what it may."""
+        """See `RowBuilder.take_plain` in `tests/kernel_oracle.py`; decodes plain batches only."""
         assert not self.is_open, "the batch before is not finished"
         cdef int64_t shift, end_offset
         cdef const uint8_t *begin
@@ -147,7 +147,7 @@ cdef class RowBuilder:
         self.previous_delta = -1
 
     cdef int walk_records(self) except -1:
-        """Until the batch ends (FITS), or there is no room for the next row (FULL)."""
+        """Decode records until the batch ends (FITS), or there is no room for the next row (FULL)."""
         cdef Walk walk
         cdef int broken = FITS
         walk.value = walk.left = 0
@@ -176,7 +176,7 @@ cdef class RowBuilder:
         raise malformed(broken, self.index, walk.value, 0 if broken == OFFSET else walk.left)
 
     cdef inline int record(self, Walk *walk) except -1:
-        """Take the record at `pos`, or pass by it."""
+        """Decode the record at `pos`, or skip it if it is outside the window."""
         cdef int32_t length = 0, delta = 0
         cdef int64_t timestamp = 0, offset
         cdef int broken = varint(walk, &length)
@@ -185,7 +185,7 @@ cdef class RowBuilder:
         if length <= 0 or length > walk.end - walk.pos:
             return refused(walk, LENGTH, length)
         walk.end = walk.pos + length
-        walk.pos += 1  # attributes: no bit of them means anything yet
+        walk.pos += 1  # attributes: Kafka defines no bit of them yet
         broken = varlong(walk, &timestamp) or varint(walk, &delta)
         if broken:
             return broken
@@ -207,7 +207,7 @@ cdef class RowBuilder:
         return FITS
 
     cdef inline int row(self, Walk *walk, int64_t offset, int64_t timestamp) except -1:
-        """Take the record whose key begins at `pos`."""
+        """Append the row of the record whose key begins at `pos`."""
         cdef int32_t key_length = 0, value_length = 0
         cdef const uint8_t *key = NULL
         cdef const uint8_t *value = NULL
@@ -285,7 +285,7 @@ cdef class RowBuilder:
         return put32(&self.header_ends, self.header_keys.count)
 
     cdef int header_key(self, const uint8_t *start, int32_t length) except -1:
-        """A key that is not ASCII: what is not UTF-8 in it is replaced, as Java's clients do."""
+        """Append a header key that is not ASCII. Invalid UTF-8 is replaced, as in Java's clients."""
         cdef bytes replaced = PyBytes_FromStringAndSize(<const char *>start, length).decode("utf-8", "replace").encode()
         return put(&self.header_keys, <const uint8_t *>PyBytes_AS_STRING(replaced), <int32_t>len(replaced))
 

@@ -1,6 +1,6 @@
-# Plain batches within a data block. Part of kernel.pyx; what is not plain is left to `batches`, which knows every rule.
+# Plain batches within a data block. Part of kernel.pyx; the module `batches` handles all other batches.
 #
-# Decides from two headers only: the stream record's and that of the batch in it.
+# Reads only two headers: that of the stream record, and that of the batch in the record.
 
 cdef enum:
     STREAM_HEADER_BYTES = 40
@@ -10,7 +10,7 @@ cdef enum:
     MAGIC = 2
     PLAIN_BYTES_MAX = 1 << 24
     COUNT_MAX = 0x7FFFFFFF
-    # Where fields begin; all of them big-endian.
+    # Positions of fields in the two headers; all fields are big-endian.
     STREAM_OFFSET_AT = 16
     OFFSETS_AT = 32
     PAYLOAD_BYTES_AT = 36
@@ -18,22 +18,22 @@ cdef enum:
     MAGIC_AT = 16
     CRC_AT = 17
     CHECKED_AT = 21
-    ATTRIBUTES_AT = 22      # its low byte
+    ATTRIBUTES_AT = 22      # the low byte
     LAST_DELTA_AT = 23
     BASE_TIMESTAMP_AT = 27
     MAX_TIMESTAMP_AT = 35
     RECORD_COUNT_AT = 57
     # Attributes.
     APPEND_TIME_BIT = 0x08
-    NOT_PLAIN_BITS = 0x37   # a codec, transactional, control
+    NOT_PLAIN_BITS = 0x37   # codec, transactional, control
 
-cdef int64_t OFFSET_SAFE_MAX = <int64_t>1 << 61   # sums of two such fit
+cdef int64_t OFFSET_SAFE_MAX = <int64_t>1 << 61   # the sum of two such offsets fits into 64 bits
 
 cdef struct PlainBatch:
     int64_t stream_offset
     int64_t base_timestamp
     int64_t max_timestamp
-    uint32_t offsets            # those that the stream record stands for
+    uint32_t offsets            # number of offsets that the stream record covers
     int32_t last_offset_delta
     int32_t record_count
     Py_ssize_t size             # of the stream record with its header
@@ -49,7 +49,9 @@ cdef inline int64_t number64(const uint8_t *at) noexcept nogil:
 
 
 cdef inline bint is_plain(const uint8_t *at, Py_ssize_t left, PlainBatch *batch) noexcept nogil:
-    """Whether a whole batch without compression and without transactions lies there; its checksum is not looked at."""
+    """Return whether a complete batch without compression and transactions begins at `at`. The checksum is
+    not verified.
+    """
     cdef const uint8_t *header = at + STREAM_HEADER_BYTES
     cdef uint32_t payload_bytes
     if left < STREAM_HEADER_BYTES + BATCH_HEADER_BYTES:

@@ -1,4 +1,5 @@
-# Memory that grows while a column is written, is read by Arrow when it is whole, and returns to a pool when its last reader releases it. Part of kernel.pyx.
+# Memory of columns. It grows while a column is written, then Arrow reads it, and it returns to a pool when
+# the last reader releases it. Part of kernel.pyx.
 #
 # Contains pieces of memory, their pool, and the layout of Arrow's variable-length columns in them.
 
@@ -13,27 +14,28 @@ cdef struct Piece:
     size_t capacity
 
 cdef struct Pool:
-    # Memory of batches that are gone. The system gives fresh memory page by page, each with a fault, which costs more than filling it.
+    # Memory of released batches. Each page of new memory costs a page fault, which takes longer than filling
+    # the page.
     Piece pieces[PIECES_KEPT_MAX]
     int count
 
 cdef struct Bytes:
     uint8_t *data
     size_t size
-    size_t capacity        # without data: what the next piece should have
+    size_t capacity        # if `data` is NULL: minimum capacity of the next piece
     Pool *pool
 
 cdef struct Variable:
-    # Values of any length, as Arrow lays them out.
+    # A column of values of variable length, in Arrow's layout.
     Bytes data
-    Bytes offsets          # int32, one more than values
-    Bytes bits             # 1: not null. Shorter than the values as long as the rest has no null
+    Bytes offsets          # int32; one more offset than values
+    Bytes bits             # 1: not null. Values beyond the end of the bitmap are not null
     int64_t count
     int64_t nulls
 
 
 cdef class Recycler:
-    """Owns the pool of a builder; lives as long as any memory that returns to it."""
+    """Owns the pool of a builder; lives as long as any memory that will return to the pool."""
 
     cdef Pool pool
 
@@ -43,7 +45,7 @@ cdef class Recycler:
             free(self.pool.pieces[self.pool.count].data)
 
 
-@no_gc  # it is part of no cycle, and needs its recycler to the end
+@no_gc  # a Memory is in no reference cycle, and `__dealloc__` needs its recycler
 cdef class Memory:
     """A piece of memory that exists as long as it has readers. Arrow reads it through the buffer protocol."""
 
@@ -69,7 +71,7 @@ cdef void give_back(Pool *pool, uint8_t *data, size_t capacity) noexcept nogil:
 
 
 cdef bint reuse(Bytes *bytes_, size_t capacity) noexcept nogil:
-    """Take the smallest piece of the pool that is large enough, and not far too large."""
+    """Take the smallest sufficient piece of the pool, at most PIECE_SLACK times as large as requested."""
     cdef Pool *pool = bytes_.pool
     cdef size_t has, best_has = PIECE_SLACK * capacity + 1
     cdef int index, best = -1
@@ -87,7 +89,9 @@ cdef bint reuse(Bytes *bytes_, size_t capacity) noexcept nogil:
 
 
 cdef int grow(Bytes *bytes_, size_t room) noexcept nogil:
-    """Make room for so many bytes more. Pieces have a power of two, so that one that came back fits the next batch whatever it has a little more of."""
+    """Make room for `room` more bytes. Capacities are powers of two, so that a returned piece also suffices
+    for a slightly larger batch.
+    """
     cdef size_t capacity = PIECE_BYTES_MIN, wanted = bytes_.size + room
     cdef void *larger
     if bytes_.data != NULL and bytes_.capacity - bytes_.size >= room:
@@ -125,7 +129,7 @@ cdef inline int put64(Bytes *bytes_, int64_t value) noexcept nogil:
 
 
 cdef inline int stretch_bits(Bytes *bits, size_t size) noexcept nogil:
-    """Make the bitmap so long; what is new says "not null"."""
+    """Extend the bitmap to `size` bytes; the new bits mean "not null"."""
     if size > bits.size:
         if grow(bits, size - bits.size):
             return NO_MEMORY
@@ -142,7 +146,7 @@ cdef inline int put_null(Bytes *bits, int64_t index) noexcept nogil:
 
 
 cdef inline int put(Variable *column, const uint8_t *start, int32_t length) noexcept nogil:
-    """Append a value; length -1 is null."""
+    """Append a value; a length of -1 means null."""
     if length < 0:
         if put_null(&column.bits, column.count):
             return NO_MEMORY
@@ -158,7 +162,7 @@ cdef inline int put(Variable *column, const uint8_t *start, int32_t length) noex
 
 
 cdef inline int begin(Variable *column) noexcept nogil:
-    """The first offset, before the first value."""
+    """Write the first offset, before the first value."""
     return put32(&column.offsets, 0) if column.offsets.size == 0 else FITS
 
 
@@ -174,9 +178,9 @@ cdef void release_variable(Variable *column) noexcept:
 
 
 cdef object detached(Bytes *bytes_, Recycler recycler):
-    """The bytes so far, given away; the next ones will need about as much room."""
+    """Return the written bytes as a Memory, which now owns them. The next piece gets a similar capacity."""
     cdef Memory memory
-    if grow(bytes_, 0):  # a buffer has an address even where it has no bytes
+    if grow(bytes_, 0):  # even an empty buffer needs an address
         raise MemoryError
     memory = Memory.__new__(Memory)
     memory.recycler = recycler

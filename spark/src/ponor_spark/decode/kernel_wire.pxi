@@ -1,4 +1,4 @@
-# Numbers and fields of a record as they lie in a batch. Part of kernel.pyx.
+# Encoded numbers and fields of a record in a batch. Part of kernel.pyx.
 #
 # Reads integers and varints within bounds. Allocates no memory.
 
@@ -16,7 +16,7 @@ cdef enum:
     BODY_LEFT = 9
     RECORDS_LEFT = 10
     OFFSET = 11
-    # Of this module alone.
+    # Results that only this module has.
     TIMESTAMP = 100
     FULL = 101
     NO_MEMORY = 102
@@ -24,7 +24,7 @@ cdef enum:
 cdef struct Walk:
     const uint8_t *pos
     const uint8_t *end     # of the record, or of the data while a record's length is read
-    int64_t value          # what the error is about
+    int64_t value          # the invalid value, for the error
     int64_t left
 
 
@@ -74,7 +74,7 @@ cdef inline int refused(Walk *walk, int rule, int64_t value) noexcept nogil:
 
 
 cdef inline int nullable(Walk *walk, int rule, const uint8_t **start, int32_t *length) noexcept nogil:
-    """A field that lies at [start, start + length); length -1 where it is null."""
+    """Read a nullable field: its bytes are [start, start + length); a length of -1 means null."""
     cdef int broken = varint(walk, length)
     if broken:
         return broken
