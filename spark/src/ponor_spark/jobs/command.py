@@ -51,9 +51,7 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="topic, or several w
 Bootstrap = Annotated[str, typer.Option("--bootstrap", metavar="HOST:PORT,…", help="Brokers of the cluster.")]
 Controllers = Annotated[
     str,
-    typer.Option(
-        "--controllers", metavar="HOST:PORT,…", help="Controllers of the cluster, where no broker is reached."
-    ),
+    typer.Option("--controllers", metavar="HOST:PORT,…", help="Controllers, if no broker can be reached."),
 ]
 Data = Annotated[
     str,
@@ -62,22 +60,24 @@ Data = Annotated[
 SourceOptions = Annotated[
     list[str],
     typer.Option(
-        "--option", "-O", metavar="NAME=VALUE", help="Any option of the source, as startingOffsets=earliest."
+        "--option", "-O", metavar="NAME=VALUE", help="An option of the source, e.g. startingOffsets=earliest."
     ),
 ]
 SparkSettings = Annotated[list[str], typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.")]
 Master = Annotated[
-    str | None, typer.Option("--master", help="Where no spark-submit says it; by default local[*].")
+    str | None, typer.Option("--master", help="Spark master, unless spark-submit sets it; default: local[*].")
 ]
 Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="table for people, json for programs")]
 RegistryUrl = Annotated[
     str,
-    typer.Option(
-        "--registry", metavar="URL", help="Schema registry: values are decoded beside the raw ones."
-    ),
+    typer.Option("--registry", metavar="URL", help="Schema registry; adds a column of decoded values."),
 ]
 Subject = Annotated[
-    str, typer.Option("--subject", help="Whose latest schema the decoded column has; by default TOPIC-value.")
+    str,
+    typer.Option(
+        "--subject",
+        help="Subject whose latest schema gives the decoded column's type; default: TOPIC-value.",
+    ),
 ]
 
 
@@ -167,12 +167,12 @@ def iceberg_command(
     controllers: Controllers = "",
     data: Data = "",
     option: SourceOptions = [],  # noqa: B006
-    catalog: Annotated[str, typer.Option(help="Its name in pyiceberg's configuration.")] = "default",
+    catalog: Annotated[str, typer.Option(help="Catalog's name in pyiceberg's configuration.")] = "default",
     catalog_property: Annotated[
-        list[str], typer.Option(metavar="NAME=VALUE", help="Of the catalog; never a credential.")
+        list[str], typer.Option(metavar="NAME=VALUE", help="Catalog property; never a credential.")
     ] = [],  # noqa: B006
-    follow: Annotated[bool, typer.Option(help="Go on with what comes, until stopped.")] = False,
-    interval: Annotated[str, typer.Option(help="With --follow: a micro-batch so often.")] = "10 seconds",
+    follow: Annotated[bool, typer.Option(help="Continue with new records until stopped.")] = False,
+    interval: Annotated[str, typer.Option(help="With --follow: time between micro-batches.")] = "10 seconds",
     registry: RegistryUrl = "",
     subject: Subject = "",
     conf: SparkSettings = [],  # noqa: B006

@@ -62,8 +62,8 @@ def coverage(ranges: Ranges, held: Ends, table: str) -> Coverage:
     if present and new:
         raise LedgerError(
             f"table {table} has {present[0]} of this batch, and not {new[0]}: another job writes the same"
-            " topic into it, or its checkpoint is another's; give every topic of a table one job and one"
-            " checkpoint"
+            " topic into the table, or this checkpoint belongs to another table; give every topic of a table"
+            " one job and one checkpoint"
         )
     return Coverage.NEW if new else Coverage.PRESENT
 
@@ -73,9 +73,8 @@ def _check_partition(table: str, name: str, known: int, start: int | None, end: 
         raise _hole(table, name, f"offsets below {known}", start)
     if start is not None and start < known < end:
         raise LedgerError(
-            f"table {table} has {name} up to {known}, and this batch is {start} to {end}: its checkpoint is"
-            " not the one that wrote the table; begin with a new checkpoint, which continues at the table's"
-            " offsets"
+            f"table {table} has {name} up to {known}, and this batch is {start} to {end}: the table was"
+            " written from another checkpoint; begin with a new one, which continues at the table's offsets"
         )
 
 
@@ -100,9 +99,9 @@ def check_done(done: Ends, held: Ends, table: str) -> None:
             if known < end:
                 has = f"offsets below {known}" if known else "nothing"
                 raise LedgerError(
-                    f"table {table} has {has} of {topic_id}/{partition}, and the checkpoint is at {end}: it"
-                    " is another table's, or the table was dropped or restored; give --checkpoint a new one,"
-                    " which continues at the table's offsets"
+                    f"table {table} has {has} of {topic_id}/{partition}, and the checkpoint is at {end}: the"
+                    " checkpoint belongs to another table, or the table was dropped or restored; give"
+                    " --checkpoint a new one, which continues at the table's offsets"
                 )
 
 
