@@ -59,7 +59,7 @@ def pyspark_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         (["profile", "orders", "-O", "Data=nowhere"], "data: nowhere/cluster.json cannot be read"),
         (["profile", "orders", "--bootstrap", "127.0.0.1:1"], "kafka.bootstrap.servers: no broker answers "),
         (["verify", "orders", "--controllers", "127.0.0.1:1"], "controllers: no answer from 127.0.0.1:1 "),
-        (["verify", "orders", "--bootstrap", "h:1", "-O", "tail=broker"], "tail: verify proves "),
+        (["verify", "orders", "--bootstrap", "h:1", "-O", "tail=broker"], "tail: verify checks objects only"),
         (
             ["profile", "orders", "--bootstrap", "h:1", "-O", "columns=value"],
             "columns: a profile counts by all",
