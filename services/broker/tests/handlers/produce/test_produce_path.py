@@ -16,7 +16,7 @@ from ponor_broker.handlers.produce.produce_answer import PartitionOutcome, Produ
 from ponor_broker.handlers.produce.produce_deadlines import TIMEOUT_MS_MIN, ProduceDeadlines
 from ponor_broker.handlers.produce.verified_batches import VerifiedBatches, Verifier
 from ponor_broker.partitions.batch_validation import RECORD_ERRORS_MAX, BatchValidator
-from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError
 from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
@@ -71,6 +71,8 @@ class OnePartition:
 
     def find(self, topic: str | bytes, index: int) -> Partition:
         partition = self.get(topic, index)
+        if partition is not None and partition.service.is_held:
+            raise PartitionInTransitError(partition.identity.key, "its streams are being closed")
         if partition is not None:
             return partition
         raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic!r}-{index}")

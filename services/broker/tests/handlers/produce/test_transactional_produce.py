@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 from ponor_broker.handlers.produce.verified_batches import Verifier
+from ponor_broker.partitions.handoff import partition_closing
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.partitions.transactions.verification import Verification
@@ -21,7 +22,7 @@ from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, T
 from ponor_kafka.record_batch import BatchView
 
 from services.broker.tests.handlers.produce.test_produce_path import Client, produce, settle
-from services.broker.tests.partition_rig import PartitionRig
+from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig
 from services.broker.tests.partitions.transactions.transaction_kit import transactional
 
 Where = tuple[str, int]
@@ -232,3 +233,31 @@ async def test_a_request_has_batches_of_one_producer(connect: Connect) -> None:
     await settle()
     code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert broker.client.wire.outcomes() == [(1, [(code, -1)] * 2)]
+
+
+async def test_a_cancelled_move_keeps_the_order_of_batches_that_waited_for_the_coordinator(
+    connect: Connect,
+) -> None:
+    broker = await connect()
+    broker.client.send(sent(1, transactional(1, 0, 0, 1)))
+    partition_closing.begin_move(broker.partition)
+    await broker.verifier.confirm()
+    broker.client.send(sent(2, transactional(1, 0, 1, 1)))
+    partition_closing.take_back(broker.partition)
+    broker.client.partitions.parking.settled((TOPIC_ID, 0))
+    await broker.verifier.confirm()
+    assert broker.client.wire.outcomes() == [(1, [(0, 0)]), (2, [(0, 1)])]
+
+
+async def test_a_batch_waits_behind_another_when_the_partition_is_closing(connect: Connect) -> None:
+    broker = await connect()
+    broker.client.send(sent(1, transactional(1, 0, 0, 1)))
+    partition_closing.begin_move(broker.partition)
+    broker.partition.service.hold()
+    broker.client.send(sent(2, transactional(1, 0, 1, 1)))
+    await broker.verifier.confirm()
+    broker.partition.service.release()
+    partition_closing.take_back(broker.partition)
+    broker.client.partitions.parking.settled((TOPIC_ID, 0))
+    await broker.verifier.confirm()
+    assert broker.client.wire.outcomes() == [(1, [(0, 0)]), (2, [(0, 1)])]

@@ -359,7 +359,7 @@ class ProduceHandler:
         """
         partition: Partition | None = None
         try:
-            partition = self._partitions.find(outcome.topic, outcome.index)
+            partition = self._find(outcome, records)
             if not was_parked and self._partitions.parking.holds_back(partition.identity.key):
                 raise PartitionInTransitError(
                     partition.identity.key,
@@ -385,6 +385,18 @@ class ProduceHandler:
             outcome.log_start_offset = partition.log_start_offset
             if partition.config.is_log_append_time:
                 outcome.log_append_time_ms = now_ms
+
+    def _find(self, outcome: WaitingOutcome, records: memoryview | None) -> Partition:
+        """As `PartitionManager.find`, but also return a partition that moves if earlier batches of the
+        producer wait for the coordinator: this batch must wait behind them, and park behind them later.
+        """
+        try:
+            return self._partitions.find(outcome.topic, outcome.index)
+        except PartitionInTransitError:
+            partition = self._partitions.get(outcome.topic, outcome.index)
+            if partition is None or not self._transactional.is_waiting(partition, records):
+                raise
+            return partition
 
     def _append_now(
         self,

@@ -86,6 +86,11 @@ class VerifiedBatches:
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
 
+    def is_waiting(self, partition: Partition, records: memoryview | None) -> bool:
+        """Return whether earlier batches of a transactional batch's producer wait for the coordinator."""
+        producer = _producer(records)
+        return producer is not None and self._verifier.is_waiting(_where(partition), producer[0])
+
     def wait_for(
         self,
         partition: Partition,
@@ -98,18 +103,25 @@ class VerifiedBatches:
         """Let a batch wait for the coordinator; return False if it may be appended now, with `proof`.
 
         `settled` is called once, perhaps within this call, with an error or with the proof for the append.
+
+        Raises:
+            PartitionInTransitError: the partition moves, and no other batch of the producer waits here.
+            S3StreamError: the partition is closed, or has failed.
         """
         producer = _producer(records)
         if producer is None or records is None:
             return False
         producer_id, producer_epoch = producer
-        where = (partition.identity.topic, partition.identity.index)
+        where = _where(partition)
         transactions = partition.transactions
-        if not self._verifier.is_waiting(where, producer_id) and (
-            transactions.has_open(producer_id, producer_epoch)
-            or (proof is not None and transactions.is_proof(proof, producer_id, producer_epoch))
-        ):
-            return False
+        if not self._verifier.is_waiting(where, producer_id):
+            if transactions.has_open(producer_id, producer_epoch) or (
+                proof is not None and transactions.is_proof(proof, producer_id, producer_epoch)
+            ):
+                return False
+            # Earlier batches may be parked until the move ends. If this one waited here, they would wait
+            # behind it after a cancelled move.
+            partition.service.check_appends()
         write = write_of_produce(version)
         generation = RAISING_GENERATION if write is TransactionalWrite.ADDING else 1
         self._verifier.submit(
@@ -123,6 +135,10 @@ class VerifiedBatches:
             ),
         )
         return True
+
+
+def _where(partition: Partition) -> tuple[str, int]:
+    return partition.identity.topic, partition.identity.index
 
 
 def _error(write: TransactionalWrite, error: ErrorCode, partition: Partition) -> PartitionError | None:
