@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from ponor_broker.coordination.transactional_append import Verification
+from ponor_broker.groups import shard as group_shard
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.offsets import OffsetTable
 from ponor_broker.groups.pending_offsets import PendingOffsets
@@ -313,3 +314,39 @@ async def test_a_pending_offset_of_a_deleted_topic_is_removed_after_its_marker(
     shard = world.coordinator.shards.of("g")
     assert shard.get("g") is None or shard.get("g").offsets.get(("old", 0)) is None
     assert looked
+
+
+async def test_offsets_of_a_deleted_topic_that_become_visible_during_a_search_are_removed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search may find some of them pending, because a marker makes them visible in turns."""
+    monkeypatch.setattr(group_shard, "_ENDED_PER_STEP", 1)
+    world = client.world
+    shards, topic_id = world.coordinator.shards, world.topic_id
+    world.topics["old"] = (UUID(int=7), 1)
+    names = (f"first-{number}" for number in range(1_000))
+    first = next(name for name in names if shards.partition_of(name) == shards.partition_of("g"))
+    others = {("t", number): CommittedOffset(offset=number) for number in range(750)}
+    no_member = MemberClaim("", None, -1)
+    assert await world.coordinator.commit_offsets(first, no_member, others) is ErrorCode.NONE
+    assert await client.commit(10, topic="old") is ErrorCode.NONE
+    shard = shards.of("g")
+    ((_, _, committed),) = shard.get("g").offsets.pending()
+    for number in range(1, 50):
+        shard._put_pending(shard.get("g"), PRODUCER_ID, ("old", number), committed)
+    markers: list[asyncio.Future[None]] = []
+
+    def looked_up(name: str) -> UUID | None:
+        if not markers:  # the search has begun with the first group
+            marker = world.open[shards.partition_of("g")].append_marker(PRODUCER_ID, commits=True)
+            markers.append(marker)
+        found: UUID | None = topic_id(name)
+        return found
+
+    monkeypatch.setattr(world, "topic_id", looked_up)
+    del world.topics["old"]
+    world.coordinator.topics_deleted()
+    await world.clock.settle()
+    await world.clock.pass_ms(60_000)
+    assert len(markers) == 1
+    assert shard.get("g") is None or len(shard.get("g").offsets) == 0

@@ -362,9 +362,6 @@ class GroupShard:
 
     def _transaction_ended(self, producer_id: int, commits: bool) -> Steps[None]:
         """Apply a durable marker. Between the steps, offsets of the transaction are visible or pending."""
-        if commits and producer_id in self.removal.awaited_producers:
-            self.has_to_forget_topics = True
-            self._forget_due()
         for group_id in self._in_transactions.pop(producer_id, ()):
             while (group := self._table.get(group_id)) is not None:
                 count = group.offsets.end_transaction(producer_id, commits=commits, count_max=_ENDED_PER_STEP)
@@ -375,6 +372,10 @@ class GroupShard:
                     yield
                 if count < _ENDED_PER_STEP:
                     break
+        # A search for offsets of deleted topics that ran between two steps may await this producer, too.
+        if commits and producer_id in self.removal.awaited_producers:
+            self.has_to_forget_topics = True
+            self._forget_due()
         if not self._log.is_closed:
             self._check_log()
 
