@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from ponor_broker.coordination.partitioning import java_string_hash, partition_for
 
@@ -38,3 +40,15 @@ def test_the_smallest_hash_has_no_absolute_value_and_goes_to_partition_0() -> No
 
 def test_partitions_are_spread() -> None:
     assert {partition_for(f"group-{n}", 50) for n in range(1_000)} == set(range(50))
+
+
+def test_long_names_are_not_kept() -> None:
+    """A client may send any number of names of 32 KiB."""
+    tracemalloc.start()
+    try:
+        for number in range(10):
+            partition_for(f"{number:032767}", 50)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 100_000
