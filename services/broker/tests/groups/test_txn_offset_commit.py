@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from ponor_broker.coordination import record_log
 from ponor_broker.coordination.transactional_append import Verification
 from ponor_broker.groups import shard as group_shard
 from ponor_broker.groups.events import MemberClaim
@@ -245,6 +246,45 @@ async def test_many_offsets_become_visible_in_turns_and_before_a_later_write(
     assert not any(True for _ in group.offsets.pending())
     assert sum(per_turn) == count + 1
     assert max(per_turn) <= 1_000
+
+
+async def test_the_marker_of_many_offsets_is_replayed_in_turns(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load must not hold the event loop for all offsets of a transaction."""
+    world, parts, per_part = client.world, 6, 500
+    world.topics["t"] = (UUID(int=9), parts * per_part)
+    for part in range(parts):
+        rows = [
+            TxnOffsetCommitRequestPartition(index, index, 3, "")
+            for index in range(part * per_part, (part + 1) * per_part)
+        ]
+        topics = [TxnOffsetCommitRequestTopic("t", partitions=rows)]
+        answer = await client.send(
+            ApiKey.TXN_OFFSET_COMMIT, 5, TxnOffsetCommitRequest("x", "g", PRODUCER_ID, 0, topics=topics)
+        )
+        assert {row.error_code for row in answer.topics[0].partitions} == {ErrorCode.NONE}
+    await client.end(commits=True)
+    index = world.coordinator.shards.partition_of("g")
+    per_turn = [0]
+    end = PendingOffsets.end
+
+    def counted(pending: PendingOffsets[Any], *args: Any, **kwargs: Any) -> Any:
+        if not per_turn[-1]:
+            asyncio.get_running_loop().call_soon(per_turn.append, 0)
+        ended = end(pending, *args, **kwargs)
+        per_turn[-1] += len(ended)
+        return ended
+
+    world.close_partition(index)
+    monkeypatch.setattr(PendingOffsets, "end", counted)
+    world.open_partition(index)
+    await world.clock.settle()
+    while world.coordinator.shards.of("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        await asyncio.sleep(0)
+    assert len(world.coordinator.shards.of("g").get("g").offsets) == parts * per_part
+    assert sum(per_turn) == parts * per_part
+    assert max(per_turn) <= 2 * record_log.ENTRIES_PER_TURN
 
 
 async def test_a_group_with_pending_offsets_does_not_expire(client: Client) -> None:

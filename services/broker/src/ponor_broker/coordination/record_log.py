@@ -81,8 +81,8 @@ class TransactionReplay(Protocol[_E_contra]):
         """Note an entry that belongs to no transaction and to no rewrite."""
         ...
 
-    def end(self, producer_id: int, *, commits: bool) -> None:
-        """Apply a marker."""
+    def end(self, producer_id: int, *, commits: bool) -> Iterable[None]:
+        """Apply a marker during the iteration over the result, which has an item per entry."""
         ...
 
 
@@ -402,7 +402,7 @@ class RecordLog(Generic[E]):
             if view.is_control:
                 marker = read_end_marker(view)
                 if marker is not None and transactions is not None:
-                    transactions.end(view.producer_id, commits=marker.kind is ControlType.COMMIT)
+                    yield from transactions.end(view.producer_id, commits=marker.kind is ControlType.COMMIT)
                 return
             for record in view.records(self._batch_bytes_max):
                 entry = self._codec.decode(record.key, record.value)

@@ -50,14 +50,12 @@ class PendingOffsets(Generic[K]):
         return self._by_key.get(key, {}).keys()
 
     def rows(self) -> Iterator[tuple[int, K, CommittedOffset | None]]:
-        """Yield producer id, key and offset, in an order in which `add` restores this state."""
-        rows = [
-            (pending.number, producer_id, key, pending.offset)
-            for key, of_key in self._by_key.items()
-            for producer_id, pending in of_key.items()
-        ]
-        rows.sort(key=lambda row: row[0])
-        return ((producer_id, key, offset) for _, producer_id, key, offset in rows)
+        """Yield producer id, key and offset, in an order in which `add` restores this state. The order
+        matters only within a key.
+        """
+        for key, of_key in self._by_key.items():
+            for producer_id, pending in sorted(of_key.items(), key=lambda row: row[1].number):
+                yield producer_id, key, pending.offset
 
     def add(self, producer_id: int, key: K, offset: CommittedOffset | None) -> None:
         """Note an offset that a producer committed in its open transaction; it replaces an earlier one."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import TypeAlias
+from collections.abc import Iterator, MutableMapping
+from itertools import repeat
+from typing import Final, TypeAlias
 
 from ponor_broker.groups.pending_offsets import PendingOffsets
 from ponor_broker.groups.records import CommittedOffset, Entry, GroupKey, OffsetEntry, OffsetKey
 
 PendingRow: TypeAlias = tuple[int, OffsetKey, CommittedOffset | None]
+_ENDED_PER_STEP: Final = 200
+"""Offsets of a transaction that a marker changes at a time."""
 
 
 class PendingReplay:
@@ -32,7 +35,9 @@ class PendingReplay:
         else:
             self.pending.outdate(entry.key)
 
-    def end(self, producer_id: int, *, commits: bool) -> None:
-        """Apply a marker."""
-        for key, offset in self.pending.end(producer_id, commits=commits):
-            self._entries[key] = OffsetEntry(key, offset)
+    def end(self, producer_id: int, *, commits: bool) -> Iterator[None]:
+        """Apply a marker in steps; yield once per offset."""
+        while count := min(self.pending.count(producer_id), _ENDED_PER_STEP):
+            for key, offset in self.pending.end(producer_id, commits=commits, count_max=count):
+                self._entries[key] = OffsetEntry(key, offset)
+            yield from repeat(None, count)
