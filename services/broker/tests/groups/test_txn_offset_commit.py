@@ -390,3 +390,26 @@ async def test_offsets_of_a_deleted_topic_that_become_visible_during_a_search_ar
     await world.clock.pass_ms(60_000)
     assert len(markers) == 1
     assert shard.get("g") is None or len(shard.get("g").offsets) == 0
+
+
+async def test_pending_offsets_are_searched_for_deleted_topics_in_turns(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, count, per_turn = client.world, 5_000, [0]
+    assert await client.commit(10) is ErrorCode.NONE
+    shard, topic_id = world.coordinator.shards.of("g"), world.topic_id
+    for index in range(1, count):
+        shard._put_pending(shard.get("g"), PRODUCER_ID, ("t", index), CommittedOffset(offset=index))
+
+    def counted(name: str) -> UUID | None:
+        if not per_turn[-1]:
+            asyncio.get_running_loop().call_soon(per_turn.append, 0)
+        per_turn[-1] += 1
+        found: UUID | None = topic_id(name)
+        return found
+
+    monkeypatch.setattr(world, "topic_id", counted)
+    world.coordinator.topics_deleted()
+    while sum(per_turn) < count:
+        await asyncio.sleep(0)
+    assert max(per_turn) <= 1_000

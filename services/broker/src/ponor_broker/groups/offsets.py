@@ -74,6 +74,14 @@ class OffsetTable:
         """
         return self._pending.rows()
 
+    def pending_partitions(self) -> list[TopicPartition]:
+        """Return the partitions with pending commits."""
+        return list(self._pending.keys())
+
+    def pending_of(self, partition: TopicPartition) -> Iterator[tuple[int, CommittedOffset | None]]:
+        """Yield producer id and offset of a partition's pending commits."""
+        return self._pending.of(partition)
+
     def pending_producers(self, partition: TopicPartition) -> Collection[int]:
         """Return the ids of the producers with a pending commit."""
         return self._pending.producers(partition)

@@ -49,6 +49,11 @@ class PendingOffsets(Generic[K]):
         """Return the ids of the producers with a pending offset of a key."""
         return self._by_key.get(key, {}).keys()
 
+    def of(self, key: K) -> Iterator[tuple[int, CommittedOffset | None]]:
+        """Yield producer id and offset of the pending offsets of a key."""
+        for producer_id, pending in self._by_key.get(key, {}).items():
+            yield producer_id, pending.offset
+
     def rows(self) -> Iterator[tuple[int, K, CommittedOffset | None]]:
         """Yield producer id, key and offset, in an order in which `add` restores this state. The order
         matters only within a key.

@@ -89,6 +89,8 @@ reserved for clients."""
 
 OFFSETS_PER_STEP: Final = 250
 """Offsets of a group that are checked and removed in one event-loop turn: about 5 ms."""
+PENDING_PER_STEP: Final = 1_000
+"""Pending offsets of a group that are checked in one event-loop turn."""
 STEPS_UNDER_WAY_MAX: Final = 8
 """Such steps whose tombstones may be in flight at a time; all of them may complete in one turn."""
 Select: TypeAlias = Callable[[Sequence[TopicPartition]], Sequence[TopicPartition]]
@@ -219,11 +221,9 @@ class GroupRemoval:
         self.awaited_producers.clear()
         async for group in self._table.walk(self._clock):
             doubtful = False
-            self.awaited_producers.update(
-                producer_id
-                for producer_id, (topic, _), offset in group.offsets.pending()
-                if offset is not None and is_gone(topic, offset)
-            )
+            await self._note_awaited(group, is_gone)
+            if group not in self._table:
+                continue
 
             def gone_among(
                 partitions: Sequence[TopicPartition], group: Group = group
@@ -252,6 +252,15 @@ class GroupRemoval:
                 await self._log.flushed()
         await self._log.flushed()
         return is_whole and self._log.failures == failures
+
+    async def _note_awaited(self, group: Group, is_gone: IsGone) -> None:
+        """Note the producers with pending offsets of deleted topics, in bounded event-loop turns."""
+        for number, partition in enumerate(group.offsets.pending_partitions(), 1):
+            for producer_id, offset in group.offsets.pending_of(partition):
+                if offset is not None and is_gone(partition[0], offset):
+                    self.awaited_producers.add(producer_id)
+            if number % PENDING_PER_STEP == 0:
+                await turn()
 
     # --- tombstones
 
