@@ -284,6 +284,7 @@ class MovingWorld:
             transactional=transactional,
         )
         request = ProduceRequest(
+            transactional_id="scenario" if transactional else None,
             acks=-1,
             timeout_ms=30_000,
             topic_data=[TopicProduceData(TOPIC, partition_data=[PartitionProduceData(index, bytes(batch))])],

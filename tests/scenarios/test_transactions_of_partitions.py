@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ponor_broker.handlers.produce.verified_batches import VerifiedBatches
 from ponor_broker.partitions.partition import Partition
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.write_txn_markers import (
@@ -28,7 +29,7 @@ ABORTED, OPEN, COMMITTED = 1, 2, 3
 
 @pytest.fixture(autouse=True)
 def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each transactional batch a proof."""
+    """Give each transactional batch a proof without a coordinator."""
     append = Partition.append
 
     def with_proof(self: Partition, batch: BatchView, now_ms: int, on_settled: Any, **named: Any) -> int:
@@ -38,6 +39,7 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
         return append(self, batch, now_ms, on_settled, **named)
 
     monkeypatch.setattr(Partition, "append", with_proof)
+    monkeypatch.setattr(VerifiedBatches, "wait_for", lambda *_: False)
 
 
 async def append(world: World, name: str, producer_id: int, sequence: int) -> None:
