@@ -473,7 +473,7 @@ COMPACTION_MUTANTS: Final = (
         "compaction_committed_twice",
         "A commit names a task by its number only, so a worker commits after its lease was given to another.",
         used_in("_held", compaction.held_by_number, compaction_operations),
-        (Catch(SWARM, r"invariant 35", 64),),
+        (Catch(SWARM, r"invariant 35", 152),),
     ),
     Mutant(
         "compaction_ignores_retention",
