@@ -81,16 +81,13 @@ def first_at_or_after(
     """
     pos, end = 0, len(data)
     for index in range(count):
-        length, pos = _varint(data, pos, end, index)
-        if not 0 < length <= end - pos:
-            raise malformed(Rule.LENGTH, index, length, end - pos)
-        delta, at = _varlong(data, pos + 1, pos + length, index)
+        delta, at, record_end = _timestamp_delta(data, pos, end, index)
         found = _wrap64(base_timestamp + delta)
         if found >= timestamp:
-            offset_delta, _ = _varint(data, at, pos + length, index)
+            offset_delta, _ = _varint(data, at, record_end, index)
             if offset_delta >= offset_delta_min:
                 return offset_delta, found
-        pos += length
+        pos = record_end
     return None
 
 
@@ -105,16 +102,22 @@ def newest(data: Buffer, count: int, base_timestamp: int, offset_delta_min: int)
     best: tuple[int, int] | None = None
     pos, end = 0, len(data)
     for index in range(count):
-        length, pos = _varint(data, pos, end, index)
-        if not 0 < length <= end - pos:
-            raise malformed(Rule.LENGTH, index, length, end - pos)
-        delta, at = _varlong(data, pos + 1, pos + length, index)
-        offset_delta, _ = _varint(data, at, pos + length, index)
+        delta, at, record_end = _timestamp_delta(data, pos, end, index)
+        offset_delta, _ = _varint(data, at, record_end, index)
         timestamp = _wrap64(base_timestamp + delta)
         if offset_delta >= max(offset_delta_min, 0) and (best is None or timestamp > best[1]):
             best = offset_delta, timestamp
-        pos += length
+        pos = record_end
     return best
+
+
+def _timestamp_delta(data: Buffer, pos: int, end: int, index: int) -> tuple[int, int, int]:
+    """Return the timestamp delta of the record at `pos`, the position after it, and the end of the record."""
+    length, pos = _varint(data, pos, end, index)
+    if not 0 < length <= end - pos:
+        raise malformed(Rule.LENGTH, index, length, end - pos)
+    delta, at = _varlong(data, pos + 1, pos + length, index)
+    return delta, at, pos + length
 
 
 def _walk_record(data: Buffer, pos: int, end: int, index: int, base_timestamp: int) -> tuple[int, bool]:

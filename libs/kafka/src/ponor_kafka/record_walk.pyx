@@ -141,6 +141,19 @@ cdef inline int record_length(Walk *walk, int32_t *length) noexcept nogil:
     return FITS
 
 
+cdef inline int timestamp_delta(Walk *walk, int64_t *delta) noexcept nogil:
+    """Read the record at `pos` up to its timestamp delta; set `end` to the end of the record."""
+    cdef int32_t length = 0
+    cdef int broken = record_length(walk, &length)
+    if broken:
+        return broken
+    if length == 0:
+        return refused(walk, LENGTH, 0)
+    walk.end = walk.pos + length
+    walk.pos += 1  # attributes
+    return varlong(walk, delta)
+
+
 def walk_records(data, int32_t count, int64_t base_timestamp, bint is_fixed_timestamp, bint keys_required,
                  int64_t timestamp_min, int64_t timestamp_max, Py_ssize_t faults_max):
     """Compiled; `tests/record_walk_oracle.py` has the same `walk_records` in Python."""
@@ -200,7 +213,7 @@ def first_at_or_after(data, int32_t count, int64_t base_timestamp, int64_t times
     cdef Py_buffer buffer
     cdef Walk walk
     cdef const uint8_t *data_end
-    cdef int32_t index = 0, length = 0, offset_delta = 0
+    cdef int32_t index = 0, offset_delta = 0
     cdef int64_t delta = 0, found
     cdef int broken = FITS
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
@@ -209,14 +222,7 @@ def first_at_or_after(data, int32_t count, int64_t base_timestamp, int64_t times
         walk.end = data_end = walk.pos + buffer.len
         walk.value = walk.left = 0
         while index < count:
-            broken = record_length(&walk, &length)
-            if not broken and length == 0:
-                broken = refused(&walk, LENGTH, 0)
-            if broken:
-                break
-            walk.end = walk.pos + length
-            walk.pos += 1
-            broken = varlong(&walk, &delta)
+            broken = timestamp_delta(&walk, &delta)
             if broken:
                 break
             found = <int64_t>(<uint64_t>base_timestamp + <uint64_t>delta)
@@ -237,11 +243,11 @@ def first_at_or_after(data, int32_t count, int64_t base_timestamp, int64_t times
 
 
 def newest(data, int32_t count, int64_t base_timestamp, int64_t offset_delta_min):
-    """Compiled `record_walk_oracle.newest`."""
+    """Compiled; `tests/record_walk_oracle.py` has the same `newest` in Python."""
     cdef Py_buffer buffer
     cdef Walk walk
     cdef const uint8_t *data_end
-    cdef int32_t index = 0, length = 0, offset_delta = 0, found_delta = -1
+    cdef int32_t index = 0, offset_delta = 0, found_delta = -1
     cdef int64_t delta = 0, timestamp, found = 0
     cdef int broken = FITS
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
@@ -250,14 +256,7 @@ def newest(data, int32_t count, int64_t base_timestamp, int64_t offset_delta_min
         walk.end = data_end = walk.pos + buffer.len
         walk.value = walk.left = 0
         while index < count:
-            broken = record_length(&walk, &length)
-            if not broken and length == 0:
-                broken = refused(&walk, LENGTH, 0)
-            if broken:
-                break
-            walk.end = walk.pos + length
-            walk.pos += 1
-            broken = varlong(&walk, &delta) or varint(&walk, &offset_delta)
+            broken = timestamp_delta(&walk, &delta) or varint(&walk, &offset_delta)
             if broken:
                 break
             timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>delta)
