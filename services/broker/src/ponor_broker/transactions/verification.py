@@ -323,7 +323,8 @@ class TransactionVerifier(Generic[P]):
         ):
             # The previous transaction probably completes before the client would retry. If it does not
             # within some milliseconds, the coordinator is busy, and more requests would delay it.
-            self._retries.add(question, max(self._retry_backoff_s, waited_ns / 1e9 * PAUSE_PER_WAITED))
+            pause_s = max(self._retry_backoff_s, waited_ns / 1e9 * PAUSE_PER_WAITED)
+            self._retries.add(question, min(pause_s, (self._retry_ns_max - waited_ns) / 1e9))
         else:
             self._settle(question, error, proof)
 
