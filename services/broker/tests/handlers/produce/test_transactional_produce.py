@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
 from ponor_broker.handlers.produce.verified_batches import Verifier
-from ponor_broker.partitions.handoff import partition_closing
+from ponor_broker.partitions.handoff import partition_closing, transit_parking
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.partitions.transactions.verification import Verification
@@ -261,3 +262,30 @@ async def test_a_batch_waits_behind_another_when_the_partition_is_closing(connec
     broker.client.partitions.parking.settled((TOPIC_ID, 0))
     await broker.verifier.confirm()
     assert broker.client.wire.outcomes() == [(1, [(0, 0)]), (2, [(0, 1)])]
+
+
+async def test_a_verified_batch_stays_before_later_ones_that_are_parked(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parked batches are retried over several turns, and the coordinator may answer in between."""
+    monkeypatch.setattr(transit_parking, "CALLS_PER_TURN_MAX", 1)
+    broker = await connect()
+    others = Client(broker.rig, broker.partition, is_short=True)
+    others.partitions.parking = parking = broker.client.partitions.parking
+    partition_closing.begin_move(broker.partition)
+    parking._calls_left = 1
+    broker.client.send(sent(1, transactional(1, 0, 0, 1)))
+    others.send(*(produce(number) for number in range(20)))
+    partition_closing.take_back(broker.partition)
+    parking.settled((TOPIC_ID, 0))
+    broker.client.send(sent(2, transactional(1, 0, 1, 1)))
+    await broker.verifier.confirm()
+    while parking.is_calling:
+        await asyncio.sleep(0)
+    if broker.verifier.waiting:
+        await broker.verifier.confirm()
+    await settle()
+    outcomes = broker.client.wire.outcomes()
+    assert [(number, code) for number, [(code, _)] in outcomes] == [(1, 0), (2, 0)]
+    (_, [(_, first)]), (_, [(_, second)]) = outcomes
+    assert first < second

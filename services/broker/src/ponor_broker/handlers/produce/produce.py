@@ -329,7 +329,7 @@ class ProduceHandler:
         before_bytes = share.decompressed_bytes
         running, self._telemetry.request = self._telemetry.request, span
         try:
-            self._try(outcome, records, version, self._clock.wall_ms(), was_parked=is_parked, proof=proof)
+            self._try(outcome, records, version, self._clock.wall_ms(), has_waited=True, proof=proof)
         except PartitionInTransitError as transit:
             if is_parked:
                 self._refuse(outcome, records, transit)
@@ -348,7 +348,7 @@ class ProduceHandler:
         version: int,
         now_ms: int,
         *,
-        was_parked: bool = False,
+        has_waited: bool = False,
         proof: Verification | None = None,
     ) -> None:
         """Append the batch, let it wait for its transaction's coordinator, or complete the outcome with an
@@ -360,7 +360,8 @@ class ProduceHandler:
         partition: Partition | None = None
         try:
             partition = self._find(outcome, records)
-            if not was_parked and self._partitions.parking.holds_back(partition.identity.key):
+            # Parked batches of the same producer came after a batch that waited for the coordinator.
+            if not has_waited and self._partitions.parking.holds_back(partition.identity.key):
                 raise PartitionInTransitError(
                     partition.identity.key,
                     f"{partition.identity} processes the requests that waited for it first",
