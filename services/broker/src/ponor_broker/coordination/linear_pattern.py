@@ -18,11 +18,11 @@ from ponor_runtime.turns import Steps
 PATTERN_CHARS_MAX: Final = 1_000
 DEPTH_MAX: Final = 50
 REPEATS_MAX: Final = 1_000
-"""As in RE2."""
+"""The largest count of a repetition, as in RE2."""
 STATES_MAX: Final = 1_000
 """States of an expression. The compiler copies a part once for each of its counted repetitions."""
 NODES_MAX: Final = 10 * STATES_MAX
-"""Parts of an expression, including the copies. An empty part has no state, so `STATES_MAX` is not enough."""
+"""Parts of an expression, including the copies. Empty parts have no state, so this is a bound of its own."""
 CACHED_MAX: Final = 200_000
 """States in the cached transitions, about 20 MB; at the bound, the cache is cleared."""
 VISITED_PER_STEP: Final = 2_000
@@ -48,7 +48,9 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Chars:
-    """A set of characters: those in `ranges`, and those outside of one of `without`."""
+    """A set of characters: the characters in `ranges`, and all characters outside of a class in `without`.
+    With `is_negated`, all other characters; with `is_folded`, case does not matter.
+    """
 
     ranges: _Ranges = ()
     without: tuple[_Ranges, ...] = ()
@@ -65,7 +67,7 @@ class _Chars:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """The begin or the end of the text."""
+    """The beginning or the end of the text."""
 
     is_end: bool
 
@@ -156,7 +158,7 @@ class _Parser:
         counts = self._counts()
         if counts is None:
             return atom
-        self._takes("?")  # lazy: the same texts match
+        self._takes("?")  # a lazy repetition matches the same texts
         if self._peek() and (self._peek() in "*+?" or _COUNT.match(self._text, self._at)):
             raise PatternError("bad repetition operator")
         return _Repeat(atom, *counts)
@@ -209,7 +211,7 @@ class _Parser:
             self._is_folded |= "i" in flags[1]
             self._dot_is_all |= "s" in flags[1]
             if flags[2] == ")":
-                return None  # until the end of the enclosing group
+                return None  # the flags apply until the end of the enclosing group
         node = self._choice()
         self._is_folded, self._dot_is_all = before
         if not self._takes(")"):
@@ -287,7 +289,7 @@ class LinearPattern:
         if len(text) > PATTERN_CHARS_MAX:
             raise PatternError(f"the expression has more than {PATTERN_CHARS_MAX} characters")
         self._steps: list[tuple[_Chars | _Edge | None, tuple[int, ...]]] = [(None, ())]
-        """By state: what it consumes (None: nothing), and the states that follow."""
+        """For each state: which characters it consumes (None: none), and the states that follow it."""
         self._nodes = 0
         start = self._compile(_Parser(text).parse(), _MATCH)
         self._transitions: dict[tuple[frozenset[int], str], frozenset[int]] = {}

@@ -2,15 +2,15 @@
 (docs/design/log-cleaner.md#consumer-offsets).
 
 Shortens the log of a partition of an internal topic while writes continue. A rewrite appends ordinary
-records, so that replay needs no special case. The order of its steps makes it safe:
+records, so that replay needs no special case. The order of the steps makes a rewrite safe:
 
     1. The boundary is the log's end, or an offset below the first open transaction. Wait until every write
         and marker below the end has completed, so that memory contains everything below the boundary.
     2. Write every key in memory again, batch by batch, with its current value. Skip a key with a write in
-        flight: memory does not have its newest value, and that write is above the boundary. Also skip a key
+        flight: memory does not have the newest value, and the write is above the boundary. Also skip a key
         that a marker in flight may change. Pending offsets are not written again: their batches are above the
-        boundary. A header in each record of a rewrite tells replay that pending offsets are newer.
-    3. Trim the log below the boundary when the last batch of the rewrite is durable, and thus all before it.
+        boundary. A header in each rewritten record marks its value as older than all pending offsets.
+    3. When the last batch of the rewrite, and thus every batch, is durable, trim the log below the boundary.
 
 A crash before the third step leaves a longer log with the same content.
 """
@@ -29,12 +29,12 @@ from ponor_broker.coordination.record_log import RecordLog
 
 _LOG = logging.getLogger(__name__)
 BATCH_BYTES: Final = 64 << 10
-"""Size of the batch that a rewrite builds in one step, and thus its memory."""
+"""Size of the batches that a rewrite builds. A rewrite holds one batch in memory."""
 BATCH_ENTRIES_MAX: Final = 250
 
 
 class _Trim(NamedTuple):
-    """The last step: everything below the boundary has been written again above it."""
+    """The trim that completes a rewrite: the state below the boundary has been written again above it."""
 
     before_offset: int
     dropped_bytes: int
@@ -52,7 +52,7 @@ class LogRewrite(Generic[E]):
         Args:
             log: the log.
             rows: iterates over the state in memory, one entry for each key that exists when the iteration
-                reaches it; newer keys are above the boundary.
+                reaches it. The records of keys that are created later are above the boundary.
             log_bytes_min: a shorter log is not rewritten.
             ratio: a log is rewritten when it is this many times as long as its state.
         """
@@ -105,7 +105,7 @@ class LogRewrite(Generic[E]):
                 _LOG.warning("the rewrite of %s was aborted: %s", self._log.name, error.meaning)
                 return None
             state_bytes += batch_bytes
-        await self._log.flushed()  # the writes of skipped keys
+        await self._log.flushed()  # wait for the writes of the skipped keys
         if self._is_stopped or self._log.failures != failures:
             return None
         return _Trim(boundary, below_bytes, state_bytes)

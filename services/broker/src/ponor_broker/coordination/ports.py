@@ -87,13 +87,13 @@ class InternalPartition(Protocol):
         """Raise the log start to `offset`, at most the durable end; return when that is durable.
 
         Raises:
-            S3StreamError: the log start cannot be made durable now, and may have moved or not.
+            S3StreamError: the new log start did not become durable; it may or may not apply.
         """
         ...
 
     async def read_batches(self, start_offset: int, max_bytes: int) -> Sequence[memoryview]:
-        """Return whole v2 batches from the one that contains `start_offset`, at least one of any
-        size; empty at the end of the log.
+        """Return whole v2 batches, the first of which contains `start_offset`: at least one, even if it is
+        larger than `max_bytes`; empty at the end of the log.
         """
         ...
 

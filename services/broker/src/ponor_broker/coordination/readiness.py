@@ -1,8 +1,8 @@
 """Requests that wait until the shard with their key is loaded.
 
-On a new cluster, the first request creates the internal topic; then its partitions open, and their empty logs
-are loaded. A client whose request was refused would repeat it only after its back-off; a waiting request is
-answered immediately after the load.
+On a new cluster, the first request creates the internal topic; then the topic's partitions open, and their
+empty logs are loaded. A refused client would retry only after its back-off; a waiting request is answered
+immediately after the load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Readiness:
         return len(self._waiting)
 
     async def wait(self, is_undecided: Callable[[], bool]) -> None:
-        """Return when the condition no longer holds, or the time has passed."""
+        """Return when the condition no longer holds, or after `ms_max`."""
         if self._ms_max == 0 or not is_undecided():
             return
         is_over = False

@@ -45,7 +45,7 @@ class _Write(Generic[E]):
     entries: Sequence[E]
     then: Callable[[ErrorCode], None]
     producer_id: int = NO_PRODUCER_ID
-    """The producer of a transactional batch, or of a marker, which has no entries."""
+    """The producer of a transactional batch or of a marker. A marker has no entries."""
     commits: bool = False
     apply: Callable[[], Steps[None]] | None = None
     """Applies a durable marker, perhaps in several turns of the event loop."""
@@ -55,12 +55,13 @@ class _Write(Generic[E]):
 
 ENTRIES_PER_TURN: Final = 200
 BYTES_PER_TURN: Final = 64 << 10
-"""A replay processes entries in one event-loop turn until one of these bounds: a transaction may have
-thousands of partitions, all in one entry."""
+"""A replay yields to other tasks after this many entries or bytes. Entries differ in size: one entry may
+contain a transaction with thousands of partitions."""
 PART_BYTES_MAX: Final = 64 << 10
-"""Size at which a write that need not be atomic is split: each batch is encoded in one step."""
+"""A write that need not be atomic is split into batches of this size, because a batch is encoded in one
+event-loop turn."""
 PLACE_BYTES: Final = 32 << 10
-"""Distance between the offsets at which the log can be trimmed while transactions are open."""
+"""While transactions are open, the log can be trimmed at one offset per this many bytes."""
 REWRITTEN: Final = ("rewritten", None)
 """Header of a rewritten record in a log with transactions. The record's value is older than every offset that
 is pending when the record is replayed."""
@@ -82,7 +83,7 @@ class TransactionReplay(Protocol[_E_contra]):
         ...
 
     def end(self, producer_id: int, *, commits: bool) -> Iterable[None]:
-        """Apply a marker during the iteration over the result, which has an item per entry."""
+        """Apply a marker step by step, while the caller iterates over the result; yield once per entry."""
         ...
 
 
@@ -115,7 +116,7 @@ class RecordLog(Generic[E]):
         self._commits_in_flight: Counter[int] = Counter()
         self._counted_bytes = 0
         self._places: list[tuple[int, int]] = []
-        """Offsets of some batches, and the bytes that were counted before them."""
+        """Base offsets of some batches, each with the value of `_counted_bytes` before the batch."""
         self.is_closed = False
         """Whether entries are refused because another broker leads the partition, or this one stops."""
         self.size_bytes = 0
@@ -129,8 +130,8 @@ class RecordLog(Generic[E]):
     def close(self) -> None:
         """Refuse further entries with NOT_COORDINATOR. Writes in flight complete as usual.
 
-        After a cancelled move, another `RecordLog` opens the same partition. It would not read what this one
-        appended later.
+        After a cancelled move, another `RecordLog` opens the same partition. It would not read entries that
+        this one appends after that.
         """
         self.is_closed = True
         self._partition.transactions.accept_markers(None)
@@ -357,8 +358,8 @@ class RecordLog(Generic[E]):
         entries of transactions, and markers, to `transactions` instead, if it is given.
 
         The end includes appends that are not durable yet: after a cancelled move, the previous
-        `RecordLog` of this partition may have writes in flight, and their callers will be answered. `pause`
-        is awaited between two checks whether these are durable.
+        `RecordLog` of this partition may have writes in flight, and their callers will be answered. While
+        such writes are not durable, `pause` is awaited before each new read.
 
         Raises:
             S3StreamError: unreadable now; replay again later.
@@ -375,7 +376,7 @@ class RecordLog(Generic[E]):
                     return
                 await pause()
             for batch in batches:
-                # The bound may have been larger when this batch was written. A rewrite must write it again.
+                # The bound may have been larger when this batch was written; a rewrite must not refuse it.
                 self._batch_bytes_max = max(self._batch_bytes_max, len(batch))
                 for entry in self._decode(batch, offset, transactions):
                     replayed += 1
@@ -420,7 +421,7 @@ class RecordLog(Generic[E]):
 
 def _code_of(error: BaseException) -> ErrorCode:
     """Map an error to a retriable code. After NOT_COORDINATOR, clients look up the coordinator again; after
-    COORDINATOR_NOT_AVAILABLE, they also wait before.
+    COORDINATOR_NOT_AVAILABLE, they first wait for their back-off.
     """
     if isinstance(error, StreamFencedError | StreamClosedError | StreamNotFoundError):
         return ErrorCode.NOT_COORDINATOR

@@ -137,7 +137,7 @@ class Shards(Generic[S]):
         return None if self._serving.refusal is None else ErrorCode.NOT_COORDINATOR
 
     def _permission_changed(self, withdrawn: bool) -> None:
-        """Pause the timers while this broker refuses requests, so that the refusals make no deadline pass."""
+        """Pause the timers while this broker refuses requests, so that refused clients miss no deadline."""
         if withdrawn:
             self.timers.pause_all()
         else:

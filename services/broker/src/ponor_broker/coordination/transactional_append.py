@@ -11,8 +11,8 @@ class Verification:
     """The proof that the coordinator has a partition in a producer's transaction (KIP-890).
 
     The partition holds only a weak reference: a proof ends when the caller that requested it drops it.
-    `begins_at_zero`: the epoch belongs to this transaction alone (generation 2), so the first batch of a
-    producer that the partition has no row for must have sequence 0.
+    `begins_at_zero`: each transaction of the producer has its own epoch (transaction version 2), so a
+    producer without a row in the partition must begin with sequence 0.
     """
 
     __slots__ = ("__weakref__", "begins_at_zero", "is_void", "producer_epoch", "producer_id")

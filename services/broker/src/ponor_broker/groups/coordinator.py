@@ -135,8 +135,8 @@ class GroupCoordinator:
                 self._expired.add(await shard.removal.expire())
 
     async def _whenever(self, due: asyncio.Event, work: Callable[[GroupShard], Awaitable[bool]]) -> None:
-        """Do the work of all shards, one after the other, each time the event is set. Repeat it after a pause
-        if `work` returns False for a shard.
+        """Call `work` for every loaded shard, one after the other, each time the event is set. Repeat after a
+        pause if `work` returned False for a shard.
         """
         while True:
             await due.wait()
@@ -193,7 +193,7 @@ class GroupCoordinator:
         Args:
             group_id: the group.
             request: the member.
-            free: called when the member waits for the others; by then, the memory of the group includes it.
+            free: called when the member begins to wait for the others; the group's memory includes it then.
         """
         shard = await self._decided_shard(group_id)
         if isinstance(shard, ErrorCode):
@@ -229,7 +229,7 @@ class GroupCoordinator:
         """Heartbeat."""
         shard = self._shard(group_id)
         if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # With an error, members would rejoin whenever a coordinator loads their groups. Their sessions
+            # An error would make the members rejoin whenever a coordinator loads their group. Their sessions
             # restart after the load.
             return ErrorCode.NONE
         return shard if isinstance(shard, ErrorCode) else shard.heartbeat(group_id, claim)

@@ -10,7 +10,7 @@ from typing import Final
 from ponor_broker.groups.member import JoinProtocol, RequestId
 
 UNNUMBERED: Final = RequestId(0)
-"""Number of a request before the coordinator assigns one, together with a new member id."""
+"""The number of a request to which the shard has not assigned a number yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class MemberClaim:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A SyncGroup. Protocol type and name are None below version 5; the leader's assignments are by
-    member id.
+    """A SyncGroup. Protocol type and name are None below version 5. `assignments` maps member
+    ids to assignments; only the leader sends any.
     """
 
     claim: MemberClaim

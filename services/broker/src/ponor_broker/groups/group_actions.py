@@ -107,7 +107,7 @@ class GroupActions:
             self._timers.cancel(key)
             if error is ErrorCode.NONE:
                 group.durable = stamped
-            # As in Kafka, because members cannot make the record smaller.
+            # As in Kafka, members do not get MESSAGE_TOO_LARGE: they cannot make the record smaller.
             tell(ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error)
 
         timeout_ms = self._settings.coordinator_write_timeout_ms

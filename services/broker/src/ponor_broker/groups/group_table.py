@@ -20,7 +20,7 @@ from ponor_broker.groups.settings import GroupSettings
 GROUP_BYTES: Final = 4_000
 """Memory of a group without its id, members and offsets: measured, rounded up."""
 ROOM_AGAIN: Final = 0.9
-"""After a logged refusal, use must fall below this fraction of the bounds before another is logged."""
+"""After a logged refusal, the next is logged only once use has fallen below this fraction of the bounds."""
 
 WALKED_PER_TURN_MAX: Final = 1_000
 """Groups and offsets that a walk visits per event-loop turn: a few milliseconds."""
@@ -46,8 +46,8 @@ class GroupBudget:
         return sum(self.by_state.values())
 
     def admits_group(self, group_id: str) -> bool:
-        """Return whether the bounds allow one more group. Count every refusal; log one until use falls below
-        `ROOM_AGAIN`.
+        """Return whether the bounds allow one more group. Count every refusal; log one, and the
+        next only once use has fallen below `ROOM_AGAIN`.
         """
         if self.groups >= self._settings.groups_max:
             self._refuse(f"{self.groups} groups exist, and groups_max")

@@ -366,8 +366,8 @@ class Membership:
         self._out.cancel_timer(Timer(TimerKind.SESSION, member.member_id))
 
     def _rebalance_without(self, members_before: int) -> None:
-        # If only assigned ids without a member were removed, a running rebalance may complete, but none
-        # starts.
+        # If only assigned ids without a member were removed, a running rebalance may complete, but no new
+        # one starts.
         if self.state is GroupState.PREPARING_REBALANCE or len(self._roster) < members_before:
             self._rebalance.start_or_complete()
 

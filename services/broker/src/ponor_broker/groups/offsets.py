@@ -69,8 +69,8 @@ class OffsetTable:
         return partition in self._pending
 
     def pending(self) -> Iterator[tuple[int, TopicPartition, CommittedOffset | None]]:
-        """Yield producer id, partition and offset of every pending commit; None as the offset if a newer one
-        is visible.
+        """Yield producer id, partition and offset of every pending commit; None as the offset if a newer
+        offset of the partition is visible.
         """
         return self._pending.rows()
 

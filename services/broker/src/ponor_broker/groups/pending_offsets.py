@@ -1,7 +1,7 @@
-"""Offsets that were committed in transactions whose marker is missing. No I/O.
+"""Offsets that were committed in transactions whose marker has not been applied yet. No I/O.
 
 The caller applies changes in the order of the log. When a transaction commits, an offset becomes visible
-unless the visible offset of its key is newer in the log. As in Kafka, an offset that can no longer become
+unless the key's visible offset was written later. As in Kafka, an offset that can no longer become
 visible keeps its partition unstable until the marker.
 """
 
@@ -71,7 +71,7 @@ class PendingOffsets(Generic[K]):
         self.size_bytes += _size_bytes(offset)
 
     def outdate(self, key: K) -> None:
-        """Note that an offset is visible that is newer than all pending ones of the key."""
+        """Note that an offset has become visible that is newer than all pending offsets of the key."""
         of_key = self._by_key.get(key)
         if of_key is not None:
             self._outdate_before(of_key, self._numbers + 1)

@@ -11,7 +11,7 @@ from ponor_broker.groups.records import CommittedOffset, Entry, GroupKey, Offset
 
 PendingRow: TypeAlias = tuple[int, OffsetKey, CommittedOffset | None]
 _ENDED_PER_STEP: Final = 200
-"""Offsets of a transaction that a marker changes at a time."""
+"""Offsets to which a marker is applied in one step."""
 
 
 class PendingReplay:

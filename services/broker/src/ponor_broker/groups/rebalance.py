@@ -89,7 +89,7 @@ class Rebalance:
             self._out.set_timer(_JOIN_TIMER, self._roster.rebalance_timeout_ms)
 
     def join_timer_fired(self) -> None:
-        """Complete the join phase; extend the first rebalance instead if members have joined."""
+        """Complete the join phase. If new members have joined, extend the first rebalance instead."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             return
         if self._is_gathering and self._grew and self._gathering_left_ms:
@@ -174,7 +174,7 @@ class Rebalance:
         assert self.state is GroupState.COMPLETING_REBALANCE
         self._answer_sync(
             member, ErrorCode.REBALANCE_IN_PROGRESS
-        )  # an older request of the member, which its client gave up
+        )  # answers an older request that the client has given up
         member.awaiting_sync = request
         self.note_synced(member)
         if member.member_id == self._roster.leader_id and self._assignment_write is None:

@@ -92,7 +92,7 @@ OFFSETS_PER_STEP: Final = 250
 PENDING_PER_STEP: Final = 1_000
 """Pending offsets of a group that are checked in one event-loop turn."""
 STEPS_UNDER_WAY_MAX: Final = 8
-"""Such steps whose tombstones may be in flight at a time; all of them may complete in one turn."""
+"""Steps of `OFFSETS_PER_STEP` whose tombstones may be in flight at a time. All may complete in one turn."""
 Select: TypeAlias = Callable[[Sequence[TopicPartition]], Sequence[TopicPartition]]
 
 
@@ -126,7 +126,7 @@ class GroupRemoval:
         error = group.membership.delete()
         if error is not ErrorCode.NONE:
             return error
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # if this call is cancelled between two parts
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # the outcome if this call is cancelled between two parts
         try:
             parts = self._log.in_parts(self._tombstones(group))
             part, count = next(parts), 0

@@ -84,7 +84,8 @@ class GroupShard:
         self._in_transactions: dict[int, set[str]] = {}
         """Ids of the groups with pending offsets, by producer id."""
         self._ended_offsets = 0
-        """Offsets of ended transactions since the last step, of all markers: many may be durable together."""
+        """Offsets to which any marker was applied since the last step. Many markers may become durable at a
+        time."""
         self.is_loaded = False
         self.has_to_forget_topics = True
         """Whether topics may have been deleted since the last check; True after a load."""
@@ -233,7 +234,8 @@ class GroupShard:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
         number, answer = self._actions.open_request()
         self._actions.run(group, group.membership.sync(replace(request, request=number)))
-        # The leader waits only for the log, and its assignments are not counted before they are durable.
+        # The request of a follower is freed. The leader's is not: it contains the assignments, which the
+        # memory of the group does not include before they are durable.
         if not answer.done() and not group.membership.is_led_by(request.claim.member_id):
             request.assignments.clear()
             free()

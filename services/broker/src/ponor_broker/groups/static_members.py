@@ -92,8 +92,8 @@ class StaticMembers:
         """Answer with the current generation.
 
         A returning leader would compute new assignments needlessly. From version 9 on, a field of the answer
-        makes it skip that. With an older version, the answer names the leader's old id, so that the client
-        acts as a follower.
+        makes the leader skip this. In older versions, the answer names the leader's old id, so that the
+        client acts as a follower.
         """
         member, leads = back.member, back.new_member_id == self._roster.leader_id
         self._roster.hold_join(member, back.request)

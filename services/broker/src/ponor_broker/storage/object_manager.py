@@ -31,13 +31,13 @@ from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamRange
 from ponor_broker.storage.wal_manager import storage_error_of, wire_wal
 
 LAG_WAIT_MS = 1_000
-"""Longest wait of a look-up for an image that does not show the last commit yet; then the caller retries."""
+"""How long a look-up waits until the image shows the last commit. After that it fails; the caller retries."""
 
 _LEASE_IS_OVER: Final = frozenset(
     {error_pb2.ERROR_CODE_OBJECT_EXPIRED, error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED}
 )
-"""The ids expired before the commit, or the garbage collector removed them: the upload starts again with new
-ids."""
+"""Refusals of a commit whose object ids have expired or were removed by the garbage collector: the upload
+starts again with new ids."""
 
 
 class ControllerObjectManager:
@@ -63,8 +63,8 @@ class ControllerObjectManager:
             result = await self._submit(Operation(prepare_objects=body))
         except OperationError as error:
             raise storage_error_of(error) from error
-        # Before an object gets one of these ids (and below, before the caller trims its log), so that a later
-        # start detects controllers whose log was restored from an older copy.
+        # Write the witness before an object gets one of these ids (and below, before the caller trims its
+        # log): a later start then detects controllers whose log was restored from an older copy.
         await self._witness.write(self._session.seen)
         reserved = result.objects_reserved
         return PreparedObjects(

@@ -32,7 +32,7 @@ from ponor_broker.storage.start import StoragePorts
 
 
 class Assignment(NamedTuple):
-    """The assignment of one log to this process, by one record."""
+    """The assignment of one log to this process. Every new assignment has a higher token."""
 
     node_id: NodeId
     epoch: NodeEpoch
@@ -43,7 +43,7 @@ class Assignment(NamedTuple):
 
 
 def assigned_to(image: View, node_id: NodeId, epoch: NodeEpoch) -> list[Assignment]:
-    """Return the logs that this process must recover, by owner and epoch. Assignments to an earlier
+    """Return the logs that this process must recover. Assignments to an earlier
     process of the node are excluded.
     """
     rows = image[WALS].find(WALS_RECOVERED_BY, node_id)
@@ -68,8 +68,8 @@ LOG: Final = logging.getLogger("ponor.broker.takeover")
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
 ALARM_RETRY_S: Final = 60.0
-"""Pause before a log with missing acknowledged records is read again: only a person, or the store,
-can fix it."""
+"""Pause before a log with missing acknowledged records is read again. It helps only if an operator
+restores them, or the store returns them later."""
 HELD_TWICE: Final = 2
 """A recovery holds up to two chunks: one being read and one being uploaded."""
 _RECORDS: Final = frozenset({"wal_recovery_assigned", "wal_closed"})
@@ -107,8 +107,8 @@ class Recoverer:
         runtime.telemetry.gauge("ponor_wal_takeovers_running", lambda: len(self._running))
 
     async def recover_own(self) -> None:
-        """Recover the logs of earlier processes of this node that are assigned to this process, because its
-        partitions cannot open before.
+        """Recover the logs of earlier processes of this node that are assigned to this process, because the
+        node's partitions cannot open before these logs are recovered.
 
         Raises:
             WalCorruptError: acknowledged records are missing from a log; the message names them.
