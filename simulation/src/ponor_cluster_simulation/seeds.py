@@ -1,6 +1,6 @@
-"""Runs many seeds in worker processes, and reduces the schedules of failing ones.
+"""Runs many seeds in worker processes, and reduces the schedules of failing seeds.
 
-The worker processes are real: only this module of the simulation uses processes.
+The workers are processes of the operating system; no other module of the simulation starts such processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_cluster_simulation.run.cluster_run import ClusterRun, RunResult
 from ponor_cluster_simulation.run.plan import RunPlan, draw_plan
 
 TRIES_MAX: Final = 40
-"""Runs that the reduction of one failing schedule may take."""
+"""Maximum number of runs that reduce one failing schedule."""
 SIGNATURE_CHARACTERS: Final = 60
 
 
@@ -63,7 +63,7 @@ def run_seed(
 ) -> SeedResult:
     """Run a seed. If it fails and `small` is true, search the smallest schedule with the same failure.
 
-    `has_transactions` False: without clients of transactions, even if the seed draws them.
+    If `has_transactions` is False, the run has no transactional clients, even if the seed draws some.
     """
     plan = draw_plan(seed, has_transactions=has_transactions)
     result = run_plan(plan, only)
@@ -116,15 +116,15 @@ def _smallest(plan: RunPlan, faults: Sequence[Fault], failure: str) -> tuple[tup
 
 
 def _signature(failure: str) -> str:
-    """The common part of equal failures: the text without numbers."""
+    """Return the failure's text without numbers. Failures with equal texts count as the same failure."""
     return re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", failure)[:SIGNATURE_CHARACTERS]
 
 
 def minimise(
     numbers: Sequence[int], fails: Callable[[Sequence[int]], bool], *, tries_max: int
 ) -> tuple[int, ...]:
-    """Return a part of `numbers` that fails. Without any one of its numbers it no longer fails, unless the
-    tries ran out.
+    """Return a part of `numbers` that fails. The part is minimal unless the tries ran out: without any one of
+    its numbers it no longer fails.
 
     This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
     2002).
@@ -132,7 +132,7 @@ def minimise(
     Args:
         numbers: the whole schedule, which fails.
         fails: runs a part and returns whether it fails.
-        tries_max: bound of the calls of `fails`.
+        tries_max: maximum number of calls of `fails`.
     """
     left = tuple(numbers)
     pieces = 2

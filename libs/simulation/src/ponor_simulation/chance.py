@@ -12,7 +12,7 @@ WALL_START_MS: Final = 1_760_000_000_000
 
 
 def wall_ms_at(loop: asyncio.AbstractEventLoop) -> int:
-    """The time of a correct wall clock."""
+    """Return the time of a correct wall clock, in ms."""
     return WALL_START_MS + int(loop.time() * 1000)
 
 
@@ -53,13 +53,13 @@ class SimClock:
         self._wall_offset_ms += offset_ms
 
     def leap(self, seconds: float) -> None:
-        """Advance all clocks of the machine, as after a suspend; timers that were due meanwhile are late."""
+        """Advance all clocks of the machine, as after a suspend; timers that became due then run late."""
         assert seconds >= 0
         self._leapt_s += seconds
 
 
 class SimRandomness:
-    """`Randomness` from a seed. The seed is text, so that it does not depend on Python's hash seed."""
+    """`Randomness` from a seed. The seed is text, because hashes of other objects may differ between runs."""
 
     def __init__(self, seed: str) -> None:
         self._source = random.Random(seed)

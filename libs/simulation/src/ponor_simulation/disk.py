@@ -26,8 +26,8 @@ from ponor_simulation.trace import Trace
 
 
 class AfterCrashError(GeneratorExit):
-    """A crashed process used its file. As a `GeneratorExit`, the error ends a `finally` block without a
-    message.
+    """Code of a crashed process used a file. The error is a `GeneratorExit`, so that Python prints no message
+    when it ends a `finally` block.
     """
 
 
@@ -86,7 +86,7 @@ class SimDisk:
         self.watch: Callable[[str, PurePath], None] | None = None
         """Called when an operation begins. A scenario uses it to crash in the middle of an operation."""
         self.torn_files = 0
-        """Files that lost bytes in a power loss."""
+        """Number of files that lost bytes in a power loss."""
         self.failed_operations = 0
         self._locked: dict[PurePath, SimDiskLock] = {}
         self._life = 0
@@ -182,7 +182,7 @@ class SimDisk:
     # Faults
 
     def crash(self, *, power_loss: bool) -> None:
-        """End the process. Without a power loss the disk keeps unsynced data too."""
+        """Drop all operations of the process. Without a power loss the disk keeps unsynced data too."""
         self._life += 1
         self._locked.clear()
         self._names = _OperationQueue(self)
@@ -199,13 +199,13 @@ class SimDisk:
                 content[position] ^= 1 << bit
 
     def rot(self, lot: int) -> RottenBit | None:
-        """Flip one stored bit and return its place; None if no file has a byte that is not zero.
+        """Flip one stored bit and return its place; None if all bytes of all files are zero.
 
-        Every file is equally likely, and within a file every byte that is not zero: most bytes of a fresh
-        segment are zero, and flipping their bits tests nothing.
+        Every file is equally likely, and within a file every nonzero byte. Most bytes of a fresh segment are
+        zero, and flipping their bits tests nothing.
 
         Args:
-            lot: a number of at least 0; equal numbers select the same bit of equal contents.
+            lot: selects the bit; at least 0. With equal contents, equal numbers select the same bit.
         """
         files = [
             (directory / name, state.durable)
@@ -259,7 +259,7 @@ class SimDisk:
                     raise OSError(fault.number, os.strerror(fault.number), str(path))
 
     def check_capacity(self, path: PurePath, growth_bytes: int) -> None:
-        """Raise ENOSPC if a file may not grow."""
+        """Raise ENOSPC if a file that grows by `growth_bytes` would exceed the disk's capacity."""
         if self.capacity_bytes is not None and growth_bytes > 0:
             used = self.state.used_bytes()
             if used + growth_bytes > self.capacity_bytes:
@@ -301,8 +301,8 @@ class SimDiskLock:
 
 
 class _OperationQueue:
-    """Runs operations one after the other, as the thread of a file does. Cancelling a caller does not stop
-    its operation.
+    """Runs operations one after the other, as a file's I/O thread does. Cancelling a caller does not stop its
+    operation.
     """
 
     def __init__(self, disk: SimDisk) -> None:

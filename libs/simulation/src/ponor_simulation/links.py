@@ -33,15 +33,15 @@ class DelayLaw:
 
 @dataclass(slots=True)
 class Links:
-    """The faulty links at this moment. A scenario replaces the whole value.
+    """The faulty links at this moment. A scenario replaces the whole object to change them.
 
     Attributes:
         cuts: no frame arrives and no connection opens until the cut ends; then the frames sent meanwhile
             arrive.
         clogged_until_s: frames sent now arrive at this loop time at the earliest; new connections also wait
             until then.
-        losses: share of lost frames; each ends its connection.
-        delays: laws of the directions that do not use the hub's law.
+        losses: share of frames that are lost; each lost frame ends its connection.
+        delays: delay laws of the directions that do not use `NetworkHub.delay_law`.
     """
 
     cuts: dict[Direction, None] = field(default_factory=dict)

@@ -34,7 +34,7 @@ of them is cancelled. Both numbers are asyncio's.
 
 
 class SimulationStuckError(Exception):
-    """Nothing is ready and no timer is set: the scenario waits for something impossible."""
+    """Nothing is ready and no timer is set: the scenario waits for an event that cannot occur."""
 
 
 class NotSimulatableError(Exception):
@@ -121,7 +121,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     """An asyncio loop without real time, threads and sockets.
 
     Args:
-        seed: of the shuffle.
+        seed: determines the order of the shuffle.
         shuffle: run ready callbacks in random order; otherwise first in, first out.
     """
 
@@ -255,7 +255,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         raise NotSimulatableError(f"create_server({args}, {options}): use the network port")
 
     def _run_once(self) -> None:
-        """Run iterations until the loop is stopped; the base class runs one per call and polls the kernel.
+        """Run iterations until the loop is stopped. (`BaseEventLoop` runs one per call and polls the kernel.)
 
         An iteration runs the ready callbacks in random order, then due timers. Callbacks that
         become ready meanwhile belong to the next iteration.
@@ -284,7 +284,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                         raise
                     except BaseException as error:  # noqa: BLE001 - the loop's handler receives it
                         self._callback_failed(handle, error)
-            handle = None  # release what the handle holds now
+            handle = None  # release the objects of the callback now
             if self._stopping:
                 return
 

@@ -52,7 +52,8 @@ class SimMultipartStore:
 
         upload = await self._store.call("multipart_create", key, applied)
         begun = self._bucket.multiparts.get(upload.upload_id)
-        if begun is not None:  # otherwise the collector aborted it before a paused caller received the answer
+        # While the caller was paused, the collector may have aborted the upload.
+        if begun is not None:
             begun.owner = INCARNATION.get()
         return upload
 

@@ -1,9 +1,9 @@
 """A simulated network: ordered connections between processes, with delays, resets and cut links.
 
-It has the `Network` port of every process, and the hub between them. Frames of one connection keep their
-order, as on gRPC. Connections fail as on TCP: at once when a process ends, later for one side than for the
-other, or silently while a link is cut. Different connections have no common order: an abandoned connection
-may deliver frames after its successor does, and both may deliver the same frames.
+`SimNetwork` is the `Network` port of one process; `NetworkHub` connects all processes. Frames of one
+connection keep their order, as on gRPC. Connections fail as on TCP: at once when a process ends, later for
+one side than for the other, or silently while a link is cut. Different connections have no common order: an
+abandoned connection may deliver frames after its successor does, and both may deliver the same frames.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NetworkHub:
         self._listeners: dict[str, SimListener] = {}
         self._connections: dict[_Pipe, None] = {}
         self._called: dict[SimConnection, Call] = {}
-        """Connections that their caller has not closed, by the caller's end."""
+        """By the caller's end: connections that their callers have not closed."""
         self._forgotten: list[str] = []
         self._next_port = FIRST_FREE_PORT
 
@@ -106,7 +106,7 @@ class NetworkHub:
         return (source, target) in self.links.cuts
 
     def abandon_connections(self, side: str, other: str) -> int:
-        """Abandon every connection of `side` to `other`, which detects it later. Return how many."""
+        """Abandon every connection of `side` to `other`; `other` detects this later. Return their number."""
         pipes = [
             pipe
             for pipe in self._connections
@@ -118,7 +118,7 @@ class NetworkHub:
         return len(pipes)
 
     def reset_connections(self, one: str, other: str) -> int:
-        """Reset every connection between two processes. Return how many."""
+        """Reset every connection between two processes. Return their number."""
         pipes = [pipe for pipe in self._connections if {pipe.source, pipe.target} == {one, other}]
         for pipe in pipes:
             pipe.break_off()
@@ -236,7 +236,7 @@ class _Pipe:
         self.abandoned = False
         """The sending end has given the connection up; frames sent before still arrive."""
         self._void = False
-        """Frames sent from now on never arrive, and the sender has not detected it."""
+        """Frames sent from now on never arrive, and the sender has not detected this yet."""
         self._under_way: deque[tuple[float, bytes | None]] = deque()
         self._window_bytes = 0
         self._arrived: deque[bytes | None] = deque()

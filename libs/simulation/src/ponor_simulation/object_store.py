@@ -52,7 +52,7 @@ class OpenUpload:
     """A multipart upload: parts by number, each with its etag.
 
     Attributes:
-        owner: the process life that created it and received its id; None if no process did.
+        owner: the process life that created it and received its id; None if no process received it.
         given_up: a process called abort; if the call fails, the collector must abort the upload.
     """
 

@@ -1,7 +1,7 @@
 """A simulated process: a program on a machine with a disk, a clock and a network address.
 
 A crash is a SIGKILL or a power loss: the program stops between two instructions, its connections break, and
-the disk keeps synced data, after a SIGKILL also unsynced data.
+the disk keeps the synced data. After a SIGKILL it also keeps the unsynced data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Observes running services: the images that they hold, and the digest of each image at every index.
 
-The services' `app.py` builds the parts itself. While a watch is on, the classes that hold images
-report new instances, and every image reports each batch that it applied. Their behaviour does not
-change.
+The services' `app.py` creates the images itself, so a run cannot pass them in. While a watch is on, it
+patches the classes that hold images: they also report new instances and every applied batch.
 """
 
 from __future__ import annotations

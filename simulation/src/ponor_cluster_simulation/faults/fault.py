@@ -64,7 +64,7 @@ class FaultKind(Enum):
     CRASH_IN_STEP = "crash-in-step"
     """A machine loses power when the next record of a kind is committed (degree: index into STEPS)."""
     BROKERS_CRASH = "brokers-crash"
-    """All brokers except one lose power at once (degree: number of the exception)."""
+    """All brokers except one lose power at once (degree: index of the one that keeps it)."""
     ZOMBIE = "zombie"
     """A broker is paused until the cluster has replaced it and the judgement is over; then it resumes."""
     POWER_CUT = "power-cut"

@@ -417,10 +417,10 @@ class FaultInjector:
         self._cluster.processes[fault.target].disk.faults.append(DiskFault(operation, errno.EIO, skip=skip))
 
     def _rot(self, fault: Fault) -> None:
-        """Stop a machine in order and flip a bit on its disk, which the next start detects.
+        """Stop a machine in order and flip a bit on its disk. The next start must detect the flipped bit.
 
-        Before an orderly stop, a log has no proof that its last group was synced, and no format with one copy
-        can distinguish damage of this group from a torn write.
+        Only an orderly stop writes a proof that the log's last group was synced. Without the proof, no format
+        with one copy can distinguish damage of this group from a torn write.
         """
         process = self._cluster.processes[fault.target]
         if fault.target not in self._cluster.serving or not process.running:

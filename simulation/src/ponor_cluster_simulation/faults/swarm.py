@@ -95,7 +95,7 @@ Draw = Callable[[random.Random], float]
 
 
 def _below(*steps: float) -> Draw:
-    """Draw up to one of `steps`, so that short and long durations are equally likely."""
+    """Draw a number between 0 and a random one of `steps`, so that short and long durations both occur."""
     return lambda chance: chance.choice(steps) * chance.random()
 
 

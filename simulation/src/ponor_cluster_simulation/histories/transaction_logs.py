@@ -1,7 +1,7 @@
-"""The search for faults in the logs of transactions themselves: the coordinator's states, and the batches and
+"""The search for anomalies in the logs of transactions: the coordinator's records, and the batches and
 markers of partitions.
 
-The rules are the invariants of docs/design/transactions.md that clients cannot see.
+The rules are those invariants of docs/design/transactions.md whose violation clients cannot see.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPLETE: Final = "Complete"
 class State(NamedTuple):
     """A record of the coordinator; `name` is Kafka's name of the state.
 
-    `raises_epoch`: the epoch of a decision belongs to one transaction only.
+    `raises_epoch`: each transaction has its own epoch (KIP-890), so an epoch has at most one decision.
     """
 
     transactional_id: str
@@ -71,7 +71,7 @@ def find_faults(states: Sequence[State], logs: Logs, *, is_whole: bool) -> list[
 
 
 def _outcomes(states: Sequence[State]) -> Iterator[Anomaly]:
-    """Find decisions that are changed, and completions without one."""
+    """Find decisions that are changed, and completions without a decision."""
     before: dict[str, State] = {}
     for state in states:
         previous = before.get(state.transactional_id)
@@ -90,7 +90,7 @@ def _outcomes(states: Sequence[State]) -> Iterator[Anomaly]:
 
 
 def _markers(states: Sequence[State], logs: Logs, *, is_whole: bool) -> Iterator[Anomaly]:
-    """Find markers with another outcome than the coordinator's decision, or without one."""
+    """Find markers whose outcome is not the coordinator's decision, and markers without a decision."""
     decisions: dict[tuple[int, int], set[bool]] = defaultdict(set)
     for state in states:
         # Without the whole log, other decisions of the same epoch may be missing.
@@ -105,7 +105,7 @@ def _markers(states: Sequence[State], logs: Logs, *, is_whole: bool) -> Iterator
 
 
 def _epochs(logs: Logs) -> Iterator[Anomaly]:
-    """Find batches and markers that follow a newer epoch of their producer, or of its coordinator."""
+    """Find batches and markers that come after a newer epoch of their producer or coordinator."""
     for where, log in logs.items():
         newest: dict[int, tuple[int, int]] = {}
         for one in log:
@@ -131,7 +131,7 @@ def _open(logs: Logs) -> Iterator[Anomaly]:
 
 
 def _strangers(states: Sequence[State], logs: Logs) -> Iterator[Anomaly]:
-    """Find batches whose partition the coordinator never had in a transaction of their epoch."""
+    """Find batches in partitions that the coordinator did not add to a transaction of the batch's epoch."""
     known = {
         (state.producer_id, state.epoch, where)
         for state in states

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
         client: name of the client, which begins the transaction's name.
         partition: where the client wrote it.
         number: counts a client's records of one partition.
-        hop: how many transactions the data has passed since its origin.
+        hop: number of transactions that have transformed the data since its origin.
         source: partition and offset of the record that it was made from; empty at the origin.
     """
 
@@ -97,8 +97,8 @@ class CommittedRead(NamedTuple):
 
 
 class SeenOffset(NamedTuple):
-    """A stable offset that a coordinator returned; `acknowledged`: the newest one whose transaction was known
-    to be committed before the request.
+    """A stable offset that a coordinator returned; `acknowledged`: the newest offset whose transaction was
+    known to be committed before the request.
     """
 
     group: str
@@ -112,8 +112,8 @@ class TransactionHistory:
     """What all clients did and saw.
 
     Attributes:
-        transactions: by name, in the order of their begin.
-        transformed: a record with a hop below this number is the source of one visible record.
+        transactions: by name, in the order in which they began.
+        transformed: a visible record with a hop below this number must be the source of exactly one record.
         final_offsets: group to the offsets at the end, by partition.
     """
 
@@ -181,7 +181,7 @@ def _unexpected(history: TransactionHistory, log: Log) -> Iterator[Anomaly]:
 
 
 def _torn(history: TransactionHistory, visible: set[Entry]) -> Iterator[Anomaly]:
-    """Transactions that are visible in part, and acknowledged ones that are not visible as a whole."""
+    """Find transactions that are visible in part, and acknowledged transactions with missing records."""
     for transaction in history.transactions.values():
         missing = [entry for entry in transaction.written if entry not in visible]
         if not missing:
@@ -222,8 +222,8 @@ def _reordered(log: Log) -> Iterator[Anomaly]:
 
 
 def _unstable_reads(history: TransactionHistory, log: Log) -> Iterator[Anomaly]:
-    """Reads that returned less or more than is visible at the end: the last stable offset was ahead of the
-    transactions, or a list of aborted transactions was wrong.
+    """Find reads that returned less or more than is visible at the end: the last stable offset was beyond an
+    open transaction, or a list of aborted transactions was wrong.
     """
     for read in history.reads:
         final = [one for one in log.get(read.partition, ()) if read.start <= one[0] < read.end]
@@ -239,7 +239,7 @@ def _unstable_reads(history: TransactionHistory, log: Log) -> Iterator[Anomaly]:
 
 
 def _circular(history: TransactionHistory, committed: set[str]) -> Iterator[Anomaly]:
-    """Committed transactions that have read from each other in a circle (G1c)."""
+    """Find committed transactions that have read from each other in a circle (G1c)."""
     sources = {
         name: {entry.transaction for entry in history.transactions[name].read} & committed
         for name in committed
@@ -265,7 +265,7 @@ def _circle(sources: Mapping[str, set[str]]) -> list[str]:
 
 
 def _not_transformed(history: TransactionHistory, log: Log) -> Iterator[Anomaly]:
-    """Records that were transformed twice or never."""
+    """Find records that were transformed twice or never."""
     made: dict[tuple[int, int], list[Entry]] = defaultdict(list)
     for _, entry in (one for records in log.values() for one in records):
         if entry.source:
@@ -287,11 +287,11 @@ def _not_transformed(history: TransactionHistory, log: Log) -> Iterator[Anomaly]
 
 
 def _offsets(history: TransactionHistory, committed: set[str]) -> Iterator[Anomaly]:
-    """Offsets that are visible without their transaction, or missing with it."""
+    """Find group offsets that are visible without a commit of their transaction, or missing after it."""
     legal: dict[tuple[str, int], set[int]] = defaultdict(lambda: {NO_OFFSET})
     newest: dict[tuple[str, int], int] = defaultdict(lambda: NO_OFFSET)
     for transaction in history.transactions.values():
-        # Without records, only the answer shows the outcome.
+        # If the transaction wrote no records, only the answer shows the outcome.
         may_be_committed = transaction.name in committed or not (
             transaction.written or transaction.outcome is Outcome.ABORTED
         )

@@ -149,7 +149,7 @@ class CompactionLedger:
             )
 
     def _live_pieces(self, old: Blocks, stream_id: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the source blocks of an output block whose trimmed first part was in a removed source."""
+        """Return the source blocks of an output block whose first part was trimmed with a removed source."""
         found = sorted(at for stream, at in old if stream == stream_id and start < at < end)
         if not found or self._is_wanted(stream_id, found[0]):
             return []

@@ -1,8 +1,8 @@
-"""Valid reasons for the fence of a broker: invariant 45.
+"""Valid reasons for fencing a broker: invariant 45.
 
-Shortly before, the broker was paused, ended or disconnected from the controllers. Or it was the source of a
-move and a fault of its disk, its clock or the store hindered it. For any other fence, the controller mistook
-the absence of another process for the silence of this broker.
+The broker was recently paused, ended or disconnected from the controllers. Or it was the source of a move
+while a fault affected its disk, its clock or the store. If a broker is fenced for no such reason, the
+controller took the absence of another process for the silence of this broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Fences:
     Args:
         checks: counts the checks.
         now_s: virtual time.
-        horizon_s: time after a fault within which the fault may still lead to a fence.
+        horizon_s: time after a fault during which a broker may still be fenced because of it.
         cut_off_until_s: returns until when a fault disconnects a process from the controllers.
         hindered_until_s: returns until when a fault affects a process's disk, its clock or the store.
     """
@@ -72,8 +72,8 @@ class Fences:
             broker.paused
             or not broker.running
             or broker.changed_at_s >= since_s
-            # While no controller leads, a restarted broker cannot register. The fence is then that of the
-            # crashed process, however long the new one has been running.
+            # While no controller leads, a restarted broker cannot register. A fence then concerns the epoch
+            # of the crashed process, however long the new process has been running.
             or broker.started_at_s > self._registered_at_s.get(node_id, 0.0)
             or self._cut_off_until_s(broker.name) >= since_s
         )

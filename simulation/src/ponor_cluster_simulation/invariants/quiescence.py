@@ -1,7 +1,7 @@
 """Rules for the rows of a quiescent cluster.
 
-Each stream and key belongs to an existing partition, whose leader holds it open. Each object is
-committed, or is being written by a current process.
+Each stream and key belongs to an existing partition, and the partition's leader holds the streams open. Each
+object is committed, or a current process is writing it.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class StreamLedger:
         self.nodes[record.node_id] = record.node_epoch
 
     def node_fenced(self, record: records.NodeFenced, _: Place) -> None:
-        """Record a fence."""
+        """Record that a node was fenced."""
         self.fenced.add(Actor(record.node_id, record.node_epoch))
 
     def stream_created(self, record: records.StreamCreated, _: Place) -> None:

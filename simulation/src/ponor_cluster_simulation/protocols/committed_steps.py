@@ -2,7 +2,7 @@
 
 It reads records only: no image, no `apply`, no validator. Every operation ends with its `OperationCompleted`
 in the same batch, so the calling process of a step is known, except for the first parts of a change that
-spans several batches. Records do not contain the epoch of a commit and the end of a close; only the
+spans several batches. Records contain neither the epoch of a commit nor the end of a close; only the
 exhaustive search checks the rules that need them.
 """
 

@@ -1,7 +1,7 @@
 """Compactions: which worker may replace which objects, and by which outputs.
 
-These are the controller's rules, in cluster time, on offsets. A model may disable each rule by name.
-`objects` has the rules of the objects themselves; the ledger compares the bytes.
+These are the controller's rules; they use cluster time and offsets. A model may disable each rule by name.
+`protocols.objects` has the rules for single objects; `CompactionLedger` compares the bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Clients of a Raft group: they read and write registers, give up after a timeout, and record the history.
 
-A write is acknowledged when the proposing replica applies its entry at that index. The write has failed if
-the replica applies another entry there. Otherwise its result is unknown. Reads may go to any replica.
+A write is acknowledged when the replica that proposed its entry applies the entry at the proposed index. If
+that replica applies another entry at this index, the write has failed. Otherwise its result is unknown. Reads
+may go to any replica.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ THINK_MS_MAX = 160.0
 
 @dataclass(slots=True)
 class _Asked:
-    """An operation in flight. `index` is that of the proposed entry, or the index that a read waits for."""
+    """An operation in flight. `index` is the proposed entry's index, or the index that a read waits for."""
 
     client: int
     key: int
@@ -165,7 +166,7 @@ class Clients:
         self._waiting_reads[replica] = left
 
     def read_ready(self, replica: Replica, read: ReadReady) -> None:
-        """Process the core's answer to a read."""
+        """Handle the core's answer to a read."""
         asked = self._asked_reads.pop((replica, read.context), None)
         if asked is None or asked.life != replica.life:
             return

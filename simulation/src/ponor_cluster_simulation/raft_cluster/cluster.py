@@ -36,7 +36,7 @@ LEADER_CRASH_MS_MAX: Final = 40.0
 BACKLOG_MAX: Final = 5_000
 """Maximum number of events that wait for a paused process; later events are lost."""
 VALIDATED: Final = 0.05
-"""Share of the calls after which the run validates the core, which reads the whole log."""
+"""Share of the calls after which the run validates the core. A validation reads the whole log."""
 NEVER: Final = (
     "conflict with a committed entry",
     "second leader in one term",

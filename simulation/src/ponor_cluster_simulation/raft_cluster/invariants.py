@@ -4,12 +4,12 @@ They share no code with the core's own asserts.
 
  1. A term has at most one leader.
  2. Log matching: two entries with the same index and term are equal, and so are the entries before them.
- 3. Committed entries never change, also over crashes.
+ 3. Committed entries never change, not even in a crash.
  4. The commit index of a replica never falls while its process runs.
  5. A leader has every entry committed in earlier terms. It commits only up to an entry of its own term
     (Figure 8 of the paper).
  6. Applied <= committed <= last.
- 7. A replica sends a vote or an acknowledgement after the state that it promises is durable. The entries
+ 7. A replica sends a vote or an acknowledgement only after the promised state is durable. The entries
     that a leader commits are durable at a majority.
  8. Term, vote and floor on a disk never go back.
  9. A membership change changes one voter. It begins after the previous change and an entry of the leader's
@@ -226,8 +226,8 @@ class RaftInvariants:
             )
 
     def owes(self, own: ReplicaId) -> None:
-        """Note a voter whose disk was replaced by an older copy. Before it votes, a leader informs it of the
-        commit index.
+        """Note a voter whose disk was replaced by an older copy. It receives a leader's message with the
+        commit index before it votes.
         """
         self._owed[own] = self.commit_index
 

@@ -81,7 +81,7 @@ class RaftNetwork:
             self.counts["stray"] += 1
             arrives += STRAY_MS_MAX * chance.random() ** 3
         else:
-            # One stream per ordered pair: only stray messages may overtake others.
+            # Each ordered pair of replicas has one stream. Only stray messages may overtake others.
             arrives = max(arrives, self._arrived.get(link, 0.0))
             self._arrived[link] = arrives
         self._timeline.at(arrives, partial(self._arrive, link, message, self._sent))

@@ -237,7 +237,7 @@ class Replica:
         receiving = self._receiving
         if receiving is None or receiving.meta != chunk.meta:
             if receiving is not None and receiving.stored:
-                return  # the previous one is being stored; the leader sends this one again
+                return  # the previous snapshot is being stored; the leader sends this chunk again
             receiving = self._receiving = _Receiving(chunk.meta)
         if chunk.offset == len(receiving.body):
             receiving.body += chunk.data

@@ -24,7 +24,7 @@ NARROW_SHARE: Final = 0.15
 """Share of the seeds with compactors in which the memory budget is too small for some blocks."""
 NARROW_BYTES: Final = (6 * KIB, 12 * KIB)
 WRONG_COMPACTORS_SHARE: Final = 0.25
-"""Share of the seeds with compactors."""
+"""Share of the seeds with compactors in which a client commits wrong plans."""
 WEARS_EARLY_SHARE: Final = 0.25
 """Share of the seeds with compactors in which a minimal trim causes a rewrite of set objects.
 

@@ -58,11 +58,11 @@ STALE_LEADERS_MAX: Final = 2
 LONG_PAUSES_SHARE: Final = 0.25
 LONG_PAUSES_MAX: Final = 2
 PAUSES_IN_TASKS_SHARE: Final = 0.35
-"""Share of the seeds with compactors."""
+"""Share of the seeds with compactors in which compactors are paused during tasks."""
 PAUSES_IN_TASKS_MAX: Final = 3
 OPEN_FAULTS_SHARE: Final = 0.35
 OPEN_FAULTS_MAX: Final = 3
-"""Maximum number of faults of each kind."""
+"""Maximum number of OPEN faults of each kind."""
 SMALL_PAGES_SHARE: Final = 0.3
 """Share of the seeds in which a listing has several pages, so that objects change between pages."""
 
@@ -75,7 +75,7 @@ class RunPlan:
         has_bucket: a bucket stores objects; otherwise objects are in a directory of the broker's machine, on
             which the collector also runs.
         brokers: number of brokers; 1 without a bucket.
-        wal: where brokers store records that are not uploaded.
+        wal: where brokers store records that are not uploaded yet.
         stale_committers: nodes that take streams from each other; they need a bucket.
         groups: consumer groups that commit offsets.
         repeaters: clients that repeat operations on purpose.
@@ -113,7 +113,7 @@ class RunPlan:
 
 
 def draw_plan(seed: int, *, has_transactions: bool | None = None) -> RunPlan:
-    """Draw the plan of a seed. `has_transactions` False: without clients of transactions."""
+    """Draw the plan of a seed. If `has_transactions` is False, the plan has no transactional clients."""
     plan = _draw_plan(seed)
     transactions = NO_TRANSACTIONS if has_transactions is False else draw_transactions(seed)
     if not transactions.clients:
@@ -128,7 +128,7 @@ def draw_plan(seed: int, *, has_transactions: bool | None = None) -> RunPlan:
 
 
 def _draw_plan(seed: int) -> RunPlan:
-    """Draw everything but transactions, which do not affect the random numbers of the rest."""
+    """Draw everything except transactions, whose random numbers are separate."""
     chance = random.Random(f"plan {seed}")
     controllers = chance.choice(CONTROLLERS)
     has_bucket = chance.random() < BUCKET_SHARE

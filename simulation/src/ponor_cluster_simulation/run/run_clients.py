@@ -34,8 +34,8 @@ from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
 
 TOPIC: Final = "orders"
 PASSING: Final = {"internal.segment.bytes": "9500", "retention.bytes": "10000"}
-"""Configuration, in runs with compaction, of the topics that the admin fills and deletes: retention also
-trims them.
+"""Configuration of the topics that the admin fills and deletes, in runs with compaction: retention also trims
+these topics.
 """
 FIRST_STALE_COMMITTER: Final = 50
 FIRST_REPEATER: Final = 60
@@ -133,8 +133,8 @@ class RunClients:
         self._start(self.transactions.producers, self.transactions.readers)
 
     def start_others(self) -> None:
-        """Start the other clients, after the first acknowledgement: stale committers must lead no
-        partition.
+        """Start the other clients. Call it after the first acknowledgement, so that brokers and not stale
+        committers lead the partitions.
         """
         self._start(self.stale_committers)
         for mover in self.movers:

@@ -1,4 +1,4 @@
-"""The clients with transactions of one run."""
+"""The transactional clients of one run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PAUSE_FACTOR: Final = 3
 
 
 class TransactionClients:
-    """All of them, not started.
+    """All transactional clients of a run, not started.
 
     Attributes:
-        shared: what they share, with their history.
+        shared: the state that the clients share, with their history.
     """
 
     def __init__(

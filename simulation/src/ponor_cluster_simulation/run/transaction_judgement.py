@@ -1,4 +1,4 @@
-"""Judges the transactions of a run: reads everything when no transaction is open, and searches anomalies."""
+"""Judges the transactions of a run: reads everything when no transaction is open, and finds anomalies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INVARIANTS: Final = {
 
 
 LOG_INVARIANTS: Final = {"open transaction": 55, "unknown transaction": 55}
-"""Kind of a fault of the logs to its invariant; 54 for all others."""
+"""Kind of an anomaly of the logs to its invariant; 54 for all others."""
 
 
 class TransactionJudgement:
@@ -88,7 +88,7 @@ class TransactionJudgement:
         return reader.log
 
     async def _as_client(self, name: str, ask: Callable[[str, Runtime], Awaitable[None]]) -> None:
-        """Run `ask` in a process, which gets its name."""
+        """Run `ask` in a new process called `name`."""
         is_finished = False
 
         async def run(runtime: Runtime) -> None:

@@ -41,7 +41,7 @@ STATE_PARTITIONS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class IdPlan:
-    """A transactional id: the generation of each of its clients."""
+    """A transactional id, and the generation of each of its clients."""
 
     name: str
     generations: tuple[int, ...]
@@ -54,12 +54,12 @@ class IdPlan:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPlan:
-    """Clients with transactions.
+    """The transactional clients of a run.
 
     Attributes:
         writers: ids whose clients only write.
         transformers: ids whose clients read and write.
-        partitions: of the topic.
+        partitions: number of partitions of the topic.
         hops: how many transactions transform a record, one after the other.
         timeout_s: transaction timeout.
     """
@@ -107,7 +107,7 @@ def _draw_id(chance: random.Random, name: str) -> IdPlan:
 def with_transaction_faults(
     seed: int, schedule: Schedule, machines: Machines, plan: TransactionPlan
 ) -> Schedule:
-    """Add faults of the links between brokers, and between them and the clients of transactions."""
+    """Add faults of the links between brokers, and between brokers and transactional clients."""
     if not plan.clients:
         return schedule
     links = Machines(
@@ -125,7 +125,7 @@ def with_transaction_faults(
 
 
 def with_small_logs(seed: int, settings: BrokerSettings) -> BrokerSettings:
-    """Draw logs of the coordinators that are rewritten within seconds, or never."""
+    """Draw settings with which coordinators rewrite their logs within seconds, or never."""
     chance = random.Random(f"transaction logs {seed}")
     rewrite_bytes = chance.choice((2, 8, 256)) * KIB
     return replace(

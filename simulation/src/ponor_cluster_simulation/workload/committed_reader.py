@@ -1,5 +1,5 @@
-"""A consumer of committed records: it reads all partitions again and again, from the begin or from a random
-offset.
+"""A consumer of committed records: it reads all partitions again and again, from the beginning or from a
+random offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CommittedReader:
     """
 
     def __init__(self, name: str, shared: SharedTransactions, *, once: bool = False) -> None:
-        """`once`: read everything once, to the end without open transactions."""
+        """With `once`, read everything once, up to an end without open transactions."""
         self.name = name
         self._shared = shared
         self._once = once

@@ -1,5 +1,5 @@
-"""A consumer group with one rising offset: it commits to its current coordinator and fetches the
-offset in between.
+"""A consumer group with one rising offset, which it commits to its current coordinator. Between commits it
+fetches the offset.
 
 The partitions of the offsets topic move and fail over like all others. At the end the coordinator must return
 the last acknowledged offset. Before that, an answer of a replaced coordinator may be old, but never too new.

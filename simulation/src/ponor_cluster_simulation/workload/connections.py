@@ -64,8 +64,8 @@ class Connections:
         """Send a request to the coordinator of a group or transactional id.
 
         Raises:
-            NotSentError: it is unknown, or accepts no connection.
-            ConnectionClosedError: no answer; it may have executed the request.
+            NotSentError: the coordinator is unknown, or accepts no connection.
+            ConnectionClosedError: no answer; the coordinator may have executed the request.
         """
         address = self._coordinators.get((key_type, key))
         if address is None:

@@ -62,7 +62,7 @@ class Batch:
     sizes_bytes: tuple[int, ...]
 
     def encode(self, producer_id: int, timestamp_ms: int) -> bytes:
-        """The record batch; equal bytes every time, except for the timestamp."""
+        """The record batch; equal in every call, except for the timestamp."""
         records = [
             (
                 timestamp_ms,
@@ -88,9 +88,9 @@ class Lane:
     answers_due: int = 0
     is_failed: bool = False
     unsure_end: int = 0
-    """Values below it may be in the log: they were sent, and timed out or had no answer.
+    """Values with lower numbers may be in the log: they were sent, and timed out or had no answer.
 
-    Batches after them may therefore be acknowledged first.
+    The broker may therefore acknowledge later batches before it acknowledges these values.
     """
 
     def may_send(self, leader: int | None) -> bool:

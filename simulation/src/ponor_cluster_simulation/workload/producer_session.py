@@ -2,7 +2,7 @@
 
 Generation 1 adds partitions itself and keeps its epoch; generation 2 (KIP-890) lets Produce and
 TxnOffsetCommit add them, and gets a new epoch from EndTxn. After a transaction with an unanswered request,
-generation 1 takes a new epoch: a request that arrives late would otherwise concern the next transaction.
+generation 1 takes a new epoch, because a late request would otherwise take effect in the next transaction.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ ENDED: Final = frozenset(
 )
 """The coordinator aborted the transaction: another client took the transactional id, or its timeout ended."""
 TIMEOUT_SHARE: Final = 0.85
-"""Share of the timeout within which no transaction may be aborted: the clock of a broker may run faster."""
+"""Share of the timeout before which no transaction may time out; below 1, as a broker's clock may be fast."""
 FOREVER: Final = 1 << 40
 
 
@@ -82,8 +82,8 @@ class IdUse:
 
     Attributes:
         inits: InitProducerId requests that were sent; each may abort a transaction.
-        pending: those that wait for an answer.
-        unanswered: those that got no answer; each may still abort a transaction, later.
+        pending: InitProducerId requests that wait for an answer.
+        unanswered: InitProducerId requests without an answer; each may still abort a transaction later.
     """
 
     inits: int = 0
@@ -276,7 +276,7 @@ class ProducerSession:
             was_unclear, is_unclear = is_unclear, True
             answer = await self._coordinated(request, 5 if self.generation == 2 else 3, EndTxnResponse)
             code = ErrorCode(answer.error_code)
-            # After other retriable errors, the coordinator may have written the outcome all the same.
+            # After other retriable errors, the coordinator may nevertheless have written the outcome.
             if code not in RETRIABLE or code is ErrorCode.CONCURRENT_TRANSACTIONS:
                 is_unclear = was_unclear
             if code is ErrorCode.NONE and self.generation == 2:

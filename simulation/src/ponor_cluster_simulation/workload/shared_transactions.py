@@ -1,4 +1,4 @@
-"""What the clients with transactions of one run share: their settings, their history, and the progress of the
+"""The state that the transactional clients of one run share: settings, history, and the progress of the
 partitions.
 """
 
@@ -20,10 +20,10 @@ FAILOVER_S_MAX: Final = 10.0
 
 @dataclass(slots=True)
 class SharedTransactions:
-    """What the clients of a run share.
+    """The state that all transactional clients of a run share.
 
     Attributes:
-        topic_configs: of the topic, which the first client creates.
+        topic_configs: configuration of the topic, which the first client creates.
         timeout_s: transaction timeout.
         acknowledged_offsets: group and partition to the newest offset of an acknowledged commit.
         is_over: everything was transformed.
@@ -48,7 +48,7 @@ class SharedTransactions:
     behind_since_s: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def note_stable(self, partition: int, stable: int, high_watermark: int, now_s: float) -> None:
-        """Check that a last stable offset does not stay behind, once the cluster is healed."""
+        """Check that a last stable offset does not stay behind after the cluster is healed."""
         known, since_s = self.behind_since_s.get(partition, (-1, now_s))
         if self.healed_s is None or stable > known or stable == high_watermark:
             self.behind_since_s[partition], since_s = (stable, now_s), now_s

@@ -37,11 +37,11 @@ CREATED: Final = frozenset({ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS})
 ABORTED_ONE_IN: Final = 4
 VANISHING_ONE_IN: Final = 12
 LATE_ONE_IN: Final = 25
-"""Of the transactions, one in this many exceeds its timeout."""
+"""One transaction in this many exceeds its timeout."""
 SLOW_ONE_IN: Final = 4
-"""Batches after which a client pauses, so that moves and failovers meet open transactions."""
+"""A client pauses after one batch in this many, so that moves and failovers find open transactions."""
 BATCH_BYTES_MAX: Final = 3_600
-"""Values of one batch; the smallest segments have 5,000 bytes."""
+"""Maximum bytes of the values of one batch; the smallest segments have 5,000 bytes."""
 SIZES_BYTES: Final = (60, 60, 400, 1_500)
 
 

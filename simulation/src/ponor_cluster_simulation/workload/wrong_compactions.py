@@ -33,7 +33,7 @@ FROM_A_LOST_LOG: Final = 1_000_000
 """Number of batches by which a wrong plan is ahead of the log."""
 Result = wire.CompactionOutcome
 ENDS: Final = frozenset({Result.RESULT_SOURCE_GONE, Result.RESULT_STALE_PLAN, Result.RESULT_FENCED})
-"""Answers that change nothing."""
+"""Answers to commits that changed nothing."""
 OUTCOMES: Final = ("STALE_PLAN", "FENCED", "SOURCE_GONE", "DONE", "REFUSED")
 """DONE: the sources had no live data, and the commit had no outputs."""
 REFUSALS: Final = frozenset(
