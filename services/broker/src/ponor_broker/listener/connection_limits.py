@@ -32,9 +32,9 @@ class RefusalLog:
 
 
 class ConnectionCounts:
-    """Counts of one listener against Kafka's `max.connections` and `max.connections.per.ip`.
+    """Counts one listener's connections, against Kafka's `max.connections` and `max.connections.per.ip`.
 
-    Memory is one number per connected address, so the connections bound it.
+    It stores one number per connected address, so `max.connections` also bounds its memory.
     """
 
     def __init__(self, *, connections_max: int, per_address_max: int) -> None:

@@ -147,7 +147,7 @@ class FrameReceiver:
         if self.failure is not None:
             return
         if length > self._control_max and size - begin < API_KEY_BYTES:
-            # the API key in its first two bytes decides whether it may be this large
+            # the API key in the first two bytes decides whether the frame may be this large
             self._stash = bytes(data[at:size])
         elif self._admit(length):
             self._begin(length, data, begin, size)
@@ -156,8 +156,8 @@ class FrameReceiver:
             self._stash = bytes(data[at:size])
 
     def _is_admitted(self, length: int, data: memoryview, begin: int, size: int) -> bool:
-        """Return whether a length above the general bound is acceptable, as far as the received bytes show;
-        if not, set `failure`.
+        """Return whether a length outside 1 to `control_bytes_max` is acceptable, as far as the received
+        bytes show; if not, set `failure`.
         """
         if not 0 < length <= self._frame_max:
             self.failure = KafkaWireError(
@@ -174,8 +174,8 @@ class FrameReceiver:
         self._frame_length = length
         self._filled = size - begin
         if begin + length <= len(data):
-            # Later bytes overwrite those after the received ones; copying them is cheaper than clearing a
-            # buffer.
+            # Copy the whole length, although only `_filled` bytes were received: later bytes overwrite the
+            # rest, and a copy is cheaper than a cleared buffer.
             self._frame = bytearray(data[begin : begin + length])
             return
         self._frame = bytearray(min(length, max(FIRST_BUFFER_BYTES, self._filled)))

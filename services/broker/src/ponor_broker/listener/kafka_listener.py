@@ -306,10 +306,10 @@ class ClientProtocol(asyncio.BufferedProtocol):
 
 
 class Frontend(Protocol):
-    """The port between a broker and its Kafka clients: real sockets, or the simulator.
+    """The interface between a broker and its Kafka clients: real sockets, or the simulator.
 
-    It is bound before the broker registers, because the port number is part of the registration. It accepts
-    clients when everything else is ready.
+    It is bound before the broker registers, because the port number is part of the registration. The broker
+    calls `serve` when everything else is ready.
     """
 
     @property

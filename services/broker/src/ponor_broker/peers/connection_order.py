@@ -28,7 +28,7 @@ class ConnectionOrder:
         self._newest: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def admits(self, client_id: str | None) -> bool:
-        """Note a request of a connection, and return whether its sender still uses this connection.
+        """Note the client id of a request, and return whether the sender still uses the connection.
 
         Call it when the request arrives, and again directly before each of its effects, without an await in
         between. Requests of clients that are not brokers are always admitted.

@@ -25,7 +25,7 @@ IN_FLIGHT_MAX: Final = 5
 
 
 class PeerUnavailableError(Exception):
-    """There is no connection to the broker now. Retriable, after another look-up of the target."""
+    """There is no connection to the broker now. The caller may look up the target again and retry."""
 
 
 class PeerGoneError(PeerUnavailableError):

@@ -24,8 +24,8 @@ class _Request(NamedTuple):
 
 
 class KafkaConnection:
-    """One connection. A timeout closes it, because answers come in the order of the requests; a broken
-    connection fails all requests.
+    """One connection. A request that times out closes it, because answers come in the order of the requests:
+    later answers would wait for the missing one. A broken connection fails all requests.
     """
 
     def __init__(self, wire: Connection, client_id: str, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
@@ -97,7 +97,7 @@ class KafkaConnection:
     async def _acquire_slot(self) -> None:
         await self._slots.acquire()
         if self._end is not None:
-            self._slots.release()  # the next waiting caller fails as well
+            self._slots.release()  # so that the next waiting caller fails as well
             raise self._end
 
     async def _send(self, frame: bytes) -> None:

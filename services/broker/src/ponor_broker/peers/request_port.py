@@ -23,7 +23,7 @@ class UnansweredError(Exception):
 
 
 class RequestPort(Generic[Q, A]):
-    """Sends requests in one version: all brokers of a cluster that have the API have this version.
+    """Sends requests in one version: every broker that supports the API supports this version.
 
     A broker without this version closes the connection, and `ask` raises `UnansweredError`.
     """

@@ -38,7 +38,7 @@ async def connect_tcp(address: str) -> Connection:
 
 
 class TcpConnection:
-    """`Connection` on a socket. Every frame follows its length, a 32-bit number; frames have at most
+    """`Connection` on a socket. A 32-bit length precedes every frame; frames have at most
     `FRAME_BYTES_MAX` bytes. `send` waits while the peer does not read.
     """
 

@@ -1,1 +1,1 @@
-"""Requests of one client connection: order, dispatch to a handler, answers, and the fencing of answers."""
+"""Requests of one client connection: order, dispatch, answers, and refusals while the broker is fenced."""

@@ -19,10 +19,10 @@ class WhenFenced(Enum):
     CLOSES = "closes"
     """The connection is closed. The default: the API has no error answer."""
     REFUSES = "refuses"
-    """The handler answers with errors without waiting, because partitions and coordinators refuse."""
+    """The handler is called and answers with errors immediately: partitions and coordinators refuse work."""
     SETTLES = "settles"
-    """New requests are handled as with REFUSES. For requests that started before, the write-ahead log
-    decides: its acknowledgement stays true under a new leader."""
+    """New requests are handled as with REFUSES. Requests that started before get the result of their
+    append to the write-ahead log: a durable append stays valid under a new leader."""
 
 
 def _keep(kept_bytes: int) -> None:
@@ -38,12 +38,12 @@ class RequestContext:
     client_id: str | None
     connection: ConnectionContext
     free: Callable[[int], None] = _keep
-    """Frees the frame of a large request and the bytes charged for it; for requests that wait as long as
-    clients choose. The argument is the number of bytes that stay in memory and that no other bound counts."""
+    """Frees the frame of a large request and the bytes charged for it. Handlers call it before a wait whose
+    length the client chooses. The argument: bytes that stay in memory and that no other bound counts."""
 
 
 Handle: TypeAlias = Callable[[Any, RequestContext], Awaitable[Message | None]]
-"""From a decoded request to the response message; None: no answer is sent."""
+"""Handles a decoded request and returns the response message; None: no answer is sent."""
 
 
 @dataclass(frozen=True, slots=True)

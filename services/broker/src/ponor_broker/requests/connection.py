@@ -1,8 +1,8 @@
 """Order of one client's requests: which requests may overlap, which wait, and in which order
 answers are sent.
 
-Kafka sends answers in request order, and clients rely on it that each request sees the effects of those
-before it. Therefore one request runs at a time, with one exception: a Produce may start while earlier
+Kafka sends answers in request order, and clients expect that each request sees the effects of the earlier
+requests. Therefore one request runs at a time, with one exception: a Produce may start while earlier
 Produces of the connection wait for the disk. Their appends were made in order, and their answers are sent in
 order.
 
@@ -55,8 +55,8 @@ class ConnectionContext:
 
 
 class PendingAnswer:
-    """The place of a request whose answer is produced later. Its owner calls `answer` once, on the
-    event-loop thread.
+    """The place of a request whose answer is produced later. The code that produces the answer calls
+    `answer` once, on the event-loop thread.
     """
 
     __slots__ = ("connection", "frame_bytes", "is_answered", "response")
@@ -92,14 +92,14 @@ class RequestDispatcher(Protocol):
         """Start a request that was received at this monotonic time.
 
         Raises:
-            KafkaWireError: malformed.
+            KafkaWireError: the request is malformed.
             CloseConnectionError: the protocol requires that the connection is closed.
         """
         ...
 
 
 class ConnectionOutput(Protocol):
-    """Receives a connection's answers and its flow control: a socket, or the simulator."""
+    """The output side of a connection, which sends answers and pauses reading: a socket, or the simulator."""
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         """Write response frames: the buffers one after the other."""
@@ -110,8 +110,8 @@ class ConnectionOutput(Protocol):
         ...
 
     def end(self, reason: str | BaseException) -> None:
-        """Close the connection and log the reason in one line. An exception that is not a protocol
-        error is a bug and is logged with its traceback.
+        """Close the connection and log the reason. A text is logged in one line; an exception is a bug and is
+        logged with its traceback.
         """
         ...
 
@@ -153,7 +153,7 @@ class ClientConnection:
         self._queued_bytes = 0
         # created with the first answer that is produced later
         self._places: deque[PendingAnswer] | None = None
-        self._alone = False  # whether the newest running request is not a Produce, so that no other may start
+        self._alone = False  # while the last started request, no Produce, runs, no other may start
         self._large: ByteBudget | None = None  # additional budget of the running request
         self._admission: asyncio.Task[None] | None = None
         self._writable = True
@@ -182,7 +182,7 @@ class ClientConnection:
             else:
                 self._enqueue(frame)
         if len(frames) > starts_max:
-            # if the first ones are answered already, no answer would start the others
+            # if the started requests are already answered, no later answer starts the queued ones
             self._take_turn()
         flow.end_read()
 
@@ -195,14 +195,14 @@ class ClientConnection:
             self._large = None
 
     def set_writable(self, *, writable: bool) -> None:
-        """Note whether the client reads its answers fast enough. No request starts while it does not."""
+        """Note whether the client reads its answers fast enough. Otherwise no further request starts."""
         self._writable = writable
         if writable:
             self._take_turn()
 
     def closed(self) -> None:
-        """Cancel what can be cancelled, because the socket is closed. Appends continue; drop their
-        answers.
+        """Handle the end of the socket: drop queued requests, and cancel running ones that can be cancelled.
+        Appends continue; their answers are dropped.
         """
         if self._closed:
             return
@@ -283,7 +283,7 @@ class ClientConnection:
         self._flow.ended(size_bytes, self._large)
 
     async def _wait_for_room(self, size_bytes: int, large: ByteBudget | None) -> None:
-        """Wait for budget for the first queued request until other requests are answered."""
+        """Wait until the budgets have room for the first queued request, and start it."""
         try:
             await self._flow.wait_to_start(size_bytes, large)
         except BudgetExceededError as error:

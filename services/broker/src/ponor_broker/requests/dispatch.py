@@ -1,4 +1,4 @@
-"""Dispatch of a request frame to its handler, and of the handler's answer to response buffers.
+"""Dispatch of request frames to handlers, and conversion of the handlers' answers into response buffers.
 
 Implements Kafka's rules, as measured on Apache Kafka 4.3.1 (docs/compatibility.md): the advertised versions,
 the answer to an ApiVersions request of an unknown version, and the close of the connection after any other
@@ -137,7 +137,7 @@ class RawHandler(Protocol):
     def when_fenced(self) -> WhenFenced: ...
 
     def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Started:
-        """Start the request; return `reply(body)`, a promise of it, or None if the request has no answer."""
+        """Start the request; return `reply(body)`, or an object that delivers it later; None: no answer."""
         ...
 
 
@@ -226,11 +226,11 @@ class Dispatcher:
         """Start a request that was received at this monotonic time.
 
         Returns:
-            The response frame's buffers, or a promise of them; None if the request has no answer.
+            The response frame's buffers, or the place of a later answer; None if the request has no answer.
 
         Raises:
-            KafkaWireError: malformed; the connection is closed.
-            CloseConnectionError: not handled; the connection is closed.
+            KafkaWireError: the request is malformed.
+            CloseConnectionError: this broker does not handle the API or its version, or may not answer.
         """
         if self._plain is not None and self._telemetry.tracing is None:
             pending = self._plain.start(frame, self._produce_measured, received_ns)

@@ -7,7 +7,7 @@ event-loop turn, and each connection then writes all its answers at once.
 Queued requests start in turns. A client that sends one request at a time is served immediately. Requests that
 a client sent ahead wait in its queue. All queues together start a bounded number of requests per event-loop
 turn, in round-robin order. Measured with 750 clients that each had sent 500 requests without reading: without
-turns, every request of a new client waited for one request of each of the others.
+turns, every request of a new client waited for one request of each other client.
 """
 
 from __future__ import annotations
@@ -57,15 +57,16 @@ requests that take long to start."""
 STARTS_PER_CHECK: Final = 4
 """Requests of one connection that start between two readings of the clock."""
 READ_STARTS_NS_MAX: Final = 50_000_000
-"""About the longest time for requests that start immediately in one turn: those of one read, and those of all
-slow reads together. The others are queued. A read has up to 64 requests, and each may decompress for 100
-ms."""
+"""About the longest time for starting requests immediately, without a queue. It bounds each read, and all
+slow reads of an event-loop turn together; further requests are queued. A read has up to 64 requests, and
+each may decompress for 100 ms."""
 SLOW_READ_NS: Final = 1_000_000
-"""A read whose requests start faster is not slow: under load, a turn may have thousands of such reads."""
+"""A read is slow if starting its requests takes at least this long. Faster reads do not count towards the
+bound of a turn: under load, a turn may have thousands of them."""
 LARGE_CONTROL_BYTES: Final = 8 << 10
-"""Larger requests other than Produce share half of the in-flight bytes: a quarter for each of two kinds. The
-smaller ones of 10,000 connections fit into the other half, and a Produce waits only for the log.
-"""
+"""Larger requests may use half of the in-flight bytes: a quarter for each of two kinds (`QUICK` and others).
+The smaller requests of 10,000 connections fit into the other half. Produce is exempt: it waits only for the
+write-ahead log."""
 PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(2, "big")
 QUICK: Final = frozenset(
     int(key).to_bytes(2, "big")
@@ -100,7 +101,7 @@ class RequestFlow:
 
     Attributes:
         in_flight: charged with a request's bytes from its start until its answer is sent.
-        is_turn_over: requests that are read now must wait for a later turn.
+        is_turn_over: whether requests that are read now must wait for a later turn.
         large_quick: additional budget of large requests of the APIs in `QUICK`.
         large_slow: additional budget of other large requests, except Produce.
         waiting: charged with requests that have arrived and are queued.
@@ -145,15 +146,15 @@ class RequestFlow:
         self._turn_end_ns = self.read_ns + READ_STARTS_NS_MAX - self._slow_ns
 
     def large_budget(self, frame: bytearray) -> ByteBudget | None:
-        """Return the budget that a request shares with the other large ones of its kind; None if it is small,
-        or a Produce.
+        """Return the budget that a request shares with other large requests of its kind; None for a small
+        request or a Produce.
         """
         if len(frame) <= LARGE_CONTROL_BYTES or frame.startswith(PRODUCE):
             return None
         return self.large_quick if bytes(frame[:2]) in QUICK else self.large_slow
 
     def try_start(self, size_bytes: int, large: ByteBudget | None) -> bool:
-        """Charge a request that starts, if there is room. `large` is the result of `large_budget`."""
+        """Charge a request's bytes if there is room. `large` is the result of `large_budget`."""
         if large is not None and not large.try_acquire(size_bytes):
             return False
         if self.in_flight.try_acquire(size_bytes):
@@ -163,7 +164,7 @@ class RequestFlow:
         return False
 
     async def wait_to_start(self, size_bytes: int, large: ByteBudget | None) -> None:
-        """As `try_start`, after the requests that wait already.
+        """Wait for room, after the requests that already wait, and charge a request's bytes.
 
         Raises:
             BudgetExceededError: too many requests wait.
@@ -185,12 +186,12 @@ class RequestFlow:
             large.release(size_bytes)
 
     def is_turn_long(self) -> bool:
-        """Return whether requests were started in this turn for longer than allowed."""
+        """Return whether starting requests has used up the time of this turn."""
         return self._clock.monotonic_ns() >= self._turn_end_ns
 
     def end_read(self) -> None:
-        """End a read. Once the slow reads of a turn took 50 ms together, later requests wait for the next
-        turn.
+        """End a read. When the slow reads of a turn have taken `READ_STARTS_NS_MAX` together, later requests
+        wait for the next turn.
         """
         took_ns = self._clock.monotonic_ns() - self.read_ns
         if took_ns < SLOW_READ_NS:
@@ -216,7 +217,7 @@ class RequestFlow:
             flush()
 
     def take_turn(self, start_queued: StartQueued) -> None:
-        """Call `start_queued` in this connection's next turn. A connection waits for one turn at a time."""
+        """Call `start_queued` in a later turn. Each connection may wait for at most one turn at a time."""
         if not self._turns:
             asyncio.get_running_loop().call_soon(self._give_turns)
         self._turns.append(start_queued)

@@ -7,7 +7,8 @@ from typing import Final
 from ponor_kafka.errors import KafkaWireError
 
 ROWS_MAX: Final = 100_000
-"""As `fetch_partitions_max`; a cluster has fewer partitions. A request of 4 MiB could name a million."""
+"""The default of `fetch_partitions_max`; a cluster has fewer partitions. Without this bound, a request of
+4 MiB could name a million."""
 
 
 def check_rows(rows: int) -> None:

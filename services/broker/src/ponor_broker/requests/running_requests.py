@@ -3,8 +3,8 @@
 An answer may be sent only if this broker had permission (`Serving`) from the request's start until the answer
 was ready. Permission is checked again when the answer is ready, because the process may have been paused in
 between. If it was withdrawn, the work is dropped and the request starts again: handlers with
-`WhenFenced.REFUSES` then answer with errors; for other handlers, the connection is closed. A withdrawal does
-this for all waiting requests, a few per event-loop turn.
+`WhenFenced.REFUSES` then answer with errors; for other handlers, the connection is closed. A withdrawal
+restarts all waiting requests in this way, a few per event-loop turn.
 
 Produce is excluded: its answer states that an append is durable, which stays true under a new leader, or
 contains an error for an append that the log refused.
@@ -34,7 +34,7 @@ Raises:
 
 
 class RequestUnderWay(PendingAnswer):
-    """The place of a request that a task or a parked fetch works on."""
+    """The place of a running request: a request that a task handles, or a parked fetch."""
 
     __slots__ = ("_again", "_epoch", "_owner", "_work")
 
@@ -53,8 +53,8 @@ class RequestUnderWay(PendingAnswer):
         self._work.cancel()
 
     def free(self, kept_bytes: int) -> None:
-        """Free the frame of a large request that waits. `kept_bytes` stay in memory and are not counted
-        otherwise. If permission is withdrawn afterwards, the connection is closed.
+        """Free the frame of a large request that waits. `kept_bytes` stay in memory, and no other bound
+        counts them. If permission is withdrawn afterwards, the connection is closed.
         """
         kept_bytes = max(kept_bytes, LARGE_CONTROL_BYTES)
         if self.connection is not None and self.frame_bytes > kept_bytes:
@@ -62,7 +62,7 @@ class RequestUnderWay(PendingAnswer):
             self.connection.freed(self, kept_bytes)
 
     def withdraw(self) -> None:
-        """Drop the work and begin again, because the broker may not answer, unless that was done already."""
+        """Drop the work and start the request again, because the broker may not answer; once per epoch."""
         if self.connection is None or self.is_answered or self._epoch == self._owner.serving.epoch:
             return
         work = self._work
@@ -77,7 +77,7 @@ class RequestUnderWay(PendingAnswer):
         self._epoch = self._owner.serving.epoch
         try:
             if self._owner.serving.refusal is None:
-                # With permission, a second start would execute the request, perhaps twice.
+                # The broker has permission again: a second start would execute the request, perhaps twice.
                 raise CloseConnectionError("permission to answer was withdrawn while the request ran")
             answer = self._again()
         except Exception as error:  # noqa: BLE001 - any error closes this connection only
@@ -91,7 +91,7 @@ class RequestUnderWay(PendingAnswer):
     def _worked(self, work: asyncio.Future[Response]) -> None:
         error = CloseConnectionError("the request was cancelled") if work.cancelled() else work.exception()
         if self.is_answered or work is not self._work:
-            return  # replaced by `_begin_again`, or answered
+            return  # `_begin_again` replaced this work, or the request is answered
         if self.connection is None:
             self._end()
         elif not self._owner.may_leave(self._epoch):
@@ -143,8 +143,8 @@ class RequestsUnderWay:
         self._requests.pop(request, None)
 
     def may_leave(self, epoch: int) -> bool:
-        """Return whether the answer of a request that began in this serving epoch may be sent. A refusal that
-        began after the withdrawal may be sent.
+        """Return whether the answer of a request that began in this serving epoch may be sent. A request that
+        was started again after a withdrawal has a newer epoch, so its refusal may be sent.
         """
         self.serving.check()
         return epoch == self.serving.epoch

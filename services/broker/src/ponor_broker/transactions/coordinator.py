@@ -36,7 +36,7 @@ from ponor_broker.transactions.settings import TransactionSettings
 from ponor_broker.transactions.shard import TransactionShard, Verified
 
 BATCH_BYTES_MAX: Final = 16 << 20
-"""Fits a transaction with as many partitions as the settings allow, in topics with the longest names."""
+"""Enough for the record of a transaction with the most partitions, in topics with the longest names."""
 ANY_DURATION: Final = -1
 
 
@@ -65,7 +65,7 @@ class TransactionFilter:
 
 
 class BatchedAdd(NamedTuple):
-    """One transaction in an AddPartitionsToTxn of a broker."""
+    """One transaction in an AddPartitionsToTxn that a broker sent."""
 
     transactional_id: str
     request: AddRequest
@@ -106,10 +106,10 @@ class TransactionCoordinator:
     # --- life
 
     def start(self) -> None:
-        """Follow the partitions of `__transaction_state` that open and close here."""
+        """Load partitions of `__transaction_state` when they open here; start the background work."""
         self.shards.start()
         self.shards.tasks.spawn(self._expire_now_and_then(), "expiry of transactional ids")
-        # One log at a time, and one batch after the other: transactions use the same disk.
+        # Rewrites one log at a time, and one batch after the other, because transactions use the same disk.
         self.shards.tasks.spawn(self._rewrite_when_due(), "transaction log rewrites")
         telemetry, budget, shards = self._runtime.telemetry, self.budget, self.shards.by_index
         for state in TransactionState:
@@ -221,11 +221,11 @@ class TransactionCoordinator:
         return found
 
     async def add_batched(self, batch: Sequence[BatchedAdd]) -> list[Verified]:
-        """AddPartitionsToTxn of a broker: for each transaction one error for all its partitions, or the
-        results of a verification.
+        """Handle an AddPartitionsToTxn that a broker sent. Return for each transaction one error for all its
+        partitions, or the results of a verification.
 
-        Does not wait for partitions of `__transaction_state` that load: the answer would be late for all
-        transactions of the request and for the next request of the broker. Leaders or clients retry.
+        Does not wait until a partition of `__transaction_state` is loaded: the wait would delay the answer
+        for all transactions of the request, and the broker's next request. Leaders or clients retry.
         """
         return await bounded_gather(map(self._added, batch))
 

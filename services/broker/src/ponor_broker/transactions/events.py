@@ -1,5 +1,5 @@
-"""Events from clients for the state machine of a transactional id. Timers, completed writes and markers are
-methods of `Transaction`.
+"""Events from clients for the state machine of a transactional id. For timers, completed writes and markers,
+the shard calls methods of `Transaction` instead.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class TransactionBudget:
         self.size_bytes = 0
 
     def admits(self, more_bytes: int) -> bool:
-        """Return whether the bound allows this many more bytes. Count every refusal; log one until memory
-        falls below `ROOM_AGAIN`.
+        """Return whether the bound allows this many more bytes. Count every refusal; after a logged refusal,
+        log none until memory falls below `ROOM_AGAIN`.
         """
         if self.size_bytes + more_bytes <= self._bytes_max:
             return True

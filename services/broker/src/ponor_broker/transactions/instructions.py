@@ -18,7 +18,7 @@ from ponor_broker.transactions.records import NO_EPOCH, NO_PRODUCER, TopicPartit
 @dataclass(frozen=True, slots=True)
 class TransactionAnswer:
     """The answer to InitProducerId, AddPartitionsToTxn and EndTxn. After a successful InitProducerId or
-    EndTxn of generation 2, it has the id and the epoch that the producer must use from then on.
+    EndTxn of generation 2, it contains the id and the epoch that the producer must use from then on.
     """
 
     error: ErrorCode
@@ -35,7 +35,7 @@ class Answer:
 
 
 class TimerKind(Enum):
-    """The purpose of a timer. Another `SetTimer` moves it; no instruction cancels it."""
+    """The purpose of a timer. Another `SetTimer` of the same kind replaces it; no instruction cancels it."""
 
     TIMEOUT = "timeout"
     """The transaction has been open for its timeout: call `Transaction.timed_out`."""
@@ -53,7 +53,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write the record, or a tombstone for None. When that is durable or has failed, call
+    """Write the record, or a tombstone for None. When the write is durable or has failed, call
     `Transaction.written`. At most one write of an id is in flight.
     """
 

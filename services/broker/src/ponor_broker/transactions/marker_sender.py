@@ -111,13 +111,13 @@ class MarkerSender:
         self._lanes: dict[int, _Lane] = {}
         self._jobs: dict[int, dict[_Job, None]] = {}
         self._newest: dict[tuple[int, TopicPartition], _Marker] = {}
-        """The last marker of each producer and partition that has not ended."""
+        """For each producer and partition, the last marker that has not ended."""
         runtime.telemetry.gauge("ponor_transaction_markers", lambda: len(self._newest))
         self._sent = runtime.telemetry.counter("ponor_transaction_markers_sent_total")
         self._repeated = runtime.telemetry.counter("ponor_transaction_marker_retries_total")
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the task that sends markers."""
         self._tasks.spawn(self._route_due(), "markers to route")
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class MarkerSender:
             coordinator_epoch: leader epoch of that partition.
             markers: what to write, and where.
             done: called once, never before this method returns, when every marker has ended: it is durable,
-                its partition was deleted, or it was refused as outdated. Gets the refused ones:
+                its partition was deleted, or it was refused as outdated. The argument contains the refusals:
                 TRANSACTION_COORDINATOR_FENCED or INVALID_PRODUCER_EPOCH. In both cases the partition has no
                 open transaction of this epoch.
         """
@@ -163,8 +163,8 @@ class MarkerSender:
     async def _route_due(self) -> None:
         while True:
             await self._retries.wait()
-            # Transactions that end together have partitions in common, and the image does not change within
-            # a turn.
+            # Cached per turn: transactions that end together have partitions in common, and the image does
+            # not change.
             leader_id = cache(self._leaders.leader_id)
             for marker in self._retries.take(ROUTED_PER_TURN_MAX):
                 self._route(marker, leader_id)
@@ -231,8 +231,8 @@ class MarkerSender:
                 await turn()
 
     def _unanswered(self, marker: _Marker, node_id: int, reason: str) -> None:
-        # A local call that timed out was cancelled. In generation 2, each transaction has its own epoch, so
-        # a late marker cannot end the next one.
+        # A local call that timed out was cancelled, so it has no late effect. In generation 2, each
+        # transaction has its own epoch, so a late marker cannot end the next transaction.
         if node_id != self._node_id and not marker.job.markers.is_generation_2:
             marker.in_doubt[node_id] = None
         self._retry(marker, reason)
@@ -240,7 +240,7 @@ class MarkerSender:
     def _build(self, lane: _Lane, sent: list[_Marker]) -> WriteTxnMarkersRequest | None:
         """Return the next request of a lane, and append its markers to `sent`.
 
-        The request omits markers that are already written: they only need an answer of this broker.
+        The request omits markers that are already written: for them, only this broker's answer is missing.
         """
         topics: dict[_Job, dict[str, list[int]]] = {}
         leader_id = cache(self._leaders.leader_id)

@@ -24,8 +24,8 @@ class MarkerPort(Protocol):
     def send(
         self, shard: int, coordinator_epoch: int, markers: Markers, done: Callable[[Refusals], None]
     ) -> None:
-        """Send the markers of a transaction; call `done` when every one has ended, never before this
-        method returns.
+        """Send the markers of a transaction; call `done` when every marker is durable or needs no further
+        attempt, never before this method returns.
         """
         ...
 

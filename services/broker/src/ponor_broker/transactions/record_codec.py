@@ -37,7 +37,7 @@ def encode_entry(entry: TransactionEntry) -> tuple[bytes, bytes | None]:
 
 
 def decode_entry(key: Buffer | None, value: Buffer | None) -> TransactionEntry | None:
-    """Return the entry of a record; None if the record is of a kind to skip.
+    """Return the entry of a record; None if the version of its key is not 0.
 
     Raises:
         RecordFormatError: the bytes are malformed, or of an unknown version.

@@ -60,12 +60,12 @@ class TransactionRecord:
     """The durable state of a transactional id.
 
     Attributes:
-        previous_producer_id: producer id before the last transition; it differs from `producer_id` after a
-            rotation.
+        previous_producer_id: producer id before the last transition; it differs from `producer_id` if that
+        transition replaced an exhausted id.
         next_producer_id: the id that replaces the exhausted one when the transaction completes; −1: none.
         start_ms, update_ms: wall clock; `start_ms` is −1 if no transaction has begun since the last
             InitProducerId.
-        client_version: Kafka's transaction.version of the last change, 0 to 2.
+        client_version: Kafka's transaction.version under which the last change was made, 0 to 2.
     """
 
     producer_id: ProducerId

@@ -16,7 +16,7 @@ _DOUBLINGS_MAX: Final = 10
 
 
 class Retries(Generic[T]):
-    """One task calls `wait` and `take`; any code may add items. Items of equal time keep their order."""
+    """One task calls `wait` and `take`; any code may add items. Items with the same time keep their order."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._clock = runtime.clock

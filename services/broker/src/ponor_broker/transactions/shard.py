@@ -43,10 +43,10 @@ from ponor_broker.transactions.settings import TransactionSettings
 
 _LOG = logging.getLogger(__name__)
 _IDS_PER_STEP: Final = 200
-"""Ids that are searched per event-loop turn, or restored or freed if they have no partitions: a few
+"""Ids that one event-loop turn searches, or loads or unloads if they have no partitions: a few
 milliseconds."""
 _PARTITIONS_PER_STEP: Final = 8 * _IDS_PER_STEP
-"""Partitions of transactions that are restored or freed per event-loop turn; one id may exceed it."""
+"""Partitions of transactions that one event-loop turn loads or unloads; one id may have more."""
 _UNDER_WAY_S: Final = 0.02
 """Interval of the check whether writes of an earlier shard are durable."""
 Verified: TypeAlias = ErrorCode | Mapping[TopicPartition, ErrorCode]
@@ -314,7 +314,8 @@ class TransactionShard:
 
     def _markers_done(self, held: HeldId, refusals: Refusals) -> None:
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in refusals.values():
-            # Another coordinator ended the transaction, so another broker leads this log: it refuses records.
+            # Another coordinator ended the transaction, so another broker leads this log. The log refuses the
+            # completion that this broker writes next.
             _LOG.warning("markers of %s had an outdated coordinator epoch", self._log.name)
         self._run(held, held.transaction.markers_done(self._clock.wall_ms()))
 
@@ -341,7 +342,7 @@ class TransactionShard:
 
 
 def _share_of_step(record: TransactionRecord | None) -> float:
-    """Return the part of a step that the restore or the removal of an id takes."""
+    """Return the fraction of a step that loading or unloading an id takes."""
     partitions = 0 if record is None else len(record.partitions)
     return 1 / _IDS_PER_STEP + partitions / _PARTITIONS_PER_STEP
 

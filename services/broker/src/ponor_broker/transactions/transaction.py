@@ -68,7 +68,7 @@ class Transaction:
     """One transactional id.
 
     Attributes:
-        record: the newest durable state; None before the first.
+        record: the newest durable state; None before the first record.
     """
 
     __slots__ = (
@@ -158,8 +158,8 @@ class Transaction:
             if request.expected.epoch == record.producer_epoch:
                 last_epoch = record.producer_epoch
             elif request.expected.epoch == self._last_epoch:
-                # A retry of an InitProducerId that succeeded. One without `expected` in between would have
-                # cleared `_last_epoch`.
+                # A retry of an InitProducerId that succeeded: a later InitProducerId without `expected` would
+                # have cleared `_last_epoch`.
                 epoch, last_epoch = record.producer_epoch, self._last_epoch
             else:
                 self._refuse(request.request, ErrorCode.PRODUCER_FENCED)
@@ -181,14 +181,14 @@ class Transaction:
     def add_partitions(self, request: AddRequest, now_ms: int) -> list[Instruction]:
         """Handle an AddPartitionsToTxn, or an AddOffsetsToTxn with the group's partition.
 
-        When a transaction of generation 2 begins, the leader of each partition sends a request. Those that
-        arrive during the first write wait and share the second write. Kafka refuses them, and leaders retry.
+        When a transaction of generation 2 begins, the leader of each partition sends a request. Requests that
+        arrive during the first write wait and share the second. Kafka refuses them, and leaders retry.
         """
         record = self.record
         if record is not None and self._may_wait(request, record):
             self._adds += (request,)
             return []
-        # Before the check of the claim: a producer may already use the id or epoch that the write in flight
+        # Check this before the claim: a producer may already use the id or epoch that the write in flight
         # assigns.
         if self.is_busy or record is None:
             self._refuse(request.request, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -238,12 +238,12 @@ class Transaction:
     def verify_partitions(
         self, claim: ProducerClaim, partitions: AbstractSet[TopicPartition]
     ) -> ErrorCode | Mapping[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is in the producer's transaction (TRANSACTION_ABORTABLE
-        otherwise), or one error for all.
+        """Return NONE for each partition in the producer's transaction and TRANSACTION_ABORTABLE for each
+        other partition, or one error for all.
         """
         record, pending = self.record, self._pending
-        # While a write adds partitions, those of earlier writes are in the transaction. Any other write ends
-        # the transaction or changes its producer.
+        # While a write adds partitions, the partitions of earlier writes are in the transaction. Any other
+        # write ends the transaction or changes its producer.
         is_adding = pending is not None and self._is_write_of(pending, _State.ONGOING)
         if record is None or (self.is_busy and not is_adding):
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -305,7 +305,7 @@ class Transaction:
         )
         is_raised = claim == (record.producer_id, record.producer_epoch - 1)
         if self.is_busy:
-            # Before the check of the claim: a producer may already use the id or epoch that the completion
+            # Check this before the claim: a producer may already use the id or epoch that the completion
             # assigns.
             self._refuse(request.request, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif record.state.is_complete and (is_raised or is_rotated):
@@ -351,7 +351,7 @@ class Transaction:
 
     def loaded(self) -> list[Instruction]:
         """Continue from the record of the log. An open transaction gets its full timeout again, because time
-        without a coordinator does not count. A decided transaction sends its markers again.
+        without a coordinator does not count. The markers of a decided transaction are sent again.
         """
         record = self.record
         assert record is not None, "an id without a record was loaded"
@@ -382,7 +382,7 @@ class Transaction:
         return self._drain()
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[Instruction]:
-        """Write a tombstone if the id was not used for `expiration_ms` and has no transaction."""
+        """Write a tombstone if the id was not used for `expiration_ms` and has no open transaction."""
         record = self.record
         if (
             record is not None

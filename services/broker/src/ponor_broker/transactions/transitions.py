@@ -18,7 +18,7 @@ from ponor_broker.transactions.records import (
 
 
 def prepared(*, is_commit: bool) -> TransactionState:
-    """Return the state in which the outcome is decided."""
+    """Return the Prepare state for an outcome."""
     return TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
 
 
@@ -45,7 +45,7 @@ def raised(
 
 
 def changed(record: TransactionRecord, now_ms: int, **changes: Any) -> TransactionRecord:
-    """Return the record with these changes, the time of the change and the producer id before it."""
+    """Return the record with these changes, the time of the change and the previous producer id."""
     return replace(record, update_ms=now_ms, previous_producer_id=record.producer_id, **changes)
 
 

@@ -1,5 +1,5 @@
-"""Requests of partition leaders to transaction coordinators, which verify that the partition is in a
-producer's transaction, or add it (KIP-890).
+"""Requests of partition leaders to transaction coordinators (KIP-890). A coordinator verifies that the
+partition belongs to a producer's transaction, or adds the partition to the transaction.
 
 Batches of one producer for one partition wait in order for one answer (`_Question`). Questions to one
 coordinator share requests; one request per broker is in flight. Before each request, the verifier takes a
@@ -42,7 +42,8 @@ BATCH_BYTES: Final = 512
 """Counted for a waiting batch in addition to its bytes."""
 NO_LEADER: Final = -1
 PAUSE_PER_WAITED: Final = 2
-"""Pause before a partition is added again / time that its batches have waited."""
+"""Ratio of two times: the pause before a request to add a partition is repeated / how long its batches have
+waited."""
 _SWEEP_S: Final = 1.0
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -50,8 +51,8 @@ AskLocal: TypeAlias = Callable[[AddPartitionsToTxnRequest], Awaitable[AddPartiti
 
 
 class Proof(Protocol):
-    """A proof of the partition, taken before the request to the coordinator. The first append of the
-    transaction uses it.
+    """A partition's proof object, taken before the request to the coordinator. The first append of the
+    transaction needs it and is refused if it is void.
     """
 
     @property
@@ -105,7 +106,7 @@ class WaitingBatch(NamedTuple, Generic[P]):
 
 
 class TransactionVerifier(Generic[P]):
-    """The questions of all partitions of this broker."""
+    """Sends the questions of all partitions of this broker, and settles their batches."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class TransactionVerifier(Generic[P]):
         telemetry.gauge("ponor_transaction_verifications_waiting", lambda: len(self._by_age))
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the tasks that send questions and refuse overdue batches."""
         self._tasks.spawn(self._route_due(), "transactions to verify")
         self._tasks.spawn(self._sweep(), "overdue verifications")
 
@@ -214,7 +215,7 @@ class TransactionVerifier(Generic[P]):
     async def _route_due(self) -> None:
         while True:
             await self._retries.wait()
-            # The questions of one transaction arrive together, and the image does not change within a turn.
+            # Cached per turn: questions of one transaction arrive together, and the image does not change.
             coordinator = cache(self._coordinator)
             for question in self._retries.take(QUESTIONS_PER_REQUEST_MAX):
                 if question.is_settled:
@@ -313,8 +314,8 @@ class TransactionVerifier(Generic[P]):
             return
         waited_ns = self._clock.monotonic_ns() - question.since_ns
         if (error is ErrorCode.NONE and proof.is_void) or error is ErrorCode.OPERATION_NOT_ATTEMPTED:
-            # Not attempted: the coordinator refused another partition of the same row. That question is
-            # settled, so the next row is without it.
+            # Not attempted: the coordinator refused another partition of the same row. The question of that
+            # partition is settled, so the next row does not contain it.
             self._retries.add(question, 0.0)
         elif (
             error is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -363,8 +364,8 @@ class TransactionVerifier(Generic[P]):
         self._waits.record((self._clock.monotonic_ns() - question.since_ns) // 1_000)
         for number, batch in enumerate(question.batches):
             is_late = number and error is ErrorCode.NONE and self._turn.is_spent
-            # Unless the transaction is open, earlier batches may wait for their partition, which moves.
-            # Then this batch must wait behind them (`TransitParking`), not here.
+            # No proof means that the transaction is open. Otherwise the earlier batches may wait in
+            # `TransitParking` because the partition moves, and this batch must wait behind them there.
             if is_late and batch.take_proof() is None:
                 self._ask_again(question, question.batches[number:])
                 break
@@ -373,8 +374,8 @@ class TransactionVerifier(Generic[P]):
             batch.settled(error, proof)
 
     def _ask_again(self, question: _Question[P], rest: list[WaitingBatch[P]]) -> None:
-        """Let the last batches of an accepted question wait for the next turn, behind earlier ones that wait
-        again. They need no further answer if the transaction is open then.
+        """Let the last batches of an accepted question wait for the next turn, behind batches that wait again
+        already. If the transaction is open then, they are appended without another request.
         """
         where, claim = question.where, question.claim
         waiting = self._open.get(where, {}).get(claim.producer_id)
@@ -408,7 +409,7 @@ class _Question(Generic[P]):
         return self.write is TransactionalWrite.ADDING
 
     def row(self, topics: dict[str, list[int]]) -> AddPartitionsToTxnTransaction:
-        """Return the row of a request for partitions with this claim."""
+        """Return the request's row for these partitions and this question's claim."""
         return AddPartitionsToTxnTransaction(
             *self.claim,
             not self.is_adding,

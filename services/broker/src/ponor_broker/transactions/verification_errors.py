@@ -20,7 +20,7 @@ class TransactionalWrite(Enum):
     VERIFIED = "verified"
     """The client adds partitions itself."""
     ADDING = "adding"
-    """The request adds its partitions (generation 2)."""
+    """The client adds no partitions; the broker adds them when they are written to (generation 2)."""
 
 
 def write_of_produce(version: int) -> TransactionalWrite:

@@ -1,8 +1,8 @@
 """ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
 
-The answer contains `transaction.version`, and the cluster's own features under the prefix `ponor.`. A feature
-of Kafka whose APIs are missing is not in the answer: with `group.version`, for instance, clients would use
-the new groups.
+The answer contains `transaction.version`, and the cluster's own features under the prefix `ponor.`. It omits
+features of Kafka whose APIs this broker lacks: with `group.version`, for example, clients would use the new
+group protocol (KIP-848).
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class AlterConfigsHandler:
 
 
 def _checked(changes: Changes) -> list[ConfigChange]:
-    """Return the changes.
+    """Check the changes of one resource and return them.
 
     Raises:
         PartitionError: with Kafka's message, for a change that is invalid for every config.

@@ -30,7 +30,7 @@ LOG: Final = logging.getLogger("ponor.broker.fetch")
 REPORTED_MAX: Final = 256
 """Distinct error lines that are remembered, so that each is logged once."""
 BURST_MS: Final = 250
-"""Unused budget, as a time, that reads may use at once."""
+"""Reads may use at once the unused budget of this long."""
 
 
 class FairSlots:
@@ -155,7 +155,7 @@ class ColdReads:
         self._speed.charge(bytes_max, now_ns)
         read_bytes = 0
         try:
-            if wait_ns:  # while a reader waits here, it may give up without a delay for the others
+            if wait_ns:  # a reader that gives up during this wait does not delay the others
                 await self._clock.sleep(wait_ns / NS)
             if committed:
                 read = await from_objects(partition, offset, bytes_max)

@@ -25,8 +25,8 @@ class ReadRecords(NamedTuple):
 
 
 def from_memory(partition: Partition, offset: int, records: list[StreamRecord]) -> ReadRecords | None:
-    """Drop records above the last stable offset from a read at `offset`, and add the aborted transactions;
-    None if these must be read from objects.
+    """Return a read at `offset` without records from the last stable offset on, and with its aborted
+    transactions; None if the aborted transactions must be read from objects.
     """
     if not partition.state.aborted.has_stream and _is_stable(partition):
         return ReadRecords(records, ())  # the usual case: no transaction is open, and none was aborted
@@ -43,7 +43,7 @@ async def from_objects(partition: Partition, offset: int, bytes_max: int) -> Rea
         PartitionError: OFFSET_OUT_OF_RANGE.
         S3StreamError: unreadable or too slow.
     """
-    listed_from = _listed_from(partition, offset)  # before the read: a cleaning may end meanwhile
+    listed_from = _listed_from(partition, offset)  # before the read, during which a cleaning may end
     records, end = _below_stable(partition, await partition.read(offset, bytes_max))
     try:
         return ReadRecords(records, await partition.state.aborted.read(listed_from, end))

@@ -1,7 +1,7 @@
 """Fetch: long poll over partitions, from memory or objects, as a full request or within a fetch session.
 
-A pass over the partitions (`fetch_reading`) returns what memory has. The request is answered
-immediately if that is enough, if there is an error, or if it must not wait. Otherwise it is parked
+A pass over the partitions (`fetch_reading`) collects data from memory. The request is answered
+immediately if the data is enough, if there is an error, or if it must not wait. Otherwise it is parked
 (`fetch_parking`) until appends bring enough bytes or its time has passed. Reads from objects have
 their own bounds (`cold_reads`), so that readers of old data do not delay readers at the end of the
 log.
@@ -170,8 +170,8 @@ class FetchHandler:
     # Sessions
 
     def _resume(self, walk: FetchWalk, version: int) -> FetchSession | ErrorCode | None:
-        """Return the session of an incremental request after applying the request's changes; None
-        if it has no partitions left, which ends it.
+        """Apply the changes of an incremental request to its session and return the session; end it and
+        return None if it has no partitions left.
         """
         session = self._sessions.find(walk.session_id)
         if session is None:
@@ -228,7 +228,7 @@ class FetchHandler:
             found.bytes_found >= walk.min_bytes
             or found.is_urgent
             or walk.max_wait_ms <= 0
-            # no append can add anything; also if no partition was requested
+            # no requested partition exists, or none was requested, so no append can add data
             or found.unknown == job.partitions
             or found.bytes_left <= 0
             or self._parking.is_full
@@ -270,7 +270,7 @@ class FetchHandler:
             job.context = contextvars.copy_context()
         listen: Listen = partial(listen_to, found.parts)
         if job.session is not None and not job.is_full:
-            listen = job.session.wait  # a session that is not admitted yet watches no partitions
+            listen = job.session.wait  # only an admitted session watches its partitions itself
         for one in found.parts:
             # a parked fetch must not keep batches in memory; it reads again anyway
             one.drop_records()

@@ -101,7 +101,7 @@ class FetchParking:
     ) -> asyncio.Future[Response]:
         """Return a future for the answer. `finish` is called with this future after at most `wait_ms`, unless
         the future was cancelled. `recount` returns the missing bytes after growth of unknown size; without
-        it, such growth is enough.
+        it, such growth ends the wait.
         """
         assert not self.is_full
         loop = asyncio.get_running_loop()

@@ -182,8 +182,8 @@ class FetchReader:
 
     @staticmethod
     def _diverges(one: PartitionFetch, partition: Partition) -> bool:
-        """Return whether the reader's log differs from this one; the answer then contains the point of
-        divergence.
+        """Return whether the reader's log differs from the partition's log; the answer then contains the
+        point of divergence.
         """
         epoch, end_offset = partition.epochs.end_offset(one.last_fetched_epoch, partition.log_end_offset)
         if (epoch, end_offset) == UNKNOWN:

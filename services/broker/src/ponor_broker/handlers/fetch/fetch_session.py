@@ -44,7 +44,7 @@ class SessionPartition(PartitionFetch):
         self._watched: Partition | None = None
 
     def watch(self) -> None:
-        """Call back when the partition changes."""
+        """Let the partition notify the session of its changes."""
         if self._watched is not self.partition:
             self.unwatch()
             if self.partition is not None:
@@ -52,7 +52,7 @@ class SessionPartition(PartitionFetch):
                 self.partition.watch(self._changed, committed=self.is_committed)
 
     def unwatch(self) -> None:
-        """Stop calling back."""
+        """Stop the notifications."""
         if self._watched is not None:
             self._watched.unwatch(self._changed)
             self._watched = None

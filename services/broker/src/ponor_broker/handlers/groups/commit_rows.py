@@ -20,7 +20,7 @@ EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE})
 
 
 class CommitRows:
-    """Checks against the image and the settings."""
+    """Checks partitions of a commit against the image and the settings, and builds the values to store."""
 
     def __init__(self, coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> None:
         self._coordinator = coordinator

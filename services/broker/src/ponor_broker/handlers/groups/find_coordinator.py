@@ -30,7 +30,7 @@ REFUSALS: Final[Mapping[int, tuple[ErrorCode, str]]] = {
 
 
 class CoordinatorDirectory(Protocol):
-    """The shards of a coordinator."""
+    """Looks up the brokers that coordinate groups, or those that coordinate transactional ids."""
 
     async def find(self, keys: Sequence[str]) -> list[BrokerAddress | None]:
         """Return the broker that coordinates each key; None for a key without a coordinator yet."""

@@ -26,8 +26,8 @@ NULL_PROTOCOL_FROM: Final = 7
 SKIP_ASSIGNMENT_FROM: Final = 9
 LEAVE_BATCHED_FROM: Final = 3
 NAMED_MEMBERS_MAX: Final = 10_000
-"""Members that LeaveGroup and SyncGroup may name, or `group_members_max` if that is higher. A group may have
-more members than the setting allows, after it was lowered.
+"""Members that LeaveGroup and SyncGroup may name, or `group_members_max` if that is higher. After the setting
+was lowered, a group may have more members than it allows.
 """
 
 
@@ -109,7 +109,7 @@ class GroupMembershipHandlers:
         return LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
 
     def _names_too_many(self, members: Sequence[object]) -> bool:
-        """Return whether a request of 4 MiB names so many members that the loop would stop for seconds."""
+        """Return whether a request names too many members: 4 MiB of them would block the loop for seconds."""
         return len(members) > max(self._coordinator.settings.group_members_max, NAMED_MEMBERS_MAX)
 
 

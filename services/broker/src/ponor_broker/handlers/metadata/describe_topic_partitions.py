@@ -23,13 +23,13 @@ from ponor_broker.requests.api_handler import RequestContext
 
 PARTITIONS_MAX: Final = int(BROKER_CONFIGS["max.request.partition.size.limit"].default or 0)
 PARTITIONS_PER_TURN: Final = 500
-"""Partitions per event-loop turn; a single topic may exceed it."""
+"""Partitions per event-loop turn; a single topic may have more."""
 
 
 async def describe_topic_partitions(
     topics: Topics, request: DescribeTopicPartitionsRequest, _: RequestContext
 ) -> DescribeTopicPartitionsResponse:
-    """Describe topics by name from the cursor on, until the page is full. Topics with errors take no room."""
+    """Describe topics by name from the cursor on, until the page is full. Topics with errors do not count."""
     names = sorted({topic.name for topic in request.topics})
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):

@@ -89,8 +89,8 @@ def _largest_record(batch: BatchView, timestamp: int, start_offset: int) -> Step
     found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX, start_offset)
     yield
     if found is None:
-        # The log starts within the batch, so only its remaining records count; or the header has a larger
-        # timestamp than every record.
+        # Either the log starts within the batch, so only the batch's remaining records count, or the
+        # timestamp in the header is larger than that of every record.
         found = batch.find_newest(DECOMPRESSED_BYTES_MAX, start_offset)
         yield
     return TimestampOffset(batch.last_offset, timestamp) if found is None else TimestampOffset(*found)

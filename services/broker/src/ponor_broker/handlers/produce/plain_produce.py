@@ -1,4 +1,4 @@
-"""Fast path of Produce: one uncompressed batch of one partition that needs no changes.
+"""Fast path of Produce: one uncompressed batch for one partition, appended without changes.
 
 Handles the requests that `ponor_kafka.plain_produce` parses in two compiled steps.
 `handlers.produce.produce`, which implements all rules and error answers, handles every other request (for
@@ -108,7 +108,7 @@ class PlainPending(PendingAnswer):
             self.connection.answered(self)
 
     def expire(self) -> None:
-        """Answer with REQUEST_TIMED_OUT. The append stays, as in Kafka."""
+        """Answer with REQUEST_TIMED_OUT. The batch stays in the log, as in Kafka."""
         self._measured.answered(self.received_ns)
         self.answer(self._refusal(PartitionError(ErrorCode.REQUEST_TIMED_OUT, NOT_IN_TIME)))
 

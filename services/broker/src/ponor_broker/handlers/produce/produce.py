@@ -117,8 +117,8 @@ class ProducePending(PendingAnswer):
         return outcomes
 
     def expire(self) -> None:
-        """Answer with REQUEST_TIMED_OUT. The appends stay, as in Kafka: a client that repeats them without
-        idempotence duplicates them.
+        """Answer with REQUEST_TIMED_OUT. The batches stay in the log, as in Kafka: a client that sends them
+        again without idempotence duplicates them.
         """
         for outcome in self.outcomes:
             if not outcome.is_settled:
@@ -153,7 +153,7 @@ class SilentPending(ProducePending):
 
 
 class WaitingOutcome(PartitionOutcome):
-    """A partition's outcome that is completed by its append."""
+    """The outcome of one partition, which its append completes."""
 
     __slots__ = ("is_settled", "request")
 
@@ -315,15 +315,15 @@ class ProduceHandler:
         proof: Verification | None = None,
     ) -> None:
         """Retry a batch that waited: its partition serves again, its transaction is verified (`proof`), or
-        the wait has ended. `span` is the request's own; the current one belongs to another request.
+        the wait has ended. `span` is this request's span; the current span belongs to another request.
         """
         request = outcome.request
         if outcome.is_settled or request.connection is None:
-            # The request timed out, or the client disconnected: a repeat of this batch must not
-            # find it appended, nor batches that were sent after it.
+            # The request timed out, or the client disconnected, so the producer may send this batch again.
+            # Until then, neither this batch nor later batches of the producer may be appended.
             self._note_refusal(outcome, records)
             return
-        # a repeated batch may complete before `append` returns its offset
+        # keep the request open: `append` may settle a repeated batch before it returns the offset
         request.wait_for_one_more()
         share = request.share = request.share or RequestShare()
         before_bytes = share.decompressed_bytes
@@ -367,8 +367,8 @@ class ProduceHandler:
                     f"{partition.identity} processes the requests that waited for it first",
                 )
             if partition.is_internal:
-                # The group coordinator could not decode a client's records. Kafka allows one client
-                # id, which any client may use.
+                # The group coordinator could not decode a client's records. Kafka exempts one client
+                # id, which any client could use.
                 raise PartitionError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
                     f"{partition.identity.topic} is internal: only brokers write to it",
@@ -388,8 +388,8 @@ class ProduceHandler:
                 outcome.log_append_time_ms = now_ms
 
     def _find(self, outcome: WaitingOutcome, records: memoryview | None) -> Partition:
-        """As `PartitionManager.find`, but also return a partition that moves if earlier batches of the
-        producer wait for the coordinator: this batch must wait behind them, and park behind them later.
+        """As `PartitionManager.find`, but also return a partition that is moving if earlier batches of the
+        producer wait for the coordinator: this batch must wait, and perhaps park, behind them.
         """
         try:
             return self._partitions.find(outcome.topic, outcome.index)
@@ -436,12 +436,12 @@ class ProduceHandler:
     def _await_durability(self, request: ProducePending, timeout_ms: int, reply: Reply) -> Answer:
         if isinstance(request, SilentPending):
             if request.waits and not request.settle_one():
-                return request  # completed when the waiting batch is retried, which is bounded
+                return request  # completed when the waiting batch is retried, after a bounded wait
             _close_on_refusal(request.drop_outcomes())
             reply.note()
             return None
         if request.settle_one():
-            return request.respond()  # all refused, or repeats of durable batches
+            return request.respond()  # all batches were refused, or repeat durable batches
         self._deadlines.add(request, timeout_ms)
         return request
 

@@ -33,8 +33,8 @@ HINTS_VERSION_MIN: Final = 10
 LOG_START_VERSION_MIN: Final = 5
 TEMPLATES_MAX: Final = 4_096
 _MARKS: Final = (-2_000_000_001, -3, -4_000_000_000_000_000_001, -5_000_000_000_000_000_001, -6)
-"""Numbers that mark their positions in a template. Their bytes cannot occur in a topic name, and are longer
-than a topic id."""
+"""Placeholders, whose positions in an encoded answer receive the real numbers. Their bytes cannot occur in a
+topic name, and all of them together are longer than a topic id."""
 
 Template: TypeAlias = Callable[[int, int, int, int, int], bytes]
 """Returns a response frame, from correlation id, partition, base offset, log append time and log start
@@ -42,7 +42,7 @@ offset."""
 
 
 class PartitionOutcome:
-    """Outcome of one partition of a request; `error` is None unless it was refused or failed."""
+    """Outcome of one partition of a request; `error` is set if the append was refused or has failed."""
 
     __slots__ = ("base_offset", "error", "index", "log_append_time_ms", "log_start_offset", "topic")
 

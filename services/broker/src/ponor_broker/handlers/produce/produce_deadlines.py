@@ -1,7 +1,8 @@
 """Timeouts of Produce requests: Kafka's `timeout_ms`.
 
 Requests become durable roughly in order of arrival, so each timeout value needs only a queue that is checked
-from its front, and a single timer serves all queues. With a timer per request, nearly all would be cancelled.
+from its front, and one timer serves all queues. With a timer per request, nearly all timers would be
+cancelled.
 """
 
 from __future__ import annotations

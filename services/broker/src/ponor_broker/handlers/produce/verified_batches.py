@@ -119,8 +119,8 @@ class VerifiedBatches:
                 proof is not None and transactions.is_proof(proof, producer_id, producer_epoch)
             ):
                 return False
-            # Earlier batches may be parked until the move ends. If this one waited here, they would wait
-            # behind it after a cancelled move.
+            # Refuse while the partition moves: earlier batches may be parked. If this batch waited here and
+            # the move were cancelled, they would wait behind it.
             partition.service.check_appends()
         write = write_of_produce(version)
         generation = RAISING_GENERATION if write is TransactionalWrite.ADDING else 1

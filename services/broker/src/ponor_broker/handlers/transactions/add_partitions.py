@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn: of clients of generation 1 (versions 0 to 3), and of the leaders of partitions (4 and
-newer), which add or verify partitions of several transactions (KIP-890).
+"""AddPartitionsToTxn. Clients of generation 1 send versions 0 to 3. Leaders of partitions send version 4 and
+newer, to add or verify partitions of several transactions (KIP-890).
 
 The verifier of this broker calls `answer` without a connection.
 """

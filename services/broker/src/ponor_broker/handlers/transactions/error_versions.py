@@ -1,4 +1,4 @@
-"""Errors of the transaction coordinator for clients whose request version lacks them."""
+"""Translation of transaction errors for clients whose request version does not define them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NO_EPOCH: Final = -1
 
 
 class InitProducerIdHandler:
-    """Passes requests with a transactional id to the coordinator; gives a new producer id to the others."""
+    """Passes requests with a transactional id to the coordinator; answers others with a new producer id."""
 
     def __init__(self, producer_ids: ProducerIds, coordinator: TransactionCoordinator) -> None:
         self._producer_ids = producer_ids

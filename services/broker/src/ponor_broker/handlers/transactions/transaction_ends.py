@@ -18,7 +18,7 @@ from ponor_broker.transactions.coordinator import TransactionCoordinator
 from ponor_broker.transactions.events import EndRequest, ProducerClaim
 
 RAISING_FROM: Final = 5
-"""First version of EndTxn whose answer has the producer's next epoch (generation 2)."""
+"""First version of EndTxn whose answer contains the producer's next epoch (generation 2)."""
 
 
 class TransactionEndHandlers:
@@ -51,7 +51,7 @@ class TransactionEndHandlers:
         return self._topics.leader_id(OFFSETS_TOPIC, index) is not None
 
     async def end(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
-        """Commit or abort; answered when the outcome is durable."""
+        """Commit or abort a transaction; answer when the outcome is durable."""
         claim = ProducerClaim(ProducerId(request.producer_id), request.producer_epoch)
         is_generation_2 = context.api_version >= RAISING_FROM
         answer = await self._coordinator.end(

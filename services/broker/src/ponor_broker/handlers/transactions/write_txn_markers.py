@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: a transaction coordinator ends transactions in the partitions led here.
+"""WriteTxnMarkers: a transaction coordinator ends transactions in partitions that this broker leads.
 
 The coordinator of this broker calls `write_txn_markers` without a connection. The answer is sent when all
 markers are durable or refused.
@@ -69,7 +69,7 @@ class WriteTxnMarkersHandler:
                     ],
                 )
                 for row in request.markers
-                if any(topic.partition_indexes for topic in row.topics)  # as Kafka
+                if any(topic.partition_indexes for topic in row.topics)  # as in Kafka
             ]
         )
 
