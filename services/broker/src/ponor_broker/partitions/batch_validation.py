@@ -35,7 +35,8 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
 RECORD_ERRORS_MAX: Final = 1_000
-"""Records that an answer lists individually; the error message of a batch contains their total number."""
+"""Refused records that an answer lists individually. The error message of a batch contains the number of all
+its refused records."""
 SCRATCH_BYTES: Final = 1 << 20
 """Size of the reused buffer; larger batches are decompressed into a new one."""
 _LZ4: Final = int(Codec.LZ4)
@@ -56,8 +57,8 @@ class ValidBatch(NamedTuple):
 
 
 class RequestShare:
-    """Counts for bounds that the batches of one request share. One turn of the event loop validates all of
-    them, and a batch of 2 KB may decompress to 60 MiB, or contain a thousand wrong records.
+    """Use of the bounds that all batches of one request share. One event-loop turn validates all of these
+    batches, and a batch of 2 KB may decompress to 60 MiB, or contain a thousand wrong records.
     """
 
     __slots__ = ("decompressed_bytes", "record_errors")
@@ -85,7 +86,7 @@ class BatchValidator:
         share: RequestShare | None = None,
     ) -> ValidBatch:
         """Return the batch to append: the original, changed in place, or a new one with the topic's codec.
-        `share` is the share of the request; None if the request has one batch.
+        `share` counts over all batches of the request; None if it has one.
 
         Raises:
             PartitionError: with Kafka's code, and the records concerned.
@@ -163,7 +164,7 @@ class BatchValidator:
         bytes_max = self._decompressed_bytes_max
         if not batch.attributes & CODEC_MASK:
             return batch.uncompressed(bytes_max)
-        taken_bytes = bytes_max  # counted for damaged data: it is unknown how much was decompressed
+        taken_bytes = bytes_max  # also counted if the decompression fails: its size is then unknown
         try:
             data = batch.uncompressed(bytes_max, self._scratch)
             taken_bytes = len(data)
@@ -173,11 +174,11 @@ class BatchValidator:
 
 
 def _own_timestamps(batch: BatchView, data: Buffer, checked: RecordWalk) -> RecordWalk:
-    """Return the walk of a batch in which the producer set one time for all records.
+    """Return the walk of a batch whose producer set timestamp type LogAppendTime: one time for all records.
 
-    Only that time was checked, but in the stored batch the records' own timestamp deltas apply. The header
-    gets the smaller of both maxima: searches by time decompress each batch whose header reaches their time,
-    and must find a record in it; and the age of a segment must not follow from a time that was not checked.
+    The broker checked only that time, but stores the batch with type CreateTime, so that the records' own
+    timestamps apply. The header gets the smaller maximum of the two. A search by time that decompresses the
+    batch because of its header must find a record, and an unchecked time must not determine a segment's age.
     """
     own = walk_records(data, batch.record_count, batch.first_timestamp, False, False, INT64_MIN, INT64_MAX, 0)
     return own._replace(max_timestamp=min(own.max_timestamp, checked.max_timestamp))
@@ -186,7 +187,7 @@ def _own_timestamps(batch: BatchView, data: Buffer, checked: RecordWalk) -> Reco
 def _only_batch(records: memoryview | None) -> BatchView:
     if records:
         with contextlib.suppress(KafkaWireError):
-            return BatchView(records)  # it fills the field, so it is the only batch
+            return BatchView(records)  # the batch fills the field, so it is the only one
     try:
         batches = list(split_batches(records)) if records else []
     except OldRecordFormatError as error:

@@ -76,7 +76,7 @@ class MarkerWriter:
         """Create the partition's Txn stream, or wait for a running creation.
 
         Raises:
-            PartitionError: REQUEST_TIMED_OUT if the creation takes longer than `STREAM_S_MAX`; it continues.
+            PartitionError: REQUEST_TIMED_OUT after `STREAM_S_MAX`; the creation continues.
         """
         key = partition.identity.key
         creation = self._adding.get(key)
@@ -95,4 +95,4 @@ class MarkerWriter:
     def _added(self, key: PartitionKey, done: asyncio.Task[None]) -> None:
         del self._adding[key]
         if not done.cancelled():
-            done.exception()  # waiting callers raise it; without any, it must not be logged as unhandled
+            done.exception()  # waiting callers raise the error; asyncio need not log it if there are none

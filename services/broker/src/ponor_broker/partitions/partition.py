@@ -39,9 +39,9 @@ from ponor_broker.partitions.watchers import Watchers
 ANY_EPOCH: Final = -1
 HIGH_WATERMARK: Final = -1  # as an offset of `delete_records`
 COPIED_BYTES_MAX: Final = 2048
-"""Batches up to this size are copied out of the request. The log cache keeps them for a while, and a view
-would keep the whole request and three more objects in memory, two of them tracked by the garbage collector:
-more than the batch itself."""
+"""Batches up to this size are copied out of the request, because the log cache keeps batches for a while. A
+view would keep the whole request and three more objects in memory, two of them tracked by the garbage
+collector: more than the batch itself."""
 
 Watcher: TypeAlias = Callable[["Partition", int], None]
 """Called with the number of bytes by which the readable end grew; 0 if the log start moved, or the
@@ -111,7 +111,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """End of reads: the durable end. It is read from the log itself, so that an answer never contains
-        records beyond its high watermark.
+        records beyond the high watermark that it reports.
         """
         return self.log.confirmed_offset
 
@@ -385,8 +385,8 @@ class Partition:
         return []
 
     async def read_batches(self, start_offset: int, max_bytes: int) -> list[memoryview]:
-        """Return whole batches from the one that contains `start_offset` on, at least one of any size; none
-        at the end of the log.
+        """Return whole batches, the first of which contains `start_offset`: at least one, even if it exceeds
+        `max_bytes`; none at the end of the log.
         """
         return [memoryview(record.payload) for record in await self.read(start_offset, max_bytes)]
 
@@ -482,7 +482,7 @@ class Partition:
 
     def write_clean_checkpoint(self, *, whole: bool = False) -> None:
         """Write everything that the next open needs, so that it reads no batch headers. With `whole`, write
-        it in one place, so that the next open reads few entries.
+        all of it in one place, so that the next open reads few entries.
 
         Raises:
             S3StreamError: the storage refused the write; the next open reads more, and loses nothing.

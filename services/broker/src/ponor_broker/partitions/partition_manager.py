@@ -83,8 +83,8 @@ class PartitionManager:
         serving.listeners.append(self._permission_changed)
 
     def _permission_changed(self, withdrawn: bool) -> None:
-        """Refuse parked requests when the permission to answer is withdrawn. While it is, look-ups find no
-        partition; open partitions stay open, and running appends complete.
+        """Refuse parked requests when the permission to answer is withdrawn. Until it is restored,
+        look-ups find no partition; open partitions stay open, and running appends complete.
         """
         if withdrawn:
             self.parking.settle_all()
@@ -120,7 +120,7 @@ class PartitionManager:
         return list(self._open.values())
 
     async def find_settled(self, topic: str | bytes, index: int) -> Partition:
-        """Return a serving partition; wait for a partition in transit as long as requests are parked.
+        """Return a serving partition; wait for a partition in transit, at most as long as a parked request.
 
         Raises:
             PartitionError: as `find`.
@@ -229,7 +229,7 @@ class PartitionManager:
                 self.registry.note_stale(key)
 
     async def wait_settled(self) -> None:
-        """Wait until every partition that the image assigns to this broker was opened, or refused, once."""
+        """Wait until this broker has tried once to open each partition that the image assigns to it."""
         await self._target.wait_settled()
 
     def _reconcile(self) -> None:

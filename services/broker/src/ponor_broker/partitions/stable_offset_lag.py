@@ -1,6 +1,6 @@
 """Metrics of the lag of the last stable offset behind the high watermark, which open transactions cause.
 
-No coordinator reports a hanging transaction, so the partitions must show it.
+A transaction that no coordinator ends would otherwise stay unnoticed.
 """
 
 from __future__ import annotations

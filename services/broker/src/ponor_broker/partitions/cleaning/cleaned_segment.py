@@ -22,8 +22,8 @@ from ponor_broker.partitions.log.stream_port import PartitionStream, observe
 from ponor_broker.partitions.log.time_index import TIME_ENTRY
 
 IN_FLIGHT_BYTES_MAX: Final = 1 << 20
-"""Bytes that the cleaner appends before it waits for the write-ahead log: producers' appends wait behind at
-most this much."""
+"""Bytes that the cleaner appends before it waits for the write-ahead log: producers' appends never wait for
+more bytes of the cleaner than this."""
 TIME_ENTRY_EVERY_BYTES: Final = 256 << 10
 FULL_RETRY_S: Final = 0.25
 FULL_RETRIES_MAX: Final = 240
@@ -101,8 +101,8 @@ class CleanedSegment:
         )
 
     async def _pad(self, end_offset: int, *, room: int) -> None:
-        """Append empty batches for the hole below `end_offset`, except the part that the next
-        record can cover in addition to its own `room`.
+        """Append empty batches for the hole below `end_offset`, except for its last part: the next stream
+        record covers as many offsets of it as it can in addition to its own `room` offsets.
         """
         while (hole := end_offset - self._end_offset) > self._count_max - room:
             await self._append(padding(self._end_offset, min(hole, self._count_max), self._leader_epoch))
@@ -130,7 +130,7 @@ class CleanedSegment:
             try:
                 self._durable = stream.append(payload, count=count, max_timestamp=max_timestamp)
             except AppendBackpressureError:
-                await self._clock.sleep(FULL_RETRY_S)  # producers come first
+                await self._clock.sleep(FULL_RETRY_S)  # producers have priority
             except ValueError as error:
                 raise BatchTooLargeError(
                     f"stream {stream.stream_id}, a batch of {len(payload)} bytes: {error}"

@@ -24,7 +24,7 @@ from ponor_broker.partitions.partition import Partition
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 SEGMENTS_PER_TURN: Final = 2_000
-"""Segments that are checked per event-loop turn; a partition counts as ten more."""
+"""Segments that are checked per event-loop turn; each partition adds ten to this count."""
 RETRY_MS: Final = 60_000
 """Pause of a partition whose cleaning failed; other partitions continue."""
 TOO_LARGE_RETRY_MS: Final = 3_600_000
@@ -104,7 +104,7 @@ class LogCleaner:
             if not partition.config.is_compacted or partition.is_internal or not partition.is_writable:
                 continue
             if not partition.log.is_trimmed(partition.log_start_offset):
-                self._touch(partition)  # the output of a cleaning may be uploaded by now
+                self._touch(partition)  # replaced slices may be trimmed once the output is uploaded
             examined += len(partition.log.log_meta.segments)
             cleanable = _survey(partition, now_ms)
             if cleanable is None:
@@ -137,7 +137,7 @@ class LogCleaner:
             result = "stopped" if stopped else "failed"
         else:
             if one.report.cleaned_to == cleanable.dirty_from:
-                self._rest(partition)  # a transaction is open at the start of the dirty part
+                self._rest(partition)  # an open transaction begins at the start of the dirty part
             result = "done"
         finally:
             self._running = None

@@ -127,8 +127,8 @@ class CleaningPass:
         return index
 
     async def _index_batch(self, index: KeyIndex, batch: BatchView, begin: int) -> bool:
-        """Index the batch's records from `begin` on; return False if a record did not fit: `last_offset` is
-        then the offset of the record before.
+        """Index the batch's records from `begin` on; return False if a record did not fit;
+        `index.last_offset` is then the offset of the record before it.
         """
         with self._processing(batch):
             for record in scan(self._data(batch), batch.record_count):
@@ -151,7 +151,7 @@ class CleaningPass:
     async def _rewrite_all(self, index: KeyIndex) -> None:
         last_offset = index.last_offset
         if last_offset < self._cleanable.dirty_from:
-            return  # a transaction is open at its start
+            return  # an open transaction begins at the start of the dirty part
         keeper = Keeper(
             index,
             self._is_last_of_producer,

@@ -66,14 +66,14 @@ class Keeper:
         """Decide on a batch; call it for every batch, in log order."""
         may_discard = self._trail.may_discard(batch)
         is_idle_marker = may_discard and batch.is_control
-        # Fetch responses list the aborted transactions of the dirty part. If a listed transaction had no
-        # marker there, the reader would skip the producer's next transaction too.
+        # Fetch responses list the aborted transactions of the dirty part. If the marker of a listed
+        # transaction were missing, the reader would also skip the producer's next transaction.
         drops = may_discard and (not batch.is_control or (self._is_over(batch) and self._is_clean(batch)))
         keeps_header = batch.has_producer_id and self._is_last_of_producer(batch)
         return Verdict(drops, keeps_header, is_idle_marker)
 
     def keeps(self, batch: BatchView, record: ScannedRecord) -> bool:
-        """Return whether a record stays, of a batch whose records are not all dropped."""
+        """Return whether to keep a record of a batch for which `judge` returned `drops_records` False."""
         offset = batch.base_offset + record.offset_delta
         if batch.is_control or offset > self._index.last_offset:
             return True

@@ -15,8 +15,8 @@ from ponor_broker.partitions.handoff.move_operations import LedPartition
 from ponor_broker.partitions.partition import Partition
 
 SEALED_MS_MAX: Final = 3_000
-"""Bound of the time without appends, in which clients retry. Uploads of tails take less while the store
-answers."""
+"""Longest time in which a moving partition refuses appends, which clients retry. The upload of a tail takes
+less while the store answers."""
 MARGIN_MS: Final = 1_000
 
 

@@ -50,7 +50,7 @@ BATCHES_IN_FLIGHT_MAX: Final = 2
 """While one batch closes, the next one uploads its residue."""
 RESIDUE_ROUNDS_MAX: Final = 8
 RESIDUE_ROUND_NS: Final = 200_000_000
-"""After a round that took at most this long, little new data remains."""
+"""The last round is the first that takes at most this long: little new data remains after it."""
 ELECT_RETRY_S: Final = 0.05
 ELECT_RETRY_S_MAX: Final = 2.0
 CANCEL_RETRY_S: Final = 1.0
@@ -179,8 +179,8 @@ class HandoffSource:
             self._leave(_those(batch, Stage.SEALED))
 
     async def _upload_residue(self, batch: Sequence[Handoff]) -> None:
-        """Upload in rounds while the partitions serve: data that arrives during a long upload would
-        otherwise make the tail, during which no appends are accepted, long too.
+        """Upload in rounds while the partitions serve, so that little data remains for the tail: no appends
+        are accepted during its upload.
         """
         for one in batch:
             one.begin_step()
@@ -288,9 +288,9 @@ class HandoffSource:
     def _leaving(self, one: Handoff) -> LeavingPartition:
         """Return the ends of all streams, and the offset from which the next leader reads the Meta stream.
 
-        After a refusal, a stream may be open that was opened for the partition and not added to it. Nothing
-        appends to it, so it is closed at the end that the image shows. If it stayed open, no other broker
-        could lead the partition.
+        A refused election may be due to an open stream that was opened for the partition and not added to it.
+        Nothing appends to such a stream, so it is closed at the end that the image shows. If it stayed open,
+        no other broker could lead the partition.
         """
         meta = one.partition.meta_stream
         ends = [stream.end() for stream in one.partition.streams]

@@ -41,8 +41,8 @@ OPENS_IN_FLIGHT_MAX: Final = 4
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
 FENCED_TRIES_MAX: Final = 2
-"""After this many refusals because of an older epoch a new epoch is requested: the first refusal
-may only mean that the image lags."""
+"""After this many refusals because the partition's epoch is outdated, the broker requests a new epoch. The
+first refusal may only mean that the image lags."""
 RELEASES_IN_FLIGHT_MAX: Final = 64
 WATCH_S: Final = 0.5
 """Interval of the check for overdue moves of partitions that wait for their streams."""
@@ -148,7 +148,7 @@ class HandoffTarget:
             self._goes_on(opening)
 
     def elected(self, changed: PartitionChanged) -> None:
-        """Note an election in the image. The open time of this broker's partitions is measured from here."""
+        """Note an election in the image: the open time of a partition of this broker begins now."""
         key = (changed.topic_id, changed.partition)
         if changed.leader_id != self._node_id:
             self._elections.pop(key, None)
@@ -166,12 +166,12 @@ class HandoffTarget:
         self._elections.pop(key, None)
 
     async def wait_settled(self) -> None:
-        """Wait until every partition that the image assigns to this broker was opened, or refused, once."""
+        """Wait until this broker has tried once to open each partition that the image assigns to it."""
         await self._settled.wait()
 
     async def close(self) -> None:
-        """Stop opening partitions. The caller closes the streams that attempts opened with all others; no
-        stream is opened after the return.
+        """Stop opening partitions; no stream is opened after the return. The caller closes all streams,
+        including those that attempts opened.
         """
         self._stopping = True
         for opening in self._openings.values():

@@ -77,7 +77,7 @@ class OwnedStreams:
             await self._add([(partition, name) for name in names])
 
     async def delete_unknown(self, partitions: Sequence[Partition]) -> Sequence[Partition]:
-        """Delete unknown streams of open partitions, which are rare; return the partitions to check again."""
+        """Delete the unknown streams (rare) of open partitions; return the partitions to check again."""
         found = [(partition, unknown) for partition in partitions if (unknown := self._unknown(partition))]
         stream_ids = [stream_id for _, unknown in found for stream_id in unknown]
         if not stream_ids:

@@ -116,7 +116,7 @@ class PartitionOpener:
             attempted, await self._read_together(openings, starts, REPLAY_BYTES), strict=True
         ):
             one.records = records
-        # The usual case: a Meta stream was read to its end. Each of the others continues alone.
+        # Partitions whose Meta stream was read to its end (usually all) continue together, all others alone.
         ready = [one for one in attempted if one.meta.is_whole(one.records)]
         slow = [one for one in attempted if not one.meta.is_whole(one.records)]
         groups = [ready, *([one] for one in slow)]
@@ -127,8 +127,8 @@ class PartitionOpener:
         """Return the Meta stream of each partition; for a new partition create it, put it under its
         key, and create the Data stream too.
 
-        If another broker or an earlier attempt has put a Meta stream under the key, that one
-        counts. Unneeded streams are deleted by the leader when the partition serves
+        If another broker or an earlier attempt has put a Meta stream under the key, that stream
+        is used. Unneeded streams are deleted by the leader when the partition serves
         (`owned_streams`), or with the topic.
         """
         identities = [opening.request.identity for opening in openings]
@@ -153,8 +153,8 @@ class PartitionOpener:
     async def _open_first_streams(
         self, openings: Sequence[Opening], first: Sequence[_FirstStreams]
     ) -> list[MetaStream]:
-        """Open the Meta streams, new Data streams, and for partitions that were open before all streams that
-        the image shows, in one operation. Return the Meta streams.
+        """Open in one operation the Meta streams, the new Data streams, and all other streams that the image
+        shows for partitions that were open earlier. Return the Meta streams.
         """
         wanted = [(opening, one.meta_id) for opening, one in zip(openings, first, strict=True)]
         for opening, one in zip(openings, first, strict=True):
@@ -165,8 +165,8 @@ class PartitionOpener:
         return [MetaStream(stream) for stream in (await self._open_streams(wanted))[: len(openings)]]
 
     async def _finish(self, group: Sequence[_OpeningPartition], on_opened: OnOpened) -> list[Refusal]:
-        """Complete the opening from the replay of the Meta streams on, for partitions that share
-        operations but not reads.
+        """Replay the Meta streams, and complete the opening of partitions that share operations but not
+        reads.
         """
         refusals: list[Refusal] = []
         share = TurnShare(self._clock)
@@ -215,7 +215,7 @@ class PartitionOpener:
             one.log_meta.apply_change(LogMeta.stream_change(DATA, data_id))
             one.log_meta.apply_change(LogMeta.roll_change(0, {DATA: 0}, self._clock.wall_ms()))
             durable.append(one.meta.put(meta_entry.LOG, one.log_meta.snapshot()))
-        await asyncio.gather(*durable)  # a later attempt finds the stream
+        await asyncio.gather(*durable)  # from now on, a later attempt finds the stream
 
     async def _open_log_streams(self, attempted: Sequence[_OpeningPartition]) -> None:
         wanted = [
@@ -227,7 +227,7 @@ class PartitionOpener:
 
     async def _open_streams(self, wanted: Sequence[tuple[Opening, StreamId]]) -> Sequence[PartitionStream]:
         for opening, stream_id in wanted:
-            # before the request, so that an owner exists in every case
+            # before the request, so that every opened stream has an owner
             opening.stream_ids[stream_id] = None
         return await self._streams.open_streams(
             [(stream_id, StreamEpoch(opening.request.leader_epoch)) for opening, stream_id in wanted]
@@ -251,8 +251,8 @@ class PartitionOpener:
     async def _recover(
         self, built: Sequence[tuple[Opening, Partition]], on_opened: OnOpened
     ) -> list[Refusal]:
-        """Serve partitions whose checkpoint is at the end of the log immediately (the usual case), and each
-        of the others after its recovery.
+        """Serve immediately the partitions whose checkpoint is at the end of the log (the usual case), and
+        each other partition after its recovery.
         """
         behind = [(one, place) for one in built if (place := one[1].recovers_from) is not None]
         at_once = [one for one in built if one[1].recovers_from is None]

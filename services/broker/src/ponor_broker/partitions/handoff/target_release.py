@@ -69,8 +69,9 @@ class TargetRelease:
     async def close_and_elect(self, opening: Opening, is_over: Callable[[], bool]) -> None:
         """Retry until `is_over` returns True, which means that the image shows the result.
 
-        Returns earlier if nothing is held here and only another owner's stream blocks the election; or if the
-        move was cancelled and the streams are open here as before, and can be opened again.
+        Returns earlier if the election is refused and this broker has no stream left to close (a stream of
+        another owner blocks the election); or if the move was cancelled and the streams are open here as
+        before, so that the partition can be opened again.
         """
         pause_s = ASK_RETRY_S
         while not is_over():
@@ -116,8 +117,8 @@ class TargetRelease:
         return [stream for stream in held if stream is not None]
 
     def _leaving(self, opening: Opening) -> LeavingPartition:
-        """Return the ends of the streams: of streams held here from memory, of others that are open
-        here from the image.
+        """Return the ends of the streams that are open here: from memory for streams that this process holds,
+        from the image for all others.
         """
         ends = [stream.end() for stream in self._held(opening)]
         known = {end.stream_id for end in ends}

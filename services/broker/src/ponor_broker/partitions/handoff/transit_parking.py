@@ -59,7 +59,7 @@ class ParkedRequest:
 
 
 class _Waiting:
-    """The queues of one partition, by whether requests are silent.
+    """The queues of one partition: one for silent requests and one for all others.
 
     Each kind waits until its timer ends or the partition serves. Requests of a kind in `is_over`
     are called, and no more may join them until `has_settled`.
@@ -103,8 +103,8 @@ class TransitParking:
         self._calls_left = CALLS_PER_TURN_MAX
         self._bytes_left = CALLED_BYTES_PER_TURN_MAX
         self._late_calls = self._late_bytes = 0
-        """Requests that parked behind others that are being called. The next turn calls as many
-        more, so that it catches up."""
+        """Requests, and their bytes, that were parked behind requests that are being called. The next turn's
+        bounds rise by as much, so that the queue does not grow."""
         self._next_turn_is_due = False
         self._is_calling = False
         self._parked = telemetry.counter("ponor_transit_requests_total", result="parked")
@@ -129,8 +129,8 @@ class TransitParking:
     def park(
         self, key: PartitionKey, check_again: LookAgain, size_bytes: int = 0, *, is_silent: bool = False
     ) -> ParkedRequest | None:
-        """Return a place; None if there is no room or requests of this kind do not wait for this
-        partition any more: the request must be refused.
+        """Return a place; None if the request must be refused, because there is no room, or because requests
+        of this kind do not wait for this partition any more.
 
         Args:
             key: the partition.
@@ -167,8 +167,8 @@ class TransitParking:
             self._call(key)
 
     def took(self, size_bytes: int) -> None:
-        """Count the decompressed bytes of the batch that is being retried against this turn's bound: a
-        compressed batch of 2 KB may take 100 ms.
+        """Subtract the decompressed bytes of a batch that is being retried from this turn's bound: the
+        validation of a compressed batch of 2 KB may take 100 ms.
         """
         self._bytes_left -= size_bytes
 

@@ -6,7 +6,7 @@ data that it refers to is durable too.
 
 The bytes that a replay reads are bounded: the owner writes the whole value of a key when its changes outgrow
 it (`wants_whole`), and rewrites all keys when the stream holds several times the size of their whole values
-(`compaction_due`). Both cost a constant factor of the other writes.
+(`compaction_due`). The cost of both is proportional to the cost of the other writes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class _Compaction:
 
 @dataclass(slots=True)
 class _Extent:
-    """Space of a key on the stream: where its replay must start, bytes of its whole value and of
-    the changes since.
+    """Space of a key on the stream: the offset at which its replay must start, the bytes of its whole value,
+    and the bytes of all later changes.
     """
 
     first_offset: int
@@ -190,7 +190,7 @@ class MetaStream:
 
     @property
     def wants_trim(self) -> bool:
-        """Whether the stream must be trimmed when a rewrite is in committed objects."""
+        """Whether entries that a rewrite replaced have not been trimmed yet."""
         return self._compaction is not None
 
     @property
@@ -201,12 +201,12 @@ class MetaStream:
         )
 
     def rewrite(self, snapshots: Mapping[MetaKey, bytes]) -> None:
-        """Append the whole value of every key: from `snapshots`, or as stored for keys without an
-        owner.
+        """Append the whole value of every key: from `snapshots`, or for a key of a later release the stored
+        value.
 
         A value is rewritten as one entry or not at all, because a crash within a rewrite must not leave a
-        whole value without its changes. So an unknown key with changes stays in place, and nothing from it on
-        is trimmed. The old entries stay until `trim_rewritten` finds the new ones in objects.
+        whole value without its changes. So an unknown key with changes is not rewritten, and its entries and
+        all later ones stay. The old entries stay until `trim_rewritten` finds the new ones in objects.
 
         Raises:
             S3StreamError: the stream refused an entry; the entries before it are valid.
@@ -217,8 +217,8 @@ class MetaStream:
         self._bytes_on_stream = 0
         for entry in entries:
             observe(self._append(entry))
-        # A key that was not rewritten stays: its first offset is the smallest, and nothing from it
-        # on is trimmed (AutoMQ PR 3056 fixed such a loss).
+        # The first offset of a key that was not rewritten is then the smallest, so its entries are not
+        # trimmed (AutoMQ PR 3056 fixed such a loss).
         self._compaction = _Compaction(self.needed_from, self.stream.next_offset)
 
     def _whole(self, key: MetaKey, snapshots: Mapping[MetaKey, bytes]) -> MetaEntry | None:

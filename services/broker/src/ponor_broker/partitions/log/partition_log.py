@@ -79,7 +79,7 @@ class PartitionLog:
 
     @property
     def confirmed_offset(self) -> int:
-        """Every Kafka offset below is durable and readable."""
+        """All records below this Kafka offset are durable and readable."""
         return self._data.confirmed_offset + self._shift
 
     def apply_rules(self, rules: RollRules) -> None:
@@ -88,8 +88,8 @@ class PartitionLog:
         self._roll_due_ms = self._age_limit_ms()
 
     def _age_limit_ms(self) -> int:
-        """Return when the active segment becomes too old to grow; unlimited for a segment without
-        creation time, from an older release.
+        """Return the time at which the active segment becomes too old to grow; the largest time for a segment
+        of an older release, which has no creation time.
         """
         created_ms = self.log_meta.active.created_ms
         return created_ms + self._rules.segment_ms if created_ms > 0 else TIME_MAX_MS
@@ -211,8 +211,8 @@ class PartitionLog:
     # Reads
 
     def read_cached(self, offset: int, max_bytes: int) -> list[StreamRecord] | None:
-        """Return batches from the one that contains `offset` on, from memory: at least one of any size, or
-        none at the end of the log. Return None if part of the range is only in objects (`read`).
+        """Return batches from memory, the first of which contains `offset`: at least one, even if it exceeds
+        `max_bytes`; none at the end of the log. Return None if part of the range is only in objects (`read`).
         """
         segments = self.log_meta.segments
         # the usual case: the active segment, which has no end
@@ -297,8 +297,8 @@ class PartitionLog:
         """Replace segments by a cleaned segment of the same offsets, whose data must be durable. The future
         resolves when the replacement is durable.
 
-        The slices of the old segments are not trimmed before: after a crash, the old list may be in force and
-        must be readable.
+        The slices of the old segments are not trimmed before that: after a crash, the old list may apply, and
+        its slices must be readable.
 
         Raises:
             s3stream.errors.S3StreamError: the Meta stream refused the change.

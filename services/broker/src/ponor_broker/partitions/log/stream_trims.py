@@ -1,5 +1,5 @@
-"""Offsets up to which a partition's streams may be trimmed: the first that a segment or a running cleaning
-needs.
+"""Offsets up to which a partition's streams may be trimmed: for each stream, the first offset that a segment
+or a running cleaning needs.
 
 `partition_log` executes the trims. A stream can be trimmed only at its start, so the lowest slice of each
 stream decides. Slices that a cleaner replaced stay until the new list of segments is in committed objects,
@@ -59,8 +59,8 @@ class StreamTrims:
         kind = next((kind for kind in SLICED if name.startswith(kind)), DATA)
         first = self._lowest(name, kind, start_offset)
         if first is not None:
-            # Data below the log start must be trimmed. Replaced slices, and entries of a Time or
-            # Txn stream, can wait until they are uploaded.
+            # Data below the log start is trimmed even before its upload. Replaced slices, and entries of a
+            # Time or Txn stream, are trimmed only after their upload.
             is_start = kind == DATA and not self._log_meta.segments[0].suffix and not name.endswith(CLEANED)
             return first if is_start else min(first, stream.committed_offset)
         if self.is_cleaning or not name.endswith(CLEANED):
@@ -71,9 +71,9 @@ class StreamTrims:
         """Return the start of a stream's lowest slice; None without slices.
 
         In a plain stream, slices are in the order of the segments. In a `.cleaned` stream, all slices must be
-        checked, because a later cleaning of earlier segments appends. Cleaned segments keep their slices of
-        the Txn stream. A roll has no influence, so the result is valid until closed segments are replaced or
-        the log start moves.
+        checked, because a later cleaning appends slices for earlier segments. Cleaned segments keep their
+        slices of the Txn stream. A roll does not change the result, so it is valid until closed segments are
+        replaced or the log start moves.
         """
         known = self._lowest_known.get(name)
         if known is not None and known[:2] == (self._log_meta.replacements, start_offset):
@@ -93,8 +93,8 @@ class StreamTrims:
             yield max(part.start, segment.stream_offset(start_offset)) if is_cut else part.start
 
     def _release(self, durable: asyncio.Future[None]) -> None:
-        """Allow trims again after a durable change. A failed one blocks them permanently, because the next
-        open finds the old list.
+        """Allow trims again after a durable change. A failed change blocks trims permanently, because
+        the next open finds the old list.
         """
         if not durable.cancelled() and durable.exception() is None:
             self._changes.remove(durable)

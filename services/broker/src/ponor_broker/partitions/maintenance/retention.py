@@ -2,7 +2,7 @@
 retention.ms and retention.bytes).
 
 No I/O. Whole segments are deleted, oldest first, as in Kafka: by age while the newest record of the oldest
-segment is too old, by size while the remaining log still reaches the bound. The active segment is closed and
+segment is too old, by size while the log without it still reaches the bound. The active segment is closed and
 deleted too if its newest record is too old.
 """
 
@@ -30,8 +30,8 @@ class Extent:
 
 
 def extents(log: PartitionLog, limit: int) -> list[Extent]:
-    """Return the oldest segments of a log, at most `limit`, oldest first. The active one may be the last, if
-    it is not empty.
+    """Return the oldest segments of a log, at most `limit`, oldest first. The last one may be the active
+    segment, unless this is empty.
 
     The age of a segment without timestamps counts from the creation of the next segment, or from its own
     creation if it is the last.

@@ -26,8 +26,8 @@ class PartitionCheckpoint:
     `recover_offset`, in the batch at `max_timestamp_offset`. The `active_*` fields contain the bytes and the
     largest timestamp of the active segment's batches below `active_end_offset`, including batches in flight,
     which precede the checkpoint in the write-ahead log. Every transaction below `stable_offset` has ended,
-    and the index entries of aborted ones are below `stable_txn_offset` of the Txn stream; `NO_TRANSACTIONS`
-    before the first transaction.
+    and the index entries of those that aborted are below offset `stable_txn_offset` of the Txn stream. Before
+    the first transaction, `stable_offset` is `NO_TRANSACTIONS`.
     """
 
     key: ClassVar[MetaKey] = meta_entry.PARTITION

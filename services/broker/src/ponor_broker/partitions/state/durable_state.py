@@ -1,7 +1,7 @@
 """State of one partition that survives a change of leader: checkpoint, producers, leader epochs.
 
 Writes the state to the Meta stream, and recovers it from there and from batch headers. The written state is
-that at the confirmed end, because appends in flight may still fail.
+the state at the confirmed end, because appends in flight may still fail.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class DurableState:
         self._noted_timestamp = self.checkpoint.max_timestamp
         self._snapshot_changes = 0
         self._producers_due_whole = False
-        """Whether the next write of producers must be whole, because one was refused whose content no other
-        change contains."""
+        """Whether the next write of producers must be whole, because a write was refused whose content
+        no later change contains."""
 
     def restoring(self, values: MetaValues) -> Steps[None]:
         """Restore from the Meta stream's values, in steps.
@@ -155,7 +155,7 @@ class DurableState:
         """
         checkpoint = self.checkpoint
         offset = checkpoint.recover_offset
-        # A checkpoint at the segment's base describes the segment before it.
+        # A checkpoint that ends at or below the base of the active segment describes an earlier segment.
         if checkpoint.active_end_offset > self._log.log_meta.active.base_offset:
             self._log.set_active_content(
                 Content(
@@ -164,8 +164,8 @@ class DurableState:
                     checkpoint.active_max_timestamp_offset,
                 )
             )
-        # For markers below this offset, the rows of the producers and the entries of the Txn stream are
-        # complete.
+        # The restored rows of the producers and the entries of the Txn stream include all markers below this
+        # offset.
         replay_from = max(offset, self.producers.restored_offset)
         aborted: list[TxnEntry] = []
         now_ms = clock.wall_ms()

@@ -63,8 +63,8 @@ class LeaderEpochs:
         """OffsetForLeaderEpoch: return the largest epoch that is at most the given one, and its end offset;
         (−1, −1) if unknown.
 
-        For an epoch below all known ones, return this epoch and the start of the first known one, as in
-        Kafka.
+        For an epoch below all known epochs, return the given epoch and the start of the first known epoch, as
+        in Kafka.
         """
         if not self._entries or epoch < 0 or epoch > self._entries[-1][0]:
             return UNKNOWN

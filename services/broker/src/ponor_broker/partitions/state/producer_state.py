@@ -72,7 +72,7 @@ class ProducerStates:
         self._in_flight: deque[_Undo] | None = None  # created by the first append
         self.transactions = OpenTransactions()
         """Transactions of these producers, including appends in flight."""
-        self._ending = self.transactions.ending  # every append looks at it
+        self._ending = self.transactions.ending  # read by every append
         self.restored_offset = 0
         """Replay of batches below this offset has no effect: the snapshot contains them."""
         self.changes = 0
@@ -400,7 +400,7 @@ class ProducerStates:
         return join_rows(offset, [*self._resting.values(), *self._rows_in_flight()])
 
     def _rows_in_flight(self) -> Iterator[bytes]:
-        """Yield producers with appends in flight, in their state before these."""
+        """Return the rows of producers with appends in flight, in their state before these appends."""
         confirmed: dict[int, ProducerEntry | None] = {}
         for undo in self._in_flight or ():
             confirmed.setdefault(undo.producer_id, undo.previous)

@@ -3,8 +3,8 @@
 A producer keeps up to five requests in flight. Assume that the first batch of a new producer is refused
 because of load, and the second is accepted a moment later: it counts as the producer's first, which may have
 any sequence. The retry of the first batch would then be out of order forever (Java bumps its epoch and
-reorders, librdkafka fails). For a known producer, the sequence shows the gap; here, its batch gets a
-retriable error instead of OUT_OF_ORDER_SEQUENCE_NUMBER.
+reorders, librdkafka fails). For a known producer, the sequence of the second batch shows
+the gap; here, this batch gets a retriable error instead of OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_broker.partitions.state.producer_entry import PAST_MAX, SEQUENCE_MODU
 from ponor_broker.partitions.state.producer_state import ProducerStates
 
 REFUSED_MAX: Final = 10_000
-"""Producers that a broker remembers for all of its partitions. Above, the oldest are removed; see
+"""Producers that a broker remembers for all of its partitions. Above this number, it removes the oldest; see
 `RefusedSequences.holds_back`."""
 REMEMBERED_NS: Final = 300 * 1_000_000_000
 """The producer has given up a refused batch that it did not retry for this long. Clients retry within

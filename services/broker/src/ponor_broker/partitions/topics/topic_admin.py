@@ -58,7 +58,7 @@ INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     }
 )
 """Configs of internal topics, as Kafka sets them (4.3.1, GroupCoordinatorService.groupMetadataTopicConfigs,
-TransactionStateManager.transactionTopicConfigs), without those of replicas."""
+TransactionStateManager.transactionTopicConfigs), without the configs of replication."""
 
 _KAFKA_CODES: Final = {
     error_pb2.ERROR_CODE_INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
@@ -218,10 +218,11 @@ class TopicAdmin:
                 raise
 
     def _sent(self, operation: Operation, deadline_ms: int) -> asyncio.Future[OperationResult]:
-        """Send an operation that has room, and release the room when it is answered.
+        """Pass an operation, for which the caller has acquired `_room`, to the session; release the room when
+        the operation is answered.
 
-        An operation that was sent stays in the session, however soon its client gives up. So the client's
-        deadline does not end it, and only the broker's own deadline drops an operation that was not sent.
+        The operation stays in the session even if its client gives up earlier. So a client's shorter deadline
+        does not apply there: the session drops an unsent operation only after the broker's own deadline.
         """
         deadline_ms = max(deadline_ms, self._deadline_ms)
         sent = asyncio.ensure_future(self._session.submit(operation, deadline_ms=deadline_ms))

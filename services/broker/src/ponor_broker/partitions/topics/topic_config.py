@@ -57,7 +57,7 @@ class TopicConfig:
     @property
     def plain_bytes_max(self) -> int:
         """Size up to which batches are stored unchanged, if their records comply with the other configs; -1:
-        no batches are.
+        no batch is stored unchanged.
         """
         if self.is_log_append_time or self.compression != "producer":
             return -1
@@ -65,8 +65,8 @@ class TopicConfig:
 
     @property
     def roll_ms(self) -> int:
-        """Age above which a segment is closed. Compaction skips the active segment, so its maximum
-        lag is a bound too (KIP-354).
+        """Age above which a segment is closed. Compaction skips the active segment, so the maximum
+        lag of compaction is a bound, too (KIP-354).
         """
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
@@ -76,8 +76,8 @@ class TopicConfig:
         return self.gzip_level, self.lz4_level, self.zstd_level
 
     def resolve(self, configs: Mapping[str, str]) -> TopicConfig:
-        """Return these configs, overridden by a topic's own. Return the same object if nothing differs, which
-        thousands of topics share.
+        """Return these configs, overridden by a topic's own. If nothing differs, return the same object:
+        thousands of topics share it.
         """
         changes: dict[str, int | float | bool | str] = {
             field: int(configs[name]) for name, field in WHOLE_NUMBERS.items() if name in configs
@@ -115,7 +115,7 @@ WHOLE_NUMBERS: Mapping[str, str] = {
     "segment.bytes": "segment_bytes",
     "segment.ms": "segment_ms",
 }
-"""Kafka's name and the field, of configs that are integers."""
+"""Kafka's name and the field of each integer config."""
 
 
 SHARED_MAX: Final = 1_024

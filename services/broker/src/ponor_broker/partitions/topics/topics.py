@@ -112,7 +112,7 @@ class Topics:
         return self.image[PARTITIONS].find(PARTITIONS_LED_BY, node_id)
 
     def brokers(self, *, fenced: bool = False) -> list[Broker]:
-        """Return the registered brokers that are not fenced, or those that are, by node id."""
+        """Return the registered brokers that are not fenced, or with `fenced` those that are, by node id."""
         rows = (row for row in self.image[NODES] if row.role is NodeRole.BROKER)
         return [_address(row) for row in rows if row.fenced is fenced]
 
@@ -147,8 +147,8 @@ class Topics:
         return self.image[STREAMS].find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
 
     def streams_to_open(self, key: PartitionKey, leader_epoch: int) -> list[StreamId]:
-        """Return streams of a partition that were open before and are open, or may be opened, at
-        `leader_epoch`, by id.
+        """Return, by id, the streams of a partition that have been opened at least once and are open, or can
+        be opened, at `leader_epoch`.
 
         A stream that was closed at this epoch stays closed until the next epoch.
         """

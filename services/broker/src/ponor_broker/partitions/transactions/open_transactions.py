@@ -38,8 +38,9 @@ class OpenTransactions:
         in constant time after any number of removals; a plain one does not."""
         self.ending: deque[Ending] = deque()
         self._smallest: deque[Ending] = deque()
-        """Those of `ending` that began before all later ones: the first is the smallest offset. Thousands of
-        transactions may end at the same time, so a search in `ending` for each would be too slow."""
+        """The entries of `ending` that began before every later entry of `ending`; the first has the
+        smallest first offset. Thousands of transactions may end at the same time, so a search for each would
+        be too slow."""
         self.first_unstable = ALL_STABLE
 
     def __len__(self) -> int:

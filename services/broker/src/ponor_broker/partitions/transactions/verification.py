@@ -1,8 +1,8 @@
 """Proofs that the coordinator has a partition in a producer's transaction (KIP-890).
 
-A proof is taken before the coordinator is asked, and is used by the first append of the transaction. A
-marker of the producer that is appended in between makes it void: the coordinator's answer may then concern
-the transaction that the marker ended.
+A handler gets a proof before it sends a request to the coordinator, and passes it to the first append of the
+transaction. A marker of the producer that is appended in between makes the proof void: the coordinator's
+answer may then concern the transaction that the marker ended.
 """
 
 from __future__ import annotations
