@@ -118,7 +118,7 @@ class GroupTable:
         for group in self:
             if group not in self:
                 continue
-            walked += 1 + len(group.offsets)
+            walked += 1 + group.offsets.rows
             yield group
             if walked >= WALKED_PER_TURN_MAX:
                 walked = 0

@@ -30,6 +30,11 @@ class OffsetTable:
         return len(self._committed)
 
     @property
+    def rows(self) -> int:
+        """Number of durable and pending commits."""
+        return len(self._committed) + len(self._pending)
+
+    @property
     def size_bytes(self) -> int:
         """Memory of the durable commits, for the broker's budget."""
         return self._committed_bytes + self._pending.size_bytes

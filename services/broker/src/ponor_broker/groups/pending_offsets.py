@@ -33,10 +33,11 @@ class PendingOffsets(Generic[K]):
         self._by_key: dict[K, dict[int, _Pending]] = {}
         self._by_producer: dict[int, dict[K, None]] = {}
         self._numbers = 0
+        self._count = 0
         self.size_bytes = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._by_key)
+    def __len__(self) -> int:
+        return self._count
 
     def __contains__(self, key: K) -> bool:
         return key in self._by_key
@@ -68,6 +69,7 @@ class PendingOffsets(Generic[K]):
         self._numbers += 1
         self._by_key.setdefault(key, {})[producer_id] = _Pending(self._numbers, offset)
         self._by_producer.setdefault(producer_id, {})[key] = None
+        self._count += 1
         self.size_bytes += _size_bytes(offset)
 
     def outdate(self, key: K) -> None:
@@ -109,6 +111,7 @@ class PendingOffsets(Generic[K]):
         pending = of_key.pop(producer_id, None)
         if pending is None:
             return
+        self._count -= 1
         self.size_bytes -= _size_bytes(pending.offset)
         of_producer = self._by_producer[producer_id]
         del of_producer[key]

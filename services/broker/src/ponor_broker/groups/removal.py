@@ -255,12 +255,14 @@ class GroupRemoval:
 
     async def _note_awaited(self, group: Group, is_gone: IsGone) -> None:
         """Note the producers with pending offsets of deleted topics, in bounded event-loop turns."""
-        for number, partition in enumerate(group.offsets.pending_partitions(), 1):
-            for producer_id, offset in group.offsets.pending_of(partition):
+        checked = 0
+        for partition in group.offsets.pending_partitions():
+            for producer_id, offset in list(group.offsets.pending_of(partition)):
                 if offset is not None and is_gone(partition[0], offset):
                     self.awaited_producers.add(producer_id)
-            if number % PENDING_PER_STEP == 0:
-                await turn()
+                checked += 1
+                if checked % PENDING_PER_STEP == 0:
+                    await turn()
 
     # --- tombstones
 

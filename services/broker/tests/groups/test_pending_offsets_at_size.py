@@ -1,0 +1,59 @@
+"""Work on many pending offsets takes place in turns, whatever their distribution over groups, partitions and
+producers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.groups.settings import GroupSettings
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
+
+SHAPES = [(50, 100, 1), (1, 1, 5_000), (5, 10, 100), (1, 5_000, 1)]
+"""Groups, partitions of each, and producers of each partition."""
+
+
+async def world_with(world_type: Any, groups: int, partitions: int, producers: int) -> Any:
+    """Start a broker with one shard and these pending offsets."""
+    world = world_type(GroupSettings(offsets_topic_partitions=1))
+    world.topics[OFFSETS_TOPIC] = (UUID(int=99), 1)
+    await world.start()
+    shard = world.coordinator.shards.by_index[0]
+    for number in range(groups):
+        name = f"g{number}"
+        one = {("t", 0): CommittedOffset(0)}
+        assert await world.coordinator.commit_offsets(name, MemberClaim(""), one) is ErrorCode.NONE
+        for partition in range(partitions):
+            for producer_id in range(producers):
+                offset = CommittedOffset(1)
+                shard._put_pending(shard.get(name), producer_id, ("t", partition), offset)
+    return world
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_search_for_deleted_topics_checks_pending_offsets_in_turns(
+    world_type: Any, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]
+) -> None:
+    world = await world_with(world_type, *shape)
+    groups, partitions, producers = shape
+    count, per_turn, topic_id = groups * (partitions * producers + 1), [0], world.topic_id
+
+    def counted(name: str) -> UUID | None:
+        if not per_turn[-1]:
+            asyncio.get_running_loop().call_soon(per_turn.append, 0)
+        per_turn[-1] += 1
+        found: UUID | None = topic_id(name)
+        return found
+
+    monkeypatch.setattr(world, "topic_id", counted)
+    world.coordinator.topics_deleted()
+    while sum(per_turn) < count:
+        await asyncio.sleep(0)
+    assert max(per_turn) <= 2_100
+    await world.coordinator.close()
