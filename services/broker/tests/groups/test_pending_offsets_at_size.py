@@ -5,11 +5,14 @@ producers.
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.pending_offsets import PendingOffsets
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
@@ -57,3 +60,45 @@ async def test_a_search_for_deleted_topics_checks_pending_offsets_in_turns(
         await asyncio.sleep(0)
     assert max(per_turn) <= 2_100
     await world.coordinator.close()
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """Return the number of lines that Python runs for `work`."""
+    lines = 0
+
+    def traced(_frame: Any, event: str, _: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return traced
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda pending: pending.outdate("k"),
+        lambda pending: pending.end(0, commits=True),
+        lambda pending: pending.end(pending.count_of_producers - 1, commits=True),
+    ],
+    ids=["commit", "oldest", "newest"],
+)
+def test_a_newer_offset_outdates_those_of_many_producers_at_constant_cost(
+    work: Callable[[Any], object],
+) -> None:
+    """A group with 290 partitions and a transaction of each of 1,000 producers took 0.7 s per commit."""
+
+    def of(producers: int) -> int:
+        pending: Any = PendingOffsets()
+        for producer_id in range(producers):
+            pending.add(producer_id, "k", CommittedOffset(producer_id))
+        pending.count_of_producers = producers
+        return lines_run(lambda: work(pending))
+
+    assert of(1_000) == of(10)

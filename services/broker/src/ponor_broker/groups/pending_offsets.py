@@ -20,7 +20,7 @@ PENDING_BYTES: Final = 900
 
 
 class _Pending(NamedTuple):
-    """`number` orders pending offsets as in the log; `offset` is None once a newer offset is visible."""
+    """`number` orders pending offsets as in the log; `offset` is None if a newer one was visible at `add`."""
 
     number: int
     offset: CommittedOffset | None
@@ -32,6 +32,8 @@ class PendingOffsets(Generic[K]):
     def __init__(self) -> None:
         self._by_key: dict[K, dict[int, _Pending]] = {}
         self._by_producer: dict[int, dict[K, None]] = {}
+        self._outdated: dict[K, int] = {}
+        """Number of the newest pending offset of a key that is older than the visible one."""
         self._numbers = 0
         self._count = 0
         self.size_bytes = 0
@@ -51,17 +53,20 @@ class PendingOffsets(Generic[K]):
         return self._by_key.get(key, {}).keys()
 
     def of(self, key: K) -> Iterator[tuple[int, CommittedOffset | None]]:
-        """Yield producer id and offset of the pending offsets of a key."""
+        """Yield producer id and offset of the pending offsets of a key, in the order of the log; None as the
+        offset if a newer one is visible.
+        """
+        outdated = self._outdated.get(key, 0)
         for producer_id, pending in self._by_key.get(key, {}).items():
-            yield producer_id, pending.offset
+            yield producer_id, pending.offset if pending.number > outdated else None
 
     def rows(self) -> Iterator[tuple[int, K, CommittedOffset | None]]:
         """Yield producer id, key and offset, in an order in which `add` restores this state. The order
         matters only within a key.
         """
-        for key, of_key in self._by_key.items():
-            for producer_id, pending in sorted(of_key.items(), key=lambda row: row[1].number):
-                yield producer_id, key, pending.offset
+        for key in self._by_key:
+            for producer_id, offset in self.of(key):
+                yield producer_id, key, offset
 
     def add(self, producer_id: int, key: K, offset: CommittedOffset | None) -> None:
         """Note an offset that a producer committed in its open transaction; it replaces an earlier one."""
@@ -74,9 +79,8 @@ class PendingOffsets(Generic[K]):
 
     def outdate(self, key: K) -> None:
         """Note that an offset has become visible that is newer than all pending offsets of the key."""
-        of_key = self._by_key.get(key)
-        if of_key is not None:
-            self._outdate_before(of_key, self._numbers + 1)
+        if key in self._by_key:
+            self._outdated[key] = self._numbers
 
     def remove(self, key: K) -> None:
         """Remove the pending offsets of a key that was deleted."""
@@ -93,18 +97,12 @@ class PendingOffsets(Generic[K]):
         """Apply a marker to all offsets of a producer, or to `count_max`; return the new visible ones."""
         visible: list[tuple[K, CommittedOffset]] = []
         for key in list(islice(self._by_producer.get(producer_id, ()), count_max)):
-            ended = self._by_key[key][producer_id]
+            number, offset = self._by_key[key][producer_id]
+            if commits and offset is not None and number > self._outdated.get(key, 0):
+                visible.append((key, offset))
+                self._outdated[key] = number
             self._drop(producer_id, key)
-            if commits and ended.offset is not None:
-                visible.append((key, ended.offset))
-                self._outdate_before(self._by_key.get(key, {}), ended.number)
         return visible
-
-    def _outdate_before(self, of_key: dict[int, _Pending], number: int) -> None:
-        for producer_id, pending in of_key.items():
-            if pending.number < number and pending.offset is not None:
-                self.size_bytes -= _size_bytes(pending.offset) - _size_bytes(None)
-                of_key[producer_id] = pending._replace(offset=None)
 
     def _drop(self, producer_id: int, key: K) -> None:
         of_key = self._by_key.get(key, {})
@@ -117,6 +115,7 @@ class PendingOffsets(Generic[K]):
         del of_producer[key]
         if not of_key:
             del self._by_key[key]
+            self._outdated.pop(key, None)
         if not of_producer:
             del self._by_producer[producer_id]
 
