@@ -5,6 +5,7 @@ producers.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -59,6 +60,23 @@ async def test_a_search_for_deleted_topics_checks_pending_offsets_in_turns(
     while sum(per_turn) < count:
         await asyncio.sleep(0)
     assert max(per_turn) <= 2_100
+    await world.coordinator.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_shard_that_closes_frees_pending_offsets_in_turns(
+    world_type: Any, shape: tuple[int, int, int]
+) -> None:
+    world = await world_with(world_type, *shape)
+    shard = world.coordinator.shards.by_index.pop(0)
+    groups = shard.groups()
+    held = [sum(len(list(group.offsets.pending())) for group in groups)]
+    for _ in shard.close(ErrorCode.NOT_COORDINATOR):
+        held.append(sum(len(list(group.offsets.pending())) for group in groups))
+    held.append(sum(len(list(group.offsets.pending())) for group in groups))
+    assert held[0] == 5_000
+    assert held[-1] == 0
+    assert max(before - after for before, after in itertools.pairwise(held)) <= 2_000
     await world.coordinator.close()
 
 

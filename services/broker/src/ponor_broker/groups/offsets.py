@@ -140,10 +140,12 @@ class OffsetTable:
             self._committed[partition] = committed
 
     def forget(self, count: int) -> bool:
-        """Free up to `count` durable commits of a removed group; return whether any remain."""
-        for _ in range(min(count, len(self._committed))):
+        """Free up to `count` commits of a removed group; return whether any remain."""
+        durable = min(count, len(self._committed))
+        for _ in range(durable):
             self._committed.popitem()
-        return bool(self._committed)
+        self._pending.forget(count - durable)
+        return self.rows > 0
 
     def to_tombstone(self) -> tuple[TopicPartition, ...]:
         """Return every partition that needs a tombstone when the group is deleted."""

@@ -104,6 +104,14 @@ class PendingOffsets(Generic[K]):
             self._drop(producer_id, key)
         return visible
 
+    def forget(self, count: int) -> None:
+        """Free up to `count` pending offsets."""
+        while count > 0 and self._by_producer:
+            producer_id = next(reversed(self._by_producer))
+            ended = min(count, self.count(producer_id))
+            self.end(producer_id, commits=False, count_max=ended)
+            count -= ended
+
     def _drop(self, producer_id: int, key: K) -> None:
         of_key = self._by_key.get(key, {})
         pending = of_key.pop(producer_id, None)

@@ -190,7 +190,7 @@ class GroupShard:
         for group in self.groups():
             self._actions.run(group, group.membership.unload(error))
             self._table.remove(group)
-            done += 1 + len(group.offsets)
+            done += 1 + group.offsets.rows
             if done >= _FREED_PER_STEP:
                 done = 0
                 yield
