@@ -193,8 +193,8 @@ class _Broker:
             directory = self._options.data / WAL_DIRECTORY
             streams = await start_on_file(self._runtime, settings, self._node, ports, directory, self._tasks)
         else:
-            # The names of the log's slots contain the node epoch, so no epoch may be assigned twice. From
-            # this record, a later start detects controllers whose log was restored from an older copy.
+            # The names of the log's slots contain the node epoch, so no epoch may be assigned twice. The
+            # witness record lets a later start detect controllers whose log was restored from an older copy.
             witnessed = ports.witness.write(self._node.session.seen)
             if not await first_of(asyncio.ensure_future(witnessed), stop):
                 return None

@@ -184,7 +184,7 @@ BUDGETS: Final = (
         "the least recently used one is dropped",
     ),
 )
-"""In the order of the page, and of a request's path from the socket on."""
+"""The rows of the generated page, in the order of a request's path from the socket on."""
 
 
 MEMORY: Final = (

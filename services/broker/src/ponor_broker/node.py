@@ -132,7 +132,7 @@ class Node:
             self._refusal = error  # a configuration problem, not a failure of this process
 
     def _look_for_end(self) -> None:
-        """Check whether the image shows the end of this epoch; it may do so before the session."""
+        """Check whether the image shows the end of this epoch, perhaps before the session reports it."""
         row = self.row if self._registered else None
         if row is None or row.node_epoch < self.epoch:
             return

@@ -402,8 +402,8 @@ class BrokerServices:
     def _unopened(self) -> str:
         """Return the reason why the broker is not ready: it leads partitions and has opened none.
 
-        A single partition that cannot be opened does not make a broker unready: the bootstrap service would
-        drop the broker, with all partitions that it serves.
+        A single partition that cannot be opened does not make a broker unready: otherwise the bootstrap
+        service would drop the broker, with all partitions that it serves.
         """
         led = len(self.topics.led_by(self._node_id))
         is_unready = led and not len(self.partitions)

@@ -1,7 +1,7 @@
 """Checks of the object store at every start, before the broker registers.
 
-Every start repeats them, because a bucket's rules and the server behind an address can change. They
-cost one request for the rules, and about thirty for the race of a broker whose log is in the store.
+Every start repeats the checks, because a bucket's rules and the server behind an address can change. They
+take one request for the rules and, if the broker's log is in the store, about thirty racing create-only puts.
 `s3stream.stores.probe.start_check` implements them; this module decides from their results whether the broker
 may start.
 """
@@ -39,8 +39,8 @@ UNREACHABLE: Final[Mapping[WalKind, str]] = {
 
 
 async def prove_store(url: str, runtime: Runtime, environment: Mapping[str, str], wal: WalKind) -> Condition:
-    """Refuse a store that loses data; return the result of the check of its create-only put (UNPROVEN with a
-    log in a file, which does not need it).
+    """Refuse a store that loses data; return the result of the check of its create-only put (UNPROVEN for a
+    broker with a log in a file, which does not need the check).
 
     Raises:
         UnsafeStoreError: names the problem of the store, and the remedy.
@@ -68,7 +68,7 @@ async def prove_store(url: str, runtime: Runtime, environment: Mapping[str, str]
 
 
 def _remove_directories(url: str, token: str) -> None:
-    """Remove the probe's directories from a store in a directory, which keeps empty ones."""
+    """Remove the probe's directories from a `file://` store, which does not remove empty directories."""
     if url.startswith("file://"):
         shutil.rmtree(
             Path(url.removeprefix("file://")) / "objects" / PROBE_PREFIX / token, ignore_errors=True

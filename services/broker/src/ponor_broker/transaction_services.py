@@ -73,7 +73,7 @@ class TransactionServices:
         )
 
     def start(self) -> None:
-        """Follow the partitions of `__transaction_state`, send markers, and verify transactions."""
+        """Start the marker sender, the coordinator and the verifier."""
         self._markers.start()
         self.coordinator.start()
         self.verifier.start()
