@@ -35,7 +35,7 @@ BUDGETS: Final = (
         "client connections of one address",
         "connections_per_address_max",
         "ponor_kafka_connections",
-        "the same, for that address only; `{reason=connections_per_address_max}`",
+        "a new connection of that address is closed immediately; `{reason=connections_per_address_max}`",
     ),
     Budget(
         "keys in the log cleaner's map",
@@ -54,8 +54,8 @@ BUDGETS: Final = (
         "in_flight_bytes_max",
         "ponor_kafka_inflight_bytes",
         "connections are not read until answers have been sent: TCP backpressure. Requests above 8 KiB other"
-        " than Produce take at most half: a quarter those that take seconds at most, such as Fetch and"
-        " OffsetCommit, and a quarter those that may take long, such as CreateTopics and ListOffsets",
+        " than Produce may use at most half: a quarter for APIs that take seconds at most, such as Fetch and"
+        " OffsetCommit, and a quarter for APIs that may take longer, such as CreateTopics and ListOffsets",
     ),
     Budget(
         "one request",
@@ -67,7 +67,7 @@ BUDGETS: Final = (
         "one request other than Produce",
         "control_request_bytes_max",
         "ponor_kafka_connections_refused_total",
-        "the connection is closed: its many small elements would need far more memory than bytes on the wire",
+        "the connection is closed: decoding many small elements would need far more memory than the request",
     ),
     Budget(
         "decompressed size of a batch during validation",
@@ -121,19 +121,19 @@ BUDGETS: Final = (
         "fetch answers in memory",
         "fetch_answers_bytes_max",
         "ponor_fetch_answers_bytes",
-        "answers shrink to one batch until clients have read theirs",
+        "answers shrink to one batch until clients have read earlier answers",
     ),
     Budget(
         "incremental fetch sessions",
         "fetch_session_slots_max",
         "ponor_fetch_sessions",
-        "the stalest session is evicted, or the client gets none and sends full fetches",
+        "the least recently used session is evicted, or the client gets no session and sends full fetches",
     ),
     Budget(
         "memory of fetch sessions",
         "fetch_sessions_bytes_max",
         "ponor_fetch_session_bytes",
-        "as above",
+        "as for the number of sessions",
     ),
     Budget(
         "concurrent reads of old data",
@@ -181,7 +181,7 @@ BUDGETS: Final = (
         "producer states per partition",
         "producers_per_partition_max",
         "ponor_partitions_open",
-        "the least recently used one is dropped",
+        "the state of the least recently used producer is deleted",
     ),
 )
 """The rows of the generated page, in the order of a request's path from the socket on."""

@@ -74,8 +74,8 @@ class Drain:
             LOG.info("drained in %d ms", duration_ms)
             return True
         LOG.warning(
-            "not drained after %d ms: %d partitions are still led here, %d streams open (%s); this broker"
-            " stops anyway",
+            "not drained after %d ms: this broker still leads %d partitions and has %d open streams (%s);"
+            " it stops anyway",
             duration_ms,
             self._led(),
             self._streams_held(),

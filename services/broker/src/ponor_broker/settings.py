@@ -93,7 +93,7 @@ class BrokerSettings:
         within=(1, 1_000_000),
         unit="producers",
         doc="Idempotent producers per partition. At the limit, the state of the least recently "
-        "used one is deleted.",
+        "used producer is deleted.",
     )
     producer_ids_per_block: int = setting(
         1_000,
@@ -136,7 +136,7 @@ class BrokerSettings:
         within=(0, 1_000_000),
         unit="sessions",
         doc="Kafka's max.incremental.fetch.session.cache.slots: cached fetch sessions. Clients "
-        "without one send full fetches.",
+        "without a session send full fetches.",
     )
     fetch_session_bytes_max: int = setting(
         16 * MIB,

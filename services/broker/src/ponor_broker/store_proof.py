@@ -59,8 +59,8 @@ async def prove_store(url: str, runtime: Runtime, environment: Mapping[str, str]
         _remove_directories(url, token)
     if condition is Condition.UNPROVEN:
         LOG.warning(
-            "the create-only put of %s is not proven (%s): as with wal_verify=always, the controllers are"
-            " asked before every acknowledgement",
+            "the create-only put of %s is not proven (%s): as with wal_verify=always, the broker sends a"
+            " request to the controllers before every acknowledgement",
             url,
             why,
         )
@@ -94,7 +94,7 @@ async def _check_rules(url: str, environment: Mapping[str, str], wal: WalKind) -
         return
     if unknown:
         LOG.warning(
-            "the expiry rules of %s are unknown: %s; make sure that none matches its prefix",
+            "the expiry rules of %s are unknown: %s; make sure that none matches this prefix",
             location,
             unknown,
         )

@@ -286,11 +286,11 @@ class ClientProtocol(asyncio.BufferedProtocol):
         silent_ms = (now_ns - self._last_progress_ns) // 1_000_000
         settings = self._shared.settings
         if self._receiver.is_mid_frame and not self._paused and silent_ms > settings.request_stall_ms_max:
-            self._refuse("stalled", f"no byte of an incomplete request for {silent_ms} ms")
+            self._refuse("stalled", f"received no byte of an incomplete request for {silent_ms} ms")
         elif silent_ms > settings.connection_idle_ms_max and not self._connection.is_busy:
             self._refuse("idle", f"idle for {silent_ms} ms")
         elif self._buffered_bytes() and silent_ms > settings.connection_idle_ms_max:
-            self._refuse("stalled", f"no answer was read for {silent_ms} ms")
+            self._refuse("stalled", f"the client read no answer for {silent_ms} ms")
 
     def _note_unread(self, unread_bytes: int) -> None:
         self._shared.backlog.replace(self._unread_bytes, unread_bytes)

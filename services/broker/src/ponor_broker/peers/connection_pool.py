@@ -89,7 +89,7 @@ class PeerConnections:
             PeerUnavailableError: it cannot be reached, or `WAITING_MAX` callers already wait.
         """
         if self._tasks.is_closed:
-            raise PeerUnavailableError("this broker stops")
+            raise PeerUnavailableError("this broker is stopping")
         address = self._address(node_id)
         if address is None:
             raise PeerGoneError(f"broker {node_id} is not registered, or is fenced")
@@ -173,7 +173,7 @@ class _Peer:
             PeerUnavailableError: the attempt failed, or too many callers wait.
         """
         if len(self.waiting) >= WAITING_MAX:
-            raise PeerUnavailableError(f"{WAITING_MAX} requests wait for broker {self.node_id}")
+            raise PeerUnavailableError(f"{WAITING_MAX} requests already wait for broker {self.node_id}")
         opened: asyncio.Future[KafkaConnection] = asyncio.get_running_loop().create_future()
         self.waiting[opened] = None
         try:

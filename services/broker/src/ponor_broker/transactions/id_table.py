@@ -56,8 +56,8 @@ class TransactionBudget:
         if not self._is_full:
             self._is_full = True
             _LOG.warning(
-                "refusing new transactional ids and partitions of transactions: ids take %d bytes, "
-                "transactions_memory_bytes_max would be exceeded; raise the bound",
+                "refusing new transactional ids and partitions of transactions: they take %d bytes, and more "
+                "would exceed transactions_memory_bytes_max; raise this setting",
                 self.size_bytes,
             )
         return False

@@ -176,7 +176,7 @@ class MarkerSender:
         if node_id is None:
             return
         if node_id == NO_LEADER:
-            self._retry(marker, "it has no leader")
+            self._retry(marker, "the partition has no leader")
             return
         lane = self._lanes.get(node_id)
         if lane is None:

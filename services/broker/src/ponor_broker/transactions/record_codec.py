@@ -77,7 +77,7 @@ def _encode(record: TransactionRecord) -> bytes:
 def _decode(value: Buffer) -> TransactionRecord:
     message, _ = decode_as(TransactionLogValue, version_of(value), value, 2)
     if message.transaction_status not in _STATES:
-        raise KafkaWireError(f"{message.transaction_status} is no state of a transaction")
+        raise KafkaWireError(f"{message.transaction_status} is not a valid transaction state")
     partitions = [
         (topic.topic, index)
         for topic in message.transaction_partitions or ()

@@ -41,8 +41,8 @@ class TransactionSettings:
     transactions_memory_bytes_max: int = setting(
         256 << 20,
         within=(64 << 10, 1 << 40),
-        doc="Memory for the transactional ids of this broker and the partitions of their transactions. Above "
-        "it, new ones get COORDINATOR_NOT_AVAILABLE; existing ones continue.",
+        doc="Memory for the transactional ids of this broker and the partitions of their transactions. When "
+        "it is used up, requests with new ids or partitions get COORDINATOR_NOT_AVAILABLE.",
     )
     transaction_load_bytes_max: int = setting(
         5 << 20,
@@ -79,13 +79,13 @@ class TransactionSettings:
     transaction_add_retry_ms_max: int = setting(
         1_000,
         within=(0, 60_000),
-        doc="Kafka's add.partitions.to.txn.retry.backoff.max.ms: how long the leader repeats it. After it, "
-        "the client gets CONCURRENT_TRANSACTIONS and retries.",
+        doc="Kafka's add.partitions.to.txn.retry.backoff.max.ms: how long a partition's leader repeats a "
+        "request to add the partition. After it, the client gets CONCURRENT_TRANSACTIONS and retries.",
     )
     transaction_rewrite_log_bytes_min: int = setting(
         256 << 10,
         within=(1 << 10, 1 << 40),
-        doc="A partition of __transaction_state is rewritten only when its log is at least this long.",
+        doc="A partition of __transaction_state is rewritten only when its log has at least this many bytes.",
     )
     transaction_rewrite_ratio: int = setting(
         4,

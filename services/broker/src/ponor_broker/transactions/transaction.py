@@ -453,7 +453,7 @@ class Transaction:
         request: RequestId | tuple[RequestId, ...] | None = None,
         answer: TransactionAnswer | None = None,
     ) -> None:
-        assert self._pending is None, "two writes of one id"
+        assert self._pending is None, "an id has at most one write in flight"
         requests = request if isinstance(request, tuple) else () if request is None else (request,)
         self._pending = _Pending(record, last_epoch, requests, answer)
         self._out.append(Write(record))

@@ -68,7 +68,7 @@ def _refusal(update: FeatureUpdateKey) -> str | None:
     if update.allow_downgrade or update.upgrade_type != UPGRADE or update.max_version_level < 1:
         return (
             f"{update.feature}: a level can only be raised, because the log may contain records of the"
-            " present level"
+            " current level"
         )
     return None
 

@@ -72,7 +72,7 @@ def _answers(
 ) -> Steps[list[Coordinator]]:
     refusal = REFUSALS.get(key_type) or (
         ErrorCode.INVALID_REQUEST,
-        f"only groups ({GROUP}) and transactional ids ({TRANSACTION}) have coordinators, not type {key_type}",
+        f"key type {key_type} has no coordinator; use {GROUP} (group) or {TRANSACTION} (transactional id)",
     )
     answers: list[Coordinator] = []
     for number, (key, address) in enumerate(zip(keys, found, strict=True), 1):

@@ -364,7 +364,7 @@ class ProduceHandler:
             if not has_waited and self._partitions.parking.holds_back(partition.identity.key):
                 raise PartitionInTransitError(
                     partition.identity.key,
-                    f"{partition.identity} processes the requests that waited for it first",
+                    f"earlier requests that waited for {partition.identity} are processed first",
                 )
             if partition.is_internal:
                 # The group coordinator could not decode a client's records. Kafka exempts one client
