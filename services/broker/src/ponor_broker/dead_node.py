@@ -83,7 +83,7 @@ async def rescue(
 
     Args:
         runtime: ports to the outside world.
-        settings: settings of the storage; the sizes of the log must be those that the node had.
+        settings: settings of the storage; the sizes of the log must equal those that the dead node used.
         dead: the node's row; its address for clients stays until its partitions have moved.
         controllers: addresses of the cluster's controllers.
         store: the cluster's object store.

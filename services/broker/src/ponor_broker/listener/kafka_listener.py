@@ -41,8 +41,8 @@ LARGE_FRAME_BYTES: Final = 4 << 20
 """Larger frames share half of the receive budget, so that they cannot block small ones."""
 SWEEP_S: Final = 2.0
 WRITE_HIGH_BYTES: Final = 0
-"""Every byte that the socket does not accept immediately counts as unread in `fetch_answers_bytes_max`. While
-there are such bytes, no request of the connection starts."""
+"""Every byte that the socket does not accept immediately counts as unread against `fetch_answers_bytes_max`.
+While there are such bytes, no request of the connection starts."""
 JOINED_BYTES_MAX: Final = 16 << 10
 """Answers up to this total size are joined: one buffer costs the event loop less than several, and
 a small copy is cheap."""

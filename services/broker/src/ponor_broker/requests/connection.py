@@ -31,8 +31,8 @@ Response: TypeAlias = Sequence[Buffer] | None
 QUEUED_REQUESTS_MAX: Final = 16
 QUEUED_BYTES_MAX: Final = 1 << 20
 QUEUED_OVERHEAD_BYTES: Final = 96
-"""Counted for a queued frame in addition to its bytes: the smallest requests are smaller than the object that
-contains them."""
+"""Charged for each queued frame in addition to its bytes, because the object that contains a small request is
+larger than the request."""
 PIPELINED_PRODUCES_MAX: Final = 64
 
 
@@ -279,7 +279,7 @@ class ClientConnection:
         return False
 
     def _release(self, size_bytes: int) -> None:
-        """Release the bytes of running requests: of several Produces, or of one other request."""
+        """Release the charged bytes of requests that have ended: several Produces, or one other request."""
         self._flow.ended(size_bytes, self._large)
 
     async def _wait_for_room(self, size_bytes: int, large: ByteBudget | None) -> None:

@@ -42,8 +42,8 @@ this number (KAFKA-18659)."""
 
 
 class Measured:
-    """Counts and times the requests of one API, once per event-loop turn, so that requests that one group
-    commit completes share one clock call.
+    """Counts the requests of one API and records their durations, once per event-loop turn: the requests that
+    one group commit completes share one clock call.
     """
 
     __slots__ = ("_clock", "_duration", "_requests", "_started_ns")
@@ -98,7 +98,7 @@ class Reply:
             self.place.free(kept_bytes)
 
     def note(self) -> None:
-        """Count the request as answered, only once, even if a refusal replaces its answer."""
+        """Count the request as answered. Further calls have no effect: a refusal may replace an answer."""
         if not self._is_noted:
             self._is_noted = True
             self._measured.answered(self.received_ns)
@@ -258,8 +258,8 @@ class Dispatcher:
         try:
             if header.api_key == ApiKey.PRODUCE:
                 return self._start(route, frame, connection, reply)
-            # Tasks of the request inherit its span. Produce starts no task, and callbacks that its
-            # appends trigger must not inherit it.
+            # The tasks that handle the request inherit its span. Produce starts no task, and callbacks
+            # that its appends trigger must not inherit the span.
             inside = telemetry.tracing.inside(span)
             return inside.run(self._start, route, frame, connection, reply)
         except BaseException as error:

@@ -64,7 +64,7 @@ _NOT_ASKED: Final = frozenset(
 def error_of_produce(write: TransactionalWrite, error: ErrorCode) -> ErrorCode:
     """Return the error of the Produce response for an error of the verifier.
 
-    Old clients retry after NOT_ENOUGH_REPLICAS without a look-up of the leader.
+    Clients, also old ones, retry after NOT_ENOUGH_REPLICAS without looking up the leader again.
     """
     is_concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS and write is not TransactionalWrite.ADDING
     return ErrorCode.NOT_ENOUGH_REPLICAS if error in _NOT_ASKED or is_concurrent else error

@@ -77,7 +77,7 @@ class ApiVersionsHandler:
         return self._answer(has_zero_levels=context.api_version >= ZERO_LEVELS_VERSION_MIN)
 
     def _is_supported(self, request: ApiVersionsRequest) -> bool:
-        """Return whether the request is for this node and cluster. An address may have been reassigned."""
+        """Return whether the request is for this node and cluster: an address may have moved to another."""
         if request.cluster_id is not None and request.cluster_id != self._topics.cluster_id:
             return False
         return request.node_id in {ANY_NODE, self._node_id}

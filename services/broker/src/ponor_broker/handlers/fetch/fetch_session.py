@@ -3,8 +3,8 @@
 A thousand idle partitions must cost nothing, so no request iterates over all partitions of a session. A
 partition is in `due` if the request changed its fields, if its data did not fit into the last answer, or if
 the partition itself changed (`Partition.watch`). When a check finds nothing to report, the partition leaves
-`due` and is watched. After a change, it is watched again only after the next check, unless a fetch waits. So
-a busy partition notifies an idle session only once.
+`due` and is watched. Unless a fetch waits, the first change ends the watch until the next check, so a busy
+partition notifies an idle session only once.
 
 `fetch_session_cache` decides which sessions exist.
 """

@@ -42,7 +42,7 @@ _Proven: TypeAlias = tuple[ErrorCode, Verification | None]
 
 
 class TransactionalOffsetsHandler:
-    """Answers commits when they are durable; their offsets are pending from then on."""
+    """Answers commits when they are durable. Their offsets are then pending until the transaction ends."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class ListOffsetsHandler:
     async def _answers(
         self, topic: ListOffsetsTopic, version: int, isolation_level: int
     ) -> list[ListOffsetsPartitionResponse]:
-        """Answer for one topic. A partition that is named twice is refused once, as in Kafka."""
+        """Answer for one topic. A partition that is named several times gets one error, as in Kafka."""
         asked = Counter(wanted.partition_index for wanted in topic.partitions)
         once = [wanted for wanted in topic.partitions if asked[wanted.partition_index] == 1]
         answers = await bounded_gather(

@@ -1,7 +1,7 @@
 """Encoding of Produce answers.
 
-A request with one successful partition, the usual case, is answered from a template: the codec
-encodes such an answer once per version and topic, and four numbers are written into a copy.
+A request with one successful partition, the usual case, is answered from a template: the codec encodes such
+an answer once per version and topic, and the numbers of each request are written into a copy.
 Measured: 0.5 µs instead of 4.6 µs.
 """
 

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from ponor_runtime.clock import Clock
 
 TIMEOUT_MS_MIN: Final = 100
-"""Kafka with one replica answers a timeout of 0 with success, because it waits for no follower;
-here every append waits for a disk sync."""
+"""Kafka with one replica answers a timeout of 0 with success, because it waits for no follower; here every
+append waits for a disk sync, so a very short timeout would always expire."""
 TIMEOUT_BITS: Final = 7
 """Significant bits of a timeout. It is rounded up by less than 2 %, to bound the number of queues
 when clients send a different timeout in every request."""
