@@ -247,7 +247,7 @@ class _Parser:
         while is_first or self._peek() != "]":
             is_first = False
             if self._takes("[:"):
-                raise PatternError("classes by name are not supported")
+                raise PatternError("named character classes are not supported")
             low = self._take()
             if low == "\\":
                 escaped = self._take()

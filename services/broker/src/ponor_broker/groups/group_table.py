@@ -50,7 +50,7 @@ class GroupBudget:
         next only once use has fallen below `ROOM_AGAIN`.
         """
         if self.groups >= self._settings.groups_max:
-            self._refuse(f"{self.groups} groups exist, and groups_max")
+            self._refuse(f"{self.groups} groups exist, as many as groups_max allows")
             return False
         return self.admits(GROUP_BYTES + len(group_id))
 
@@ -58,7 +58,7 @@ class GroupBudget:
         """Return whether groups may grow by this many bytes. A change without growth is always allowed."""
         if more_bytes <= 0 or self.size_bytes + more_bytes <= self._settings.groups_memory_bytes_max:
             return True
-        self._refuse(f"groups take {self.size_bytes} bytes, groups_memory_bytes_max would be exceeded")
+        self._refuse(f"groups take {self.size_bytes} bytes, and more would exceed groups_memory_bytes_max")
         return False
 
     def _refuse(self, why: str) -> None:

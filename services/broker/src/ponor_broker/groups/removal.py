@@ -272,7 +272,7 @@ class GroupRemoval:
 
     def _end_group(self, group: Group) -> None:
         error = group.membership.delete()
-        assert error is ErrorCode.NONE, "only an empty group is ended"
+        assert error is ErrorCode.NONE, "only an empty group may be removed"
         *first, last = self._log.in_parts(self._tombstones(group))
         error = self._write_tombstones_in_parts(group, first)
         if error is ErrorCode.NONE:

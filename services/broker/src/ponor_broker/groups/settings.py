@@ -51,8 +51,8 @@ class GroupSettings:
     groups_memory_bytes_max: int = setting(
         512 << 20,
         within=(1 << 16, 1 << 40),
-        doc="Memory for the groups, members and committed offsets of this broker. Above it, new "
-        "ones get COORDINATOR_NOT_AVAILABLE; existing ones continue.",
+        doc="Memory for the groups, members and committed offsets of this broker. Above this "
+        "bound, new groups, members and offsets get COORDINATOR_NOT_AVAILABLE; existing ones continue.",
     )
     coordinator_batch_bytes_max: int = setting(
         16 << 20,
@@ -86,7 +86,8 @@ class GroupSettings:
     offsets_retention_ms: int = setting(
         604_800_000,
         within=(1, 1 << 62),
-        doc="Kafka's offsets.retention.minutes: how long offsets are kept after no group member uses them.",
+        doc="Kafka's offsets.retention.minutes: how long an offset is kept after its commit and after "
+        "the last use by a group member.",
     )
     offsets_retention_check_interval_ms: int = setting(
         600_000,
@@ -103,13 +104,13 @@ class GroupSettings:
         2_000,
         within=(0, 60_000),
         doc="How long a request waits until the partition of __consumer_offsets for its group is "
-        "created, opened and loaded. After it, the client gets COORDINATOR_NOT_AVAILABLE or "
+        "created, opened and loaded. After that, the client gets COORDINATOR_NOT_AVAILABLE or "
         "COORDINATOR_LOAD_IN_PROGRESS. 0: no wait.",
     )
     coordinator_write_timeout_ms: int = setting(
         5_000,
         within=(1, 300_000),
         doc="Kafka's offsets.commit.timeout.ms: longest wait for a commit to become durable. "
-        "After it, the client gets COORDINATOR_NOT_AVAILABLE, and the commit may still "
+        "After that, the client gets COORDINATOR_NOT_AVAILABLE, and the commit may still "
         "succeed.",
     )

@@ -131,8 +131,8 @@ class BatchValidator:
         """Refuse a compressed batch if earlier batches of its request used up the bound of a single batch."""
         if share.decompressed_bytes >= self._decompressed_bytes_max:
             raise AppendBackpressureError(
-                f"the batches of the request decompress to {share.decompressed_bytes} bytes so far; send the"
-                " others again"
+                f"earlier batches of the request decompress to {share.decompressed_bytes} bytes; send this"
+                " batch again"
             )
 
     def _walk(
@@ -224,7 +224,7 @@ def _check_header(batch: BatchView) -> None:
             raise _invalid("a transactional batch needs a producer id")
     count = batch.record_count
     if count <= 0 or count != batch.last_offset_delta + 1:
-        raise _invalid(f"{count} records do not take {batch.last_offset_delta + 1} offsets")
+        raise _invalid(f"{count} records for {batch.last_offset_delta + 1} offsets; each must have one")
     if (
         batch.producer_id != NO_PRODUCER_ID
         and min(batch.producer_id, batch.base_sequence, batch.producer_epoch) < 0

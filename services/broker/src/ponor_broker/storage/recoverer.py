@@ -162,7 +162,7 @@ class Recoverer:
                 return
             except WalNotHeldError as error:
                 # The loop ends when the image shows that the log was closed or reassigned.
-                LOG.info("%s: reading its row again: %s", assignment, error)
+                LOG.info("reading the row of %s again: %s", assignment, error)
             except (StorageFailedError, NodeFencedError):
                 return  # this process's epoch or session has ended; other tasks handle that
             except WalCorruptError as error:
@@ -199,8 +199,8 @@ class Recoverer:
 
 def _tell(assignment: Assignment, report: RecoveryReport) -> None:
     LOG.info(
-        "recovered %s in %d ms: %d records, %d bytes uploaded; %d streams closed; %d records were uploaded"
-        " before",
+        "recovered %s in %d ms: %d records, %d bytes uploaded; %d streams closed; %d records had been"
+        " uploaded earlier",
         assignment,
         report.duration_ms,
         report.records,

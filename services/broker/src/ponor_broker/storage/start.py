@@ -93,7 +93,7 @@ async def start_on_file(
     report = streams.recovery
     LOG.info(
         "recovery took %d ms: %d records, %d bytes of %d streams uploaded from the write-ahead log; %d"
-        " records were uploaded before",
+        " records had been uploaded earlier",
         report.duration_ms,
         report.records,
         report.bytes,

@@ -76,7 +76,7 @@ class ControllerWalManager:
     def name_of(self, node_id: NodeId, epoch: NodeEpoch) -> WalName:
         """Name of a log of this cluster."""
         cluster = cluster_of(self._subscription.image)
-        assert cluster is not None, "an image without its cluster"
+        assert cluster is not None, "the image does not contain the cluster"
         return WalName(cluster.namespace, node_id, epoch)
 
     async def open_wal(self) -> WalName:

@@ -38,7 +38,7 @@ def scan(data: bytes, count: int) -> Iterator[ScannedRecord]:
         if key_length >= 0:
             value_at = at + key_length
             if value_at >= end:
-                raise KafkaWireError(f"a record's key claims {key_length} bytes where {end - at} are left")
+                raise KafkaWireError(f"a record's key has {key_length} bytes, but only {end - at} are left")
             key = data[at:value_at]
             at = value_at
         value_length, _ = decode_varint(data, at, end)

@@ -70,7 +70,7 @@ def with_records(
         kept: the records to keep, in order.
         horizon_ms: the new delete horizon; None keeps the present one, if any.
     """
-    assert kept, "a batch without records is `without_records`"
+    assert kept, "for a batch without records, call `without_records`"
     attributes, base_timestamp = batch.attributes, batch.first_timestamp
     shift = 0
     if horizon_ms is not None:

@@ -379,7 +379,7 @@ class HandoffTarget:
             await self._release.upload(opening)
         except (TimeoutError, S3StreamError) as error:
             reason = str(error) or "the object store did not accept the uploads that precede a move"
-            LOG.warning("%s is not given up: %s", opening.request.identity, reason)
+            LOG.warning("%s stays here: %s", opening.request.identity, reason)
             await self._release.cancel_moves([opening.name], reason)
             opening.stage, opening.failures = Stage.WAITING, 0
             self._open_again(opening)

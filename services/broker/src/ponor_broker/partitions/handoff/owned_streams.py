@@ -87,7 +87,7 @@ class OwnedStreams:
         except S3StreamError as error:
             LOG.warning("%d unknown streams will be deleted later: %s", len(stream_ids), error)
         else:
-            LOG.info("deleted %d streams that their partitions do not know", len(stream_ids))
+            LOG.info("deleted %d unknown streams", len(stream_ids))
         return [partition for partition, _ in found]
 
     def _unknown(self, partition: Partition) -> list[StreamId]:

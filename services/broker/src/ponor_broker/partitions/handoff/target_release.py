@@ -100,7 +100,7 @@ class TargetRelease:
         except (OperationError, SessionClosedError, NodeFencedError, MetadataLagError) as error:
             (topic_id, index), _ = partitions[0]
             LOG.warning(
-                "moves of %d partitions, the first is %d of topic %s, were not cancelled: %s",
+                "moves of %d partitions (the first is partition %d of topic %s) were not cancelled: %s",
                 len(partitions),
                 index,
                 topic_id.hex(),

@@ -96,8 +96,8 @@ class MetaStream:
             records = await fetch(self.stream, offset, REPLAY_BYTES)
             if not records:
                 raise PartitionCorruptError(
-                    f"meta stream {self.stream.stream_id}: nothing at {offset} below"
-                    f" {self.stream.confirmed_offset}"
+                    f"meta stream {self.stream.stream_id}: no entry at offset {offset}, below the"
+                    f" confirmed offset {self.stream.confirmed_offset}"
                 )
             offset = await in_turns(self._replaying(values, records, offset))
         self._unowned = {key: value for key, value in values.items() if key not in OWNED}

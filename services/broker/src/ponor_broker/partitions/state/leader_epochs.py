@@ -91,7 +91,7 @@ class LeaderEpochs:
             entries = list(_ENTRY.iter_unpack(value[_HEADER.size :]))
         except struct.error as error:
             raise PartitionCorruptError(
-                f"LEADER_EPOCHS: {len(value)} bytes are no epoch map: {error}"
+                f"LEADER_EPOCHS: {len(value)} bytes are not an epoch map: {error}"
             ) from error
         if version != _VERSION or len(entries) != count:
             raise PartitionCorruptError(

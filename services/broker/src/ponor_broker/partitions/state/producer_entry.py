@@ -153,10 +153,10 @@ def _rows_of(value: bytes, count: int) -> Iterator[tuple[int, bytes]]:
         end = at + _ROWS[batches].size if batches <= BATCHES_RETAINED else len(value) + 1
         if end > len(value):
             raise PartitionCorruptError(
-                f"PRODUCER_SNAPSHOT: {len(value)} bytes, the row at {at} has {batches} batches and exceeds"
-                " the value"
+                f"PRODUCER_SNAPSHOT: the row at byte {at} has {batches} batches and exceeds the"
+                f" {len(value)} bytes of the value"
             )
         yield _ID.unpack_from(value, at)[0], value[at:end]
         at = end
     if at != len(value):
-        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: {at} of {len(value)} bytes are rows")
+        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: the rows end at byte {at} of {len(value)}")

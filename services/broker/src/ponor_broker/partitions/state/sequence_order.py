@@ -158,7 +158,7 @@ class SequenceOrder:
             if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and has_in_flight:
                 # Clients treat this code as an acknowledgement, and the batch may not be durable yet.
                 raise PartitionError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"{self._identity}: {error}; not durable yet"
+                    ErrorCode.REQUEST_TIMED_OUT, f"{self._identity}: {error}, and may not be durable yet"
                 ) from error
             raise
 

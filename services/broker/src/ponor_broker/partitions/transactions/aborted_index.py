@@ -110,7 +110,7 @@ class AbortedIndex:
         self._newest = deque(replayed)
         if self._newest and not self.has_stream:
             raise PartitionCorruptError(
-                f"the marker at offset {self._newest[0].last_offset} aborts a transaction, and"
+                f"the marker at offset {self._newest[0].last_offset} aborts a transaction, but"
                 " there is no Txn stream"
             )
         self._complete_from = from_offset if self.end_offset else 0
