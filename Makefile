@@ -49,8 +49,8 @@ install: $(VENV)/.ready ## make .venv: locked tools, all members, generated code
 run: install ## start a cluster on this machine; Kafka clients connect to 127.0.0.1:9092
 	exec $(BIN)/ponor up
 
-test: install ## all tests of a change; make test M=libs/raft runs those of one member, folder or file
-	$(BIN)/pytest -q $(or $(M),-n 3 --dist loadfile --no-loadscope-reorder)
+test: install ## all tests of a change but those of `make simulate`; make test M=libs/raft runs those of one member, folder or file
+	$(BIN)/pytest -q $(or $(M),-n 3 --dist loadfile --no-loadscope-reorder --ignore tests/simulation)
 
 hooks: install ## run the fast checks before every commit (.pre-commit-config.yaml)
 	$(BIN)/pre-commit install
