@@ -1,13 +1,13 @@
-"""Replacements for the mutants of controllers, sessions, subscriptions and garbage collectors."""
+"""Planted bugs of controllers, and their replacements."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
+from crc32c import crc32c
 from ponor.controller.v1 import peer_service_pb2, subscription_service_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
@@ -16,11 +16,9 @@ from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.record_log import OnDurable, RecordLog
 from ponor_controller.consensus.snapshot_files import NAME_PREFIX, Snapshot, SnapshotFiles
 from ponor_controller.consensus.snapshot_format import decode_header, header_bytes
-from ponor_controller.domains.leases.duty import LeaseDuty
 from ponor_controller.domains.moves import rules
 from ponor_controller.domains.nodes.registration import register_node
-from ponor_controller.domains.objects import dead_objects
-from ponor_controller.domains.objects import operations as objects
+from ponor_controller.domains.objects import reclaim_duty, uploads
 from ponor_controller.domains.objects.topic_purge import purge
 from ponor_controller.domains.streams import operations as streams
 from ponor_controller.kernel.decisions import Decision, Situation
@@ -28,45 +26,38 @@ from ponor_controller.kernel.executor import Executor
 from ponor_controller.kernel.leadership import ControllerLeadership
 from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.kernel.operation import PendingOperation
+from ponor_controller.server.sessions import session_service
 from ponor_controller.server.sessions.session_service import SessionService
 from ponor_controller.server.subscriptions.subscriber import Subscriber
 from ponor_controller.server.subscriptions.subscription_service import SubscriptionService
 from ponor_controller.startup import formation
-from ponor_gc.deletion_right import DeletionRight
-from ponor_gc.sweeper import Sweeper
 from ponor_metadata.client.followed_image import FollowedImage, _SnapshotInTransit
-from ponor_metadata.client.store_marker import ClusterMarker
+from ponor_metadata.image import image, registry, snapshot
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.image.overlay import Overlay
 from ponor_metadata.nouns.nodes import NODES, OPERATIONS
-from ponor_metadata.nouns.objects import ObjectRow
-from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_TOPIC, StreamRow
 from ponor_metadata.tables.schema import View
 from ponor_raft.entry import Entry, HardState
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import SESSION
 from ponor_runtime.durable_file import read_whole
-from ponor_runtime.identity import NodeId, ObjectId, StreamId
+from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, Network
 from ponor_runtime.observer_clock import ObserverClock
 from ponor_simulation.disk import RottenBit, SimDisk
 from ponor_simulation.network import SimNetwork
 
-from tests.simulation.mutants.mutant import Patches, method, used_in
+from tests.simulation.mutants.mutant import Catch, Mutant, Patch, Patches, Suite, method, used_in
 
-SNAPSHOT_LEASE_MS = 500
 LOTS_MAX = 100
 """So many consecutive lots name every file of a controller, which has about ten."""
 
 _persist = RecordLog.persist
 _replay = Executor._replay
-_due_objects = objects._due_objects
-_delete_granted = Sweeper._delete
 _register = SessionService._register
 _contradiction = SessionService._contradiction
 _connect = SimNetwork.connect
-_step = LeaseDuty.step
 _send = SubscriptionService._send
 _end_snapshot = FollowedImage.end_snapshot
 _rot = SimDisk.rot
@@ -152,57 +143,12 @@ def forgets_open_streams() -> Patches:
 # Objects and streams
 
 
-def unclaimed_objects(situation: Situation) -> Iterator[ObjectRow]:
-    """`objects._due_objects`."""
-    return (row for row in _due_objects(situation) if not row.claimed_until_ms)
-
-
-def due_at_once(situation: Situation) -> Iterator[ObjectRow]:
-    """`objects._due_objects`."""
-    return _due_objects(replace(situation, settings=replace(situation.settings, destroy_delay_ms=0)))
-
-
-async def delete_all_but_one(self: Sweeper, granted: list[Any]) -> bool:
-    """`Sweeper._delete`."""
-    await _delete_granted(self, granted[1:])
-    return True
-
-
-async def allow_deletion(_: DeletionRight, __: ClusterMarker) -> bool:
-    """`DeletionRight.may_delete`."""
-    return True
-
-
 def purge_without_keys(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record]:
     """`topic_purge.purge`."""
     records = [each for each in purge(view, topic_id, limit) if not each.HasField("key_deleted")]
     if not records and not len(view[STREAMS].find(STREAMS_OF_TOPIC, topic_id.hex())):
         records = [records_pb2.Record(topic_purged=records_pb2.TopicPurged(topic_id=topic_id))]
     return records
-
-
-def set_objects_dead_for(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterator[ObjectId]:
-    """`dead_objects._dead_set_objects` that checks the pieces of these streams only."""
-    found: dict[ObjectId, None] = {}
-    for stream_id in stream_ids:
-        for object_id in map(ObjectId, image.packed_stream_set_objects.ids_with(stream_id)):
-            pieces = image.packed_stream_set_objects.pieces_of(object_id)
-            end = None if pieces is None else pieces.end_of(stream_id)
-            start = dead_objects.start_of(image, stream_id)
-            if end is not None and (start is None or end <= start):
-                found[object_id] = None
-    yield from found
-
-
-def expire_leases_early(self: LeaseDuty) -> float | None:
-    """`LeaseDuty.step`."""
-    view, now_ms = self._proposer.view, self._proposer.now_ms()
-    due = [row for row in view[SNAPSHOTS] if row.begun_at_ms + SNAPSHOT_LEASE_MS <= now_ms]
-    if due:
-        self._proposer.propose([self._expire(row) for row in due], divisible=True)
-        return 0
-    pause_s = _step(self)
-    return None if pause_s is None else min(pause_s, SNAPSHOT_LEASE_MS / 1000)
 
 
 # Sessions and nodes
@@ -341,3 +287,122 @@ def rot_of_snapshot(self: SimDisk, lot: int) -> RottenBit | None:
             return place
         self.flip_bit(PurePath(place.path), place.position, place.bit)
     return _rot(self, lot)
+
+
+CONTROLLER_MUTANTS: Final = (
+    Mutant(
+        "controller_commit_before_durable",
+        "A batch is committed and answered when it is handed to the log, before it is on the disk.",
+        (method(RecordLog.persist, persist_and_report),),
+        (
+            Catch(
+                Suite.CONTROLLER_LOG,
+                "lost|older copy|RecordLogCorruptError|OBJECT_NOT_PREPARED|OFFSET_MISMATCH|STREAM_NOT_FOUND",
+            ),
+        ),
+    ),
+    Mutant(
+        "controller_forgets_results",
+        "A repeated operation is executed again instead of answered with the stored result.",
+        (
+            method(Executor._replay, replay_nothing),
+            method(Executor._propose, propose_without_result),
+        ),
+        (Catch(Suite.CONTROLLER_LOG, "twice|OBJECT_NOT_PREPARED|OFFSET_MISMATCH"),),
+    ),
+    Mutant(
+        "controller_formats_beside_a_cluster",
+        "A controller that lost its directory forms a new cluster next to the existing one.",
+        formats_beside_a_cluster,
+    ),
+    Mutant(
+        "controller_ignores_seen_history",
+        "A leader does not compare its log with what nodes have seen, so an older copy serves unnoticed.",
+        used_in("lost_history", lambda *_: "", session_service),
+    ),
+    Mutant(
+        "controller_believes_other_clusters",
+        "A leader compares its log with what nodes of other clusters have seen, and then admits no node.",
+        (method(SessionService._contradiction, contradiction_of_any_cluster),),
+    ),
+    Mutant(
+        "failover_forgets_open_streams",
+        "A new leader takes open streams for closed ones, so a partition gets a second owner.",
+        forgets_open_streams,
+        (Catch(Suite.SWARM, r"is open at epoch", 15),),
+    ),
+    Mutant(
+        "operations_known_by_id_only",
+        "A repeated request id is answered with the stored result, even for another operation.",
+        (method(Executor._replay, replay_by_id),),
+        (Catch(Suite.SWARM, r"invariant 27", 0),),
+    ),
+    Mutant(
+        "purge_forgets_keys",
+        "The purge of a deleted topic deletes its streams and leaves its keys.",
+        used_in("purge", purge_without_keys, reclaim_duty),
+    ),
+    Mutant(
+        "refused_hello_not_confirmed",
+        "A leader refuses a Hello without confirming that it leads, so a deposed one stops live nodes.",
+        (method(SessionService._register, register_unconfirmed),),
+    ),
+    Mutant(
+        "session_keeps_refused_connections",
+        "A session whose Hello is not accepted leaves its connection open.",
+        (method(SimNetwork.connect, connect_carelessly),),
+    ),
+    Mutant(
+        "silence_counts_own_absence",
+        "Observed time advances while the process is paused, so nodes lose their full session timeout.",
+        (
+            method(ObserverClock.monotonic_ns, unobserved_ns),
+            method(NodeActivity._most_silent_since, never_silent),
+        ),
+    ),
+    Mutant(
+        "snapshot_without_digest",
+        "A controller loads a snapshot without checking its digest and checksums.",
+        (
+            method(SnapshotFiles.read, read_without_digest),
+            method(SimDisk.rot, rot_of_snapshot),
+            *used_in("crc32c", lambda data: EqualToEverything(crc32c(data)), snapshot),
+        ),
+        (Catch(Suite.SWARM, r"invariant (10|28)", 8),),
+    ),
+    Mutant(
+        "subscription_goes_back",
+        "A controller that is behind serves subscribers, and they accept it (etcd-io/etcd #15271).",
+        (
+            method(SubscriptionService._send, send_what_is_here),
+            method(FollowedImage.begin_snapshot, begin_any_snapshot),
+            method(FollowedImage.end_snapshot, end_any_snapshot),
+        ),
+        (Catch(Suite.SWARM, r"invariant 28", 0),),
+    ),
+    Mutant(
+        "unregistration_forgets_epochs",
+        "The row of an unregistered node is deleted, so its id begins at the first epoch again.",
+        (
+            Patch(registry.RULES, UNREGISTERED, delete_unregistered, is_item=True),
+            Patch(
+                image._RULES_BY_NUMBER,
+                UNREGISTERED_NUMBER,
+                (UNREGISTERED, delete_unregistered),
+                is_item=True,
+            ),
+        ),
+    ),
+    Mutant(
+        "upload_commit_without_epoch",
+        "An upload is committed without checking the owner and epoch of its streams.",
+        used_in("require_owner", lambda *_: None, uploads),
+        (Catch(Suite.SWARM, r"invariant 14|its end cannot advance", 4),),
+    ),
+    Mutant(
+        "upload_commit_without_prepared",
+        "An upload is committed although its objects expired or were never prepared.",
+        used_in("require_prepared", lambda *_: None, uploads),
+        (Catch(Suite.SWARM, r"invariant 21", 4),),
+    ),
+)

@@ -1,12 +1,13 @@
-"""Replacements for the mutants of the Raft core."""
+"""Planted bugs of Raft, and their replacements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ponor_cluster_simulation.raft_cluster.disk import RaftDisk
+from ponor_raft import leading
 from ponor_raft.election import Election
 from ponor_raft.entry import Entry
 from ponor_raft.errors import MembershipChangeError
@@ -19,6 +20,8 @@ from ponor_raft.outbox import Outbox
 from ponor_raft.reads import ReadRounds, _Read
 from ponor_raft.replica import Replica
 from ponor_raft.replication import Replication
+
+from tests.simulation.mutants.mutant import Catch, Mutant, Suite, method, used_in
 
 _send_when_durable = Outbox.send_when_durable
 _persisted = Outbox.persisted
@@ -138,3 +141,90 @@ def end_newest(self: RaftDisk) -> None:
         report()
     self._keep(oldest.content)
     oldest.ended()
+
+
+RAFT_MUTANTS: Final = (
+    Mutant(
+        "raft_votes_before_durable",
+        "A vote is sent before it is on the disk; after a crash the replica votes again in the same term.",
+        (method(Outbox.send_when_durable, send_votes_at_once),),
+        (Catch(Suite.RAFT, "invariant 7: .* votes for", 1),),
+    ),
+    Mutant(
+        "raft_votes_twice",
+        "A replica votes for every candidate of a term.",
+        (method(Election.answer, vote_twice),),
+        (Catch(Suite.RAFT, "invariant 8|invariant 1:|assert in", 1),),
+    ),
+    Mutant(
+        "raft_votes_for_shorter_logs",
+        "A replica grants a vote without comparing the candidate's log.",
+        (method(Election.answer, vote_for_shorter_log),),
+        (Catch(Suite.RAFT, "invariant 5", 5),),
+    ),
+    Mutant(
+        "raft_acknowledges_before_durable",
+        "A follower acknowledges entries to the leader while they are being written.",
+        (method(Outbox.send_when_durable, send_acknowledgements_at_once),),
+        (Catch(Suite.RAFT, "invariant 7: .* acknowledges", 1),),
+    ),
+    Mutant(
+        "raft_leader_counts_itself_early",
+        "A leader counts its own entries before they are on its disk (etcd-io/etcd #14370 for one voter).",
+        (method(Replication.advance_commit, count_entries_in_flight),),
+        (Catch(Suite.RAFT, "invariant 7: .* which is durable at", 1),),
+    ),
+    Mutant(
+        "raft_storage_out_of_order",
+        "The disk reports writes in any order, and the core takes a later one for all earlier ones.",
+        (
+            method(Outbox.persisted, persisted_with_earlier),
+            method(LogWindow.end_write, end_with_earlier),
+            method(RaftDisk.end_oldest, end_newest),
+        ),
+        (Catch(Suite.RAFT, "invariant 7", 1),),
+    ),
+    Mutant(
+        "raft_commits_old_terms",
+        "A leader commits entries of earlier terms by counting replicas (Figure 8 of the Raft paper).",
+        (method(Replication.advance_commit, commit_old_terms),),
+        (Catch(Suite.RAFT, "invariant 5: .* an entry of term", 5),),
+    ),
+    Mutant(
+        "raft_changes_overlap",
+        "A membership change begins before the previous one is committed.",
+        used_in("check_change", ignore_refusal("is not committed yet"), leading),
+        (Catch(Suite.RAFT, "invariant 9", 18),),
+    ),
+    Mutant(
+        "raft_changes_before_own_term",
+        "A leader changes the membership before it has committed an entry of its term (Ongaro, raft-dev,"
+        " 2015).",
+        used_in("check_change", ignore_refusal("of its own term"), leading),
+        (Catch(Suite.RAFT, "invariant 9", 18),),
+    ),
+    Mutant(
+        "raft_reads_without_heartbeats",
+        "A leader answers reads from its commit index without confirming that it still leads.",
+        (method(ReadRounds.add, answer_read_at_once),),
+        (Catch(Suite.RAFT, "invariant 11|not linearizable", 6), Catch(Suite.SWARM, r"invariant 11", 1)),
+    ),
+    Mutant(
+        "raft_full_window_refuses_openings",
+        "A follower with a full window refuses all entries, also those that commits and compaction need.",
+        (method(Following._admitted, admit_nothing_when_full),),
+        (Catch(Suite.RAFT, "no recovery", 46),),
+    ),
+    Mutant(
+        "raft_forgets_what_it_lacks",
+        "A voter does not record which committed entries its log lacks.",
+        (method(Replica.raise_floor, lambda self, term, index: None),),
+        (Catch(Suite.RAFT, "invariant 47|invariant 5", 6),),
+    ),
+    Mutant(
+        "raft_floor_lost_by_restart",
+        "A voter forgets at its next start which committed entries its log lacks.",
+        (method(Replica.__init__, forget_floor_at_start),),
+        (Catch(Suite.RAFT, "invariant 47|invariant 5|invariant 8", 8),),
+    ),
+)

@@ -1,15 +1,18 @@
-"""Replacements for the mutants of transactions."""
+"""Planted bugs of transactions, and their replacements."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.coordination.record_log import RecordLog as CoordinatorLog
 from ponor_broker.groups.offsets import OffsetTable
 from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.handlers.fetch import committed_reads
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.state.producer_state import ProducerStates
 from ponor_broker.partitions.transactions.aborted_index import Aborted, AbortedIndex
 from ponor_broker.partitions.transactions.open_transactions import ALL_STABLE, OpenTransactions
 from ponor_broker.transactions.events import AddRequest, InitRequest
@@ -32,6 +35,8 @@ from ponor_broker.transactions.transitions import changed
 from ponor_broker.transactions.verification import TransactionVerifier
 from ponor_kafka.errors import ErrorCode
 from ponor_partition.txn_entry import TxnEntry
+
+from tests.simulation.mutants.mutant import Catch, Mutant, Suite, method, used_in
 
 _loaded = Transaction.loaded
 _add = Transaction._add
@@ -163,3 +168,94 @@ def end_as_committed(
 ) -> int:
     """`OffsetTable.end_transaction`."""
     return _end_transaction(self, producer_id, commits=True, count_max=count_max)
+
+
+TRANSACTION_MUTANTS: Final = (
+    Mutant(
+        "transaction_aborted_by_failover",
+        "A coordinator that loads an open transaction aborts it at once.",
+        (method(Transaction.loaded, loaded_and_aborted),),
+        (Catch(Suite.SWARM, r"invariant 52", 22),),
+    ),
+    Mutant(
+        "transaction_complete_before_markers",
+        "The next transaction may begin before the markers are written, and a marker ends any newer one.",
+        (
+            method(MarkerSender.send, complete_before_markers),
+            method(ProducerStates.check_marker, lambda *_, **__: None),
+        ),
+        (Catch(Suite.SWARM, r"invariant (48|49|52)", 22),),
+    ),
+    Mutant(
+        "transaction_epoch_not_raised",
+        "InitProducerId keeps the epoch, so an earlier producer is not fenced.",
+        (method(Transaction._raise_epoch, keep_epoch),),
+        (Catch(Suite.SWARM, r"invariant (48|49|52)", 14),),
+    ),
+    Mutant(
+        "transaction_index_lost_by_recovery",
+        "After an open, aborted transactions before the checkpoint are not listed.",
+        (method(AbortedIndex.recover, recover_without_index),),
+        (Catch(Suite.SWARM, r"invariant 49", 14),),
+    ),
+    Mutant(
+        "transaction_index_lost_in_compaction",
+        "In a compacted topic, no aborted transactions are listed after the first cleaning.",
+        used_in("_listed_from", listed_from_end_if_cleaned, committed_reads),
+        (Catch(Suite.SWARM, r"invariant 49", 36),),
+    ),
+    Mutant(
+        "transaction_index_without_earlier",
+        "A reader that begins within an aborted transaction does not get its entry.",
+        (method(AbortedIndex.find, find_begun_here),),
+        (Catch(Suite.SWARM, r"invariant 49", 14),),
+    ),
+    Mutant(
+        "transaction_loaded_from_stale_log",
+        "A coordinator does not read the newest records of its log.",
+        (method(CoordinatorLog.replay, replay_without_end),),
+        (Catch(Suite.SWARM, r"invariant (29|48|49|52|53)", 36),),
+    ),
+    Mutant(
+        "transaction_marker_lost_on_failover",
+        "A coordinator that loads a decided transaction completes it without markers.",
+        (method(Transaction.loaded, loaded_without_markers),),
+        (Catch(Suite.SWARM, r"invariant (48|49|52|53)", 42),),
+    ),
+    Mutant(
+        "transaction_offset_of_aborted",
+        "Offsets of an aborted transaction become visible.",
+        (method(OffsetTable.end_transaction, end_as_committed),),
+        (Catch(Suite.SWARM, r"invariant 51|never transformed", 36),),
+    ),
+    Mutant(
+        "transaction_offset_visible_early",
+        "An offset in a transaction is visible before its marker.",
+        (method(OffsetTable.put_pending, put_visible),),
+        (Catch(Suite.SWARM, r"invariant 51|never transformed", 36),),
+    ),
+    Mutant(
+        "transaction_open_lost_by_recovery",
+        "After an open, transactions from before do not hold back the last stable offset.",
+        (method(OpenTransactions.reset, reset_to_none),),
+        (Catch(Suite.SWARM, r"invariant (48|49)|KeyError\('txn'\)", 52),),
+    ),
+    Mutant(
+        "transaction_partitions_forgotten",
+        "A partition that is added to a transaction replaces the partitions before it.",
+        (method(Transaction._add, add_and_forget),),
+        (Catch(Suite.SWARM, r"invariant (48|49|52|53)", 36),),
+    ),
+    Mutant(
+        "transaction_stable_too_early",
+        "The last stable offset is the first offset of the newest open transaction, not of the oldest.",
+        (method(OpenTransactions._update, update_by_newest),),
+        (Catch(Suite.SWARM, r"invariant (49|50)", 14),),
+    ),
+    Mutant(
+        "transaction_unverified",
+        "The coordinator is not asked whether a batch belongs to a transaction.",
+        (method(TransactionVerifier._route, settle_unverified),),
+        (Catch(Suite.SWARM, r"invariant (48|49|52|53|55)", 14),),
+    ),
+)
