@@ -238,3 +238,7 @@ def _sent(request: WriteTxnMarkersRequest) -> list[Sent]:
 
 
 __all__ = ["HERE", "NO_LEADER", "Ended", "MarkerWorld", "Sent", "Where"]
+
+
+def all_of(ended: Ended) -> list[Sent]:
+    return [(ended.producer_id, ended.producer_epoch, where) for where in sorted(ended.partitions)]

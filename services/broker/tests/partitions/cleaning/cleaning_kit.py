@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,14 +14,17 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_partition.log_meta import LogMeta
+from ponor_runtime.identity import StreamId
 from ponor_runtime.telemetry import Telemetry
 
-from services.broker.tests.memory_streams import MemoryStream
+from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 from services.broker.tests.partition_rig import PartitionRig
 
 COMPACTED = TopicConfig(
     is_compacted=True, deletes_old=False, retention_ms=-1, min_cleanable_ratio=0.0, delete_retention_ms=1_000
 )
+
+IDS = {"meta": 99, "log": 100, "time": 101, "log.cleaned": 102, "time.cleaned": 103}
 
 
 class Stored(NamedTuple):
@@ -117,3 +120,25 @@ class CleaningRig:
         """Change the topic's configs."""
         assert self.partition is not None
         self.partition.apply_config(replace(self.partition.config, **changes))  # type: ignore[arg-type]
+
+
+class NumberedStreams(MemoryStreams):
+    """Streams with the numbers of the example."""
+
+    async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
+        for one in tags:
+            self.streams[IDS[one["kind"]]] = MemoryStream(IDS[one["kind"]], -1)
+            self.tags[IDS[one["kind"]]] = one
+        return [StreamId(IDS[one["kind"]]) for one in tags]
+
+
+async def example() -> CleaningRig:
+    """Segments [0, 2), [2, 5) and the active one from 5 on; the last records of their keys are 1, 2 and 4."""
+    one = CleaningRig(rig=PartitionRig(config=COMPACTED, streams=NumberedStreams()))
+    partition = await one.open()
+    await one.rig.owned.add_time_streams([partition])
+    for offset, key in enumerate((b"a", b"a", b"b", b"c", b"c", b"d", b"a")):
+        if offset in {2, 5}:
+            one.roll()
+        assert await one.append([(offset, key, b"v%d" % offset)]) == offset
+    return one
