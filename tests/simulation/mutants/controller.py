@@ -368,7 +368,7 @@ CONTROLLER_MUTANTS: Final = (
             method(SimDisk.rot, rot_of_snapshot),
             *used_in("crc32c", lambda data: EqualToEverything(crc32c(data)), snapshot),
         ),
-        (Catch(Suite.SWARM, r"invariant (10|28)", 8),),
+        (Catch(Suite.SWARM, r"invariant (10|28)", 9),),
     ),
     Mutant(
         "subscription_goes_back",
