@@ -13,8 +13,8 @@ then reads can be stale until the broker receives the new metadata, or until the
 
 An election of the controllers takes one to two seconds, less than the bound. If there is no leading
 controller for longer, no broker can be replaced, but a broker cannot distinguish this from a network
-partition and stops answering. No other broker takes over a write-ahead log in a file, so such a broker does
-not use the check.
+partition and stops answering. No other broker takes over a write-ahead log in a file, so a broker with such a
+log does not use the check.
 
 The dispatcher calls `check` before a request starts and again when its answer is ready
 (`requests.running_requests`). Partitions and the group coordinator read `refusal`. `/readyz` shows

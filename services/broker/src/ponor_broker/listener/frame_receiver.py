@@ -140,9 +140,7 @@ class FrameReceiver:
         return frames
 
     def _take_incomplete(self, length: int, data: memoryview, at: int, size: int) -> None:
-        """Store the bytes from `at` on. They belong to a frame that is incomplete, was refused, or needs more
-        bytes for the decision.
-        """
+        """Store the bytes of an incomplete frame from `at` on. If `failure` is set, drop them."""
         begin = at + LENGTH_BYTES
         if self.failure is not None:
             return

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 ROWS_TOGETHER_MAX: Final = 256
-"""Rows of one request that are worked on at a time."""
+"""Number of rows of one request that are processed at a time."""
 
 
 async def bounded_gather(

@@ -153,7 +153,7 @@ class ClientConnection:
         self._queued_bytes = 0
         # created with the first answer that is produced later
         self._places: deque[PendingAnswer] | None = None
-        self._alone = False  # while the last started request, no Produce, runs, no other may start
+        self._alone = False  # whether the last started request excludes others while it runs: not a Produce
         self._large: ByteBudget | None = None  # additional budget of the running request
         self._admission: asyncio.Task[None] | None = None
         self._writable = True

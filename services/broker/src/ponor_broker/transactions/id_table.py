@@ -48,7 +48,7 @@ class TransactionBudget:
 
     def admits(self, more_bytes: int) -> bool:
         """Return whether the bound allows this many more bytes. Count every refusal; after a logged refusal,
-        log none until memory falls below `ROOM_AGAIN`.
+        log no other until memory falls below `ROOM_AGAIN`.
         """
         if self.size_bytes + more_bytes <= self._bytes_max:
             return True

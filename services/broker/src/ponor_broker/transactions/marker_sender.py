@@ -129,7 +129,7 @@ class MarkerSender:
     def send(
         self, shard: int, coordinator_epoch: int, markers: Markers, done: Callable[[Refusals], None]
     ) -> None:
-        """Send the markers of a transaction, at least one.
+        """Send the markers of a transaction that has at least one partition.
 
         Args:
             shard: partition of `__transaction_state`, for `cancel`.

@@ -20,7 +20,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class TransactionState(IntEnum):
-    """Kafka's states; the values are those of the record."""
+    """Kafka's states; the values are the numbers in the record."""
 
     EMPTY = 0
     ONGOING = 1

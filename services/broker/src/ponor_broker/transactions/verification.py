@@ -374,8 +374,8 @@ class TransactionVerifier(Generic[P]):
             batch.settled(error, proof)
 
     def _ask_again(self, question: _Question[P], rest: list[WaitingBatch[P]]) -> None:
-        """Let the last batches of an accepted question wait for the next turn, behind batches that wait again
-        already. If the transaction is open then, they are appended without another request.
+        """Let the last batches of an accepted question wait for the next turn, behind earlier batches that
+        already wait again. If the transaction is open then, they are appended without another request.
         """
         where, claim = question.where, question.claim
         waiting = self._open.get(where, {}).get(claim.producer_id)

@@ -1,7 +1,7 @@
 """Bounded reads from objects for Fetch: concurrency, size, rate and duration.
 
 The bounds keep readers of old data from slowing producers and readers at the end of the log. Slots rotate
-over the waiting fetches, so that a fetch of a thousand old partitions does not block a fetch of one.
+over the waiting fetches, so that a fetch of a thousand partitions does not block a fetch of one partition.
 """
 
 from __future__ import annotations

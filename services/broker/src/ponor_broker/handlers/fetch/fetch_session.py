@@ -91,7 +91,7 @@ class FetchSession:
 
     @property
     def due(self) -> list[SessionPartition]:
-        """Partitions to check. Those that returned data come last, so that none starves."""
+        """Partitions to check. Partitions that returned data come last, so that no partition starves."""
         return list(self._due)
 
     def update(self, walk: FetchWalk) -> None:

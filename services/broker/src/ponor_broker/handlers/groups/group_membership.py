@@ -125,7 +125,7 @@ def _joining(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
             request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms
         ),
         protocol_type=request.protocol_type,
-        # The coordinator refuses more than the bound, so further ones need no object.
+        # The coordinator refuses more protocols than the bound, so further ones need no object.
         protocols=tuple(
             JoinProtocol(each.name, each.metadata) for each in request.protocols[: PROTOCOLS_MAX + 1]
         ),

@@ -29,7 +29,7 @@ from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.requests.connection import PendingAnswer, Response
 from ponor_broker.requests.dispatch import Measured
 
-if TYPE_CHECKING:  # the compiled module has no such name
+if TYPE_CHECKING:  # only the stub file defines this name, not the compiled module
     from ponor_kafka.plain_produce import PlainProduce
 
 NOT_IN_TIME: Final = "the batch was appended and is not durable yet"
