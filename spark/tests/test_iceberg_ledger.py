@@ -156,7 +156,7 @@ def test_rows_are_counted_and_must_lie_in_the_batch() -> None:
         Span(TOPIC, 1, 6, 6, 1),
         Span("other", 0, 0, 0, 1),
     ):
-        with pytest.raises(LedgerError, match="outside of what this batch may add"):
+        with pytest.raises(LedgerError, match="which this batch may add"):
             check_rows(ranges, OURS, [*good, bad], "t")
 
 

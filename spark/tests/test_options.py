@@ -118,7 +118,7 @@ def test_a_pattern() -> None:
         ({"kafka.sasl.jaas.config": "x"}, "kafka.sasl.jaas.config: credentials are never options"),
         (
             {"kafka.security.protocol": "SASL_SSL"},
-            "kafka.security.protocol: 'SASL_SSL' is not spoken, brokers are asked in PLAINTEXT; remove it",
+            "kafka.security.protocol: 'SASL_SSL' is not supported, only PLAINTEXT; remove this option",
         ),
         (
             {"kafka.auto.offset.reset": "earliest"},

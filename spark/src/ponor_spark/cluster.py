@@ -257,8 +257,8 @@ class ClusterReader:
                 )
             except ClusterUnreachableError as error:
                 raise ClusterUnreachableError(
-                    f"store: no broker of the cluster says where its objects are ({error}); give the option"
-                    " store"
+                    f"store: no broker returned the URL of the cluster's object store ({error}); set the"
+                    " option store"
                 ) from error
         return self._address.object_store
 

@@ -205,16 +205,16 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             given[_KNOWN[name]] = str(value)
         elif _CREDENTIAL.search(name):
             raise OptionError(
-                f"{written}: credentials are never options, which plans and logs show; give driver and"
-                " executors a role or AWS_* in their environment"
+                f"{written}: credentials are never options, because plans and logs show options; give driver"
+                " and executors a role, or set AWS_* in their environment"
             )
         elif name == "path":
-            raise OptionError("path: topics are not paths; remove it, and name them by the option subscribe")
+            raise OptionError("path: topics are not paths; remove this option, and name topics in subscribe")
         elif name == "kafka.security.protocol":
             if str(value).strip().upper() != "PLAINTEXT":
                 raise OptionError(
-                    f"{written}: {value!r} is not spoken, brokers are asked in PLAINTEXT; remove it, or give"
-                    " controllers and store, then no broker is asked"
+                    f"{written}: {value!r} is not supported, only PLAINTEXT; remove this option, or set"
+                    " controllers and store, so that no broker is needed"
                 )
         elif not _WITHOUT_MEANING.fullmatch(name):
             raise OptionError(

@@ -57,8 +57,8 @@ copy of the records that the broker acknowledged and did not upload.
 Other brokers recover logs in the object store (--wal object) without a command.
 
 With --accept-loss the recovery continues without the log, or with a damaged one. It closes the
-streams at the end of their committed data. ACKNOWLEDGED RECORDS AFTER IT
-ARE LOST; the command prints the offsets.
+streams at the end of their committed data. ACKNOWLEDGED RECORDS AFTER THIS END
+ARE LOST; the command prints their offsets.
 
 \b
 Examples:

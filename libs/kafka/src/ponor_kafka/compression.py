@@ -145,7 +145,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
         size = int.from_bytes(view[pos : pos + 4], "big", signed=True)
         pos += 4
         if not 0 <= size <= len(view) - pos:
-            raise KafkaWireError(f"a snappy block claims {size} bytes where {len(view) - pos} are left")
+            raise KafkaWireError(f"a snappy block claims {size} bytes, but only {len(view) - pos} are left")
         blocks.append(view[pos : pos + size])
         pos += size
     return blocks

@@ -274,5 +274,5 @@ def _too_many(count: int, left: int) -> KafkaWireError:
 
 def _bad_length(what: str, size: int, left: int) -> KafkaWireError:
     return KafkaWireError(
-        f"FetchRequest: {what} claims {size} bytes where {left} are left or its type allows fewer"
+        f"FetchRequest: {what} claims {size} bytes, but only {left} are left, or its type allows fewer"
     )

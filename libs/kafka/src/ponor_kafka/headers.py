@@ -56,7 +56,7 @@ def decode_request_header(buf: Buffer) -> RequestHeader:
         end = pos + client_id_length
         if end > len(buf):
             raise KafkaWireError(
-                f"the client id claims {client_id_length} bytes where {len(buf) - pos} are left"
+                f"the client id claims {client_id_length} bytes, but only {len(buf) - pos} are left"
             )
         # As in Kafka, invalid UTF-8 is replaced: the id is only for display.
         client_id = str(buf[pos:end], "utf-8", "replace")

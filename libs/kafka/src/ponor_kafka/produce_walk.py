@@ -283,5 +283,5 @@ def _null(what: str) -> KafkaWireError:
 
 def _bad_length(what: str, size: int, left: int) -> KafkaWireError:
     return KafkaWireError(
-        f"ProduceRequest: {what} claims {size} bytes where {left} are left or its type allows fewer"
+        f"ProduceRequest: {what} claims {size} bytes, but only {left} are left, or its type allows fewer"
     )

@@ -307,7 +307,7 @@ def _walk_batches(records: memoryview) -> Iterator[BatchView]:
     while pos < end:
         size = batch_bytes(records, pos)
         if size > end - pos:
-            raise KafkaWireError(f"a batch at byte {pos} claims {size} bytes where {end - pos} are left")
+            raise KafkaWireError(f"a batch at byte {pos} claims {size} bytes, but only {end - pos} are left")
         yield BatchView(records[pos : pos + size])
         pos += size
 

@@ -50,7 +50,7 @@ def scan_records(data: Buffer, count: int) -> Iterator[RecordBounds]:
     for index in range(count):
         length, pos = decode_varint(data, pos, end)
         if not RECORD_BYTES_MIN - 1 <= length <= end - pos:
-            raise KafkaWireError(f"record {index} claims {length} bytes where {end - pos} are left")
+            raise KafkaWireError(f"record {index} claims {length} bytes, but only {end - pos} are left")
         record_end = pos + length
         timestamp_delta, pos = decode_varlong(data, pos + 1, record_end)
         offset_delta, pos = decode_varint(data, pos, record_end)
@@ -111,7 +111,7 @@ def _nullable_bytes(data: Buffer, pos: int, end: int, what: str) -> tuple[bytes 
     if length < 0:
         return None, pos
     if length > end - pos:
-        raise KafkaWireError(f"a record's {what} claims {length} bytes where {end - pos} are left")
+        raise KafkaWireError(f"a record's {what} claims {length} bytes, but only {end - pos} are left")
     return bytes(data[pos : pos + length]), pos + length
 
 

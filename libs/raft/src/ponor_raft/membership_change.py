@@ -54,7 +54,7 @@ def _check_promotion(replica: Replica, replication: Replication, voter: ReplicaI
     """
     if voter not in replica.membership.learners:
         raise MembershipChangeError(
-            f"{_names([voter])} is no learner; add it as a learner, let it catch up, then promote it"
+            f"{_names([voter])} is not a learner; add it as a learner, let it catch up, then promote it"
         )
     progress = replication.progress[voter]
     lag = replica.log.last_index - progress.match_index

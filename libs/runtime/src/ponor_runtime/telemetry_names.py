@@ -102,8 +102,8 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_object_store_concurrency": Metric(GAUGE, "requests", ("class",), "Current limit of concurrent"
                                                                             " reads and writes: halved when"
                                                                             " the store asks to slow down,"
-                                                                            " raised by one after as many"
-                                                                            " responses"),
+                                                                            " raised by one after that many"
+                                                                            " successful responses"),
     "ponor_store_cost_usd_total": Metric(COUNTER, "usd", ("class",), "List price of this process's requests"
                                                                      " so far, by class"),
     "ponor_store_cost_usd_per_gigabyte": Metric(GAUGE, "usd per gigabyte", (), "List price of this process's"

@@ -323,13 +323,13 @@ def _check_recovered(
     cluster_id, ordinal = logged
     if cluster_id != identity.cluster_id:
         raise WrongDirectoryError(
-            f"{options.data}: the log is of cluster {cluster_id}, the file identity of"
-            f" {identity.cluster_id}; restore that file"
+            f"{options.data}: the log belongs to cluster {cluster_id}, but the file identity names cluster"
+            f" {identity.cluster_id}; restore the file identity"
         )
     if ordinal != identity.cluster_ordinal:
         raise WrongDirectoryError(
-            f"{options.data}: the log says ordinal {ordinal}, the file identity {identity.cluster_ordinal};"
-            " restore that file"
+            f"{options.data}: the log has cluster ordinal {ordinal}, but the file identity has"
+            f" {identity.cluster_ordinal}; restore the file identity"
         )
 
 

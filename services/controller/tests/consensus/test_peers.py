@@ -211,7 +211,7 @@ async def test_a_peer_connects_sends_and_its_end_is_detected() -> None:
         ({"cluster_id": "another"}, "belongs to cluster"),
         ({"to": wire.PeerReplica(node_id=3_002, directory_id=b"x" * 16)}, "remove the lost member"),
         ({"to": wire.PeerReplica(node_id=9, directory_id=b"2" * 16)}, "not node 9"),
-        ({"sender": wire.PeerReplica(node_id=9, directory_id=b"9" * 16)}, "before the recovery"),
+        ({"sender": wire.PeerReplica(node_id=9, directory_id=b"9" * 16)}, "before the forced recovery"),
     ],
 )
 async def test_strangers_are_refused_with_a_remedy(changes: dict[str, object], says: str) -> None:

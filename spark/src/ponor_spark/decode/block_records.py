@@ -77,7 +77,7 @@ class BlockRecords:
                 or not 0 <= stream_offset <= INT64_MAX - count
                 or payload_bytes > size - at
             ):
-                rule = f"count {count} and {payload_bytes} bytes where {size - at} remain in the block"
+                rule = f"count {count} and {payload_bytes} bytes, but {size - at} bytes remain in the block"
                 raise self._broken(stream_offset, rule)
             if stream_offset != self.expected >= 0:
                 raise self._broken(

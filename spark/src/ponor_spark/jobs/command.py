@@ -196,7 +196,7 @@ def iceberg_command(
         with _session("ponor iceberg", source, conf, master, streaming=True) as spark:
             query = start(spark, lake, job)
             query.awaitTermination()
-        _say(f"table {table} has {topic} up to where it was")
+        _say(f"table {table} contains {topic} up to its end when the job started")
 
 
 @spark_app.command("verify")

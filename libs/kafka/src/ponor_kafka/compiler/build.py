@@ -90,7 +90,9 @@ def _execute(source: str, namespace: dict[str, Any], layout: Layout, name: str) 
 
 
 def _bad_length(field: str, length: int, left: int) -> KafkaWireError:
-    return KafkaWireError(f"{field} claims {length} bytes where {left} are left or its type allows fewer")
+    return KafkaWireError(
+        f"{field} claims {length} bytes, but only {left} are left, or its type allows fewer"
+    )
 
 
 def _bad_count(field: str, count: int, left: int) -> KafkaWireError:

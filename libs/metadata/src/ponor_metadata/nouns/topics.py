@@ -229,7 +229,7 @@ def partition_changed(view: View, record: records.PartitionChanged) -> None:
         # Partition numbers have no gaps, so checking the previous number is enough. Counting the partitions
         # each time would take n² steps for n partitions.
         assert number == 0 or (topic_id, number - 1) in partitions, (
-            f"partition {number} is made before {number - 1}"
+            f"partition {number} cannot exist without partition {number - 1}"
         )
     else:
         rises = leader_epoch > present.leader_epoch

@@ -35,12 +35,12 @@ def stored_state(
     hard_state = assembly.hard_state
     if hard_state is None:
         if entries or (newest is not None and not newest.received):
-            raise PieceError("is the last one, and none holds term and vote")
+            raise PieceError("is the last entry, and no entry contains the term and the vote")
         hard_state = HardState()
     newest_term = entries[-1].term if entries else 0
     if newest_term > hard_state.term:
         raise PieceError(
-            f"is the last one, of term {newest_term}, above the term {hard_state.term} that was kept"
+            f"is the last entry: the log has term {newest_term}, above the stored term {hard_state.term}"
         )
     if base.term > hard_state.term:  # a received snapshot became durable before the hard state with its term
         hard_state = HardState(base.term, None, hard_state.floor)
@@ -68,17 +68,18 @@ def _contains(assembly: LogAssembly, base: SnapshotMeta) -> bool:
 def _ends_short(assembly: LogAssembly, base: SnapshotMeta) -> str:
     entries: list[Entry] = assembly.entries
     if not entries:
-        return f"is the last one, and the log is empty before the snapshot at {base.index}"
+        return f"is the last entry: the log is empty, although there is a snapshot at index {base.index}"
     if entries[0].index > base.index:
         return (
-            f"is the last one: the log begins at index {entries[0].index}, behind the snapshot at"
+            f"is the last entry: the log begins at index {entries[0].index}, after the snapshot at index"
             f" {base.index}"
         )
     if entries[-1].index < base.index:
         return (
-            f"is the last one: the log ends at index {entries[-1].index}, before the snapshot at {base.index}"
+            f"is the last entry: the log ends at index {entries[-1].index}, before the snapshot at index"
+            f" {base.index}"
         )
-    return f"is the last one: the log holds another entry at the index of the snapshot at {base.index}"
+    return f"is the last entry: at index {base.index}, the log and the snapshot have different terms"
 
 
 def _known_terms(

@@ -230,12 +230,13 @@ class Peers:
         elif to != self._own:
             problem = (
                 f"this is node {self._own.node_id} with directory {self._own.directory_id.hex()}, not node"
-                f" {to.node_id} with directory {to.directory_id.hex()}; remove the lost member, add this one"
+                f" {to.node_id} with directory {to.directory_id.hex()}; remove the lost member and add this"
+                " one"
             )
         elif hello.incarnation < self._incarnation() and not self._is_member(sender):
             problem = (
-                f"node {sender.node_id} is of incarnation {hello.incarnation}, before the recovery;"
-                " give it an empty directory"
+                f"node {sender.node_id} is in incarnation {hello.incarnation}, from before the forced"
+                " recovery; give it an empty directory"
             )
         if problem is not None:
             raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, problem)

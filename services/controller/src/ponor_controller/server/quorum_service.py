@@ -99,7 +99,7 @@ class QuorumService:
         return _done(await self._control.remove(self._full_node_id(request.node_id), request.directory_id))
 
     async def _transfer(self, request: wire.TransferLeadership) -> wire.QuorumResponse:
-        self._require_leading("handing leadership over")
+        self._require_leading("transferring leadership")
         # Zero means the voter with the longest log; it is not a node number.
         target = self._full_node_id(request.node_id) if request.node_id else NodeId(0)
         return _done(await self._control.transfer(target))

@@ -105,7 +105,7 @@ def test_a_partition_with_most_of_the_load_stays_and_the_plan_gives_the_reason()
     planned = cluster.plan()
     assert not planned.moves
     assert planned.holding_back == (
-        "traffic-in: no partition can move that would make it more even without making something else uneven"
+        "traffic-in: no move of a partition makes this measure more even without making another one uneven"
     )
 
 

@@ -214,7 +214,7 @@ def test_an_unrenewed_lease_ends_when_it_expires(ledger: Ledger, caplog: pytest.
     office.pass_ms(500)
     with caplog.at_level(logging.INFO):
         assert office.step() == 0
-    assert "snapshot 1 of spark-7 was not renewed" in caplog.text
+    assert "snapshot lease 1 of spark-7 was not renewed" in caplog.text
     assert lease not in ledger.image[SNAPSHOTS]
     assert office.step() is None
     assert office.broken() == 0
@@ -227,7 +227,7 @@ def test_a_lease_of_the_maximum_age_is_revoked_with_a_reason(
     opens(ledger, ttl_ms=1 << 40, holder="spark-7")
     office.pass_ms(100_000)
     office.step()
-    assert "snapshot 1 of spark-7 is broken: it was read for 100000 ms" in caplog.text
+    assert "ended snapshot lease 1 of spark-7: it lasted 100000 ms" in caplog.text
     assert (len(ledger.image[SNAPSHOTS]), office.broken()) == (0, 1)
 
 
@@ -253,7 +253,7 @@ def test_the_oldest_lease_is_revoked_when_leases_keep_too_much(
     office.pass_ms(1)
     deletes(ledger, broker, objects[3][0])
     office.step()
-    assert "snapshot 1 of spark-1 is broken: since it began 1500 bytes were destroyed" in caplog.text
+    assert "ended snapshot lease 1 of spark-1: 1500 bytes were destroyed since it began" in caplog.text
     assert oldest not in ledger.image[SNAPSHOTS]
     for _ in range(3):
         office.step()

@@ -122,8 +122,8 @@ def is_compacted(topic: str, brokers: Sequence[str]) -> bool:
         )
     except NoBrokerError as error:
         raise ClusterUnreachableError(
-            f"kafka.bootstrap.servers: no broker says whether topic {topic} is compacted ({error}), and"
-            " offsets are missing in it; verify again when one answers"
+            f"kafka.bootstrap.servers: topic {topic} lacks offsets, and no broker answered whether the"
+            f" topic is compacted ({error}); verify again when a broker answers"
         ) from error
     return any("compact" in (config.value or "") for result in answer.results for config in result.configs)
 
@@ -132,7 +132,7 @@ def _compared(audited: Sequence[Audited], snapshot: Snapshot, options: Options) 
     brokers = options.cluster.bootstrap or snapshot.brokers
     if not brokers:
         raise PonorSparkError(
-            "kafka.bootstrap.servers: no broker is known that consumers could ask; give the option"
+            "kafka.bootstrap.servers: the consumer needs a broker, and none is known; set this option"
         )
     isolation = "read_committed" if options.read_committed else "read_uncommitted"
     seen = consume(brokers, [each.range for each in audited], {"isolation.level": isolation})
@@ -141,12 +141,12 @@ def _compared(audited: Sequence[Audited], snapshot: Snapshot, options: Options) 
         findings, of_consumer = each.findings, seen[each.range.topic, each.range.partition]
         if findings.rows != of_consumer.rows:
             findings.problem(
-                f"{findings.name}: {findings.rows} rows in the objects, {of_consumer.rows} for a consumer"
+                f"{findings.name}: {findings.rows} rows in the objects, a consumer reads {of_consumer.rows}"
             )
         elif findings.digest != of_consumer.digest:
             findings.problem(
-                f"{findings.name}: as many rows in the objects as for a consumer, {findings.rows}, and not"
-                " the same"
+                f"{findings.name}: a consumer reads as many rows as the objects contain, {findings.rows}, but"
+                " with other contents"
             )
         compared.append(Audited(each.range, findings, of_consumer.rows))
     return compared

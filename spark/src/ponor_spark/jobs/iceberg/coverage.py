@@ -117,9 +117,9 @@ def check_rows(ranges: Ranges, held: Ends, spans: Iterable[Span], table: str) ->
         begin = max(start or 0, held.get(span.topic_id, {}).get(span.partition, 0))
         if not begin <= span.first_offset <= span.last_offset < end:
             raise LedgerError(
-                f"table {table}: rows of {span.topic_id}/{span.partition} at {span.first_offset} to"
-                f" {span.last_offset} are outside of what this batch may add, {begin} to {end};"
-                " set startingOffsets to where the table ends, or use a new checkpoint, which does so"
+                f"table {table}: rows of {span.topic_id}/{span.partition} at offsets {span.first_offset} to"
+                f" {span.last_offset} are outside of [{begin}, {end}), which this batch may add; set"
+                " startingOffsets to the table's end offsets, or use a new checkpoint, which starts there"
             )
         rows += span.rows
     return rows

@@ -113,8 +113,8 @@ def _file(text: str, name: str) -> descriptor_pb2.FileDescriptorProto:
 def _compiled(text: str) -> descriptor_pb2.FileDescriptorProto:
     if find_spec("grpc_tools") is None:
         raise ValueError(
-            "the registry tells Protobuf schemas as text alone; install grpcio-tools beside ponor-spark,"
-            " which compiles it"
+            "the registry returned the Protobuf schema as text; install grpcio-tools, with which ponor-spark"
+            " compiles it"
         )
     import grpc_tools
     from grpc_tools import protoc

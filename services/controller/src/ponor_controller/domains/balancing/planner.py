@@ -241,13 +241,12 @@ class _Search:
     def _why_none(self, goal: Goal) -> str:
         if goal.is_measured and self._cooling:
             brokers = ", ".join(str(node_id) for node_id in sorted(self._cooling))
-            return f"partitions of broker {brokers} moved just now, the next reports show what that did"
+            return f"partitions of broker {brokers} moved just now; the next load reports show the effect"
         if self._cluster_load.cooling:
             return (
-                f"{self._cluster_load.cooling} partitions with traffic moved lately and are left alone"
-                " for a while"
+                f"{self._cluster_load.cooling} partitions with traffic moved lately and cannot move again yet"
             )
-        return "no partition can move that would make it more even without making something else uneven"
+        return "no move of a partition makes this measure more even without making another one uneven"
 
 
 def _harms(band: Band, source: float, target: float, weight: float) -> bool:

@@ -260,7 +260,7 @@ def _check_kind(body: wire.CommitCompaction, row: CompactionRow) -> None:
     """Refuse a stream set object that the kind of the task does not permit."""
     task = f"compaction {row.task_id} is of kind {row.kind.name}"
     if row.kind is CompactionKind.STREAM_OBJECTS:
-        raise invalid(f"{task} and makes stream objects alone")
+        raise invalid(f"{task} and may make stream objects only")
     if row.kind is CompactionKind.FORCE_SPLIT and not body.stream_objects:
         raise invalid(f"{task}; it needs stream objects in addition to a set object")
 

@@ -99,19 +99,19 @@ class LeaseDuty:
         if lived_ms >= self._settings.snapshot_lease_age_ms_max:
             self._broken.add()
             LOG.warning(
-                "snapshot %d of %s is broken: it was read for %d ms, the longest that is allowed",
+                "ended snapshot lease %d of %s: it lasted %d ms, the maximum age of a lease",
                 row.lease_id,
                 row.holder,
                 lived_ms,
             )
         else:
-            LOG.info("snapshot %d of %s was not renewed and is over", row.lease_id, row.holder)
+            LOG.info("snapshot lease %d of %s was not renewed and has expired", row.lease_id, row.holder)
         return released(row)
 
     def _break(self, row: SnapshotRow) -> records_pb2.Record:
         self._broken.add()
         LOG.warning(
-            "snapshot %d of %s is broken: since it began %d bytes were destroyed, and leases may keep %d",
+            "ended snapshot lease %d of %s: %d bytes were destroyed since it began; leases may keep %d bytes",
             row.lease_id,
             row.holder,
             self._pinned.size_bytes,

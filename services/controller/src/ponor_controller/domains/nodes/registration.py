@@ -193,9 +193,9 @@ def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
     if hello.quorum_incarnation > cluster.incarnation:
         raise refuse(
             error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
-            f"this controller is of incarnation {cluster.incarnation}, node {hello.node_id} was registered"
-            f" in incarnation {hello.quorum_incarnation}: "
-            "a forced recovery left this controller behind; stop it and give it an empty directory",
+            f"node {hello.node_id} is registered in incarnation {hello.quorum_incarnation} of the quorum,"
+            f" this controller is in incarnation {cluster.incarnation}: a forced recovery left this"
+            " controller behind; stop it and give it an empty directory",
         )
 
 
