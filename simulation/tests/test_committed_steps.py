@@ -135,7 +135,7 @@ def test_a_true_log_is_clean() -> None:
 @pytest.mark.parametrize(
     ("add", "told"),
     [
-        (lambda log: log.add(committed(1, 10, 20), by=US), "a commit of what is COMMITTED"),
+        (lambda log: log.add(committed(1, 10, 20), by=US), "a commit of an object that is COMMITTED"),
         (lambda log: log.add(prepared(2), by=US).add(committed(2, 11, 20), by=US), ("a commit of [11, 20)"
                                                                                    " where the stream ends"
                                                                                    " at 10")),
@@ -150,7 +150,7 @@ def test_a_true_log_is_clean() -> None:
                                                                                                     " until"
                                                                                                     " 9")),
         (lambda log: log.add(prepared(2), by=US).add(closed(0), by=US).add(committed(2, 10, 11), by=US), "commits [10, 11) of a closed stream"),
-        (lambda log: log.add(prepared(1), by=US), "an id given again: it is COMMITTED"),
+        (lambda log: log.add(prepared(1), by=US), "an id is assigned again: its object is COMMITTED"),
         (lambda log: log.add(opened(1), by=US), ("opened at epoch 1 by node 1 while open at epoch 0 of node"
                                                 " 1")),
         (lambda log: log.add(closed(0), by=US).add(opened(0), by=US), "opened at epoch 0 after epoch 0"),
@@ -161,12 +161,12 @@ def test_a_true_log_is_clean() -> None:
         (lambda log: log.add(registered(epoch=2)).add(prepared(2), by=(BROKER, 2)), "epoch 1 of node 1 acts"),
         (lambda log: log.add(registered(epoch=1)), "node 1 registers at epoch 1 after 1"),
         (lambda log: log.add(destroyed(1, log.now), by=US).add(claimed(1, log.now + 50), by=GC, after_ms=50), "the delay is 99"),
-        (lambda log: log.add(prepared(2), by=US).add(claimed(2, 5_000), by=GC), ("of what was leased until"
+        (lambda log: log.add(prepared(2), by=US).add(claimed(2, 5_000), by=GC), ("of an object leased until"
                                                                                 " 1000")),
-        (lambda log: log.add(claimed(1, 5_000), by=GC), "a claim of what is COMMITTED"),
-        (lambda log: log.add(destroyed(1, log.now), by=US).add(removed(1), by=GC), ("a removal by (9, 1) of"
-                                                                                   " what (-1, -1) claimed")),
-        (lambda log: log.add(removed(1), by=GC), "a removal of what is COMMITTED"),
+        (lambda log: log.add(claimed(1, 5_000), by=GC), "a claim of an object that is COMMITTED"),
+        (lambda log: log.add(destroyed(1, log.now), by=US).add(removed(1), by=GC), ("a removal by (9, 1) of an"
+                                                                                   " object that (-1, -1) claimed")),
+        (lambda log: log.add(removed(1), by=GC), "a removal of an object that is COMMITTED"),
         (lambda log: log.add(R(stream_trimmed=records.StreamTrimmed(stream_id=5, start_offset=11)), by=US), "trimmed to 11, outside of (0, 10]"),
         (lambda log: log.add(R(stream_deleted=records.StreamDeleted(stream_id=5)), by=US).add(closed(0), by=US), "stream 5 is deleted"),
         (lambda log: log.add(R(stream_created=records.StreamCreated(stream_id=5)), by=US), ("is created"

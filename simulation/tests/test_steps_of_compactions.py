@@ -169,10 +169,9 @@ def test_a_task_that_is_given_back_frees_its_sources() -> None:
         (lambda: Log().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 3), (4, 2, 4)), ("outputs hold (0, 3) and"
                                                                                  " (2, 4)")),
         (lambda: Log().lease(ONE, 1, 2).swap(ONE, [1], (3, 0, 4)), "objects [2] stay although"),
-        (lambda: Log().lease(ONE, 1, 2).swap(TWO, [1, 2], (3, 0, 4)), ("(22, 1) swaps under token None what"
-                                                                      " (21, 1) has")),
+        (lambda: Log().lease(ONE, 1, 2).swap(TWO, [1, 2], (3, 0, 4)), "swaps under token None the task"),
         (lambda: joined().swap(ONE, [3], (4, 0, 4)), "compaction 1 ends twice"),
-        (lambda: Log().lease(ONE, 1, 2).lease(TWO, 1, 2, token=2), "has until"),
+        (lambda: Log().lease(ONE, 1, 2).lease(TWO, 1, 2, token=2), "has the task until"),
         (lambda: Log().lease(ONE, 1, 2).lease(TWO, 2, task=2), "objects [2] are sources of another task"),
         (lambda: joined().lease(TWO, 1, task=2), "object 1 is to be replaced, and is DESTROYED"),
         (lambda: Log().read().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4)).claim(1), "under a lease since"),

@@ -40,18 +40,16 @@ RAFT_SIMULATION: Final = (
 INVARIANTS: Final = (
     Invariant(1, "one leader per term", "watch"),
     Invariant(2, "log matching", elsewhere=RAFT_SIMULATION),
-    Invariant(3, "the committed prefix never changes, over crashes", "watch"),
+    Invariant(3, "the committed prefix never changes, not even in a crash", "watch"),
     Invariant(4, "the commit index of a life never falls", "watch"),
     Invariant(5, "a leader has everything that was committed", elsewhere=RAFT_SIMULATION),
     Invariant(6, "applied <= committed <= last", "watch"),
     Invariant(7, "no answer and no vote leaves before its sync", elsewhere=RAFT_SIMULATION),
     Invariant(8, "term and vote on disk never fall", elsewhere=RAFT_SIMULATION),
     Invariant(
-        9, "members change one at a time, and majorities of neighbours meet", elsewhere=RAFT_SIMULATION
+        9, "voters change one at a time: majorities before and after overlap", elsewhere=RAFT_SIMULATION
     ),
-    Invariant(
-        10, "a snapshot is of committed state, and its digest is every replica's at that index", "watch"
-    ),
+    Invariant(10, "a snapshot has committed state only; all replicas have its digest at its index", "watch"),
     Invariant(11, "a linearizable read returns the state at its request, or a later one", "histories"),
     Invariant(12, "a stream has at most one open owner (node, node epoch, stream epoch)", "ledger"),
     Invariant(13, "epochs of streams and nodes strictly rise", "ledger"),
@@ -65,11 +63,11 @@ INVARIANTS: Final = (
         "records acknowledged to a producer are in the log that its owner replays, or in [start, end)",
         "histories",
     ),
-    Invariant(20, "ids are given once", "ledger"),
+    Invariant(20, "no id is assigned twice", "ledger"),
     Invariant(21, "an object is prepared, committed, destroyed, removed, never backwards", "ledger"),
     Invariant(22, "a committed object is in the store, with its size", "ledger"),
     Invariant(23, "streams refer to committed objects only", "ledger"),
-    Invariant(24, "no object is deleted that is in use, or was within the deletion delay", "ledger"),
+    Invariant(24, "no object is deleted while in use or before the deletion delay is over", "ledger"),
     Invariant(
         25,
         "every key in the store is known; orphans, and rows of objects without a use, are removed",
@@ -100,7 +98,9 @@ INVARIANTS: Final = (
         "ledger, judgement",
     ),
     Invariant(
-        33, "for no client do high watermarks, leader epochs or records of an offset go back", "histories"
+        33,
+        "no client sees a high watermark or leader epoch fall, or the record at an offset change",
+        "histories",
     ),
     Invariant(
         34,
@@ -137,7 +137,7 @@ INVARIANTS: Final = (
         " replaced",
         "histories",
     ),
-    Invariant(45, "no live broker is fenced for the absence of another process", "run"),
+    Invariant(45, "no live broker is fenced because another process is absent", "run"),
     Invariant(46, "the client of a connection closes it, also after an error", "judgement"),
     Invariant(
         47,
@@ -163,7 +163,7 @@ INVARIANTS: Final = (
         51, "an offset in a transaction is visible if and only if the transaction committed", "histories"
     ),
     Invariant(
-        52, "the coordinator ends an open transaction after its timeout or for a new client only", "histories"
+        52, "the coordinator ends an open transaction only after its timeout or for a new client", "histories"
     ),
     Invariant(
         53,
@@ -177,7 +177,7 @@ INVARIANTS: Final = (
     ),
     Invariant(
         55,
-        "a transactional batch is of a transaction that has its partition; at the end it has a marker",
+        "a transaction includes the partitions of all its batches; at the end each batch has a marker",
         "histories",
     ),
 )

@@ -83,7 +83,7 @@ def leased(
     if known is None:
         return task
     if rules.leased_when_vacant and not worker_is_over and now <= known.leased_until:
-        raise NotAllowedError(f"a lease at {now} of what {known.worker} has until {known.leased_until}")
+        raise NotAllowedError(f"a lease at {now}, but {known.worker} has the task until {known.leased_until}")
     if rules.token_rises and task.token != known.token + 1:
         raise NotAllowedError(f"token {task.token} after {known.token}")
     return task
@@ -105,7 +105,9 @@ def swapped(
     if task is None:
         raise NotAllowedError(f"{caller} swaps for a task that has ended")
     if caller not in {None, task.worker} or token not in {None, task.token}:
-        raise NotAllowedError(f"{caller} swaps under token {token} what {task.worker} has under {task.token}")
+        raise NotAllowedError(
+            f"{caller} swaps under token {token} the task of {task.worker} under {task.token}"
+        )
 
 
 def covered(

@@ -116,8 +116,8 @@ class RaftInvariants:
         _require(
             settled or before == after,
             9,
-            f"{replica.name} changes the membership in term {node.term} before the last change, or its own"
-            " opening, is committed",
+            f"{replica.name} changes the membership in term {node.term} before the previous change and the"
+            " first entry of the term are committed",
         )
 
     # --- after each call ---
@@ -126,7 +126,11 @@ class RaftInvariants:
         """Check the indexes of a replica after it executed all instructions."""
         commit, last, applied = node.commit_index, node.last_index, replica.state.index
         if not applied <= commit <= last:
-            _require(False, 6, f"{replica.name} applied {applied}, committed {commit}, its last is {last}")
+            _require(
+                False,
+                6,
+                f"{replica.name} applied {applied}, committed {commit}, last index {last}",
+            )
         life = (replica.own, replica.life)
         before, led = self._seen.get(life, (0, 0))
         leads = node.term if node.role is Role.LEADER else 0

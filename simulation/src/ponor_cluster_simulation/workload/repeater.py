@@ -77,7 +77,7 @@ class Repeater:
         await connection.send(wire.SessionRequest(hello=hello).SerializeToString())
         welcome = await self._receive(connection)
         if welcome.WhichOneof("frame") != "welcome":
-            raise ConnectionClosedError("not welcome now")
+            raise ConnectionClosedError("the controller opened no session")
         self._node_epoch = welcome.welcome.node_epoch
         while not self.is_finished:
             await self._repeat_request_ids(runtime, connection)

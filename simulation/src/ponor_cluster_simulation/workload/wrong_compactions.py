@@ -117,7 +117,7 @@ class WrongCompactor:
         self._checks.require(
             35,
             outcome in ENDS or not (error == 0 or body.stream_objects),
-            f"compaction {task.task_id} was committed with what its sources do not hold: {body}",
+            f"compaction {task.task_id} was committed with data that its sources lack: {body}",
         )
         if outcome in ENDS and below(3) == 0:
             end = wire.EndCompaction(task_id=task.task_id, token=task.token, reason="erred")
