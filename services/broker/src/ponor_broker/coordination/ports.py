@@ -55,7 +55,7 @@ class InternalPartition(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """Epoch of this leader; the next leader has a higher one."""
+        """Epoch of this leader; the next leader has a higher epoch."""
         ...
 
     @property

@@ -118,7 +118,7 @@ class RecordLog(Generic[E]):
         self._places: list[tuple[int, int]] = []
         """Base offsets of some batches, each with the value of `_counted_bytes` before the batch."""
         self.is_closed = False
-        """Whether entries are refused because another broker leads the partition, or this one stops."""
+        """Whether entries are refused because another broker leads the partition, or this broker stops."""
         self.size_bytes = 0
         """Bytes of batches between the log's start and its end, including those in flight: what the
         next load reads."""

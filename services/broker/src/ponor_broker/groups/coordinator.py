@@ -219,7 +219,7 @@ class GroupCoordinator:
     async def sync_group(
         self, group_id: str, request: SyncRequest, free: Callable[[], None] = _keep
     ) -> SyncAnswer:
-        """SyncGroup. `free` is called when a follower waits for the leader, without its assignments."""
+        """SyncGroup. `free` is called when a follower begins to wait, after its assignments were dropped."""
         shard = await self._decided_shard(group_id)
         return (
             SyncAnswer(shard) if isinstance(shard, ErrorCode) else await shard.sync(group_id, request, free)

@@ -67,7 +67,7 @@ class Member:
         return member_bytes(self.client_id, self.instance_id, self.protocols) + len(self.assignment)
 
     def vote(self, candidates: Container[str]) -> str:
-        """Return the member's most preferred protocol of those that all members support."""
+        """Return the protocol that the member prefers among those that all members support."""
         for protocol in self.protocols:
             if protocol.name in candidates:
                 return protocol.name

@@ -33,7 +33,7 @@ class PendingOffsets(Generic[K]):
         self._by_key: dict[K, dict[int, _Pending]] = {}
         self._by_producer: dict[int, dict[K, None]] = {}
         self._outdated: dict[K, int] = {}
-        """Number of the newest pending offset of a key that is older than the visible one."""
+        """`number` of the newest pending offset of a key that is older than its visible offset."""
         self._numbers = 0
         self._count = 0
         self.size_bytes = 0
@@ -94,7 +94,7 @@ class PendingOffsets(Generic[K]):
     def end(
         self, producer_id: int, *, commits: bool, count_max: int | None = None
     ) -> list[tuple[K, CommittedOffset]]:
-        """Apply a marker to all offsets of a producer, or to `count_max`; return the new visible ones."""
+        """Apply a marker to all offsets of a producer, or to `count_max`; return the offsets now visible."""
         visible: list[tuple[K, CommittedOffset]] = []
         for key in list(islice(self._by_producer.get(producer_id, ()), count_max)):
             number, offset = self._by_key[key][producer_id]

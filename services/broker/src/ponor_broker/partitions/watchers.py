@@ -14,7 +14,7 @@ check."""
 class Watchers(Generic[_Owner]):
     """Watchers of one owner, a partition.
 
-    Those in `of_all` wait for the high watermark, those in `of_stable` for the last stable offset.
+    Watchers in `of_all` wait for the high watermark, those in `of_stable` for the last stable offset.
     """
 
     __slots__ = ("_stable_offset", "of_all", "of_stable")
@@ -29,8 +29,8 @@ class Watchers(Generic[_Owner]):
         return len(self.of_all) + len(self.of_stable)
 
     def add(self, watcher: Callable[[_Owner, int], None], stable_offset: int | None) -> None:
-        """Call back when data is readable; with `stable_offset`, only when the last stable offset exceeds
-        it.
+        """Call back when more data becomes readable; with `stable_offset`, only when the last stable offset
+        exceeds it.
         """
         if stable_offset is None:
             self.of_all[watcher] = None

@@ -1,7 +1,7 @@
 """Recovery of other processes' write-ahead logs that the image assigns to this process.
 
-One task per log, with a bound on concurrent tasks and retries. `takeover_bytes_max` bounds the
-bytes that all of them hold. A recovery ends when its log is closed or assigned to another process.
+One task recovers one log, with retries. The number of concurrent tasks is bounded, and `takeover_bytes_max`
+bounds the bytes that all of them hold. A recovery ends when its log is closed or assigned to another process.
 Every step is conditional at the controller and repeatable, so an interrupted recovery does no harm.
 """
 
@@ -57,8 +57,8 @@ def row_of(image: View, assignment: Assignment) -> WalRow | None:
 
 
 def is_reassigned(image: View, assignment: Assignment) -> bool:
-    """Return whether the open log is now assigned to another process. The slots of a closed log may
-    still have to be deleted.
+    """Return whether the log is open and now assigned to another process; False for a closed log, whose slots
+    this process may still have to delete.
     """
     row = image[WALS].get((assignment.node_id, assignment.epoch))
     return row is not None and row.token != assignment.token

@@ -1,7 +1,7 @@
-"""Start of the storage of one broker: its write-ahead log, of either kind, and the stream client.
+"""Start of the storage of one broker: its write-ahead log (file or object WAL) and the stream client.
 
 A node recovers its own file log here. The controllers choose a broker that recovers a log in the object store
-(`recoverer`); here, this process only opens a new one for its own epoch.
+(`recoverer`); here, this process only opens a new log for its own epoch.
 """
 
 from __future__ import annotations

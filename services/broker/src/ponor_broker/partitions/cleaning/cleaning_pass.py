@@ -186,7 +186,7 @@ class CleaningPass:
         await self._commit(group, await out.finish(end_offset))
 
     async def _kept(self, keeper: Keeper, batch: BatchView) -> BatchView | None:
-        """Return the batch that remains: the original, one with fewer records, only the header, or None."""
+        """Return what remains of the batch: all, a batch with fewer records, only the header, or None."""
         verdict = keeper.judge(batch)
         kept = KeptRecords()
         has_tombstones = False
@@ -251,7 +251,7 @@ class CleaningPass:
     # Reading
 
     async def _batches(self, offset: int, end: int) -> AsyncGenerator[BatchView, None]:
-        """Yield the batches from the one that contains `offset` up to `end`, in steps."""
+        """Yield the batches up to `end`, in steps; the first contains `offset`."""
         while offset < end:
             self._check()
             records = await self._log.read(offset, READ_BYTES)

@@ -62,7 +62,7 @@ class KeptRecords:
 def with_records(
     batch: BatchView, data: bytes, kept: KeptRecords, horizon_ms: int | None
 ) -> Steps[BatchView]:
-    """Return the batch with only some of its records, at least one, in a step per record.
+    """Return the batch with only `kept`, which is not empty; each record is one step.
 
     Args:
         batch: the original batch.

@@ -1,9 +1,9 @@
 """Streams that an open partition gains or loses: Time and Txn streams and `.cleaned` twins are added,
 unknown streams are deleted.
 
-An unknown stream has the tags of a partition, but neither its key nor its log meta names it. An
-attempt that did not complete (crash, refusal, lost answer) created or opened it. Nothing reads it
-or appends to it, so the leader deletes it.
+An unknown stream has the tags of a partition, but neither the key nor the log meta of this partition names
+it. An attempt that did not complete (crash, refusal, lost answer) created or opened it. Nothing reads it or
+appends to it, so the leader deletes it.
 """
 
 from __future__ import annotations

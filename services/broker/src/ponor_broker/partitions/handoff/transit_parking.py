@@ -123,7 +123,7 @@ class TransitParking:
         return bool(self._called)
 
     def holds_back(self, key: PartitionKey) -> bool:
-        """Return whether a new request must park behind those of the partition that are being called."""
+        """Return whether a new request must park, because earlier ones of the partition are being called."""
         return key in self._called
 
     def park(
@@ -160,7 +160,7 @@ class TransitParking:
         return request
 
     def settled(self, key: PartitionKey) -> None:
-        """Retry all requests of a partition, because its leader is known now; new ones may wait again."""
+        """Retry all requests of a partition, because its leader is known now. New requests may wait again."""
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.settle()

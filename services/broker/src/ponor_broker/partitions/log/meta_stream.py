@@ -4,9 +4,9 @@ Implements replay, writes and compaction; the owners of the values decode them. 
 record of count 1. Meta entries and data share one write-ahead log, in order. So if an entry is durable, all
 data that it refers to is durable too.
 
-The bytes that a replay reads are bounded: the owner writes the whole value of a key when its changes outgrow
-it (`wants_whole`), and rewrites all keys when the stream holds several times the size of their whole values
-(`compaction_due`). The cost of both is proportional to the cost of the other writes.
+The bytes that a replay reads are bounded: the owner writes the whole value of a key when the changes outgrow
+the value (`wants_whole`), and rewrites all keys when the stream holds several times the size of all whole
+values (`compaction_due`). The cost of both is proportional to the cost of the other writes.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from ponor_broker.partitions.log.time_index import TIME_ENTRY
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
 TIME_MAX_MS: Final = (1 << 63) - 1
 SEGMENTS_MAX: Final = 10_000
-"""With this many segments, the active one is closed only when it is large: each segment costs memory, and
+"""With this many segments, the active segment is closed only when it is large: each segment costs memory, and
 time at every open.
 
 The limit is lower if the rows of all segments would not fit into one record of the write-ahead log."""
@@ -250,8 +250,8 @@ class PartitionLog:
         return segment.kafka_offset(record.base_offset)
 
     def _within(self, segment: Segment, records: list[StreamRecord]) -> list[StreamRecord]:
-        """Filter records to those of the segment, or of following segments that continue in the
-        same stream with the same shift.
+        """Return the records that belong to the segment, or to following segments that continue in the same
+        stream with the same shift.
         """
         if not records:
             return records

@@ -26,10 +26,10 @@ from ponor_broker.partitions.partition_manager import PartitionManager
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 TIME_STREAMS_PER_ROUND_MAX: Final = 500
 PARTITIONS_PER_TURN: Final = 100
-"""Number of partitions that are handled concurrently. Writing their new log start offsets then shares syncs
-of the write-ahead log and operations of the session. Sequentially, a thousand partitions under load took
-minutes, in which the bucket grew. After a broker start every partition is due, so the loop yields to other
-tasks between the turns."""
+"""Partitions that are handled concurrently: the writes of their new log start offsets share syncs of the
+write-ahead log and operations of the session. One after the other, a thousand partitions under load took
+minutes, during which the object store grew. After a broker start every partition is due, so the loop yields
+to other tasks between the turns."""
 
 SEGMENTS_PER_LOOK: Final = 1_000
 """Segments of one partition that one round checks and drops; a partition with more is due again."""
@@ -58,7 +58,7 @@ class PartitionMaintenance:
         self._bytes_deleted = telemetry.counter("ponor_retention_deleted_bytes_total")
 
     def expire_producers_after(self, ms: int) -> None:
-        """Change the expiration of producers, if it differs, and look at every partition again."""
+        """Change the expiration of producers, if it differs, and handle every partition again."""
         if ms == self._producer_expiration_ms:
             return
         self._producer_expiration_ms = ms

@@ -1,7 +1,7 @@
 """Leader epochs: the Kafka offset at which each epoch began (KIP-101, KIP-320).
 
-Acknowledged data is never truncated, so the map only grows. An epoch without records is replaced by
-the next one, so that the map grows with data and not with restarts.
+Acknowledged data is never truncated, so the map only grows. The next epoch replaces an epoch without
+records, so that the map grows with data and not with restarts.
 """
 
 from __future__ import annotations

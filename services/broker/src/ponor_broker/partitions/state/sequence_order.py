@@ -99,8 +99,8 @@ class RefusedSequences:
         return True
 
     def taken(self, key: PartitionKey, batch: ProducerBatch) -> None:
-        """Note an accepted batch. If it is the one that had to come next, its successor must come next, until
-        all refused batches are accepted.
+        """Note an accepted batch. If this batch had to come next, its successor must come next, until all
+        refused batches are accepted.
         """
         self.taken_until((key, batch.producer_id), batch.producer_epoch, batch.last_sequence)
 

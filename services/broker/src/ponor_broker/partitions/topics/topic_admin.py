@@ -45,7 +45,7 @@ ANNOUNCED_WAIT_MS: Final = 5_000
 """Longest wait for the leaders of new partitions: some brokers may be down, and the topic exists anyway."""
 OPERATIONS_MAX: Final = 128
 """Clients' operations that are in flight in the session; the others wait here. The session executes
-operations in order, and those of uploads and write-ahead logs must not wait for all operations of clients.
+operations in order, and the operations of uploads and write-ahead logs must not wait for all of them.
 """
 INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {

@@ -1,6 +1,6 @@
 """The transactions of one partition that limit the last stable offset. No I/O.
 
-A transaction is open from its first batch to its marker, and ending until the marker is durable.
+A transaction is open from its first batch to its marker. Then it is ending until the marker is durable.
 `roll_back` undoes the change of a failed append.
 """
 
@@ -92,7 +92,7 @@ class OpenTransactions:
         if self._open.get(producer_id, NO_OFFSET) != first_offset:
             self._open.pop(producer_id, None)
             if first_offset != NO_OFFSET:
-                # The order matters only for the smallest offset: no append follows a failed one.
+                # No append follows a failed one, so only the first entry must be right: the smallest offset.
                 is_smallest = first_offset < next(iter(self._open.values()), ALL_STABLE)
                 self._open[producer_id] = first_offset
                 self._open.move_to_end(producer_id, last=not is_smallest)
