@@ -59,6 +59,7 @@ class ShardRig:
             budget=GroupBudget(SETTINGS, Telemetry().counter("ponor_group_refusals_total")),
             rewrite_due=lambda: None,
             forget_due=lambda: None,
+            is_gone=lambda *_: False,
         )
         if loads:
             await self.shard.load()

@@ -413,3 +413,31 @@ async def test_pending_offsets_are_searched_for_deleted_topics_in_turns(
     while sum(per_turn) < count:
         await asyncio.sleep(0)
     assert max(per_turn) <= 1_000
+
+
+@pytest.mark.parametrize("is_recreated", [False, True])
+async def test_offsets_of_a_topic_that_is_deleted_while_the_coordinator_is_asked_are_removed(
+    client: Client, monkeypatch: pytest.MonkeyPatch, is_recreated: bool
+) -> None:
+    """The search for its offsets does not wait for the answer."""
+    world = client.world
+    world.topics["old"] = (UUID(int=7), 1)
+    held: list[tuple[WaitingBatch[Verification], Verification | None]] = []
+    monkeypatch.setattr(
+        client.verifier, "submit", lambda _where, _claim, batch: held.append((batch, batch.take_proof()))
+    )
+    commit = asyncio.ensure_future(client.commit(10, topic="old"))
+    await world.clock.settle()
+    del world.topics["old"]
+    world.coordinator.topics_deleted()
+    await world.clock.pass_ms(5_000)
+    if is_recreated:
+        world.topics["old"] = (UUID(int=8), 1)
+    ((batch, proof),) = held
+    batch.settled(ErrorCode.NONE, proof)
+    await world.clock.settle()
+    assert await commit is ErrorCode.NONE
+    await client.end(commits=True)
+    await world.clock.pass_ms(60_000)
+    shard = world.coordinator.shards.of("g")
+    assert shard.get("g") is None or len(shard.get("g").offsets) == 0

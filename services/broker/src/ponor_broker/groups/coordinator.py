@@ -122,6 +122,7 @@ class GroupCoordinator:
             budget=self.budget,
             rewrite_due=self._rewrite_due.set,
             forget_due=self._topics_deleted.set,
+            is_gone=self._is_unloaded,
         )
 
     def _shard_loaded(self) -> None:

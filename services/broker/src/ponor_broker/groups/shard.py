@@ -37,7 +37,7 @@ from ponor_broker.groups.records import (
     OffsetEntry,
     OffsetKey,
 )
-from ponor_broker.groups.removal import GroupRemoval
+from ponor_broker.groups.removal import GroupRemoval, IsGone
 from ponor_broker.groups.settings import GroupSettings
 
 _ENTRIES_PER_STEP: Final = 200
@@ -66,12 +66,14 @@ class GroupShard:
         budget: GroupBudget,
         rewrite_due: Callable[[], None],
         forget_due: Callable[[], None],
+        is_gone: IsGone,
     ) -> None:
         self._log = log
         self._clock = clock
         self._budget = budget
         self._rewrite_due = rewrite_due
         self._forget_due = forget_due
+        self._is_gone = is_gone
         self._table = GroupTable(settings, budget)
         self._actions = GroupActions(log, self._table, settings=settings, clock=clock, timers=timers)
         self.removal = GroupRemoval(log, self._table, self._actions, settings=settings, clock=clock)
@@ -312,7 +314,16 @@ class GroupShard:
         growth_bytes = (
             pending_bytes(commits.values()) if in_transaction else group.offsets.growth_bytes(commits)
         )
-        return group if self._budget.admits(growth_bytes) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not self._budget.admits(growth_bytes):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if any(self._is_gone(topic, committed) for (topic, _), committed in commits.items()):
+            # The topic was deleted while the request waited, and the search may have ended already.
+            self._forget_topics()
+        return group
+
+    def _forget_topics(self) -> None:
+        self.has_to_forget_topics = True
+        self._forget_due()
 
     # --- offsets in transactions
 
@@ -376,8 +387,7 @@ class GroupShard:
                     break
         # A search for offsets of deleted topics that ran between two steps may await this producer, too.
         if commits and producer_id in self.removal.awaited_producers:
-            self.has_to_forget_topics = True
-            self._forget_due()
+            self._forget_topics()
         if not self._log.is_closed:
             self._check_log()
 
