@@ -87,8 +87,8 @@ class Offering:
         self._windows: dict[NodeId, int] = {}
         """Position in a node's list at which the next search begins; 0 for other nodes."""
         self._given_up: dict[ObjectId, tuple[int, int]] = {}
-        """Key: the first source of a task that ended without a commit. Value: the cluster time in ms at which
-        its pause ends, and the bound of sources in its next task.
+        """Key: the first source of a task that ended without a commit. Value: the cluster time in ms until
+        which tasks that begin with this source are smaller, and their maximum number of sources.
         """
 
     def reset(self) -> None:
@@ -115,8 +115,8 @@ class Offering:
         return max(found, key=lambda offer: offer.score, default=None)
 
     def given_up(self, row: CompactionRow, now_ms: int) -> None:
-        """A task ended without a commit: offer its first source again only after a pause, with at most half
-        as many objects.
+        """Record a task that ended without a commit: for GIVEN_UP_MS, tasks that begin with its first source
+        have at most half as many sources. If that is one, the source is not offered in this time.
         """
         first = row.source_ids[0]
         self._given_up.pop(first, None)
