@@ -441,3 +441,32 @@ async def test_offsets_of_a_topic_that_is_deleted_while_the_coordinator_is_asked
     await world.clock.pass_ms(60_000)
     shard = world.coordinator.shards.of("g")
     assert shard.get("g") is None or len(shard.get("g").offsets) == 0
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_visible_offset_of_a_deleted_topic_is_removed_after_the_transaction_that_replaces_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    """The groups are not searched again while the transaction is open."""
+    world = client.world
+    world.topics["old"] = (UUID(int=7), 1)
+    no_member, of_old = MemberClaim("", None, -1), {("old", 0): CommittedOffset(5)}
+    assert await world.coordinator.commit_offsets("g", no_member, of_old) is ErrorCode.NONE
+    assert await client.commit(10, topic="old") is ErrorCode.NONE
+    shard = world.coordinator.shards.of("g")
+    searches: list[None] = []
+    search = shard.removal.forget_deleted_topics
+
+    async def counted(*args: Any) -> bool:
+        searches.append(None)
+        return bool(await search(*args))
+
+    monkeypatch.setattr(shard.removal, "forget_deleted_topics", counted)
+    del world.topics["old"]
+    world.coordinator.topics_deleted()
+    await world.clock.pass_ms(60_000)
+    assert len(searches) == 1
+    await client.end(commits=commits)
+    await world.clock.pass_ms(60_000)
+    assert shard.get("g") is None or shard.get("g").offsets.get(("old", 0)) is None
+    assert len(searches) == 2

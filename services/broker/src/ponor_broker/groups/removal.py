@@ -114,7 +114,9 @@ class GroupRemoval:
         self._settings = settings
         self._clock = clock
         self.awaited_producers: set[int] = set()
-        """Producers whose open transactions have pending offsets of deleted topics."""
+        """Producers whose open transactions have pending offsets of deleted topics, or may replace such an
+        offset.
+        """
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups: done when the tombstones of the group and of all its offsets, including
@@ -213,8 +215,8 @@ class GroupRemoval:
 
         Returns:
             Whether all these offsets are removed durably. False: a write was refused, failed or is in flight;
-                call again later. Offsets that are pending in a transaction remain: call again when one of
-                `awaited_producers` has committed.
+                call again later. Offsets that are pending in a transaction, or that it may replace, remain:
+                call again when the transaction of one of `awaited_producers` has ended.
         """
         await self._log.flushed()
         failures, ended, is_whole = self._log.failures, 0, True
@@ -229,16 +231,19 @@ class GroupRemoval:
                 partitions: Sequence[TopicPartition], group: Group = group
             ) -> Sequence[TopicPartition]:
                 nonlocal doubtful
-                old = [
-                    partition
-                    for partition in partitions
-                    if (committed := group.offsets.get(partition)) is not None
-                    and is_gone(partition[0], committed)
-                ]
-                # A commit in flight may be for a new topic of the same name, and a tombstone after
-                # it would remove it too.
-                gone = [partition for partition in old if not group.offsets.is_in_flight(partition)]
-                doubtful = doubtful or len(gone) < len(old)
+                gone: list[TopicPartition] = []
+                for partition in partitions:
+                    committed = group.offsets.get(partition)
+                    if committed is None or not is_gone(partition[0], committed):
+                        continue
+                    # A commit in flight may be for a new topic of the same name, and a tombstone after
+                    # it would remove it too.
+                    if not group.offsets.is_in_flight(partition):
+                        gone.append(partition)
+                    elif producers := group.offsets.pending_producers(partition):
+                        self.awaited_producers.add(next(iter(producers)))
+                    else:
+                        doubtful = True
                 return gone
 
             count, error = await self._end_in_steps(group, gone_among)

@@ -386,7 +386,7 @@ class GroupShard:
                 if count < _ENDED_PER_STEP:
                     break
         # A search for offsets of deleted topics that ran between two steps may await this producer, too.
-        if commits and producer_id in self.removal.awaited_producers:
+        if producer_id in self.removal.awaited_producers:
             self._forget_topics()
         if not self._log.is_closed:
             self._check_log()
