@@ -30,13 +30,13 @@ simulate_app = typer.Typer(name="simulate", add_completion=False, pretty_excepti
 
 @simulate_app.command(help=HELP)
 def simulate(
-    seed: Annotated[int | None, typer.Option(help="Run this one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Run this seed only.")] = None,
     faults: Annotated[
         str | None,
-        typer.Option(metavar="N,N…", help="With --seed: only the faults of these numbers; '' for none."),
+        typer.Option(metavar="N,N…", help="With --seed: only the faults with these numbers; '' for none."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at --first.")] = 60,
-    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="First seed; not with --seed.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     log: Annotated[bool, typer.Option(help="Show the services' logs.")] = False,
 ) -> None:
