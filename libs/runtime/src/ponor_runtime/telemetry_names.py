@@ -110,7 +110,8 @@ METRICS: Final[dict[str, Metric]] = {
                                                                                " requests so far per"
                                                                                " gigabyte appended to its"
                                                                                " write-ahead log in the"
-                                                                               " store; 0 before"),
+                                                                               " store; 0 before the"
+                                                                               " first append"),
     # The journal, by its directory's role: ponor_journal.
     "ponor_journal_frames_total": Metric(COUNTER, "frames", ("journal",), "Group commits written and synced"),
     "ponor_journal_entries_total": Metric(COUNTER, "entries", ("journal",), "Entries made durable"),
@@ -253,7 +254,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_transaction_marker_retries_total": Metric(COUNTER, "markers", (), "Failed attempts to write a marker, which are repeated"),
     "ponor_transactions_total": Metric(COUNTER, "transactions", ("outcome",), "Transactions whose markers are all durable: commit or abort"),
     "ponor_transaction_timeouts_total": Metric(COUNTER, "transactions", (), "Transactions that the coordinator aborted after their timeout"),
-    "ponor_transaction_open_seconds": Metric(HISTOGRAM, "seconds", (), "From the begin of a transaction to its outcome", TRANSACTION_US, PER_SECOND_US),
+    "ponor_transaction_open_seconds": Metric(HISTOGRAM, "seconds", (), "From the beginning of a transaction to its outcome", TRANSACTION_US, PER_SECOND_US),
     "ponor_transaction_completion_seconds": Metric(HISTOGRAM, "seconds", (), "From the outcome of a transaction until all its markers are durable", MICROSECONDS, PER_SECOND_US),
     "ponor_transaction_errors_total": Metric(COUNTER, "requests", ("request", "error"), "Requests that the coordinator refused: init, add, verify, end"),
     "ponor_transaction_verification_requests_total": Metric(COUNTER, "requests", (), "AddPartitionsToTxn requests to coordinators, to verify or add partitions"),
