@@ -62,7 +62,7 @@ def test_the_swarm_reaches_the_intended_states() -> None:
     assert coverage.states["runs with several brokers"] > 0
     assert coverage.states["logs recovered by another process"] > 0
     assert coverage.states["moves begun"] > 0
-    assert coverage.states["partitions that changed hands"] > 0
+    assert coverage.states["changes of a partition's leader"] > 0
     assert coverage.states["offsets committed by groups"] > 0
     assert coverage.states["compactions: set_objects swapped"] > 10
     assert coverage.states["compactions: stream_objects swapped"] > 10
@@ -72,7 +72,7 @@ def test_the_swarm_reaches_the_intended_states() -> None:
     assert coverage.states["runs with reconciliations"] > 0
     assert coverage.states["broker: cleaner_records_removed"] > 10
     assert coverage.effects["processes ended by a fault"] > 5
-    assert coverage.effects["files that a power loss tore"] > 0
+    assert coverage.effects["files that lost bytes in a power loss"] > 0
     for kind in (
         "stream_opened",
         "stream_closed",

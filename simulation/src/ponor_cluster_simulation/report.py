@@ -51,8 +51,8 @@ def coverage_lines(coverage: Coverage) -> list[str]:
     """The report of coverage."""
     return [
         f"{coverage.runs} runs, {coverage.virtual_s:,.0f} virtual seconds, {coverage.events:,} events",
-        *table("faults done", coverage.faults, [kind.value for kind in FaultKind]),
-        *table("what they caused", coverage.effects),
+        *table("executed faults", coverage.faults, [kind.value for kind in FaultKind]),
+        *table("effects of faults", coverage.effects),
         *table("states reached", coverage.states, KNOWN_STATES),
         *report(coverage.checks),
     ]

@@ -24,44 +24,44 @@ def count_effects(world: RunWorld) -> None:
     effects, states = coverage.effects, coverage.states
     effects["frames lost"] += hub.lost_frames
     effects["connections abandoned by one end"] += hub.abandoned_connections
-    effects["frames held up by a clog"] += hub.stalled_frames
+    effects["frames delayed by a clogged link"] += hub.stalled_frames
     disks = [process.disk for process in world.cluster.processes.values()]
-    effects["files that a power loss tore"] += sum(disk.torn_files for disk in disks)
+    effects["files that lost bytes in a power loss"] += sum(disk.torn_files for disk in disks)
     effects["disk operations that failed"] += sum(disk.failed_operations for disk in disks)
-    effects["disks that rotted"] += len(world.cluster.rotten)
+    effects["disks with a flipped bit"] += len(world.cluster.rotten)
     if world.cluster.store is not None:
         bucket = world.cluster.store.bucket
-        effects["calls of the store that were applied and not answered"] += bucket.unanswered
-        effects["calls of the store that failed"] += bucket.calls.total() - bucket.applied.total()
-        states["pages of listings behind the first"] += bucket.listing_pages
-        effects["reads of the store that came back short"] += bucket.short_reads
+        effects["store calls applied without an answer"] += bucket.unanswered
+        effects["store calls that failed"] += bucket.calls.total() - bucket.applied.total()
+        states["pages of listings after the first"] += bucket.listing_pages
+        effects["gets that returned too few bytes"] += bucket.short_reads
     effects["processes ended by a fault"] += world.injector.crashes if world.injector is not None else 0
     told = clients.history.acknowledged.values()
     states["records acknowledged to producers"] += len(told)
-    states["records acknowledged as stored long before"] += sum(offset is None for offset in told)
+    states["records acknowledged without an offset"] += sum(offset is None for offset in told)
     states["records read by consumers"] += clients.history.reads
     states["batches that producers sent again"] += sum(producer.repeats for producer in clients.producers)
     states["images replaced by a snapshot"] += world.cluster.watch.resets
     states["terms in which a controller led"] += len(world.cluster.watch.leaders)
-    states["images that a controller took from another"] += world.cluster.watch.installs
+    states["images that a controller installed from another"] += world.cluster.watch.installs
     states["runs with three controllers"] += world.plan.controllers == 3
     states["runs with several brokers"] += world.plan.brokers > 1
     states["runs with object logs"] += world.plan.wal is WalKind.OBJECT
     followers: list[Producer | Consumer] = [*clients.producers, *clients.consumers]
     states["offsets committed by groups"] += sum(each.commits for each in clients.committers)
-    states["coordinators that groups changed to"] += sum(each.coordinators for each in clients.committers)
+    states["changes of a group's coordinator"] += sum(each.coordinators for each in clients.committers)
     _count_compaction(world)
     _count_transactions(world)
     for kind, count in world.ledger.steps_taken.items():
         states[f"protocol steps: {kind}"] += count
-    states["moves asked for"] += sum(each.asked for each in clients.movers)
+    states["moves requested"] += sum(each.asked for each in clients.movers)
     states["moves begun"] += world.ledger.partitions.moves_begun
-    states["moves called off"] += world.ledger.partitions.moves_cancelled
-    states["partitions that changed hands"] += world.ledger.partitions.elections
+    states["moves cancelled"] += world.ledger.partitions.moves_cancelled
+    states["changes of a partition's leader"] += world.ledger.partitions.elections
     states["logs recovered by another process"] += world.ledger.wals.recoveries
     states["fences at the end of a recovered log"] += world.ledger.wals.fences
     states["brokers fenced"] += len(world.ledger.streams.fenced)
-    states["hints that clients took"] += sum(each.leaders.hints for each in followers)
+    states["leader hints that clients used"] += sum(each.leaders.hints for each in followers)
     states["records of metadata committed"] += world.ledger.records
     states["rivals: commits"] += clients.shared_streams.commits
     states["rivals: refusals"] += clients.shared_streams.fenced
@@ -86,21 +86,21 @@ def _count_compaction(world: RunWorld) -> None:
     states["runs with compactors"] += world.plan.compaction.compactors > 0
     for kind in CompactionKind:
         states[f"compactions: {kind.name.lower()} swapped"] += ledger.swaps.get(kind, 0)
-    states["compactions: tasks given to another worker"] += ledger.given_again
-    states["compactions: swaps of which some sources were gone"] += ledger.over_some
-    states["compactions: swaps that left nothing"] += ledger.without_outputs
+    states["compactions: tasks leased again"] += ledger.given_again
+    states["compactions: swaps with missing sources"] += ledger.over_some
+    states["compactions: swaps without outputs"] += ledger.without_outputs
     states["runs with narrow compactors"] += world.plan.compaction.is_narrow
-    states["runs whose objects wear early"] += world.plan.compaction.wears_early
+    states["runs that rewrite objects after a minimal trim"] += world.plan.compaction.wears_early
     for outcome in OUTCOMES:
         states[f"wrong commits of compactions: {outcome.lower()}"] += sum(
             each.outcomes[outcome] for each in clients.wrong_compactors
         )
     states["snapshots leased"] += world.ledger.snapshots.leased
     states["records read under a lease"] += clients.stream_history.reads
-    states["reads that came after their lease"] += clients.stream_history.late
+    states["reads that failed after their lease"] += clients.stream_history.late
     states["records of the compacted topic acknowledged"] += len(clients.keyed_history.acknowledged)
     states["records of the compacted topic read"] += clients.keyed_history.reads
-    states["objects that went while a snapshot was leased"] += world.ledger.snapshots.kept
+    states["removals of objects checked against a lease"] += world.ledger.snapshots.kept
     if world.cluster.store is not None:
-        states["uploads in parts begun"] += world.cluster.store.bucket.multiparts_begun
+        states["multipart uploads begun"] += world.cluster.store.bucket.multiparts_begun
         states["parts copied by the store"] += world.cluster.store.bucket.applied["multipart_copy"]
