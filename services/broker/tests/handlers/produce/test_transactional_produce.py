@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -289,3 +291,24 @@ async def test_a_verified_batch_stays_before_later_ones_that_are_parked(
     assert [(number, code) for number, [(code, _)] in outcomes] == [(1, 0), (2, 0)]
     (_, [(_, first)]), (_, [(_, second)]) = outcomes
     assert first < second
+
+
+class Frame(bytearray):
+    """A frame that can be referred to weakly."""
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_waiting_batch_does_not_keep_its_large_request(connect: Connect, moves: bool) -> None:
+    """Only the batch is counted, and the request may be answered or abandoned before the wait ends."""
+    broker = await connect()
+    if moves:
+        partition_closing.begin_move(broker.partition)
+    content = sent(1, transactional(1, 0, 0, 1), transactional(1, 0, 0, 3_000))
+    frame = Frame(content)
+    kept = weakref.ref(frame)
+    broker.client.connection.frames_received([frame])
+    del frame
+    assert broker.verifier.waiting or broker.client.partitions.parking._bytes
+    broker.client.connection.closed()
+    gc.collect()
+    assert kept() is None

@@ -39,6 +39,7 @@ from ponor_broker.handlers.produce.verified_batches import (
     NO_ID,
     UnverifiedError,
     VerifiedBatches,
+    apart,
     is_transactional,
     refusal_of_transaction,
 )
@@ -168,7 +169,8 @@ class WaitingOutcome(PartitionOutcome):
             return  # already answered with REQUEST_TIMED_OUT
         self.is_settled = True
         if error is not None:
-            self.error = storage_error(error)
+            # Its traceback would keep the frame of the request while other batches of it wait.
+            self.error = storage_error(error).with_traceback(None)
         request = self.request
         if request.settle_one():
             request.answer(request.respond())
@@ -255,6 +257,7 @@ class ProduceHandler:
     ) -> None:
         """Let a batch wait for its partition, or refuse it."""
         request = outcome.request
+        records = None if records is None else apart(records)
         again = partial(self._try_again, outcome, records, version, self._telemetry.request)
         size_bytes = 0 if records is None else len(records)
         is_silent = isinstance(request, SilentPending)
@@ -291,11 +294,11 @@ class ProduceHandler:
         if request.transactional_id is None:
             return False
 
-        def settled(error: PartitionError | None, found: Verification | None) -> None:
+        def settled(batch: memoryview, error: PartitionError | None, found: Verification | None) -> None:
             if error is None:
-                self._try_again(outcome, records, version, span, is_parked=False, proof=found)
+                self._try_again(outcome, batch, version, span, is_parked=False, proof=found)
             else:
-                self._refuse(outcome, records, error)
+                self._refuse(outcome, batch, error)
 
         waits = self._transactional.wait_for(
             partition, request.transactional_id, records, version, proof, settled

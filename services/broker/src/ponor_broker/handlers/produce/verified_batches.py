@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.produce_walk import ProduceWalk
 from ponor_kafka.record_batch import HEADER_BYTES, NO_PRODUCER_ID, TRANSACTIONAL_BIT
+from s3stream.records import unpinned
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
@@ -22,7 +23,7 @@ from ponor_broker.transactions.verification_errors import (
 )
 
 Verifier: TypeAlias = TransactionVerifier[Verification]
-Settled: TypeAlias = Callable[["PartitionError | None", "Verification | None"], None]
+Settled: TypeAlias = Callable[[memoryview, "PartitionError | None", "Verification | None"], None]
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22
 """Position of the attributes' low byte in a batch."""
@@ -37,6 +38,8 @@ _RETRIED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
+CHAR_BYTES_MAX: Final = 4
+"""Largest memory of a character of a transactional id."""
 NO_ID: Final = PartitionError(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional batches need a transactional id"
 )
@@ -80,6 +83,13 @@ def _producer(records: memoryview | None) -> tuple[int, int] | None:
     return None if producer_id == NO_PRODUCER_ID else (producer_id, producer_epoch)
 
 
+def apart(records: memoryview) -> memoryview:
+    """Return a batch that must wait: a copy if it is a small part of its request. The wait may outlast the
+    request, and only the batch is counted.
+    """
+    return records if unpinned(records) is records else memoryview(bytearray(records))
+
+
 class VerifiedBatches:
     """Decides for each batch whether it waits for the coordinator."""
 
@@ -102,7 +112,8 @@ class VerifiedBatches:
     ) -> bool:
         """Let a batch wait for the coordinator; return False if it may be appended now, with `proof`.
 
-        `settled` is called once, perhaps within this call, with an error or with the proof for the append.
+        `settled` is called once, perhaps within this call, with the batch, which may be a copy, and with an
+        error or the proof for the append.
 
         Raises:
             PartitionInTransitError: the partition moves, and no other batch of the producer waits here.
@@ -122,6 +133,7 @@ class VerifiedBatches:
             # Refuse while the partition moves: earlier batches may be parked. If this batch waited here and
             # the move were cancelled, they would wait behind it.
             partition.service.check_appends()
+        batch = apart(records)
         write = write_of_produce(version)
         generation = RAISING_GENERATION if write is TransactionalWrite.ADDING else 1
         self._verifier.submit(
@@ -129,9 +141,9 @@ class VerifiedBatches:
             Claim(transactional_id, producer_id, producer_epoch),
             WaitingBatch(
                 write,
-                len(records),
+                len(batch) + CHAR_BYTES_MAX * len(transactional_id),
                 lambda: transactions.begin_verification(producer_id, producer_epoch, generation=generation),
-                lambda error, found: settled(_error(write, error, partition), found),
+                lambda error, found: settled(batch, _error(write, error, partition), found),
             ),
         )
         return True
