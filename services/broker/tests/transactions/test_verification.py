@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
-from ponor_broker.transactions.verification import SETTLED_PER_TURN_MAX, Claim, WaitingBatch
+from ponor_broker.settings import BrokerSettings
+from ponor_broker.transactions.verification import (
+    REQUEST_BYTES_MAX,
+    SETTLED_PER_TURN_MAX,
+    VERSION,
+    Claim,
+    WaitingBatch,
+)
 from ponor_broker.transactions.verification_errors import (
     TransactionalWrite,
     error_of_offset_commit,
@@ -15,6 +22,7 @@ from ponor_broker.transactions.verification_errors import (
     write_of_offset_commit,
     write_of_produce,
 )
+from ponor_kafka.codec import encode
 from ponor_kafka.errors import ErrorCode
 
 from services.broker.tests.transactions.verification_world import (
@@ -34,6 +42,7 @@ OLD, VERIFIED, ADDING = (
     TransactionalWrite.ADDING,
 )
 NONE = ErrorCode.NONE
+CONTROL_REQUEST_BYTES_MAX = BrokerSettings().control_request_bytes_max
 Story = Callable[[VerificationWorld], Awaitable[None]]
 
 
@@ -59,6 +68,22 @@ def test_questions_to_one_coordinator_share_requests() -> None:
         outcomes = await asyncio.gather(*(world.verify(c, w) for c in claims for w in (A, B)))
         assert outcomes == [NONE] * 100
         assert len(world.requests) <= 2
+
+    VerificationWorld().run(story)
+
+
+def test_questions_with_long_ids_do_not_make_a_request_too_large() -> None:
+    """A broker closes the connection after a larger request, and all of its questions fail."""
+
+    async def story(world: VerificationWorld) -> None:
+        ids = ("x" * 32_000 + str(number) for number in range(600))
+        long = [name for name in ids if world.coordinator_of(name) == 1]
+        claims = [Claim(name, number, 0) for number, name in enumerate(long)]
+        assert len(claims) > CONTROL_REQUEST_BYTES_MAX // 32_000
+        assert await asyncio.gather(*(world.verify(claim, A) for claim in claims)) == [NONE] * len(claims)
+        sizes = [len(encode(request, VERSION)) for _, request in world.requests]
+        assert max(sizes) <= CONTROL_REQUEST_BYTES_MAX // 2
+        assert len(sizes) <= 2 + sum(sizes) // (REQUEST_BYTES_MAX // 2)
 
     VerificationWorld().run(story)
 

@@ -101,8 +101,12 @@ class VerificationWorld:
     def id_at(self, node_id: int, number: int = 0) -> str:
         """Return a transactional id whose coordinator is a broker."""
         ids = (f"txn-{suffix}" for suffix in range(1_000))
-        found = [name for name in ids if self.leaders[partition_for(name, COORDINATOR_PARTITIONS)] == node_id]
+        found = [name for name in ids if self.coordinator_of(name) == node_id]
         return found[number]
+
+    def coordinator_of(self, transactional_id: str) -> int:
+        """Return the broker that coordinates a transactional id."""
+        return self.leaders[partition_for(transactional_id, COORDINATOR_PARTITIONS)]
 
     def partition_count(self, name: str) -> int | None:
         assert name == TRANSACTIONS_TOPIC

@@ -34,6 +34,11 @@ from ponor_broker.transactions.verification_errors import TransactionalWrite, er
 
 VERSION: Final = 5
 QUESTIONS_PER_REQUEST_MAX: Final = 1_000
+REQUEST_BYTES_MAX: Final = 1 << 20
+"""A request gets no more questions above this size. A transactional id may have 32 KiB, and a frame to
+another broker has at most 4 MiB: a larger one would stop this broker."""
+QUESTION_BYTES: Final = 40
+"""Size of a question in a request without its names, rounded up."""
 SETTLED_PER_TURN_MAX: Final = 128
 SETTLED_TURN_NS_MAX: Final = 4_000_000
 """A turn of the event loop appends batches until one of these bounds: a compressed batch of 2 KB may take
@@ -270,8 +275,9 @@ class TransactionVerifier(Generic[P]):
         """Return the next request, and put its questions with their proofs into `asked`."""
         rows: dict[str, tuple[_Question[P], dict[str, list[int]]]] = {}
         later: list[_Question[P]] = []
+        size_bytes = 0
         for _ in range(min(len(queue), QUESTIONS_PER_REQUEST_MAX)):
-            if self._turn.is_spent:
+            if self._turn.is_spent or size_bytes >= REQUEST_BYTES_MAX:
                 break
             question = queue.popleft()
             if question.is_settled:
@@ -285,6 +291,7 @@ class TransactionVerifier(Generic[P]):
                 self._settle(question, ErrorCode.NONE)
                 continue
             asked[question] = proof
+            size_bytes += question.size_bytes
             rows[question.claim.transactional_id] = first, topics
             topic, index = question.where
             topics.setdefault(topic, []).append(index)
@@ -407,6 +414,11 @@ class _Question(Generic[P]):
     def is_adding(self) -> bool:
         """Whether the partition may be added to the transaction."""
         return self.write is TransactionalWrite.ADDING
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in a request, rounded up."""
+        return QUESTION_BYTES + len(self.claim.transactional_id.encode()) + len(self.where[0])
 
     def row(self, topics: dict[str, list[int]]) -> AddPartitionsToTxnTransaction:
         """Return the request's row for these partitions and this question's claim."""
