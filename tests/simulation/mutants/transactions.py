@@ -184,7 +184,7 @@ TRANSACTION_MUTANTS: Final = (
             method(MarkerSender.send, complete_before_markers),
             method(ProducerStates.check_marker, lambda *_, **__: None),
         ),
-        (Catch(Suite.SWARM, r"invariant (48|49|52)", 22),),
+        (Catch(Suite.SWARM, r"invariant (48|49|52)", 4),),
     ),
     Mutant(
         "transaction_epoch_not_raised",
