@@ -26,6 +26,7 @@ class World:
         self.directory = Directory({1: "b1", 2: "b2"})
         self.brokers = {node_id: self._broker(node_id) for node_id in (1, 2)}
         self.connects = 0
+        self.connect_s = 0.0
         self.pool: PeerConnections
 
     def _broker(self, node_id: int) -> SimProcess:
@@ -47,6 +48,7 @@ def run(story: Callable[[World], Awaitable[None]], seed: int = 1, *, start: tupl
     async def main(runtime: Runtime) -> None:
         async def connect(address: str) -> object:
             world.connects += 1
+            await asyncio.sleep(world.connect_s)
             return await runtime.network.connect(address, KAFKA)
 
         world.pool = PeerConnections(connect, world.directory, runtime, client_id=str)  # type: ignore[arg-type]
@@ -103,6 +105,15 @@ def test_a_broker_that_is_down_is_refused_and_found_when_it_starts() -> None:
         assert world.connects < 20
 
     run(story, start=())
+
+
+def test_a_broker_that_does_not_accept_the_connection_in_time_is_refused_with_the_reason() -> None:
+    async def story(world: World) -> None:
+        world.connect_s = 60.0
+        with pytest.raises(PeerUnavailableError, match=r"at b1:9092 does not answer: not connected after \d+ s"):
+            await world.pool.connection(1)
+
+    run(story)
 
 
 @pytest.mark.parametrize("seed", range(5))

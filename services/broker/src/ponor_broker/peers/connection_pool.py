@@ -139,7 +139,8 @@ class PeerConnections:
                 async with asyncio.timeout(CONNECT_S_MAX):
                     wire = await self._connect(peer.address)
             except (ConnectionClosedError, TimeoutError) as error:
-                peer.refuse(f"at {peer.address} does not answer: {error}")
+                reason = str(error) or f"not connected after {CONNECT_S_MAX:g} s"
+                peer.refuse(f"at {peer.address} does not answer: {reason}")
                 await self._clock.sleep(self._randomness.uniform(delay_s / 2, delay_s))
                 delay_s = min(2 * delay_s, RECONNECT_S_MAX)
             else:

@@ -11,7 +11,7 @@ the order of the connection's answers
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
@@ -22,7 +22,7 @@ from ponor_runtime.clock import Clock
 from s3stream.errors import S3StreamError
 
 from ponor_broker.handlers.produce.produce_answer import NO_TIMESTAMP, PartitionOutcome, ProduceAnswers
-from ponor_broker.handlers.produce.produce_deadlines import ProduceDeadlines
+from ponor_broker.handlers.produce.produce_deadlines import NOT_IN_TIME, ProduceDeadlines
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
@@ -31,8 +31,6 @@ from ponor_broker.requests.dispatch import Measured
 
 if TYPE_CHECKING:  # only the stub file defines this name, not the compiled module
     from ponor_kafka.plain_produce import PlainProduce
-
-NOT_IN_TIME: Final = "the batch was appended and is not durable yet"
 
 
 class PlainPending(PendingAnswer):

@@ -34,7 +34,7 @@ from ponor_runtime.tracing import Span
 from s3stream.errors import S3StreamError
 
 from ponor_broker.handlers.produce.produce_answer import PartitionOutcome, ProduceAnswers
-from ponor_broker.handlers.produce.produce_deadlines import ProduceDeadlines
+from ponor_broker.handlers.produce.produce_deadlines import NOT_IN_TIME, ProduceDeadlines
 from ponor_broker.handlers.produce.verified_batches import (
     NO_ID,
     UnverifiedError,
@@ -124,9 +124,7 @@ class ProducePending(PendingAnswer):
         for outcome in self.outcomes:
             if not outcome.is_settled:
                 outcome.is_settled = True
-                outcome.error = PartitionError(
-                    ErrorCode.REQUEST_TIMED_OUT, "the batch was appended and is not durable yet"
-                )
+                outcome.error = PartitionError(ErrorCode.REQUEST_TIMED_OUT, NOT_IN_TIME)
         self.answer(self.respond())
 
 
