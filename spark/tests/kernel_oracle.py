@@ -67,7 +67,7 @@ class _Spans:
 
 
 class RowBuilder:
-    """Collects rows of one or more batches, each started by `open` and decoded by `go_on`.
+    """Collects rows of one or more batches, each started by `open` and decoded by `decode_more`.
 
     When it is full, `take` empties it, and the batch continues.
     """
@@ -113,7 +113,7 @@ class RowBuilder:
         self._at = self._index = 0
         self._previous_delta = -1
 
-    def go_on(self) -> bool:
+    def decode_more(self) -> bool:
         """Decode records until the batch ends (True) or the next one does not fit (False). An empty builder
         accepts any record.
 
@@ -157,7 +157,7 @@ class RowBuilder:
 
         Returns:
             Position and stream offset after the last decoded record. Rows of its batch may remain
-            (`is_open`): `go_on` decodes them.
+            (`is_open`): `decode_more` decodes them.
 
         Raises:
             KafkaWireError: a record of the batch at `place` violates a rule.

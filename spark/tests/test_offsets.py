@@ -239,9 +239,9 @@ def test_limits_are_shared_without_starvation(sizes: list[tuple[int, int]], offs
 
 def test_stream_logs_each_loss_once_and_batches_every_time(caplog: pytest.LogCaptureFixture) -> None:
     """Spark asks a stream a hundred times a second; a worker plans consecutive batches."""
-    snapshot, lenient, told = empty((0, 9)), options(fail_on_data_loss=False), set[str]()
+    snapshot, lenient, logged = empty((0, 9)), options(fail_on_data_loss=False), set[str]()
     for _ in range(3):
-        ranges_between(snapshot, {TOPIC: {0: 1, 1: 1}}, {TOPIC: {0: 2}}, lenient, told=told)
+        ranges_between(snapshot, {TOPIC: {0: 1, 1: 1}}, {TOPIC: {0: 2}}, lenient, logged=logged)
     assert [record.message for record in caplog.records] == [
         f"failOnDataLoss is false: {TOPIC} 1 no longer exists; its rows are skipped"
     ]

@@ -33,7 +33,7 @@ class HandClock:
     async def sleep(self, seconds: float) -> None:
         self.ns += int(seconds * 1e9)
 
-    def go_on(self, ms: int) -> None:
+    def advance(self, ms: int) -> None:
         self.ns += ms * 1_000_000
 
 
@@ -60,9 +60,9 @@ def test_few_rows_wait_until_the_delay_ends(topics: TopicsCluster, planned: str)
     start = planner.initial()
     assert at(start) == {planned: {0: 0, 1: 0}}
     assert planner.latest(start, most=None, least=1000) == start
-    clock.go_on(9_999)
+    clock.advance(9_999)
     assert planner.latest(start, most=None, least=1000) == start
-    clock.go_on(1)
+    clock.advance(1)
     end = planner.latest(start, most=None, least=1000)
     assert at(end) == {planned: {0: 50, 1: 50}}
     assert planner.latest(end, most=None, least=None) == end
@@ -112,7 +112,7 @@ def test_at_most_two_leases_are_held_and_none_at_the_end(topics: TopicsCluster, 
     leases: list[int] = []
 
     def look() -> dict[str, Any]:
-        clock.go_on(1_000)
+        clock.advance(1_000)
         found = planner.latest(start, most=None, least=None)
         newest = planner._snapshots.newest
         assert newest is not None

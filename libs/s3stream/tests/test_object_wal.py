@@ -255,10 +255,10 @@ async def test_a_slot_of_small_records_is_limited_by_their_number(
 async def test_many_slots_or_bytes_request_an_upload(rig: ObjectWalRig) -> None:
     rig.settings = wal_settings(wal_recovery_slots_max=8)
     wal = await rig.opened()
-    wanted = [wal.wants_upload]
+    wanted = [wal.needs_upload]
     for number in range(8):
         await append(wal, record(number))[1]
-        wanted.append(wal.wants_upload)
+        wanted.append(wal.needs_upload)
     assert wanted == [False] * 8 + [True]
     carried = [wal.may_carry]
     wal.trim(8, recorded_sequence=8)

@@ -128,7 +128,7 @@ async def test_close_finishes_pending_entries(rig: WalRig) -> None:
 async def test_an_empty_log_is_recovered_as_empty(rig: WalRig) -> None:
     wal = await rig.opened()
     assert wal.retained_bytes <= 4 * KIB
-    assert not wal.wants_upload
+    assert not wal.needs_upload
     assert wal.may_carry
     wal.hurry()
     await wal.close()

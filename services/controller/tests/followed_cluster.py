@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ponor.common.v1 import error_pb2
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_controller.kernel.leading import Reign
+from ponor_controller.kernel.leading import LeaderTerm
 from ponor_controller.server.subscriptions.image_source import ImageSource
 from ponor_controller.server.subscriptions.retained_tail import RetainedBatch, RetainedTail
 from ponor_controller.server.subscriptions.subscription_service import SubscriptionService
@@ -139,7 +139,7 @@ class FollowedController:
         return self.leads
 
     @property
-    def reign(self) -> Reign | None:
+    def leader_term(self) -> LeaderTerm | None:
         return None
 
     def term_at(self, index: int) -> int | None:

@@ -78,7 +78,7 @@ def _run_many(numbers: range, workers: int) -> list[SeedResult]:
 def _commit() -> str:
     """The commit of the code, if it is in a repository."""
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607 - the git of the PATH
             capture_output=True,
             text=True,
@@ -86,7 +86,7 @@ def _commit() -> str:
         )
     except OSError:
         return ""
-    return told.stdout.strip()
+    return result.stdout.strip()
 
 
 def _print(line: str) -> None:

@@ -139,7 +139,7 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
         if running is not None:
             return running.result()
         try:
-            found = self._insist(place.key, lambda: self._fetch_index(place))
+            found = self._read_with_retry(place.key, lambda: self._fetch_index(place))
             self._cache.keep(found)
             own.set_result(found)
             return found
@@ -166,12 +166,12 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
 
     def _block(self, wanted: tuple[str, BlockEntry]) -> DataBlock:
         key, entry = wanted
-        return self._insist(
+        return self._read_with_retry(
             key,
             lambda: decode_block(key, entry, bytes(self._source.get(key, entry.position, entry.size_bytes))),
         )
 
-    def _insist(self, key: str, read: Callable[[], R]) -> R:
+    def _read_with_retry(self, key: str, read: Callable[[], R]) -> R:
         failures = 0
         while True:
             try:

@@ -76,7 +76,7 @@ def latest_offsets(snapshot: Snapshot) -> Offsets:
 
 
 def ranges_between(
-    snapshot: Snapshot, start: Offsets, end: Offsets, options: Options, *, told: set[str] | None = None
+    snapshot: Snapshot, start: Offsets, end: Offsets, options: Options, *, logged: set[str] | None = None
 ) -> tuple[OffsetRange, ...]:
     """Return the ranges of a micro-batch; new partitions start at their log start.
 
@@ -85,7 +85,7 @@ def ranges_between(
         start: start offsets of the micro-batch.
         end: end offsets of the micro-batch.
         options: options of the stream.
-        told: losses already logged; new ones are added. Spark calls this function a hundred times a second,
+        logged: losses already logged; new ones are added. Spark calls this function a hundred times a second,
             and each call finds the same losses.
 
     Raises:
@@ -95,7 +95,7 @@ def ranges_between(
     for topic, by_partition in start.items():
         for number in by_partition:
             if (topic, number) not in partitions:
-                _lose(options, f"{topic} {number} no longer exists; its rows are skipped", told)
+                _lose(options, f"{topic} {number} no longer exists; its rows are skipped", logged)
     found: list[OffsetRange] = []
     for (topic, number), each in partitions.items():
         until = end.get(topic, {}).get(number)
@@ -107,7 +107,7 @@ def ranges_between(
                 _lose(
                     options,
                     f"{topic} {number} is new and begins at {each.log_start_offset} instead of 0",
-                    told,
+                    logged,
                 )
             begin = each.log_start_offset
         if begin > until:
@@ -115,10 +115,10 @@ def ranges_between(
                 options,
                 f"{topic} {number} ends at {until}, below the query's offset {begin}; was the topic"
                 " recreated?",
-                told,
+                logged,
             )
             continue
-        found.append(_present(each, begin, until, options, told))
+        found.append(_present(each, begin, until, options, logged))
     return tuple(each for each in found if each.start_offset < each.end_offset)
 
 
@@ -149,7 +149,7 @@ def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
 
 
 def _present(
-    each: PartitionSnapshot, start: int, end: int, options: Options, told: set[str] | None = None
+    each: PartitionSnapshot, start: int, end: int, options: Options, logged: set[str] | None = None
 ) -> OffsetRange:
     """Return the part of the requested offsets that exists."""
     name = f"{each.topic} {each.partition}"
@@ -158,7 +158,7 @@ def _present(
             options,
             f"{name} begins at {each.log_start_offset}, above the wanted offset {start}: retention or"
             " DeleteRecords deleted the offsets in between",
-            told,
+            logged,
         )
         start = each.log_start_offset
     readable = each.readable_end_offset
@@ -168,23 +168,23 @@ def _present(
             if options.tail is Tail.BROKER
             else " (objects alone are read: tail=broker reads what brokers hold besides)"
         )
-        _lose(options, f"{name} ends at {readable}, below the wanted offset {max(start, end)}{ahead}", told)
+        _lose(options, f"{name} ends at {readable}, below the wanted offset {max(start, end)}{ahead}", logged)
         end = min(end, readable)
     return OffsetRange(each.topic, each.partition, start, max(start, end))
 
 
-def _lose(options: Options, what: str, told: set[str] | None) -> None:
+def _lose(options: Options, what: str, logged: set[str] | None) -> None:
     if options.fail_on_data_loss:
         raise DataLossError(
             f"failOnDataLoss: {what}; correct the offsets, or set failOnDataLoss to false to read the"
             " offsets that exist"
         )
-    if told is not None:
-        if what in told:
+    if logged is not None:
+        if what in logged:
             return
-        if len(told) >= LOSSES_REPORTED_MAX:
-            told.clear()
-        told.add(what)
+        if len(logged) >= LOSSES_REPORTED_MAX:
+            logged.clear()
+        logged.add(what)
     LOG.warning("failOnDataLoss is false: %s", what)
 
 

@@ -44,9 +44,9 @@ class StreamPlanner:
         self._clock: Final = clock if clock is not None else SystemClock()
         self._snapshots: Final = StreamSnapshots(options, self._clock)
         self._indexes: Final = IndexCache()
-        self._looked_at = examined
+        self._examined = examined
         self._fixed: Snapshot | None = None
-        self._losses_told: set[str] = set()
+        self._losses_logged: set[str] = set()
         self._triggered_at_ns = self._clock.monotonic_ns()
 
     def initial(self) -> dict[str, Any]:
@@ -110,7 +110,9 @@ class StreamPlanner:
             snapshot = self._look(at_once=True)
         self._snapshots.plan_by(snapshot)
         begin = same_topics(from_json(start), snapshot, fail_on_data_loss=self._options.fail_on_data_loss)
-        ranges = ranges_between(snapshot, begin.offsets, until.offsets, self._options, told=self._losses_told)
+        ranges = ranges_between(
+            snapshot, begin.offsets, until.offsets, self._options, logged=self._losses_logged
+        )
         source = self._snapshots.objects_of(snapshot)
         return plan(snapshot, ranges, PushedFilters(), self._options, source=source, cache=self._indexes)
 
@@ -123,15 +125,15 @@ class StreamPlanner:
         self._snapshots.close()
 
     def _look(self, *, at_once: bool = False) -> Snapshot:
-        if self._looked_at is not None:
-            self._snapshots.give_back(self._looked_at)
-            self._looked_at = None
+        if self._examined is not None:
+            self._snapshots.give_back(self._examined)
+            self._examined = None
         return self._fixed if self._fixed is not None else self._snapshots.fresh(at_once=at_once)
 
     def _between(self, before: StreamOffsets, snapshot: Snapshot) -> tuple[Offsets, Offsets]:
         """Return where the query continues, and the available end."""
         # Reports partitions that no longer exist.
-        ranges_between(snapshot, before.offsets, {}, self._options, told=self._losses_told)
+        ranges_between(snapshot, before.offsets, {}, self._options, logged=self._losses_logged)
         begin = self._positions(before, snapshot)
         return begin, self._not_before(begin, latest_offsets(snapshot), before)
 

@@ -43,7 +43,7 @@ class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._options = options
         self._columns = tuple(columns)
-        self._looked_at = examined
+        self._examined = examined
         self._planner: StreamPlanner | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -102,8 +102,8 @@ class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is None:
             from ponor_spark.stream_planning import StreamPlanner
 
-            self._planner = StreamPlanner(self._options, examined=self._looked_at)
-            self._looked_at = None
+            self._planner = StreamPlanner(self._options, examined=self._examined)
+            self._examined = None
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:

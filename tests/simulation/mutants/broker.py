@@ -45,7 +45,7 @@ _resume = FetchHandler._resume
 
 def known_and_noted(self: ProducerStates, producer_id: int) -> ProducerEntry | None:
     """`ProducerStates._known`."""
-    if producer_id in self._resting:
+    if producer_id in self._idle_rows:
         self.__dict__.setdefault("_rested_before", set()).add(producer_id)
     return _known(self, producer_id)
 

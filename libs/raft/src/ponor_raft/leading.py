@@ -101,7 +101,7 @@ class Leading:
     def on_append_response(self, response: AppendResponse) -> bool:
         """Handle an acknowledgement; return whether the commit index moved."""
         moved = self.replication.on_response(response)
-        self.transfer.tell_when_caught_up()
+        self.transfer.start_election_when_caught_up()
         return moved
 
     def on_heartbeat_response(self, response: HeartbeatResponse) -> None:

@@ -73,7 +73,7 @@ class RaftNode:
         self._forwarded = ForwardedReads(self._replica)
         self._leading: Leading | None = None
         self._snapshot = stored.base
-        self._told = Leadership(Role.FOLLOWER, self._replica.term, None)
+        self._reported = Leadership(Role.FOLLOWER, self._replica.term, None)
         self._handlers: dict[type, Callable[..., None]] = {
             VoteRequest: self._election.answer,
             VoteResponse: self._on_vote_response,
@@ -346,11 +346,11 @@ class RaftNode:
 
     def _news(self) -> Leadership | None:
         replica = self._replica
-        told = self._told
-        if told.role is replica.role and told.term == replica.term and told.leader == replica.leader:
+        last = self._reported
+        if last.role is replica.role and last.term == replica.term and last.leader == replica.leader:
             return None
-        self._told = Leadership(replica.role, replica.term, replica.leader)
-        return self._told
+        self._reported = Leadership(replica.role, replica.term, replica.leader)
+        return self._reported
 
     # --- terms and roles ---
 

@@ -21,7 +21,7 @@ class Transfer:
         self._replica = replica
         self._replication = replication
         self._elapsed_ticks = 0
-        self._told = False
+        self._has_sent_timeout = False
         self.target: ReplicaId | None = None
 
     def begin(self, target: ReplicaId) -> None:
@@ -40,22 +40,22 @@ class Transfer:
             return
         self.target = target
         self._elapsed_ticks = 0
-        self._told = False
-        self.tell_when_caught_up()
+        self._has_sent_timeout = False
+        self.start_election_when_caught_up()
 
-    def tell_when_caught_up(self) -> None:
+    def start_election_when_caught_up(self) -> None:
         """Send `TimeoutNow` once the target has acknowledged the whole log."""
         target = self.target
-        if target is None or self._told:
+        if target is None or self._has_sent_timeout:
             return
         if self._replication.progress[target].match_index == self._replica.log.last_index:
-            self._told = True
+            self._has_sent_timeout = True
             self._replica.outbox.send(TimeoutNow(self._replica.own, target, self._replica.term))
 
     def repeat(self) -> None:
         """Repeat `TimeoutNow` with each heartbeat round."""
-        self._told = False
-        self.tell_when_caught_up()
+        self._has_sent_timeout = False
+        self.start_election_when_caught_up()
 
     def tick(self) -> None:
         """Advance time by one tick; abort the transfer after `transfer_ticks`."""

@@ -76,7 +76,7 @@ class GrpcNetwork:
         self._listeners: list[GrpcListener] = []
 
     @classmethod
-    def telling(cls, health: Health) -> GrpcNetwork:
+    def reporting(cls, health: Health) -> GrpcNetwork:
         """Create the network of a service process; its gRPC health service reports `health`."""
         return cls(health=health)
 

@@ -93,7 +93,7 @@ class FileWal:
         return self._journal.next_sequence
 
     @property
-    def wants_upload(self) -> bool:
+    def needs_upload(self) -> bool:
         return self._journal.retained_bytes >= self._pressure_bytes
 
     @property

@@ -198,7 +198,7 @@ class AppendTraces:
         """Wrap `on_durable` with a span that covers the wait."""
         started_ns = self._clock.monotonic_ns()
 
-        def told(error: BaseException | None) -> None:
+        def wrapped(error: BaseException | None) -> None:
             attributes: dict[str, AttributeValue] = {
                 "ponor.stream.id": stream_id,
                 "ponor.append.bytes": size_bytes,
@@ -210,7 +210,7 @@ class AppendTraces:
             request.step("ponor.wal.commit", started_ns, attributes)
             on_durable(error)
 
-        return told
+        return wrapped
 
     def take(self) -> tuple[TraceContext, ...]:
         """Return the traced appends that became durable since the last seal that created objects,

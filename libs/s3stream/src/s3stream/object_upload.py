@@ -112,26 +112,26 @@ class ObjectUploader:
             ObjectCorruptError: another writer's object has the same key.
         """
         groups = plan.groups
-        told = 0
+        trimmed_to = 0
         if not groups and trim_sequence is not None:
-            told = await self._commit_trim(trim_sequence, turn)
+            trimmed_to = await self._commit_trim(trim_sequence, turn)
         while groups:
             uploaded = await self._put(UploadPlan(groups, ()))
             if turn is not None:
                 await asyncio.shield(turn)
             if trim_sequence is not None:
-                told = trim_sequence()
-            groups = groups[await self._commit(uploaded, told) :]
-        return told
+                trimmed_to = trim_sequence()
+            groups = groups[await self._commit(uploaded, trimmed_to) :]
+        return trimmed_to
 
     async def _commit_trim(self, trim_sequence: Callable[[], int], turn: asyncio.Future[None] | None) -> int:
         """Commit only the trim point, because all data belonged to deleted streams."""
         if turn is not None:
             await asyncio.shield(turn)
-        told = trim_sequence()
-        if told:
-            await self._objects.commit_upload(None, (), trim_sequence=told, recovered=self._recovered)
-        return told
+        trimmed_to = trim_sequence()
+        if trimmed_to:
+            await self._objects.commit_upload(None, (), trim_sequence=trimmed_to, recovered=self._recovered)
+        return trimmed_to
 
     async def _put(self, plan: UploadPlan) -> UploadedPlan:
         while True:

@@ -71,7 +71,7 @@ class SealTriggers:
         """Whether memory or log is so full of data not yet uploaded that a block should be sealed."""
         if not self._cache.active.runs and self._cache.carried is None:
             return False
-        return self._cache.pinned_bytes >= self._settings.pressure_bytes or self._wal.wants_upload
+        return self._cache.pinned_bytes >= self._settings.pressure_bytes or self._wal.needs_upload
 
     def due(self, *, pipeline_idle: bool) -> SealReason | None:
         """Return the reason to seal now, if any. The caller checks for `FORCE`.

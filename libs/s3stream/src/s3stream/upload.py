@@ -121,7 +121,7 @@ class UploadPipeline:
 
     async def _upload_in_order(self, upload: Upload) -> None:
         turn = upload.before.committed if upload.before is not None else None
-        told = None if self._trim_sequence is None else partial(self._trim_sequence, upload)
-        upload.trim_sequence = await self._uploader.upload(upload.plan, turn=turn, trim_sequence=told)
+        trim = None if self._trim_sequence is None else partial(self._trim_sequence, upload)
+        upload.trim_sequence = await self._uploader.upload(upload.plan, turn=turn, trim_sequence=trim)
         if turn is not None:  # `upload` did not await it if all streams were deleted
             await asyncio.shield(turn)

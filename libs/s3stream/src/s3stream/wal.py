@@ -54,7 +54,7 @@ class WriteAheadLog(Protocol):
         ...
 
     @property
-    def wants_upload(self) -> bool:
+    def needs_upload(self) -> bool:
         """Whether the log is so full that an upload should be forced."""
         ...
 

@@ -83,7 +83,7 @@ def main() -> int:
         name=NAME,
         description="A broker of a Ponor cluster.",
         read_configuration=read_configuration,
-        network=GrpcNetwork.telling,
+        network=GrpcNetwork.reporting,
         remediable=REMEDIABLE,
     )
 

@@ -289,7 +289,7 @@ async def test_offsets_by_time_with_and_without_a_time_stream(is_cold: bool) -> 
     for number in range(20):
         await _durable(partition, batch(5, timestamp=1000 * (number + 1)))
         if number == 3:
-            assert partition.state.wants_time_stream
+            assert partition.state.needs_time_stream
             await rig.owned.add_time_streams([partition])
         if number % 4 == 0:
             hook()

@@ -110,7 +110,7 @@ def test_a_broker_that_is_down_is_refused_and_found_when_it_starts() -> None:
 def test_a_broker_that_does_not_accept_the_connection_in_time_is_refused_with_the_reason() -> None:
     async def story(world: World) -> None:
         world.connect_s = 60.0
-        with pytest.raises(PeerUnavailableError, match=r"at b1:9092 does not answer: not connected after \d+ s"):
+        with pytest.raises(PeerUnavailableError, match=r"b1:9092 .*: not connected after \d+ s"):
             await world.pool.connection(1)
 
     run(story)

@@ -75,7 +75,7 @@ def main() -> int:
         name=NAME,
         description="A compactor of a Ponor cluster.",
         read_configuration=read_configuration,
-        network=GrpcNetwork.telling,
+        network=GrpcNetwork.reporting,
         remediable=REMEDIABLE,
     )
 

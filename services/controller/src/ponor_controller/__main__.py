@@ -66,7 +66,7 @@ def main() -> int:
         name=NAME,
         description="The controller of a Ponor cluster.",
         read_configuration=read_configuration,
-        network=GrpcNetwork.telling,
+        network=GrpcNetwork.reporting,
         remediable=REMEDIABLE,
     )
 

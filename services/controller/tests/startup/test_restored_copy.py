@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.kernel.leading import Reign
+from ponor_controller.kernel.leading import LeaderTerm
 from ponor_controller.server.sessions.lost_history import lost_history
 from ponor_metadata.client.node_identity import NodeIdentity
 from ponor_metadata.client.seen_history import SeenHistory, Witness, parse_key, read_seen
@@ -28,11 +28,11 @@ from services.controller.tests.quorum_rig import ORDINAL, QuorumRig
 
 NAMESPACE = "namespace"
 NODE = compose_node_id(ORDINAL, 0)
-REIGN = Reign(term=5, first_index=100, nonce=b"n" * 8)
+LEADER_TERM = LeaderTerm(term=5, first_index=100, nonce=b"n" * 8)
 TERMS = {98: 3, 99: 4, 100: 5}
 
 
-def _hello(incarnation: int, term: int, index: int, nonce: bytes = REIGN.nonce) -> wire.Hello:
+def _hello(incarnation: int, term: int, index: int, nonce: bytes = LEADER_TERM.nonce) -> wire.Hello:
     return wire.Hello(node_id=NODE, seen=[SeenHistory(incarnation, term, index, nonce).message()])
 
 
@@ -52,7 +52,7 @@ def _hello(incarnation: int, term: int, index: int, nonce: bytes = REIGN.nonce) 
     ],
 )
 def test_which_logs_are_older_copies(hello: wire.Hello, is_lost: bool) -> None:
-    assert bool(lost_history(hello, REIGN, 1, TERMS.get)) is is_lost
+    assert bool(lost_history(hello, LEADER_TERM, 1, TERMS.get)) is is_lost
 
 
 def test_a_record_of_the_seen_log_survives_encoding() -> None:

@@ -59,7 +59,7 @@ def main() -> int:
         name=NAME,
         description="The garbage collector of a Ponor cluster.",
         read_configuration=read_configuration,
-        network=GrpcNetwork.telling,
+        network=GrpcNetwork.reporting,
         remediable=REMEDIABLE,
     )
 

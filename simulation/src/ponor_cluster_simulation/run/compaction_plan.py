@@ -67,7 +67,7 @@ class CompactionPlan:
     @property
     def wears_early(self) -> bool:
         """Whether set objects are rewritten after a minimal trim."""
-        return self.controller.compaction_worn_percent == 1
+        return self.controller.compaction_trimmed_percent == 1
 
     @property
     def reconciles(self) -> bool:
@@ -95,7 +95,7 @@ def draw_compaction(seed: int, *, has_bucket: bool) -> CompactionPlan:
     if compactors and later.random() < NARROW_SHARE:
         compactor = replace(compactor, compaction_budget_bytes=later.choice(NARROW_BYTES))
     if compactors and random.Random(f"early wear {seed}").random() < WEARS_EARLY_SHARE:
-        controller = replace(controller, compaction_worn_percent=1, compaction_force_split_ms=NEVER_MS)
+        controller = replace(controller, compaction_trimmed_percent=1, compaction_force_split_ms=NEVER_MS)
     return CompactionPlan(
         compactors=compactors,
         wrong_compactors=wrong_compactors,

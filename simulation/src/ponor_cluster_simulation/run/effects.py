@@ -36,9 +36,9 @@ def count_effects(world: RunWorld) -> None:
         states["pages of listings after the first"] += bucket.listing_pages
         effects["gets that returned too few bytes"] += bucket.short_reads
     effects["processes ended by a fault"] += world.injector.crashes if world.injector is not None else 0
-    told = clients.history.acknowledged.values()
-    states["records acknowledged to producers"] += len(told)
-    states["records acknowledged without an offset"] += sum(offset is None for offset in told)
+    offsets = clients.history.acknowledged.values()
+    states["records acknowledged to producers"] += len(offsets)
+    states["records acknowledged without an offset"] += sum(offset is None for offset in offsets)
     states["records read by consumers"] += clients.history.reads
     states["batches that producers sent again"] += sum(producer.repeats for producer in clients.producers)
     states["images replaced by a snapshot"] += world.cluster.watch.resets

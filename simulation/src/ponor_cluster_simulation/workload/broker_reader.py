@@ -56,10 +56,10 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """A fetch session of one connection; `told` has the high watermarks that the broker returned."""
+    """A fetch session of one connection, and the high watermarks that the broker returned."""
 
     patience_s: float
-    told: dict[int, int] = field(default_factory=dict)
+    high_watermarks: dict[int, int] = field(default_factory=dict)
     session_id: int = 0
     epoch: int = 0
 
@@ -140,7 +140,7 @@ class BrokerReader:
         rows = [
             FetchPartition(index, fetch_offset=end, partition_max_bytes=1)
             for index, end in self._history.ends.items()
-            if index not in session.told
+            if index not in session.high_watermarks
         ]
         request = FetchRequest(
             max_wait_ms=0,
@@ -152,17 +152,17 @@ class BrokerReader:
         answer = await client.ask(request, 12, FetchResponse, timeout_s=session.patience_s)
         if answer.error_code or not answer.session_id:
             session.session_id = session.epoch = 0
-            session.told.clear()
+            session.high_watermarks.clear()
             return
         session.session_id = answer.session_id
         session.epoch += 1
-        session.told.update({row.partition: -1 for row in rows})
+        session.high_watermarks.update({row.partition: -1 for row in rows})
         for topic in answer.responses:
             for row in topic.partitions:
-                session.told[row.partition_index] = -1 if row.error_code else row.high_watermark
-        for index, told in session.told.items():
-            if told >= 0:
-                self._require_end(index, told, floor, "fetch")
+                session.high_watermarks[row.partition_index] = -1 if row.error_code else row.high_watermark
+        for index, high_watermark in session.high_watermarks.items():
+            if high_watermark >= 0:
+                self._require_end(index, high_watermark, floor, "fetch")
 
     async def _list_offsets(self, client: KafkaClient, session: Session, floor: Known) -> None:
         rows = [ListOffsetsPartition(index, timestamp=LATEST) for index in self._history.ends]

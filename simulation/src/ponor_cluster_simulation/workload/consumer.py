@@ -52,21 +52,21 @@ class _Conversation:
 
     Attributes:
         uses_ids: the session uses topic ids instead of names.
-        told: what the broker remembers of the session: partition to offset and leader epoch.
+        sent: what the broker remembers of the session: partition to offset and leader epoch.
     """
 
     node: int
     session_id: int = 0
     session_epoch: int = -1
     uses_ids: bool = False
-    told: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sent: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def begin(self, version: int, *, with_session: bool) -> None:
         """Drop the session, and start a new one if `with_session` is true."""
         self.session_id = 0
         self.session_epoch = 0 if with_session else -1
         self.uses_ids = version >= TOPIC_ID_MIN
-        self.told = {}
+        self.sent = {}
 
 
 class Consumer:
@@ -187,7 +187,7 @@ class Consumer:
         """The next request of a conversation. The session continues only with the same partitions."""
         randomness, leaders = runtime.randomness, self.leaders
         version = VERSIONS[randomness.below(len(VERSIONS))]
-        if conversation.session_id and conversation.told.keys() <= asked.keys():
+        if conversation.session_id and conversation.sent.keys() <= asked.keys():
             versions = SESSION_VERSIONS[conversation.uses_ids]
             version = versions[randomness.below(len(versions))]
         else:
@@ -201,9 +201,9 @@ class Consumer:
                 partition_max_bytes=(1, 4_000, 1 << 20)[randomness.below(3)],
             )
             for partition, (offset, epoch) in wanted.items()
-            if conversation.told.get(partition) != (offset, epoch)
+            if conversation.sent.get(partition) != (offset, epoch)
         ]
-        conversation.told.update(wanted)
+        conversation.sent.update(wanted)
         topic = FetchTopic(self._topic, partitions=changed)
         if version >= TOPIC_ID_MIN:
             assert leaders.topic_id is not None

@@ -75,8 +75,10 @@ class ClusterHistory:
             assert value.number == expected, f"offset {offset} has {value}, expected was number {expected}"
             next_number[value.producer] = expected + 1
             assert value in self.acknowledged, f"{value} at {offset} was never acknowledged"
-            told = self.acknowledged[value]
-            assert told is None or told == offset, f"{value} was acknowledged at {told} and is at {offset}"
+            acknowledged = self.acknowledged[value]
+            assert acknowledged is None or acknowledged == offset, (
+                f"{value} was acknowledged at {acknowledged} and is at {offset}"
+            )
         for (producer, its_partition), count in self.sent.items():
             if its_partition == partition:
                 found = next_number.get(producer, 0)

@@ -81,8 +81,10 @@ class KeyedHistory:
         self.reads += 1
         known = self.seen.setdefault(offset, record)
         assert known == record, f"{TOPIC}: offset {offset} was {known} and is {record}"
-        told = self.acknowledged.get(offset, record)
-        assert told == record, f"{TOPIC}: offset {offset} was acknowledged as {told} and is {record}"
+        acknowledged = self.acknowledged.get(offset, record)
+        assert acknowledged == record, (
+            f"{TOPIC}: offset {offset} was acknowledged as {acknowledged} and is {record}"
+        )
 
 
 class KeyedWriter:

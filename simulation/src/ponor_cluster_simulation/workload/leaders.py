@@ -77,8 +77,8 @@ class Leaders:
     def hint(self, partition: int, leader: LeaderHint | None, endpoints: Sequence[BrokerAddress]) -> None:
         """Record that a broker does not lead the partition, and its hint."""
         self._know(endpoints)
-        told = leader is not None and self._learn(partition, leader.leader_epoch, leader.leader_id)
-        if told:
+        is_newer = leader is not None and self._learn(partition, leader.leader_epoch, leader.leader_id)
+        if is_newer:
             self.hints += 1
         else:
             self.doubt()

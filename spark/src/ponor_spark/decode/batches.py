@@ -205,7 +205,7 @@ class BatchDecoder:
         """Finish the open batch, if any."""
         rows = self._rows
         try:
-            while rows.is_open and not rows.go_on():
+            while rows.is_open and not rows.decode_more():
                 yield self._arrow_batch()
         except KafkaWireError as error:
             clip = self._decoded.clip

@@ -90,7 +90,7 @@ cdef class RowBuilder:
         self.is_open = True
         self.begin_walk(<const uint8_t *>self.buffer.buf, <const uint8_t *>self.buffer.buf + self.buffer.len)
 
-    def go_on(self):
+    def decode_more(self):
         assert self.is_open, "no batch is open"
         cdef int ended = FITS
         try:

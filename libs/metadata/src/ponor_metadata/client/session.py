@@ -120,7 +120,7 @@ class SessionClient:
         telemetry.gauge("ponor_session_operations_in_flight", lambda: len(self._window))
         self._connection: Connection | None = None
         self._welcome: Welcome | None = None
-        self._told = asyncio.Event()  # set when welcomed with the present identity, fenced, or closed
+        self._accepted = asyncio.Event()  # set when welcomed with the present identity, fenced, or closed
         self.seen: SeenHistory | None = None
         """How far this process has seen the controllers' log, according to messages of leaders."""
         self._wake_sender = asyncio.Event()
@@ -237,11 +237,11 @@ class SessionClient:
             NodeFencedError, SessionClosedError: no leader will accept it. If one refused, `run` raises why.
         """
         self._identity = replace(self._identity, seen=seen)
-        told = self._told = asyncio.Event()
+        accepted = self._accepted = asyncio.Event()
         if self._connection is not None:
             await self._connection.close()
         if self._end is None:
-            await told.wait()
+            await accepted.wait()
         if self._end is not None:
             raise self._end
 
@@ -326,7 +326,7 @@ class SessionClient:
     async def _converse(self, address: str) -> None:
         """Run one connection until it fails with an exception. Return only if the node is fenced."""
         connection = self._connection = await self._network.connect(address, SESSION)
-        told = self._told
+        accepted = self._accepted
         try:
             async with asyncio.timeout(self._settings.welcome_timeout_ms / 1000):
                 await self._send(
@@ -337,7 +337,7 @@ class SessionClient:
             self._take_first_frame(welcome)
             if self.fenced.is_set():
                 return
-            told.set()
+            accepted.set()
             self._window.send_all_again()
             self._wake_sender.set()
             await _until_one_ends(
@@ -468,7 +468,7 @@ class SessionClient:
             self._end = end
             self._window.fail_all(end)
             self._settled.set()
-            self._told.set()
+            self._accepted.set()
 
     def _encoded(self, operation: Operation) -> bytes:
         """Encode an operation for the window.

@@ -146,13 +146,13 @@ def _compacted(targets: Sequence[Target]) -> CompactedObjects:
     return CompactedObjects(shared[0].uploaded() if shared else None, own)
 
 
-def _progress(told: Progress | None, total_bytes: int) -> Callable[[int], None]:
+def _progress(report: Progress | None, total_bytes: int) -> Callable[[int], None]:
     moved_bytes = 0
 
     def on_moved(size_bytes: int) -> None:
         nonlocal moved_bytes
         moved_bytes += size_bytes
-        if told is not None:
-            told(moved_bytes, total_bytes)
+        if report is not None:
+            report(moved_bytes, total_bytes)
 
     return on_moved

@@ -53,13 +53,13 @@ class Allowance:
         self._saved = min(self._saved + self._share, SAVED_MAX)
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         """Whether a copy is allowed."""
         return self._saved >= 1
 
     def take(self) -> None:
         """Take the cost of one copy."""
-        assert self.is_there
+        assert self.is_available
         self._saved -= 1
         assert self._saved >= 0
 
@@ -131,7 +131,7 @@ class Hedging:
         return [Hedge(early_ms, partial(self._granted, self._early, is_early=True)), late]
 
     def _granted(self, allowance: Allowance, *, is_early: bool) -> bool:
-        if not allowance.is_there:
+        if not allowance.is_available:
             return False
         if not self._pacing.hedge(self._clock.monotonic_ns(), only_spare=is_early):
             return False

@@ -210,7 +210,7 @@ class ObjectWal:
         return SLOT_RECORD_BYTES_MAX
 
     @property
-    def wants_upload(self) -> bool:
+    def needs_upload(self) -> bool:
         return (
             self._retained_bytes >= self._settings.wal_recovery_bytes_max
             or len(self._retained) >= self._settings.wal_recovery_slots_max

@@ -190,10 +190,16 @@ class _Attempt:
             InPlaceUnusableError: the response is not for the requested range.
             OSError: the response is truncated.
         """
-        told = response.headers.get("Content-Range", "")
+        content_range = response.headers.get("Content-Range", "")
         expected = response.length
-        if not told.startswith(f"bytes {self._start}-") or expected is None or expected > self._wanted_bytes:
-            raise InPlaceUnusableError(f"the answer to a range has {told or 'no range'}, {expected} bytes")
+        if (
+            not content_range.startswith(f"bytes {self._start}-")
+            or expected is None
+            or expected > self._wanted_bytes
+        ):
+            raise InPlaceUnusableError(
+                f"the answer to a range has {content_range or 'no range'}, {expected} bytes"
+            )
         found = 0
         for place in self._places:
             filled = 0

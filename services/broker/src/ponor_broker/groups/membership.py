@@ -188,7 +188,7 @@ class Membership:
         if old_member_id is not None:
             member = self._roster.get(old_member_id)
             assert member is not None
-            self._static.come_back(member, request)
+            self._static.rejoin(member, request)
         elif request.requires_known_member_id and request.instance_id is None:
             self._roster.add_pending(request.new_member_id)
             self._out.set_timer(Timer(TimerKind.SESSION, request.new_member_id), request.session_timeout_ms)

@@ -41,7 +41,7 @@ class StaticMembers:
         self._out = outbox
         self._returns: dict[int, _Return] = {}
 
-    def come_back(self, member: Member, request: JoinRequest) -> None:
+    def rejoin(self, member: Member, request: JoinRequest) -> None:
         """Handle a join that has a known instance id and no member id."""
         back = _Return(
             request=request.request,

@@ -148,7 +148,7 @@ class PartitionManager:
         """Return whether a partition that does not serve here will soon serve, here or at another broker."""
         if self._stopping:
             return False
-        if key in self.source or self._wish(key) is not None:
+        if key in self.source or self._led_row(key) is not None:
             return True
         move = self.topics.image[MOVES].get(key)
         # The image may not show this broker's election yet.
@@ -235,7 +235,7 @@ class PartitionManager:
     def _reconcile(self) -> None:
         wanted: list[PartitionRow] = []
         for key in self._take_stale():
-            row = self._wish(key)
+            row = self._led_row(key)
             self._compare(key, row)
             if row is None:
                 self._target.forget(key)
@@ -274,7 +274,7 @@ class PartitionManager:
             stale.update(((row.topic_id, row.partition), None) for row in self.topics.led_by(self._node_id))
         return list(stale)
 
-    def _wish(self, key: PartitionKey) -> PartitionRow | None:
+    def _led_row(self, key: PartitionKey) -> PartitionRow | None:
         """Return the partition's row if this broker leads it."""
         row = self.topics.partition(*key)
         return row if row is not None and row.leader_id == self._node_id else None

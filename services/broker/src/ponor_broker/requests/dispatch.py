@@ -281,7 +281,7 @@ class Dispatcher:
         epoch = self._serving.epoch
         answer = self._begin_guarded(route, frame, connection, reply)
         if not isinstance(answer, asyncio.Future):
-            if self._under_way.may_leave(epoch):
+            if self._under_way.may_be_sent(epoch):
                 return answer
             epoch = self._serving.epoch
             answer = self._begin_guarded(route, frame, connection, reply)

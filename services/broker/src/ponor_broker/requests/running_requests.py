@@ -94,7 +94,7 @@ class RequestUnderWay(PendingAnswer):
             return  # `_begin_again` replaced this work, or the request is answered
         if self.connection is None:
             self._end()
-        elif not self._owner.may_leave(self._epoch):
+        elif not self._owner.may_be_sent(self._epoch):
             self._begin_again()
         elif error is not None:
             self._fail(error)
@@ -142,7 +142,7 @@ class RequestsUnderWay:
         """Remove a request that was answered, or whose client has disconnected."""
         self._requests.pop(request, None)
 
-    def may_leave(self, epoch: int) -> bool:
+    def may_be_sent(self, epoch: int) -> bool:
         """Return whether the answer of a request that began in this serving epoch may be sent. A request that
         was started again after a withdrawal has a newer epoch, so its refusal may be sent.
         """

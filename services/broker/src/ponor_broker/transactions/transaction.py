@@ -429,8 +429,8 @@ class Transaction:
 
     def _failed(self, pending: _Pending, error: ErrorCode) -> None:
         # As in Kafka, because a client cannot make the record smaller.
-        told = ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error
-        self._refuse_waiting(pending, told)
+        answered = ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error
+        self._refuse_waiting(pending, answered)
         if self.record is None:
             self._out.append(Forget())
         elif self.record.state.is_prepared:

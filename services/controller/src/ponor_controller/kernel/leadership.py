@@ -13,7 +13,7 @@ from ponor_runtime.randomness import Randomness
 from ponor_controller.consensus.raft_consensus import RaftConsensus
 from ponor_controller.kernel.answers import Answers
 from ponor_controller.kernel.lanes import Lanes
-from ponor_controller.kernel.leading import Reign, not_leading
+from ponor_controller.kernel.leading import LeaderTerm, not_leading
 from ponor_controller.kernel.proposer import Proposer
 
 
@@ -38,7 +38,7 @@ class ControllerLeadership:
         self._answers = answers
         self._lanes = lanes
         self._randomness = randomness
-        self.reign: Reign | None = None
+        self.leader_term: LeaderTerm | None = None
         self._first_steps = first_steps
         self._listeners: list[Callable[[], None]] = []
         self._leads = asyncio.Event()
@@ -79,7 +79,7 @@ class ControllerLeadership:
         self._proposer.begin()
         # The opening entry is the newest entry: a new leader proposes nothing before it is committed.
         nonce = self._randomness.token(NONCE_BYTES)
-        self.reign = Reign(self._consensus.term, self._proposer.last_index, nonce)
+        self.leader_term = LeaderTerm(self._consensus.term, self._proposer.last_index, nonce)
         for step in self._first_steps:
             step()
         self._leads.set()

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
+class LeaderTerm:
     """The leadership of one controller in one term.
 
     Attributes:
@@ -36,7 +36,7 @@ class Leading(Protocol):
         ...
 
     @property
-    def reign(self) -> Reign | None:
+    def leader_term(self) -> LeaderTerm | None:
         """The term in which this controller leads, or led last; None before it led."""
         ...
 

@@ -76,7 +76,7 @@ class CompactionSettings:
         within=(1, 30 * 86_400_000),
         doc="Age at which every stream in a stream set object gets a separate object.",
     )
-    compaction_worn_percent: int = setting(
+    compaction_trimmed_percent: int = setting(
         90,
         within=(1, 100),
         unit="percent",

@@ -144,7 +144,7 @@ class FetchSession:
         """Note sent results. A partition that returned data goes to the end of the queue."""
         for one in parts:
             assert isinstance(one, SessionPartition)
-            one.told()
+            one.mark_sent()
             if one.records_bytes:
                 if one in self._due:
                     del self._due[one]

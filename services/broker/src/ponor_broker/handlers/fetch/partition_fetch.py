@@ -37,7 +37,7 @@ class PartitionFetch(FetchedPartition):
         "partition",
         "readable_end",
         "sent_high_watermark",
-        "told_log_start_offset",
+        "sent_log_start_offset",
     )
 
     def __init__(self, topic: TopicKey, wanted: WantedPartition) -> None:
@@ -53,7 +53,7 @@ class PartitionFetch(FetchedPartition):
         self.readable_end = -1
         """End of the readable offsets at the reader's isolation level."""
         self.sent_high_watermark = NOT_SENT
-        self.told_log_start_offset = NOT_SENT
+        self.sent_log_start_offset = NOT_SENT
 
     def want(self, wanted: WantedPartition) -> None:
         """Replace the request fields."""
@@ -112,7 +112,7 @@ class PartitionFetch(FetchedPartition):
             self.records_bytes
             or self.error_code
             or self.high_watermark != self.sent_high_watermark
-            or self.log_start_offset != self.told_log_start_offset
+            or self.log_start_offset != self.sent_log_start_offset
             or self.diverging_epoch is not None
         )
 
@@ -121,9 +121,9 @@ class PartitionFetch(FetchedPartition):
         """Whether there is nothing to report and nothing to read until the partition changes."""
         return not (self.is_news or self.is_cold or self.is_held or self.fetch_offset < self.readable_end)
 
-    def told(self) -> None:
+    def mark_sent(self) -> None:
         """Note that the current result was sent. After an error, the next result without one is always
         news.
         """
         self.sent_high_watermark = NOT_SENT if self.error_code else self.high_watermark
-        self.told_log_start_offset = self.log_start_offset
+        self.sent_log_start_offset = self.log_start_offset

@@ -45,8 +45,8 @@ class Handoff:
         "partition",
         "row",
         "stage",
-        "strangers",
         "took_ms",
+        "unknown_streams",
         "was_refused",
     )
 
@@ -58,7 +58,7 @@ class Handoff:
         """Durations of completed steps."""
         self.was_refused = False
         """Whether an election was refused."""
-        self.strangers: dict[StreamId, None] = {}
+        self.unknown_streams: dict[StreamId, None] = {}
         """Streams that are open for the partition but not part of it; they are closed with it."""
         self._clock = clock
         self._telemetry = telemetry

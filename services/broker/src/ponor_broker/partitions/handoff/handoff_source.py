@@ -140,7 +140,7 @@ class HandoffSource:
         if was_closing:
             # The image shows the outcome of CloseStreams, even if it is not answered yet.
             partition_closing.abandon(handoff.partition)
-            for stream_id in handoff.strangers:
+            for stream_id in handoff.unknown_streams:
                 if (stream := self._streams.held(stream_id)) is not None:
                     stream.abandon()
         return was_closing
@@ -301,11 +301,11 @@ class HandoffSource:
         ]
         if one.was_refused:
             known = {end.stream_id for end in ends}
-            strangers = [
+            unknown = [
                 row for row in self._open_here(one.partition.identity.key) if row.stream_id not in known
             ]
-            one.strangers.update((row.stream_id, None) for row in strangers)
-            ends += map(state_of, strangers)
+            one.unknown_streams.update((row.stream_id, None) for row in unknown)
+            ends += map(state_of, unknown)
         return LeavingPartition(one.name, ends, starts)
 
     # Cancellation

@@ -399,13 +399,13 @@ def _was_refused(opening: Opening) -> bool:
 def _log_refusals(refusals: Sequence[Refusal], left: Sequence[Opening]) -> None:
     """Log one line per attempt; partitions that this broker does not lead any more are omitted."""
     still = set(map(id, left))
-    told = [refusal for refusal in refusals if id(refusal.openings[0]) in still]
-    if told:
-        request = told[0].openings[0].request
+    reported = [refusal for refusal in refusals if id(refusal.openings[0]) in still]
+    if reported:
+        request = reported[0].openings[0].request
         LOG.warning(
             "%d partitions could not be opened, retrying; one is %s at epoch %d: %s",
-            len(told),
+            len(reported),
             request.identity,
             request.leader_epoch,
-            told[0].error,
+            reported[0].error,
         )

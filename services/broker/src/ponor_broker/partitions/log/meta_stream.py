@@ -5,7 +5,7 @@ record of count 1. Meta entries and data share one write-ahead log, in order. So
 data that it refers to is durable too.
 
 The bytes that a replay reads are bounded: the owner writes the whole value of a key when the changes outgrow
-the value (`wants_whole`), and rewrites all keys when the stream holds several times the size of all whole
+the value (`needs_whole`), and rewrites all keys when the stream holds several times the size of all whole
 values (`compaction_due`). The cost of both is proportional to the cost of the other writes.
 """
 
@@ -168,7 +168,7 @@ class MetaStream:
             extent.whole_bytes = size_bytes
         self._bytes_on_stream += size_bytes
 
-    def wants_whole(self, key: MetaKey) -> bool:
+    def needs_whole(self, key: MetaKey) -> bool:
         """Return whether the next write of a key must be its whole value, because a replay would otherwise
         apply too many changes.
         """
@@ -189,7 +189,7 @@ class MetaStream:
         return self._bytes_on_stream >= COMPACT_RATIO * live
 
     @property
-    def wants_trim(self) -> bool:
+    def needs_trim(self) -> bool:
         """Whether entries that a rewrite replaced have not been trimmed yet."""
         return self._compaction is not None
 

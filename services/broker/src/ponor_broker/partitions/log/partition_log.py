@@ -328,7 +328,7 @@ class PartitionLog:
 
     def fold_meta(self) -> None:
         """Write the whole log meta when a replay would otherwise apply too many changes."""
-        if self._meta.wants_whole(self.log_meta.key):
+        if self._meta.needs_whole(self.log_meta.key):
             # The write is refused if the cache is full: the changes stay, and the next call retries.
             with contextlib.suppress(S3StreamError):
                 observe(self._meta.put(self.log_meta.key, self.log_meta.snapshot()))

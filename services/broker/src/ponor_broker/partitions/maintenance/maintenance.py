@@ -104,7 +104,7 @@ class PartitionMaintenance:
         await self._retain(partition)
         if not partition.log.is_trimmed(partition.log_start_offset):
             await partition.log.trim(partition.log_start_offset)
-        if partition.meta_stream.wants_trim and not await partition.meta_stream.trim_rewritten():
+        if partition.meta_stream.needs_trim and not await partition.meta_stream.trim_rewritten():
             self._schedule.touch(partition)  # the rewrite is not in a committed object yet
         self._set_deadline(partition)
 
@@ -135,7 +135,7 @@ class PartitionMaintenance:
             self._schedule.touch(partition)  # younger segments may be due as well
 
     async def _add_time_streams(self, partitions: list[Partition]) -> None:
-        wanting = [partition for partition in partitions if partition.state.wants_time_stream]
+        wanting = [partition for partition in partitions if partition.state.needs_time_stream]
         for partition in wanting[TIME_STREAMS_PER_ROUND_MAX:]:
             self._schedule.touch(partition)
         if not wanting:

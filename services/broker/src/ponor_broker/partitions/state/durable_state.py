@@ -140,7 +140,7 @@ class DurableState:
             self.checkpoint.max_timestamp_offset = batch_offset
 
     @property
-    def wants_time_stream(self) -> bool:
+    def needs_time_stream(self) -> bool:
         """Whether a Time stream is needed and does not exist yet."""
         return self._noted_timestamp < self.checkpoint.max_timestamp and TIME not in self._log.streams
 
@@ -294,7 +294,7 @@ class DurableState:
             S3StreamError: the storage refused the write; the next write is whole.
         """
         key, producers = meta_entry.PRODUCER_SNAPSHOT, self.producers
-        is_whole = self._producers_due_whole or self._meta.wants_whole(key)
+        is_whole = self._producers_due_whole or self._meta.needs_whole(key)
         self._producers_due_whole = True
         if is_whole:
             observe(self._meta.put(key, producers.snapshot_at(confirmed_offset)))

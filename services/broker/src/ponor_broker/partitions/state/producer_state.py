@@ -67,7 +67,7 @@ class ProducerStates:
         self._producers_max = producers_max
         self._entries: dict[int, ProducerEntry] = {}  # used since the last write, by last update
         # all others, in the same order: their rows as on the Meta stream
-        self._resting: dict[int, bytes] = {}
+        self._idle_rows: dict[int, bytes] = {}
         self._unwritten: list[bytes] = []  # encoded rows that are not on the Meta stream yet
         self._in_flight: deque[_Undo] | None = None  # created by the first append
         self.transactions = OpenTransactions()
@@ -79,7 +79,7 @@ class ProducerStates:
         """Incremented with every change of the snapshot's content; shows whether a new write is due."""
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._resting)
+        return len(self._entries) + len(self._idle_rows)
 
     @property
     def oldest_ms(self) -> int | None:
@@ -87,7 +87,7 @@ class ProducerStates:
         transactions do not count; None if there are no others.
         """
         busy = self.transactions
-        for producer_id, row in self._resting.items():
+        for producer_id, row in self._idle_rows.items():
             if producer_id not in busy:
                 return updated_ms_of(row)
         return next((entry.updated_ms for one, entry in self._entries.items() if one not in busy), None)
@@ -99,22 +99,22 @@ class ProducerStates:
 
     def active(self) -> Iterator[tuple[int, ProducerEntry]]:
         """Yield every producer that is known when the iteration begins, by id."""
-        resting, entries = list(self._resting.items()), list(self._entries.items())
-        for producer_id, row in resting:
+        idle_rows, entries = list(self._idle_rows.items()), list(self._entries.items())
+        for producer_id, row in idle_rows:
             yield producer_id, decode_entry(row)
         yield from entries
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """Return a producer's state."""
         entry = self._entries.get(producer_id)
-        if entry is None and (row := self._resting.get(producer_id)) is not None:
+        if entry is None and (row := self._idle_rows.get(producer_id)) is not None:
             return decode_entry(row)
         return entry
 
     def _known(self, producer_id: int) -> ProducerEntry | None:
         """As `entry`, but keep the decoded object, for a producer that is about to append."""
         entry = self._entries.get(producer_id)
-        if entry is None and (row := self._resting.pop(producer_id, None)) is not None:
+        if entry is None and (row := self._idle_rows.pop(producer_id, None)) is not None:
             entry = self._entries[producer_id] = decode_entry(row)
         return entry
 
@@ -265,7 +265,7 @@ class ProducerStates:
         """
         in_flight = {undo.producer_id for undo in self._in_flight or ()}
         silent: list[int] = []
-        for producer_id, row in self._resting.items():
+        for producer_id, row in self._idle_rows.items():
             if producer_id in self.transactions:
                 continue
             if updated_ms_of(row) >= before_ms:
@@ -282,7 +282,7 @@ class ProducerStates:
         return len(silent)
 
     def _forget(self, producer_id: int) -> None:
-        self._resting.pop(producer_id, None)
+        self._idle_rows.pop(producer_id, None)
         self._entries.pop(producer_id, None)
         self.changes += 1
 
@@ -355,8 +355,8 @@ class ProducerStates:
         return len(self.transactions) >= self._producers_max
 
     def _keep_bound(self) -> None:
-        while len(self._entries) + len(self._resting) > self._producers_max:
-            oldest = _first_idle(self._resting, self.transactions)
+        while len(self._entries) + len(self._idle_rows) > self._producers_max:
+            oldest = _first_idle(self._idle_rows, self.transactions)
             if oldest is None:
                 oldest = _first_idle(self._entries, self.transactions)
             if oldest is None:
@@ -379,7 +379,7 @@ class ProducerStates:
         settled = [producer_id for producer_id in self._entries if producer_id not in in_flight]
         for producer_id in islice(settled, limit):
             row = encode_entry(producer_id, self._entries.pop(producer_id))
-            self._resting[producer_id] = row
+            self._idle_rows[producer_id] = row
             self._unwritten.append(row)
         return len(settled) > limit
 
@@ -397,7 +397,7 @@ class ProducerStates:
         while self.rest():
             pass
         self._unwritten = []
-        return join_rows(offset, [*self._resting.values(), *self._rows_in_flight()])
+        return join_rows(offset, [*self._idle_rows.values(), *self._rows_in_flight()])
 
     def _rows_in_flight(self) -> Iterator[bytes]:
         """Return the rows of producers with appends in flight, in their state before these appends."""
@@ -423,14 +423,14 @@ class ProducerStates:
         Raises:
             PartitionCorruptError: the bytes violate the format.
         """
-        self._entries, self._resting, self._unwritten, self._in_flight = {}, {}, [], None
+        self._entries, self._idle_rows, self._unwritten, self._in_flight = {}, {}, [], None
         opened: dict[int, int] = {}
         for part in (value.whole, *value.changes):
             if part is not None:
                 self.restored_offset, rows = split_rows(part)
                 for number, (producer_id, row) in enumerate(rows, 1):
-                    self._resting.pop(producer_id, None)  # put it at the end, as the last used
-                    self._resting[producer_id] = row
+                    self._idle_rows.pop(producer_id, None)  # put it at the end, as the last used
+                    self._idle_rows[producer_id] = row
                     if (first_offset := first_offset_of(row)) != NO_OFFSET:
                         opened[producer_id] = first_offset
                     elif opened:

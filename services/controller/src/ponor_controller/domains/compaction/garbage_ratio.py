@@ -70,7 +70,7 @@ class GarbageRatio:
 
     def is_enough(self, share: float) -> bool:
         """Whether an object of which `share` is trimmed should be rewritten."""
-        return 100 * share >= self._settings.compaction_worn_percent
+        return 100 * share >= self._settings.compaction_trimmed_percent
 
 
 def trimmed_share(view: View, several: StreamSetObjectRow, pieces_max: int) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ponor.controller.v1 import session_service_pb2 as wire
 
-from ponor_controller.kernel.leading import Reign
+from ponor_controller.kernel.leading import LeaderTerm
 
 REMEDY = (
     "stop the controllers at once and mount the newest directories, of a majority of the voters. If they are"
@@ -22,37 +22,37 @@ REMEDY = (
 
 
 def lost_history(
-    hello: wire.Hello, reign: Reign, incarnation: int, term_at: Callable[[int], int | None]
+    hello: wire.Hello, leader_term: LeaderTerm, incarnation: int, term_at: Callable[[int], int | None]
 ) -> str:
     """Describe what this leader's log lacks; empty if it lacks nothing.
 
     Args:
         hello: the Hello of a node.
-        reign: the term of this leader.
+        leader_term: the term of this leader.
         incarnation: incarnation of the quorum.
         term_at: the term of the entry at an index; None if it is not in memory.
     """
     for seen in hello.seen:
         if seen.quorum_incarnation < incarnation:
             continue  # a forced recovery discarded that history
-        if _is_later(seen, reign, incarnation, term_at):
+        if _is_later(seen, leader_term, incarnation, term_at):
             return (
                 f"this controller's log is an older copy: node {hello.node_id} has seen index {seen.index}"
                 f" of term {seen.leader_term} (incarnation {seen.quorum_incarnation}), "
                 "but this controller's log has other entries there (its term began at index"
-                f" {reign.first_index}: term {reign.term}, incarnation {incarnation}); {REMEDY}"
+                f" {leader_term.first_index}: term {leader_term.term}, incarnation {incarnation}); {REMEDY}"
             )
     return ""
 
 
 def _is_later(
-    seen: wire.SeenHistory, reign: Reign, incarnation: int, term_at: Callable[[int], int | None]
+    seen: wire.SeenHistory, leader_term: LeaderTerm, incarnation: int, term_at: Callable[[int], int | None]
 ) -> bool:
     """Whether the node saw entries or a term that this leader's log lacks."""
     return (
         seen.quorum_incarnation > incarnation
-        or seen.leader_term > reign.term
-        or (seen.leader_term == reign.term and seen.leader_nonce != reign.nonce)
-        or (seen.leader_term < reign.term and seen.index >= reign.first_index)
+        or seen.leader_term > leader_term.term
+        or (seen.leader_term == leader_term.term and seen.leader_nonce != leader_term.nonce)
+        or (seen.leader_term < leader_term.term and seen.index >= leader_term.first_index)
         or (term_at(seen.index) or 0) > seen.leader_term
     )

@@ -267,10 +267,10 @@ class SessionService:
             raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, self._lost_history)
 
     def _contradiction(self, hello: wire.Hello) -> str:
-        reign, cluster = self._leading.reign, cluster_of(self._proposer.view)
-        if reign is None or cluster is None or hello.cluster_id not in ("", cluster.cluster_id):
+        leader_term, cluster = self._leading.leader_term, cluster_of(self._proposer.view)
+        if leader_term is None or cluster is None or hello.cluster_id not in ("", cluster.cluster_id):
             return ""  # a node of another cluster saw that cluster's log
-        return lost_history(hello, reign, cluster.incarnation, self._leading.term_at)
+        return lost_history(hello, leader_term, cluster.incarnation, self._leading.term_at)
 
     @property
     def lost_history(self) -> str:
@@ -307,9 +307,9 @@ class SessionService:
         return session
 
     async def _welcome(self, connection: Connection, caller: Caller, registered_index: int) -> None:
-        cluster, reign = cluster_of(self._proposer.view), self._leading.reign
+        cluster, leader_term = cluster_of(self._proposer.view), self._leading.leader_term
         assert cluster is not None
-        assert reign is not None, "a session begins at a leader"
+        assert leader_term is not None, "a session begins at a leader"
         welcome = wire.Welcome(
             cluster_id=self._cluster_id,
             node_epoch=caller.node_epoch,
@@ -318,8 +318,8 @@ class SessionService:
             session_timeout_ms=self._settings.session_timeout_ms,
             controller_addresses=[row.service_address for row in self._proposer.view.image[QUORUM]],
             quorum_incarnation=cluster.incarnation,
-            leader_term=reign.term,
-            leader_nonce=reign.nonce,
+            leader_term=leader_term.term,
+            leader_nonce=leader_term.nonce,
         )
         await connection.send(wire.SessionResponse(welcome=welcome).SerializeToString())
 
