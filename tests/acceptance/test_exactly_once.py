@@ -19,15 +19,17 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 from ponor_broker.coordination.partitioning import partition_for
 from ponor_cli.clients.kafka_client import KafkaClient
 from ponor_cli.clients.reassignments import follow, places_of, request_moves
+from ponor_cli.errors import CommandError
 from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 from tests.acceptance.copier import ON_PURPOSE
@@ -178,20 +180,43 @@ def _move(run: Run, number: int) -> None:
     with KafkaClient(run.cluster.bootstrap) as client:
         brokers = [row.node_id for row in client.metadata([]).brokers]
         places = places_of(client, [topic for topic, _ in wanted])
-        homes = {(place.topic, place.partition): place.leader_id for place in places}
-        began_ns = time.monotonic_ns()
-        for topic, which in wanted:
-            away = [node_id for node_id in brokers if node_id != homes[topic, which]]
-            request_moves(client, topic, [which], run.chance.choice(away))
-        for topic, which in wanted:
-            for _ in follow(client, topic, [which]):
-                pass
+    homes = {(place.topic, place.partition): place.leader_id for place in places}
+    began_ns = time.monotonic_ns()
+    for topic, which in wanted:
+        away = run.chance.choice([node_id for node_id in brokers if node_id != homes[topic, which]])
+        _ask(run, f"move of {topic} {which} begins", partial(_request, topic, which, away))
+    for topic, which in wanted:
+        _ask(run, f"move of {topic} {which} ends", partial(_follow, topic, which))
     run.moves_ns.append((began_ns, time.monotonic_ns()))
     wait_until_all_commit(run.copiers, began_ns)
     took_s = (time.monotonic_ns() - began_ns) / 1e9
     print(
         f"round {number}: partitions of {copier.name} moved, all committed after {took_s:.1f} s", flush=True
     )
+
+
+def _request(topic: str, partition: int, node_id: int, client: KafkaClient) -> None:
+    request_moves(client, topic, [partition], node_id)
+
+
+def _follow(topic: str, partition: int, client: KafkaClient) -> None:
+    for _ in follow(client, topic, [partition]):
+        pass
+
+
+def _ask(run: Run, what: str, request: Callable[[KafkaClient], None]) -> None:
+    """Repeat a request if the broker closes the connection, for example because it lost its session."""
+
+    def is_answered() -> bool:
+        try:
+            with KafkaClient(run.cluster.bootstrap) as client:
+                request(client)
+        except CommandError as error:
+            print(f"{what}: {error}", flush=True)
+            return False
+        return True
+
+    wait_for(is_answered, what)
 
 
 def _kill_all_clients(run: Run) -> None:
