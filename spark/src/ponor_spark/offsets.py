@@ -26,9 +26,10 @@ from ponor_spark.time_lookup import find_time
 
 LOG: Final = logging.getLogger("ponor.spark")
 LOSSES_REPORTED_MAX: Final = 1_000
-"""Maximum different losses that a streaming query remembers as logged."""
+"""Maximum number of losses that a streaming query remembers, so that it does not log them again."""
 SEARCHES_IN_FLIGHT_MAX: Final = 16
-"""Partitions searched for a time in parallel: each search waits for sequential reads of the store."""
+"""Maximum number of partitions in which a timestamp is looked up in parallel: each look-up waits for
+sequential reads of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,9 @@ def ranges_between(
 
 
 def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
-    """Limit the end to about `offsets_max` offsets, shared in proportion to the available offsets."""
+    """Lower the end offsets, so that a micro-batch has about `offsets_max` offsets. The share of each
+    partition is proportional to its available offsets.
+    """
     ahead = {
         (topic, number): offset - start.get(topic, {}).get(number, offset)
         for topic, by_partition in latest.items()

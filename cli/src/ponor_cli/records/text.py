@@ -76,7 +76,7 @@ def parse_header(text: str) -> tuple[str, bytes]:
 
 
 def parse_plain(line: bytes, separator: bytes | None, headers: HeaderList, key: bytes | None) -> TextRecord:
-    """Parse a line without its end. A line without the separator gets `key`."""
+    """Parse a line, given without its line ending. A line without the separator gets `key`."""
     if separator is None or separator not in line:
         return TextRecord(key, line, headers)
     own, _, value = line.partition(separator)
@@ -114,7 +114,7 @@ def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
 def render(
     record: ReadRecord, topic: str, partition: int, form: RecordFormat, separator: bytes | None
 ) -> bytes:
-    """Format one record as a line with its end."""
+    """Format one record as a line, including the line ending."""
     if form is RecordFormat.JSON:
         return _render_json(record, topic, partition)
     if form is RecordFormat.TABLE:

@@ -51,8 +51,8 @@ class LogMeta:
         self.streams: dict[StreamName, StreamId] = {}
         self.segments: list[Segment] = []
         self.cleaned_to = 0
-        """Progress of compaction: the cleaner has compared every key below this Kafka offset with all records
-        up to it."""
+        """Kafka offset that log compaction has reached: the cleaner has compared the keys of all records
+        below it with each other."""
         self.closed_bytes = 0
         """Bytes of all closed segments."""
         self.replacements = 0

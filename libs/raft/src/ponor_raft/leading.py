@@ -132,7 +132,7 @@ class Leading:
         return not replica.is_voter and replica.configurations.current_index <= replica.log.commit
 
     def announce_removal(self) -> None:
-        """Send the commit index that covers the removal to all members, and `TimeoutNow` to the most
+        """Send to all members the commit index that covers the removal, and send `TimeoutNow` to the most
         up-to-date voter.
         """
         replica = self._replica

@@ -37,9 +37,10 @@ async def run(
 ) -> None:
     """Compact until `stop` is set.
 
-    The caller owns the stores and closes them. `pace` must be the policy of these stores, which records their
-    "slow down" errors. At the stop the worker abandons a task in progress: the lease expires, and garbage
-    collection deletes the output. The errors are those of `run_node`.
+    The caller owns the stores and closes them. `pace` must be the `StorePolicy` with which the caller
+    opened these stores: it records their "slow down" errors. At the stop the worker abandons a task in
+    progress: the lease expires, and garbage collection deletes the output. The errors are those of
+    `run_node`.
     """
 
     def begin(session: SessionClient, joined: Joined, tasks: BackgroundTasks) -> None:

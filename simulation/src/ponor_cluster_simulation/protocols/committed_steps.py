@@ -2,8 +2,9 @@
 
 It reads records only: no image, no `apply`, no validator. Every operation ends with its `OperationCompleted`
 in the same batch, so the calling process of a step is known, except for the first parts of a change that
-spans several batches. Records contain neither the epoch of a commit nor the end of a close; only the
-exhaustive search checks the rules that need them.
+spans several batches. Records contain neither the epoch that a commit request names nor the end
+offset that a close request names. Only the exhaustive search (`tests/models`) checks the rules that need
+them.
 """
 
 from __future__ import annotations
@@ -292,8 +293,8 @@ class CommittedSteps:
         return objects.committed(each, node, node_epoch, committed_at)
 
     def _hold(self, object_id: int, held: Sequence[tuple[int, int, int]], step: _Step) -> None:
-        """Check the data of a committed object. The data of an upload extend streams; `compaction_ended`
-        checks the data of a compaction.
+        """Check the data of a committed object. The data of an upload must continue its streams. For a
+        compaction, `compaction_ended` checks the data.
         """
         self._compactions.holds(object_id, held)
         if step.swap is not None:

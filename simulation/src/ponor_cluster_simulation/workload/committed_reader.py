@@ -19,11 +19,11 @@ class CommittedReader:
     """One consumer. Its process never crashes.
 
     Attributes:
-        log: what it has read of each partition from offset 0, if it reads once.
+        log: the records of each partition from offset 0 on; filled only with `once`.
     """
 
     def __init__(self, name: str, shared: SharedTransactions, *, once: bool = False) -> None:
-        """With `once`, read everything once, up to an end without open transactions."""
+        """With `once`, read each partition once, until its end is reached and it has no open transaction."""
         self.name = name
         self._shared = shared
         self._once = once

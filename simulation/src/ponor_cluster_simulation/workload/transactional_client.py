@@ -1,7 +1,8 @@
 """Clients that use transactions: what they have in common, and one that only writes.
 
-A client takes its transactional id, runs transactions, and sometimes disappears in the middle of one; its
-next life takes the id again. Several clients may share an id: each takes it from the other.
+A client calls InitProducerId, runs transactions, and sometimes disappears in the middle of one; then it
+starts again with the same transactional id. Several clients may share an id: each InitProducerId fences the
+other clients.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class TransactionalClient:
         return answer.topics[0].error_code in CREATED
 
     async def _live(self, runtime: Runtime) -> None:
-        """Use the id from its InitProducerId until the client disappears."""
+        """Call InitProducerId and run transactions, until the client disappears or is stopped."""
         shared = self.shared
         session = ProducerSession(
             runtime,

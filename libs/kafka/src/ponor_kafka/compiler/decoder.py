@@ -12,7 +12,9 @@ from ponor_kafka.schema.model import FIXED_WIDTH_FORMATS, Default, Field, Struct
 
 
 def decoder_source(layout: Layout) -> tuple[str, dict[str, object]]:
-    """Generate `decode(buf, p) -> (message, p)` and the names that it needs besides those of `build`."""
+    """Generate the source of `decode(buf, p) -> (message, p)`, and the objects that it uses by name, except
+    the classes and functions that `build.py` adds.
+    """
     writer = _DecoderWriter(layout)
     writer.struct(layout.message.body, "result")
     body = "\n".join(writer.source.lines)

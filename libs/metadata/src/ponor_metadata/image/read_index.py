@@ -25,7 +25,8 @@ from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAM_OBJECTS_OF, STRE
 from ponor_metadata.tables.schema import View
 
 PIECES_MAX: Final = 64
-"""Limit of pieces in one answer: enough for the largest read-ahead, and found in a short event-loop turn."""
+"""Maximum pieces in one answer: enough for the largest read-ahead, and few enough that the search takes only
+a short event-loop turn."""
 
 
 @dataclass(frozen=True, slots=True)

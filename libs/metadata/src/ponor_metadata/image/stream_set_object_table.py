@@ -1,4 +1,5 @@
-"""The image's table of stream set objects: packed ranges, and an index entry of four bytes for each stream.
+"""The image's table of stream set objects: packed ranges, and an index entry of four bytes for each stream
+in each object.
 
 The index from a stream to its objects refers to an object by a slot number of 32 bits, which is reused after
 the object is deleted. Slot numbers are local to this process. Ranges are decoded on access. Those of the

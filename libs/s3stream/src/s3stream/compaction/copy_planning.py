@@ -44,7 +44,7 @@ class _Stretch(NamedTuple):
 def plan_stream_objects(
     sources: Sequence[SourceIndex], streams: Mapping[StreamId, StreamState], limits: CopyLimits
 ) -> CopyPlan:
-    """Plan how fewer objects replace these stream objects of one stream.
+    """Plan the replacement of these stream objects of one stream by fewer objects.
 
     Objects with consecutive offsets are joined up to the largest size; a gap in the offsets ends an output.
     Expired objects are dropped, as are expired blocks at the beginning of an object. A commit replaces all

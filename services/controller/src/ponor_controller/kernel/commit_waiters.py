@@ -29,7 +29,8 @@ class CommitWaiters:
         self._waiting: deque[_Waiters] = deque()
 
     def when_reached(self, index: int, committed: Committed[W], dropped: Dropped[W], waiter: W) -> None:
-        """Call back when everything up to `index` is committed (at once if it is). Only while leading.
+        """Call back when everything up to `index` is committed (at once if it is). Call this only
+        while leading.
 
         Args:
             index: at most `last_index`.

@@ -53,8 +53,7 @@ def require_key_rights(key: str, situation: Situation) -> None:
 def require_stream_rights(
     tag_pairs: Sequence[str], situation: Situation, stream_epoch: int | None = None
 ) -> None:
-    """Check the tags of a stream that is opened at `stream_epoch`, or that is deleted if `stream_epoch` is
-    None.
+    """Check the tags of a stream. The caller opens it at `stream_epoch`; None: the caller deletes it.
 
     Raises:
         OperationError: TOPIC_NOT_FOUND, STREAM_FENCED.

@@ -15,7 +15,7 @@ from ponor_spark.jobs.audit.row_digest import digest_row
 from ponor_spark.offsets import OffsetRange
 
 SILENCE_S_MAX: Final = 60.0
-"""Maximum time without a message or the end of a partition."""
+"""Maximum time without a message or an end-of-partition event."""
 MESSAGES_AT_A_TIME: Final = 1_000
 
 

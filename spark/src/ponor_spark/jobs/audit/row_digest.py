@@ -1,7 +1,7 @@
 """Digest of a set of rows, independent of their order: the sum of one digest per row.
 
-A row is encoded unambiguously: offset, timestamp in milliseconds, and key, value and headers each with its
-length (−1 for null). A missing or duplicate row changes the sum.
+A row is encoded unambiguously: offset, timestamp in milliseconds, and number of headers; then key, value, and
+name and value of each header, each with its length (−1 for null). A missing or duplicate row changes the sum.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _PLAIN: Final[Mapping[int, pa.DataType]] = {
 
 
 class ProtobufDecoder:
-    """Decodes values of any writer's schema into the columns of the first message of the reader's."""
+    """Decodes values of any writer's schema into the columns of the reader schema's first message type."""
 
     def __init__(self, registry: Registry, reader: Schema) -> None:
         self._registry = registry
@@ -73,7 +73,9 @@ class ProtobufDecoder:
 
 
 def file_of(registry: Registry, schema: Schema) -> Any:
-    """Return the file's descriptor in its own pool, because two versions of a file contain the same names."""
+    """Return the descriptor of a schema's file. Every schema gets a separate pool, because a pool refuses
+    different definitions of one name.
+    """
     files = list(_files(registry, schema, ROOT, set()))
     pool = descriptor_pool.DescriptorPool()
     for file in files:

@@ -100,8 +100,8 @@ class AddPartitionsHandler:
     def _refused(self, wanted: Iterable[TopicPartition], *, is_client: bool) -> Steps[Codes]:
         """Return the codes of all partitions if one of them cannot be added, otherwise an empty mapping.
 
-        A partition must be in the image, because a partition that is missing at the end of the transaction
-        counts as deleted.
+        A partition must be in the image: if it is missing at the end of the transaction, the coordinator
+        assumes that it was deleted and sends no marker.
         """
         fenced = self._coordinator.shards.refusal
         if fenced is not None:

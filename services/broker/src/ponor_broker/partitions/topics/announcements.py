@@ -1,9 +1,9 @@
-"""Announcements: the time from which responses to clients name the leader of a partition.
+"""Announcements: decide from when on responses to clients name the leader of a partition.
 
-The leader of a new partition is named after it has put the partition's Meta stream under its key. By then,
-its image shows the partition, so that it serves requests, or parks them until it serves. A client that
-connects earlier may reach the leader before its image shows the topic, and requests without acknowledgement
-would be lost.
+Responses name the leader of a new partition only after the leader has put the partition's key, whose value is
+the id of the Meta stream. By then, the leader's image shows the partition, so the leader serves requests, or
+parks them until it serves. A client that connects earlier may reach the leader before its image shows the
+topic, and requests without acknowledgement would be lost.
 
 After a failover, the new leader is named when the Meta stream is no longer open at a former leader. Until
 then, the former leader's log is being recovered, which may take longer than requests can be parked at the new
