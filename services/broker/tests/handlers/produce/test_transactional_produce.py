@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from ponor_broker.handlers.produce.produce import ProducePending
 from ponor_broker.handlers.produce.verified_batches import Verifier
 from ponor_broker.partitions.handoff import partition_closing, transit_parking
 from ponor_broker.partitions.partition import Partition
@@ -312,3 +313,29 @@ async def test_a_waiting_batch_does_not_keep_its_large_request(connect: Connect,
     broker.client.connection.closed()
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_request_of_a_disconnected_client_does_not_stay_until_its_timeout(
+    connect: Connect, moves: bool
+) -> None:
+    """The client chooses the timeout, up to 24 days, and the names of the request's topics."""
+    broker = await connect()
+    if moves:
+        partition_closing.begin_move(broker.partition)
+    content = sent(1, transactional(1, 0, 0, 1), transactional(1, 0, 0, 1))
+    broker.client.send(content)
+    places = broker.client.connection._places
+    assert places is not None
+    (request,) = places
+    assert isinstance(request, ProducePending)
+    broker.client.connection.closed()
+    if moves:
+        partition_closing.take_back(broker.partition)
+        broker.client.partitions.parking.settled((TOPIC_ID, 0))
+    else:
+        await broker.verifier.confirm()
+    await settle()
+    assert broker.partition.log_end_offset == 0
+    assert request.is_answered
+    assert not request.outcomes

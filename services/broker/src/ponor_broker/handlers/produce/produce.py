@@ -110,6 +110,12 @@ class ProducePending(PendingAnswer):
             return (self._answers.one_success(self._reply.header, outcomes[0]),)
         return self._reply(self._answers.body(self._reply.header.api_version, outcomes))
 
+    def complete(self) -> None:
+        """Answer the request, unless its own refusal has closed the connection."""
+        response = self.respond()
+        if not self.is_answered:
+            self.answer(response)
+
     def drop_outcomes(self) -> list[WaitingOutcome]:
         """Return the outcomes and drop the reference to them: they refer back to this object, and a
         reference cycle per request would load the garbage collector (measured: 12 % of the CPU).
@@ -125,7 +131,21 @@ class ProducePending(PendingAnswer):
             if not outcome.is_settled:
                 outcome.is_settled = True
                 outcome.error = PartitionError(ErrorCode.REQUEST_TIMED_OUT, NOT_IN_TIME)
-        self.answer(self.respond())
+        self.complete()
+
+    def abandon(self) -> None:
+        """End the request, because its client has disconnected. A batch of it may still wait, and is not
+        appended then.
+        """
+        PendingAnswer.abandon(self)
+        if self.is_answered:
+            return
+        # The queue of deadlines would keep the request until its timeout, which may be 24 days.
+        self.is_answered = True
+        self.transactional_id = None
+        for outcome in self.drop_outcomes():
+            outcome.is_settled = True
+        self._reply.note()
 
 
 class SilentPending(ProducePending):
@@ -164,14 +184,14 @@ class WaitingOutcome(PartitionOutcome):
     def settled(self, error: BaseException | None) -> None:
         """Complete the outcome, because the append is durable or has failed."""
         if self.is_settled:
-            return  # already answered with REQUEST_TIMED_OUT
+            return  # already answered with REQUEST_TIMED_OUT, or the client has disconnected
         self.is_settled = True
         if error is not None:
             # Its traceback would keep the frame of the request while other batches of it wait.
             self.error = storage_error(error).with_traceback(None)
         request = self.request
         if request.settle_one():
-            request.answer(request.respond())
+            request.complete()
 
 
 class ProduceHandler:
@@ -340,7 +360,7 @@ class ProduceHandler:
             self._telemetry.request = running
         self._partitions.parking.took(share.decompressed_bytes - before_bytes)
         if request.settle_one():
-            request.answer(request.respond())
+            request.complete()
 
     def _try(
         self,
