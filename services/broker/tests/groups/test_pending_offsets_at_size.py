@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.pending_offsets import PendingOffsets
-from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.groups.pending_replay import PendingReplay
+from ponor_broker.groups.records import CommittedOffset, OffsetEntry, OffsetKey
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
@@ -78,6 +79,46 @@ async def test_a_shard_that_closes_frees_pending_offsets_in_turns(
     assert held[-1] == 0
     assert max(before - after for before, after in itertools.pairwise(held)) <= 2_000
     await world.coordinator.close()
+
+
+def delete_group(world: Any, group_id: str, _: int) -> Awaitable[object]:
+    deletion: Awaitable[object] = world.coordinator.delete_group(group_id)
+    return deletion
+
+
+def delete_offsets(world: Any, group_id: str, partitions: int) -> Awaitable[object]:
+    doomed = [("t", index) for index in range(partitions)]
+    deletion: Awaitable[object] = world.coordinator.delete_offsets(group_id, doomed)
+    return deletion
+
+
+@pytest.mark.parametrize("delete", [delete_group, delete_offsets])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_deletion_removes_pending_offsets_in_turns(
+    world_type: Any, shape: tuple[int, int, int], delete: Callable[[Any, str, int], Awaitable[object]]
+) -> None:
+    world = await world_with(world_type, *shape)
+    groups, partitions, _ = shape
+    tables = [group.offsets for group in world.coordinator.shards.by_index[0].groups()]
+    deletions = [asyncio.ensure_future(delete(world, f"g{number}", partitions)) for number in range(groups)]
+    held = [5_000]
+    while not all(deletion.done() for deletion in deletions):
+        await asyncio.sleep(0)
+        held.append(sum(table.rows - len(table) for table in tables))
+    assert held[-1] == 0
+    assert max(before - after for before, after in itertools.pairwise(held)) <= 2_000
+    await world.coordinator.close()
+
+
+def test_a_replay_removes_the_pending_offsets_of_a_tombstone_in_steps() -> None:
+    replay, key = PendingReplay({}), OffsetKey("g", "t", 0)
+    for producer_id in range(5_000):
+        replay.add(producer_id, OffsetEntry(key, CommittedOffset(1)))
+    held = [5_000]
+    held += [len(replay.pending) for _ in replay.outdate(OffsetEntry(key, None)) or ()]
+    assert len(held) > 5_000
+    assert held[-1] == 0
+    assert max(before - after for before, after in itertools.pairwise(held)) <= 200
 
 
 def lines_run(work: Callable[[], object]) -> int:

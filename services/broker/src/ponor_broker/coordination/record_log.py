@@ -48,7 +48,7 @@ class _Write(Generic[E]):
     """The producer of a transactional batch or of a marker. A marker has no entries."""
     commits: bool = False
     apply: Callable[[], Steps[None]] | None = None
-    """Applies a durable marker, perhaps in several turns of the event loop."""
+    """Applies the durable write, perhaps in several turns of the event loop, before the call of `then`."""
     outcome: ErrorCode | None = None
     barriers: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -78,8 +78,8 @@ class TransactionReplay(Protocol[_E_contra]):
         """Restore an entry of a transaction."""
         ...
 
-    def outdate(self, entry: _E_contra) -> None:
-        """Note an entry that belongs to no transaction and to no rewrite."""
+    def outdate(self, entry: _E_contra) -> Iterable[None]:
+        """Note an entry that belongs to no transaction and to no rewrite; in steps, as `end`."""
         ...
 
     def end(self, producer_id: int, *, commits: bool) -> Iterable[None]:
@@ -141,16 +141,19 @@ class RecordLog(Generic[E]):
         entries: Sequence[E],
         then: Callable[[ErrorCode], None],
         producer: TransactionalProducer | None = None,
+        *,
+        apply: Callable[[], Steps[None]] | None = None,
     ) -> None:
         """Write entries as one batch: all become durable, or none. With `producer`, the batch belongs to the
         producer's transaction.
 
-        `then` is called once, never within this call: with NONE in log order when the entries are durable; if
-        they were refused, with MESSAGE_TOO_LARGE, the error of the producer or its transaction, or a
-        retriable code of the coordinator APIs.
+        When the entries are durable, the steps of `apply` run first, in one or more turns of the event loop.
+        Later writes wait for the last step. `then` is called once, never within this call: with NONE in log
+        order when the entries are durable and applied; if they were refused, with MESSAGE_TOO_LARGE, the
+        error of the producer or its transaction, or a retriable code of the coordinator APIs.
         """
         assert entries
-        error = self.try_append(entries, then, producer)
+        error = self.try_append(entries, then, producer, apply=apply)
         if error is not ErrorCode.NONE:
             asyncio.get_running_loop().call_soon(then, error)
 
@@ -160,6 +163,7 @@ class RecordLog(Generic[E]):
         then: Callable[[ErrorCode], None],
         producer: TransactionalProducer | None = None,
         *,
+        apply: Callable[[], Steps[None]] | None = None,
         is_rewrite: bool = False,
     ) -> ErrorCode:
         """As `append`, but return a refusal immediately, without a call of `then`."""
@@ -176,7 +180,7 @@ class RecordLog(Generic[E]):
             return ErrorCode.MESSAGE_TOO_LARGE
         if len(self._in_flight) >= self._in_flight_max:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return self._submit(batch, _Write(entries, then), producer)
+        return self._submit(batch, _Write(entries, then, apply=apply), producer)
 
     def size_of(self, entry: E) -> int:
         """Return the bytes of an entry's key and value."""
@@ -339,7 +343,7 @@ class RecordLog(Generic[E]):
                     barrier.set_result(None)
 
     def _apply_step(self) -> bool:
-        """Continue to apply a marker, now and in the next turns; return whether it is applied."""
+        """Continue to apply a write, now and in the next turns; return whether it is applied."""
         assert self._applying is not None
         if next(self._applying, _DONE) is _DONE:
             self._applying = None
@@ -413,7 +417,7 @@ class RecordLog(Generic[E]):
                         transactions.add(view.producer_id, entry)
                         entry = None
                     elif REWRITTEN not in record.headers:
-                        transactions.outdate(entry)
+                        yield from transactions.outdate(entry)
                 yield entry
         except (KafkaWireError, RecordFormatError) as error:
             raise RecordLogCorruptError(f"{self.name} from offset {offset} on: {error}") from error

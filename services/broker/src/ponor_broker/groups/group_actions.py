@@ -13,6 +13,7 @@ from functools import partial
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
+from ponor_runtime.turns import Steps
 
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
@@ -119,9 +120,11 @@ class GroupActions:
         entries: Sequence[Entry],
         apply: Callable[[ErrorCode], None],
         producer: TransactionalProducer | None = None,
+        *,
+        steps: Callable[[], Steps[None]] | None = None,
     ) -> ErrorCode:
         """Append one batch and wait for its outcome until the timeout. Apply the outcome to memory whenever
-        it arrives.
+        it arrives; before that, run `steps` if the batch is durable.
 
         Returns:
             The outcome, or COORDINATOR_NOT_AVAILABLE after the timeout, as in Kafka: clients look up the
@@ -141,7 +144,7 @@ class GroupActions:
         key = (self, "write", self._writes)
         timeout_ms = self._settings.coordinator_write_timeout_ms
         self._timers.set(key, timeout_ms, partial(settle, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        self._log.append(entries, ended, producer)
+        self._log.append(entries, ended, producer, apply=steps)
         try:
             return await answer
         finally:

@@ -97,6 +97,10 @@ class OffsetTable:
         """Apply one record of a transaction."""
         self._pending.add(producer_id, partition, committed)
 
+    def remove_pending(self, partition: TopicPartition, count_max: int) -> int:
+        """Remove up to `count_max` pending commits of a partition; return their number."""
+        return self._pending.remove(partition, count_max)
+
     def end_transaction(self, producer_id: int, *, commits: bool, count_max: int | None = None) -> int:
         """Apply a marker to all pending commits of a producer, or to `count_max`; return their number."""
         count = self._pending.count(producer_id)
@@ -125,10 +129,10 @@ class OffsetTable:
             self.restore(partition, committed)
 
     def restore(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
-        """Apply one record of the log; None removes the commit. All pending commits are older."""
-        if committed is None:
-            self._pending.remove(partition)
-        else:
+        """Apply one record of the log; None removes the commit, whose pending commits must be removed before.
+        All pending commits are older.
+        """
+        if committed is not None:
             self._pending.outdate(partition)
         self._put(partition, committed)
 

@@ -82,10 +82,12 @@ class PendingOffsets(Generic[K]):
         if key in self._by_key:
             self._outdated[key] = self._numbers
 
-    def remove(self, key: K) -> None:
-        """Remove the pending offsets of a key that was deleted."""
-        for producer_id in list(self.producers(key)):
+    def remove(self, key: K, count_max: int) -> int:
+        """Remove up to `count_max` pending offsets of a key that was deleted; return their number."""
+        removed = list(islice(self.producers(key), count_max))
+        for producer_id in removed:
             self._drop(producer_id, key)
+        return len(removed)
 
     def count(self, producer_id: int) -> int:
         """Return the number of pending offsets of a producer."""

@@ -11,7 +11,7 @@ from ponor_broker.groups.records import CommittedOffset, Entry, GroupKey, Offset
 
 PendingRow: TypeAlias = tuple[int, OffsetKey, CommittedOffset | None]
 _ENDED_PER_STEP: Final = 200
-"""Offsets to which a marker is applied in one step."""
+"""Offsets to which a marker or a tombstone is applied in one step."""
 
 
 class PendingReplay:
@@ -26,12 +26,13 @@ class PendingReplay:
         if isinstance(entry, OffsetEntry) and entry.value is not None:
             self.pending.add(producer_id, entry.key, entry.value)
 
-    def outdate(self, entry: Entry) -> None:
-        """Apply a commit or a tombstone that belongs to no transaction."""
+    def outdate(self, entry: Entry) -> Iterator[None]:
+        """Apply a commit or a tombstone that belongs to no transaction; yield once per removed offset."""
         if not isinstance(entry, OffsetEntry):
             return
         if entry.value is None:
-            self.pending.remove(entry.key)
+            while count := self.pending.remove(entry.key, _ENDED_PER_STEP):
+                yield from repeat(None, count)
         else:
             self.pending.outdate(entry.key)
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
-from ponor_runtime.turns import turn
+from ponor_runtime.turns import Steps, turn
 
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.groups.group import Group
@@ -91,6 +91,8 @@ OFFSETS_PER_STEP: Final = 250
 """Offsets of a group that are checked and removed in one event-loop turn: about 5 ms."""
 PENDING_PER_STEP: Final = 1_000
 """Pending offsets of a group that are checked in one event-loop turn."""
+REMOVED_PER_STEP: Final = 1_000
+"""Pending offsets that are removed in one event-loop turn when their tombstones are durable."""
 STEPS_UNDER_WAY_MAX: Final = 8
 """Steps of `OFFSETS_PER_STEP` whose tombstones may be in flight at a time. All may complete in one turn."""
 Select: TypeAlias = Callable[[Sequence[TopicPartition]], Sequence[TopicPartition]]
@@ -117,6 +119,9 @@ class GroupRemoval:
         """Producers whose open transactions have pending offsets of deleted topics, or may replace such an
         offset.
         """
+        self._removed = 0
+        """Pending offsets that were removed since the last step. Many tombstones may become durable at a
+        time."""
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups: done when the tombstones of the group and of all its offsets, including
@@ -142,7 +147,7 @@ class GroupRemoval:
         finally:
             if error is not ErrorCode.NONE:
                 self._buried(group, error)
-        return await self._actions.write(part, partial(self._buried, group))
+        return await self._actions.write(part, partial(self._buried, group), steps=partial(self._bury, group))
 
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -170,7 +175,8 @@ class GroupRemoval:
         ]
         if not doomed:
             return answers
-        error = await self._actions.write(list(_ends(group, doomed)), partial(self._ended, group, doomed))
+        steps = partial(self._ended, group, doomed)
+        error = await self._actions.write(list(_ends(group, doomed)), lambda _: None, steps=steps)
         return answers if error is ErrorCode.NONE else error
 
     async def expire(self) -> int:
@@ -281,7 +287,8 @@ class GroupRemoval:
         *first, last = self._log.in_parts(self._tombstones(group))
         error = self._write_tombstones_in_parts(group, first)
         if error is ErrorCode.NONE:
-            error = self._log.try_append(last, partial(self._buried, group))
+            steps = partial(self._bury, group)
+            error = self._log.try_append(last, partial(self._buried, group), apply=steps)
         if error is not ErrorCode.NONE:
             self._buried(group, error)
 
@@ -319,22 +326,36 @@ class GroupRemoval:
             partitions = [
                 (entry.key.topic, entry.key.partition) for entry in part if isinstance(entry, OffsetEntry)
             ]
-            error = self._log.try_append(part, partial(self._ended, group, partitions))
+            steps = partial(self._ended, group, partitions)
+            error = self._log.try_append(part, lambda _: None, apply=steps)
             if error is not ErrorCode.NONE:
                 return error
         return ErrorCode.NONE
 
-    def _ended(self, group: Group, partitions: Sequence[TopicPartition], error: ErrorCode) -> None:
-        if error is ErrorCode.NONE:
-            for partition in partitions:
-                group.offsets.restore(partition, None)
-            self._actions.recount(group)
+    def _ended(self, group: Group, partitions: Sequence[TopicPartition]) -> Steps[None]:
+        """Remove offsets whose tombstones are durable."""
+        for partition in partitions:
+            while count := group.offsets.remove_pending(partition, REMOVED_PER_STEP):
+                yield from self._count_removed(count)
+            group.offsets.restore(partition, None)
+        self._actions.recount(group)
+
+    def _bury(self, group: Group) -> Steps[None]:
+        """Remove a group whose tombstones are durable, then free its offsets."""
+        if group in self._table:  # otherwise the shard was closed meanwhile
+            self._table.remove(group)
+        while count := min(group.offsets.rows, REMOVED_PER_STEP):
+            group.offsets.forget(count)
+            yield from self._count_removed(count)
+
+    def _count_removed(self, count: int) -> Steps[None]:
+        self._removed += count
+        if self._removed >= REMOVED_PER_STEP:
+            self._removed = 0
+            yield
 
     def _buried(self, group: Group, error: ErrorCode) -> None:
-        if group not in self._table:
-            return  # the shard was closed meanwhile
-        if error is ErrorCode.NONE:
-            self._table.remove(group)
+        if error is ErrorCode.NONE or group not in self._table:
             return
         # The group continues with the state in the log.
         group.membership = Membership(self._settings)
