@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -446,5 +448,36 @@ def test_a_partition_that_the_coordinator_does_not_know_refuses_only_its_own_bat
         outcomes = await asyncio.gather(*(world.verify(claim, where, ADDING) for where in (A, unknown, B)))
         assert outcomes == [NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NONE]
         assert {A, unknown, B} in names
+
+    VerificationWorld().run(story)
+
+
+class Batch:
+    """Something that only a waiting batch refers to."""
+
+    def __call__(self) -> Proof:
+        return Proof()
+
+
+def test_settled_batches_do_not_stay_in_the_queue_of_a_slow_coordinator() -> None:
+    """Only waiting batches are counted. A client can settle a batch by one of a higher epoch."""
+
+    async def story(world: VerificationWorld) -> None:
+        world.latency_s = lambda: 1.0
+        name, outcomes, kept = world.id_at(1), [], []
+        first = asyncio.ensure_future(world.verify(Claim(name, 7, 0), B))
+        for epoch in range(3):
+            await asyncio.sleep(0.01)
+            batch = Batch()
+            kept.append(weakref.ref(batch))
+            verifying = world.verify(Claim(name, 8, epoch), A, take_proof=batch)
+            outcomes.append(asyncio.ensure_future(verifying))
+            del batch, verifying
+        await asyncio.sleep(0.01)
+        gc.collect()
+        assert [batch() is None for batch in kept] == [True, True, False]
+        assert len(world.verifier._lanes[1]) == 1
+        refused = ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await asyncio.gather(first, *outcomes) == [NONE, refused, refused, NONE]
 
     VerificationWorld().run(story)

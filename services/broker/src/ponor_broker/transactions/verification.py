@@ -9,7 +9,7 @@ the answer may concern a transaction that has ended meanwhile, and the verifier 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -151,7 +151,7 @@ class TransactionVerifier(Generic[P]):
         )
         self._tasks = BackgroundTasks(runtime.fail_stop)
         self._retries: Retries[_Question[P]] = Retries(runtime)
-        self._lanes: dict[int, deque[_Question[P]]] = {}
+        self._lanes: dict[int, _Lane[P]] = {}
         self._open: dict[TopicPartition, dict[int, _Question[P]]] = {}
         self._by_age: dict[_Question[P], None] = {}
         self._held_bytes = 0
@@ -237,11 +237,12 @@ class TransactionVerifier(Generic[P]):
         """Put a question into the queue of its coordinator."""
         if node_id is None:
             self._settle(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        elif node_id in self._lanes:
-            self._lanes[node_id].append(question)
         else:
-            self._lanes[node_id] = deque((question,))
-            self._tasks.spawn(self._serve(node_id), f"verifications at broker {node_id}")
+            if node_id not in self._lanes:
+                self._lanes[node_id] = OrderedDict()
+                self._tasks.spawn(self._serve(node_id), f"verifications at broker {node_id}")
+            question.lane = self._lanes[node_id]
+            question.lane[question] = None
 
     def _coordinator(self, transactional_id: str) -> int | None:
         count = self._coordinators.partition_count(TRANSACTIONS_TOPIC)
@@ -269,17 +270,15 @@ class TransactionVerifier(Generic[P]):
             await turn()
         del self._lanes[node_id]
 
-    def _build(
-        self, queue: deque[_Question[P]], asked: dict[_Question[P], P]
-    ) -> AddPartitionsToTxnRequest | None:
+    def _build(self, queue: _Lane[P], asked: dict[_Question[P], P]) -> AddPartitionsToTxnRequest | None:
         """Return the next request, and put its questions with their proofs into `asked`."""
         rows: dict[str, tuple[_Question[P], dict[str, list[int]]]] = {}
         later: list[_Question[P]] = []
         size_bytes = 0
         for _ in range(min(len(queue), QUESTIONS_PER_REQUEST_MAX)):
-            if self._turn.is_spent or size_bytes >= REQUEST_BYTES_MAX:
+            if not queue or self._turn.is_spent or size_bytes >= REQUEST_BYTES_MAX:
                 break
-            question = queue.popleft()
+            question, _ = queue.popitem(last=False)
             if question.is_settled:
                 continue
             first, topics = rows.get(question.claim.transactional_id, (question, {}))
@@ -295,7 +294,9 @@ class TransactionVerifier(Generic[P]):
             rows[question.claim.transactional_id] = first, topics
             topic, index = question.where
             topics.setdefault(topic, []).append(index)
-        queue.extendleft(reversed(later))
+        for question in reversed(later):
+            queue[question] = None
+            queue.move_to_end(question, last=False)
         self._requests.add(bool(rows))
         return (
             AddPartitionsToTxnRequest([first.row(topics) for first, topics in rows.values()])
@@ -361,6 +362,10 @@ class TransactionVerifier(Generic[P]):
         so do batches that this turn has no time to append.
         """
         question.is_settled = True
+        if question.lane is not None:
+            question.lane.pop(question, None)
+        # A request in flight may still refer to the question, and its batches are not counted any more.
+        batches, question.batches = question.batches, []
         del self._by_age[question]
         of_partition = self._open[question.where]
         del of_partition[question.claim.producer_id]
@@ -369,12 +374,12 @@ class TransactionVerifier(Generic[P]):
         error = error_for(question.write, error)
         self._results[error is ErrorCode.NONE].add()
         self._waits.record((self._clock.monotonic_ns() - question.since_ns) // 1_000)
-        for number, batch in enumerate(question.batches):
+        for number, batch in enumerate(batches):
             is_late = number and error is ErrorCode.NONE and self._turn.is_spent
             # No proof means that the transaction is open. Otherwise the earlier batches may wait in
             # `TransitParking` because the partition moves, and this batch must wait behind them there.
             if is_late and batch.take_proof() is None:
-                self._ask_again(question, question.batches[number:])
+                self._ask_again(question, batches[number:])
                 break
             self._turn.spend()
             self._held_bytes -= batch.size_bytes + BATCH_BYTES
@@ -397,9 +402,10 @@ class _Question(Generic[P]):
 
     Attributes:
         is_rest: whether earlier batches were just appended, so that the transaction is probably open.
+        lane: the queue that may contain the question; None before the first.
     """
 
-    __slots__ = ("batches", "claim", "is_rest", "is_settled", "since_ns", "where", "write")
+    __slots__ = ("batches", "claim", "is_rest", "is_settled", "lane", "since_ns", "where", "write")
 
     def __init__(self, where: TopicPartition, claim: Claim, write: TransactionalWrite, since_ns: int) -> None:
         self.where = where
@@ -409,6 +415,7 @@ class _Question(Generic[P]):
         self.batches: list[WaitingBatch[P]] = []
         self.is_rest = False
         self.is_settled = False
+        self.lane: _Lane[P] | None = None
 
     @property
     def is_adding(self) -> bool:
@@ -427,3 +434,7 @@ class _Question(Generic[P]):
             not self.is_adding,
             [AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
         )
+
+
+_Lane: TypeAlias = OrderedDict[_Question[P], None]
+"""The questions to one broker, in order. A settled question leaves the queue."""
