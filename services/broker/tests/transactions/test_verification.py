@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -87,7 +88,7 @@ def test_questions_with_long_ids_do_not_make_a_request_too_large() -> None:
         assert max(sizes) <= CONTROL_REQUEST_BYTES_MAX // 2
         assert len(sizes) <= 2 + sum(sizes) // (REQUEST_BYTES_MAX // 2)
 
-    VerificationWorld().run(story)
+    VerificationWorld(bytes_max=1 << 26).run(story)
 
 
 def test_ids_with_two_epochs_or_purposes_get_separate_requests() -> None:
@@ -409,6 +410,20 @@ def test_the_memory_of_waiting_batches_is_bounded() -> None:
         assert await world.verify(claim, A) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await first is NONE
         assert await world.verify(claim, A) is NONE
+        assert world.verifier._held_bytes == 0
+
+    VerificationWorld().run(story)
+
+
+def test_long_transactional_ids_count_towards_the_bound() -> None:
+    """A character may take four bytes, and the batch may be a small commit of offsets."""
+
+    async def story(world: VerificationWorld) -> None:
+        ids = ("x" * 32_000 + str(number) for number in range(100))
+        long = [name for name in ids if world.coordinator_of(name) == 1][:12]
+        claims = [Claim(name, number, 0) for number, name in enumerate(long)]
+        outcomes = await asyncio.gather(*(world.verify(claim, A) for claim in claims))
+        assert Counter(outcomes) == {NONE: 8, ErrorCode.COORDINATOR_NOT_AVAILABLE: 4}
         assert world.verifier._held_bytes == 0
 
     VerificationWorld().run(story)

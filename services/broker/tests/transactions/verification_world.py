@@ -87,6 +87,7 @@ class VerificationWorld:
     top_error: ErrorCode = ErrorCode.NONE
     latency_s: Callable[[], float] = lambda: 0.001
     in_flight: Counter[int] = field(default_factory=Counter)
+    bytes_max: int = BYTES_MAX
 
     def __post_init__(self) -> None:
         self.simulation = Simulation(self.seed)
@@ -134,7 +135,7 @@ class VerificationWorld:
                 lambda request: self._answer(HERE, request),
                 runtime,
                 node_id=HERE,
-                bytes_max=BYTES_MAX,
+                bytes_max=self.bytes_max,
                 wait_ms_max=WAIT_MS_MAX,
                 retry_backoff_ms=20,
                 retry_ms_max=RETRY_MS_MAX,

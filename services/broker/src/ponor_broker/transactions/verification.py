@@ -44,7 +44,9 @@ SETTLED_TURN_NS_MAX: Final = 4_000_000
 """A turn of the event loop appends batches until one of these bounds: a compressed batch of 2 KB may take
 100 ms."""
 BATCH_BYTES: Final = 512
-"""Counted for a waiting batch in addition to its bytes."""
+"""Counted for a waiting batch in addition to its bytes and its transactional id."""
+CHAR_BYTES_MAX: Final = 4
+"""Largest memory of a character of a transactional id."""
 NO_LEADER: Final = -1
 PAUSE_PER_WAITED: Final = 2
 """Ratio of two times: the pause before a request to add a partition is repeated / how long its batches have
@@ -185,7 +187,7 @@ class TransactionVerifier(Generic[P]):
 
     def submit(self, where: TopicPartition, claim: Claim, batch: WaitingBatch[P]) -> None:
         """Let a batch wait for the coordinator. `settled` may be called before this method returns."""
-        size_bytes = batch.size_bytes + BATCH_BYTES
+        size_bytes = batch.size_bytes + BATCH_BYTES + CHAR_BYTES_MAX * len(claim.transactional_id)
         if self._tasks.is_closed or (self._held_bytes and self._held_bytes + size_bytes > self._bytes_max):
             batch.settled(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
             return
@@ -204,7 +206,7 @@ class TransactionVerifier(Generic[P]):
             batch.settled(ErrorCode.NETWORK_EXCEPTION, None)
             return
         self._held_bytes += size_bytes
-        question.batches.append(batch)
+        question.batches.append(batch._replace(size_bytes=size_bytes))
 
     def refuse(self, where: TopicPartition, error: ErrorCode) -> None:
         """Refuse the waiting batches of a partition that closes."""
@@ -382,7 +384,7 @@ class TransactionVerifier(Generic[P]):
                 self._ask_again(question, batches[number:])
                 break
             self._turn.spend()
-            self._held_bytes -= batch.size_bytes + BATCH_BYTES
+            self._held_bytes -= batch.size_bytes
             batch.settled(error, proof)
 
     def _ask_again(self, question: _Question[P], rest: list[WaitingBatch[P]]) -> None:

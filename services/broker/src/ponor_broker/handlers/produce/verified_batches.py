@@ -38,8 +38,6 @@ _RETRIED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-CHAR_BYTES_MAX: Final = 4
-"""Largest memory of a character of a transactional id."""
 NO_ID: Final = PartitionError(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional batches need a transactional id"
 )
@@ -141,7 +139,7 @@ class VerifiedBatches:
             Claim(transactional_id, producer_id, producer_epoch),
             WaitingBatch(
                 write,
-                len(batch) + CHAR_BYTES_MAX * len(transactional_id),
+                len(batch),
                 lambda: transactions.begin_verification(producer_id, producer_epoch, generation=generation),
                 lambda error, found: settled(batch, _error(write, error, partition), found),
             ),
