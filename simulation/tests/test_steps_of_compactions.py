@@ -173,7 +173,7 @@ def test_a_task_that_is_given_back_frees_its_sources() -> None:
         (lambda: joined().swap(ONE, [3], (4, 0, 4)), "compaction 1 ends twice"),
         (lambda: Log().lease(ONE, 1, 2).lease(TWO, 1, 2, token=2), "has the task until"),
         (lambda: Log().lease(ONE, 1, 2).lease(TWO, 2, task=2), "objects [2] are sources of another task"),
-        (lambda: joined().lease(TWO, 1, task=2), "object 1 is to be replaced, and is DESTROYED"),
+        (lambda: joined().lease(TWO, 1, task=2), "object 1 is a source of a compaction and is DESTROYED"),
         (lambda: Log().read().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4)).claim(1), "under a lease since"),
         (lambda: Log().close(), "lease 1 ends twice"),
     ],

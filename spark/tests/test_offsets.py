@@ -161,7 +161,7 @@ def test_a_time_after_all_records(tmp_path: Path) -> None:
         "an end in the future is the end"
     )
     tailed = snapshot.with_tails({(TOPIC, 0): 25})
-    with pytest.raises(OptionError, match=r"^endingTimestamp: .*what brokers hold is not searched"):
+    with pytest.raises(OptionError, match=r"^endingTimestamp: .*not uploaded yet are not searched"):
         batch_ranges(tailed, options(end=AtTime(201, "endingTimestamp"), tail=Tail.BROKER))
 
 

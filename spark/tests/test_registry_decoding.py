@@ -308,7 +308,7 @@ class TestProtobuf:
         assert {name: found[name] for name in expected} == expected
         assert json.loads(found["parent"])["id"] == "6"
         assert "message index" in rows[1]["decoded_error"] or "message indexes" in rows[1]["decoded_error"]
-        assert "no message shop.Order" in rows[2]["decoded_error"]
+        assert "not a message of type shop.Order" in rows[2]["decoded_error"]
 
     def test_registry_with_only_text_needs_the_compiler(self, server: RegistryServer) -> None:
         pytest.importorskip("grpc_tools")

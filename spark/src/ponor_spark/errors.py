@@ -57,5 +57,5 @@ def lease_over(lease_id: int, what: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
         f"snapshot lease {lease_id} is over: {what}; load the DataFrame again, and set the option"
         " snapshotTtl to more than a query takes"
-        f" (or keep the driver's `ponor_spark.register(spark)` alive, which renews it)"
+        " (a driver that called `ponor_spark.register(spark)` renews its leases as long as it runs)"
     )

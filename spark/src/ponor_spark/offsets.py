@@ -169,7 +169,7 @@ def _present(
         ahead = (
             ""
             if options.tail is Tail.BROKER
-            else " (objects alone are read: tail=broker reads what brokers hold besides)"
+            else " (only uploaded records are read; tail=broker also reads records that are not uploaded yet)"
         )
         _lose(options, f"{name} ends at {readable}, below the wanted offset {max(start, end)}{ahead}", logged)
         end = min(end, readable)
@@ -241,8 +241,8 @@ def _at_time(
     name = f"{each.topic} {each.partition}"
     if each.readable_end_offset > each.committed_end_offset:
         raise OptionError(
-            f"{option}: no record of {name} in objects is at or after {timestamp_ms}, and what brokers hold"
-            " is not searched; use tail=committed, or offsets"
+            f"{option}: no uploaded record of {name} is at or after {timestamp_ms}, and records that are not"
+            " uploaded yet are not searched; use tail=committed, or name offsets instead of a time"
         )
     if is_start and not options.no_match_is_latest:
         raise OptionError(

@@ -185,7 +185,7 @@ def _bytes(value: Any) -> bytes | None:
 def _whole(content: dict[str, Any], name: str) -> int | None:
     value = content.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise ValueError(f"{name} {value!r} is not a whole number from 0")
+        raise ValueError(f"{name} {value!r} is not an integer, or is negative")
     if value is not None and value > INT64_MAX:
         raise ValueError(f"{name} is larger than {INT64_MAX}")
     return value

@@ -232,7 +232,8 @@ class LogMeta:
             raise PartitionCorruptError(f"LOG value {value[:80]!r} is not log meta: {error}") from error
         if version != VERSION or rows_at + count * ROW_BYTES != len(value):
             raise PartitionCorruptError(
-                f"LOG value: version {version}, {count} segments do not match its {len(value)} bytes"
+                f"LOG value: version {version} is not {VERSION}, or {count} segments do not fit its"
+                f" {len(value)} bytes"
             )
         self.streams, self.segments, self.cleaned_to = streams, [], cleaned_to
         rows = memoryview(value)[rows_at:]
@@ -279,7 +280,8 @@ def _check_pair(before: Segment, after: Segment) -> None:
         )
     if before.end_offset != after.base_offset:
         raise PartitionCorruptError(
-            f"log meta: segment {before.base_offset} does not reach {after.base_offset}"
+            f"log meta: segment {before.base_offset} ends at {before.end_offset}, and the next one begins"
+            f" at {after.base_offset}"
         )
 
 

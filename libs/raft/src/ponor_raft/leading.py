@@ -58,7 +58,8 @@ class Leading:
         replica = self._replica
         if self.transfer.target is not None:
             raise NotLeaderError(
-                f"leadership is being handed to node {self.transfer.target.node_id}; ask there, or later"
+                f"leadership is being transferred to node {self.transfer.target.node_id}; propose there, or"
+                " retry later"
             )
         if (problem := self.room_problem(len(data))) is not None:
             raise ProposalsFullError(problem)

@@ -20,7 +20,9 @@ class GcSettings:
         120_000, within=(1_000, 600_000), doc="Duration of a claim, within which its objects must be deleted."
     )
     poll_interval_ms_min: int = setting(
-        500, within=(10, 60_000), doc="Pause after a sweep that deleted objects below its limit."
+        500,
+        within=(10, 60_000),
+        doc="Pause after a sweep that deleted objects, but fewer than `claim_objects_max`.",
     )
     poll_interval_ms_max: int = setting(
         5_000, within=(10, 600_000), doc="Longest pause. Pauses double while sweeps find nothing."
@@ -72,7 +74,7 @@ class GcSettings:
         doc="Listing rate of reconciliation; a request lists a thousand keys.",
     )
     reconcile_dry_run: bool = setting(
-        False, doc="Report what reconciliation would delete and abort, without doing it."
+        False, doc="Only report what reconciliation would delete, and which multipart uploads it would abort."
     )
     wal_leftovers_dry_run: bool = setting(
         False, doc="Report what a scan of write-ahead logs would delete, without doing it."

@@ -132,7 +132,7 @@ class CommittedSteps:
     def _require_current(self, caller: Caller) -> None:
         streams.require_newest(caller[0], caller[1], self._nodes.get(caller[0]))
         if caller in self._fenced:
-            raise NotAllowedError(f"epoch {caller[1]} of node {caller[0]} acts, and is fenced")
+            raise NotAllowedError(f"node {caller[0]} acts under epoch {caller[1]}, which is fenced")
 
     def _is_current(self, caller: Caller) -> bool:
         return self._nodes.get(caller[0]) == caller[1] and caller not in self._fenced
@@ -339,7 +339,7 @@ class CommittedSteps:
         for source in record.source_ids:
             if self._object(source).phase is not Phase.COMMITTED:
                 raise NotAllowedError(
-                    f"object {source} is to be replaced, and is {self._object(source).phase.name}"
+                    f"object {source} is a source of a compaction and is {self._object(source).phase.name}"
                 )
         self._compactions.leased(record, step.caller, step.now, self._is_current)
 

@@ -31,6 +31,7 @@ class WrongDirectoryError(Exception):
 
 
 RESTORE_REMEDY = (
-    "where other voters hold the log, start with an empty directory and join them; "
+    "if other voters have the log, replace this controller: start it with an empty directory and add it to"
+    " the quorum; "
     "a copy of this directory lacks what was written after the copy was made"
 )

@@ -68,8 +68,8 @@ def require_stream_rights(
     if stream_epoch is not None and stream_epoch != row.leader_epoch:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"{_name(topic_id, number)} is at leader epoch {row.leader_epoch}; its streams are not opened at"
-            f" epoch {stream_epoch}",
+            f"{_name(topic_id, number)} is at leader epoch {row.leader_epoch}; its streams cannot be opened"
+            f" at epoch {stream_epoch}",
         )
 
 

@@ -68,7 +68,7 @@ class ProtobufDecoder:
         try:
             message.ParseFromString(data)
         except DecodeError as error:
-            raise ValueError(f"no message {kind.DESCRIPTOR.full_name}: {error}") from None
+            raise ValueError(f"not a message of type {kind.DESCRIPTOR.full_name}: {error}") from None
         return as_python(message)
 
 
@@ -144,7 +144,7 @@ def _well_known(name: str) -> descriptor_pb2.FileDescriptorProto:
     for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
         if name == module.DESCRIPTOR.name:
             return descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
-    raise ValueError(f"a schema that imports {name}, which is none of the common ones")
+    raise ValueError(f"the schema imports {name}, which is not a well-known type of Protobuf")
 
 
 def message_at(file: Any, indexes: tuple[int, ...]) -> Descriptor:
@@ -158,7 +158,7 @@ def message_at(file: Any, indexes: tuple[int, ...]) -> Descriptor:
     nested, names = proto.message_type, [proto.package] if proto.package else []
     for index in indexes:
         if index >= len(nested):
-            raise ValueError(f"message index {index} where the schema has {len(nested)} messages")
+            raise ValueError(f"message index {index} is too large: this level has {len(nested)} messages")
         names.append(nested[index].name)
         nested = nested[index].nested_type
     found: Descriptor = file.pool.FindMessageTypeByName(".".join(names))
