@@ -339,3 +339,36 @@ async def test_a_request_of_a_disconnected_client_does_not_stay_until_its_timeou
     assert broker.partition.log_end_offset == 0
     assert request.is_answered
     assert not request.outcomes
+
+
+async def test_a_verified_batch_does_not_park_behind_later_ones_of_its_producer(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition moves again while its parked batches are retried, and this move is cancelled, too."""
+    monkeypatch.setattr(transit_parking, "CALLS_PER_TURN_MAX", 1)
+    broker = await connect()
+    others = Client(broker.rig, broker.partition, is_short=True)
+    others.partitions.parking = parking = broker.client.partitions.parking
+    partition_closing.begin_move(broker.partition)
+    parking._calls_left = 1
+    broker.client.send(sent(1, transactional(1, 0, 0, 1)))
+    others.send(*(produce(number) for number in range(20)))
+    partition_closing.take_back(broker.partition)
+    parking.settled((TOPIC_ID, 0))
+    broker.client.send(sent(2, transactional(1, 0, 1, 1)))
+    partition_closing.begin_move(broker.partition)
+    await broker.verifier.confirm()
+    partition_closing.take_back(broker.partition)
+    parking.settled((TOPIC_ID, 0))
+    while parking.is_calling:
+        await asyncio.sleep(0)
+    retried = [sent(3, transactional(1, 0, 0, 1)), sent(4, transactional(1, 0, 1, 1))]
+    for request in [None, *retried]:
+        if request is not None:
+            broker.client.send(request)
+        if broker.verifier.waiting:
+            await broker.verifier.confirm()
+        await settle()
+    codes = {number: code for number, [(code, _)] in broker.client.wire.outcomes()}
+    assert ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER not in codes.values()
+    assert (codes[3], codes[4]) == (0, 0)

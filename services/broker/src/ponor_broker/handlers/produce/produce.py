@@ -352,7 +352,8 @@ class ProduceHandler:
         try:
             self._try(outcome, records, version, self._clock.wall_ms(), has_waited=True, proof=proof)
         except PartitionInTransitError as transit:
-            if is_parked:
+            # A verified batch must not park behind later ones of its producer, which are being retried.
+            if is_parked or self._partitions.parking.holds_back(transit.key):
                 self._refuse(outcome, records, transit)
             else:
                 self._park(outcome, records, version, transit)
