@@ -46,6 +46,10 @@ class ClientRequests(Generic[T]):
         self._unanswered.append(_Unanswered(self._correlation_id, request.API_KEY, version, kept))
         return frame
 
+    def take_back(self) -> None:
+        """Forget the newest request, whose frame was not sent."""
+        self._unanswered.pop()
+
     def tell(self, request: Message, version: int) -> bytes:
         """Return the frame of a request without an answer, such as Produce with acks 0; otherwise like
         `ask`.

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError
+from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError, FrameTooLargeError
 
 from ponor_rpc.eager_write import EagerWrite
 
@@ -75,7 +75,7 @@ class FrameStream(ABC):
         ends.
 
         Raises:
-            ValueError: the frame is larger than FRAME_BYTES_MAX.
+            FrameTooLargeError: the frame is larger than FRAME_BYTES_MAX.
         """
         size_bytes = _checked_bytes(frame)
         self._raise_if_ended()
@@ -224,7 +224,7 @@ class FrameStream(ABC):
 def _checked_bytes(frame: bytes) -> int:
     size_bytes = len(frame)
     if size_bytes > FRAME_BYTES_MAX:
-        raise ValueError(
+        raise FrameTooLargeError(
             f"a frame of {size_bytes} bytes is larger than the limit of {FRAME_BYTES_MAX}; split it"
         )
     return size_bytes

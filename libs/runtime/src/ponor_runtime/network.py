@@ -18,6 +18,10 @@ class ConnectionClosedError(Exception):
     """The peer closed, the network failed, or `close` was called."""
 
 
+class FrameTooLargeError(ValueError):
+    """A frame has more than `FRAME_BYTES_MAX` bytes. Nothing was sent, and the connection stays open."""
+
+
 class Connection(Protocol):
     """A bidirectional, ordered stream of frames. No frame is lost while it is open."""
 
@@ -26,6 +30,7 @@ class Connection(Protocol):
 
         Raises:
             ConnectionClosedError: the connection is closed.
+            FrameTooLargeError: the frame is too large.
         """
         ...
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError, Handler
+from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError, FrameTooLargeError, Handler
 
 from ponor_simulation.links import DelayLaw, Direction, Links
 from ponor_simulation.loop import INCARNATION, Incarnation, VirtualTimeLoop
@@ -402,7 +402,7 @@ class SimConnection:
 
 def _check_size(frame: bytes) -> None:
     if len(frame) > FRAME_BYTES_MAX:
-        raise ValueError(f"a frame of {len(frame)} bytes is larger than {FRAME_BYTES_MAX}")
+        raise FrameTooLargeError(f"a frame of {len(frame)} bytes is larger than {FRAME_BYTES_MAX}")
 
 
 class SimListener:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from ponor_broker.listener.kafka_listener import KafkaListener
 from ponor_broker.peers.connection_pool import PeerConnections
 from ponor_broker.peers.kafka_connection import KafkaConnection
+from ponor_broker.peers.request_port import RequestPort, UnansweredError
 from ponor_broker.peers.tcp_connection import connect_tcp
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 from ponor_broker.requests.dispatch import Dispatcher
@@ -44,6 +46,9 @@ class Broker:
         self.node_id = node_id
         self.received: list[int] = []
         self.listener: KafkaListener
+
+    async def answer(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        raise AssertionError("requests to another broker use the network")
 
     async def write(self, request: WriteTxnMarkersRequest, _: RequestContext) -> WriteTxnMarkersResponse:
         self.received += [marker.producer_id for marker in request.markers]
@@ -147,6 +152,18 @@ async def test_requests_larger_than_any_socket_buffer_arrive_whole() -> None:
         answer = await send(pool, 1, range(10_000))  # 2.6 MB
         assert [row.producer_id for row in answer.markers] == list(range(10_000))
         assert running[1].received == list(range(10_000))
+
+
+@on_uvloop
+async def test_a_request_above_the_limit_of_a_frame_fails_alone() -> None:
+    async with brokers() as (running, pool):
+        port = RequestPort(pool, running[1].answer, node_id=2, version=1, answer=WriteTxnMarkersResponse)
+        connection = await pool.connection(1)
+        with pytest.raises(UnansweredError, match="a frame of 5560016 bytes"):
+            await port.ask(1, partial(markers, range(20_000)))
+        await send(pool, 1, range(1))
+        assert await pool.connection(1) is connection
+        assert running[1].received == [0]
 
 
 @on_uvloop

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 from ponor_kafka.client_requests import ClientRequests
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.message import Message
-from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.network import Connection, ConnectionClosedError, FrameTooLargeError
 
 M = TypeVar("M", bound=Message)
 IN_FLIGHT_MAX: Final = 1_000
@@ -63,13 +63,14 @@ class KafkaConnection:
             ConnectionClosedError: the connection broke, or the answer timed out and the connection
                 was closed.
             KafkaWireError: an answer violated the protocol, and the connection was closed.
+            FrameTooLargeError: the request is too large; other requests are not affected.
         """
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         call = cast("Callable[[Message], None] | None", arrived)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._acquire_slot()
-                await self._send(self._requests.ask(request, version, _Request(answer, call)))
+                await self._send_or_take_back(self._requests.ask(request, version, _Request(answer, call)))
                 result = await answer
         except TimeoutError as error:
             await self.close()
@@ -99,6 +100,15 @@ class KafkaConnection:
         if self._end is not None:
             self._slots.release()  # so that the next waiting caller fails as well
             raise self._end
+
+    async def _send_or_take_back(self, frame: bytes) -> None:
+        """Send the frame of the newest request. If it is too large, no answer will arrive."""
+        try:
+            await self._send(frame)
+        except FrameTooLargeError:
+            self._requests.take_back()
+            self._slots.release()
+            raise
 
     async def _send(self, frame: bytes) -> None:
         try:

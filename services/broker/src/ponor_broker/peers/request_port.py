@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.message import Message
-from ponor_runtime.network import ConnectionClosedError
+from ponor_runtime.network import ConnectionClosedError, FrameTooLargeError
 
 from ponor_broker.peers.connection_pool import PeerConnections
 
@@ -49,7 +49,7 @@ class RequestPort(Generic[Q, A]):
 
         Raises:
             PeerUnavailableError, PeerGoneError: there is no connection; `build` was not called.
-            UnansweredError: the request was sent, and no answer arrived.
+            UnansweredError: the request was sent, and no answer arrived, or it is too large.
         """
         connection = None if node_id == self._node_id else await self._peers.connection(node_id)
         request = build()
@@ -60,5 +60,5 @@ class RequestPort(Generic[Q, A]):
                 async with asyncio.timeout(REQUEST_S_MAX):
                     return await self._local(request)
             return await connection.ask(request, self._version, self._answer, timeout_s=REQUEST_S_MAX)
-        except (ConnectionClosedError, KafkaWireError, TimeoutError) as error:
+        except (ConnectionClosedError, FrameTooLargeError, KafkaWireError, TimeoutError) as error:
             raise UnansweredError(f"broker {node_id}: {error}") from error

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from ponor_runtime.host_port import split_host_port
-from ponor_runtime.network import FRAME_BYTES_MAX, Connection, ConnectionClosedError
+from ponor_runtime.network import FRAME_BYTES_MAX, Connection, ConnectionClosedError, FrameTooLargeError
 
 ConnectPeer: TypeAlias = Callable[[str], Awaitable[Connection]]
 """Opens a connection to the Kafka listener at HOST:PORT; a frame is a Kafka frame without its length. Raises
@@ -83,7 +83,10 @@ class TcpConnection:
         self._writer.transport.abort()
 
     def _write(self, frame: bytes) -> None:
-        assert len(frame) <= FRAME_BYTES_MAX
+        if len(frame) > FRAME_BYTES_MAX:
+            raise FrameTooLargeError(
+                f"a frame of {len(frame)} bytes to {self._address} exceeds the limit, {FRAME_BYTES_MAX}"
+            )
         if self._writer.transport.is_closing():
             raise ConnectionClosedError(f"the connection to {self._address} is closed")
         self._writer.write(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
