@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -79,6 +79,31 @@ async def test_a_shard_that_closes_frees_pending_offsets_in_turns(
     assert held[-1] == 0
     assert max(before - after for before, after in itertools.pairwise(held)) <= 2_000
     await world.coordinator.close()
+
+
+class ScannedDict(dict[int, Any]):
+    """Counts scans: each one skips the rows that were deleted before."""
+
+    scans = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.scans += 1
+        return super().__iter__()
+
+    def __reversed__(self) -> Iterator[int]:
+        self.scans += 1
+        return super().__reversed__()
+
+
+def test_the_offsets_of_many_producers_are_freed_with_one_scan_per_step() -> None:
+    pending: PendingOffsets[str] = PendingOffsets()
+    rows = pending._by_producer = ScannedDict()
+    for producer_id in range(2_000):
+        pending.add(producer_id, "k", CommittedOffset(1))
+    pending.forget(1_000)
+    assert (len(pending), rows.scans) == (1_000, 1)
+    pending.forget(1_500)
+    assert (len(pending), rows.scans) == (0, 2)
 
 
 def delete_group(world: Any, group_id: str, _: int) -> Awaitable[object]:

@@ -108,8 +108,8 @@ class PendingOffsets(Generic[K]):
 
     def forget(self, count: int) -> None:
         """Free up to `count` pending offsets."""
-        while count > 0 and self._by_producer:
-            producer_id = next(reversed(self._by_producer))
+        # A dict skips deleted rows again whenever it is scanned, so it is scanned once.
+        for producer_id in list(islice(self._by_producer, count)):
             ended = min(count, self.count(producer_id))
             self.end(producer_id, commits=False, count_max=ended)
             count -= ended
