@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from uuid import UUID
@@ -186,3 +187,35 @@ def test_a_newer_offset_outdates_those_of_many_producers_at_constant_cost(
         return lines_run(lambda: work(pending))
 
     assert of(1_000) == of(10)
+
+
+class Lookups(Counter[int]):
+    """Counts look-ups of producers."""
+
+    count = 0
+
+    def __contains__(self, key: object) -> bool:
+        self.count += 1
+        return super().__contains__(key)
+
+
+async def test_a_rewrite_does_not_look_up_each_producer_of_each_partition(world_type: Any) -> None:
+    world = await world_with(world_type, 1, 1, 1_000)
+    shard = world.coordinator.shards.by_index[0]
+    lookups = shard._log._commits_in_flight = Lookups()
+    assert [row.key.partition for row in shard._current()] == [0]
+    assert lookups.count <= 10
+    await world.coordinator.close()
+
+
+async def test_a_rewrite_skips_the_rows_of_a_committing_transaction_in_turns(world_type: Any) -> None:
+    world = await world_with(world_type, 1, 1_000, 1)
+    shard = world.coordinator.shards.by_index[0]
+    table = shard.get("g0").offsets
+    for place in table.pending_partitions():
+        table._put(place, CommittedOffset(1))
+    shard._log._commits_in_flight[0] += 1
+    rows = shard._current()
+    assert shard.rewrite._next_batch(rows) == (0, [])
+    assert len(list(rows)) >= 500
+    await world.coordinator.close()

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Generic, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
+from ponor_runtime.turns import turn
 from s3stream.errors import S3StreamError
 
 from ponor_broker.coordination.record_format import E
@@ -45,14 +46,15 @@ class LogRewrite(Generic[E]):
     """The rewrites of one shard. `load` and `write` never run at the same time."""
 
     def __init__(
-        self, log: RecordLog[E], rows: Callable[[], Iterator[E]], *, log_bytes_min: int, ratio: int
+        self, log: RecordLog[E], rows: Callable[[], Iterator[E | None]], *, log_bytes_min: int, ratio: int
     ) -> None:
         """Create the rewrites of a log.
 
         Args:
             log: the log.
             rows: iterates over the state in memory, one entry for each key that exists when the iteration
-                reaches it. The records of keys that are created later are above the boundary.
+                reaches it. The records of keys that are created later are above the boundary. None stands
+                for a key that must not be rewritten now.
             log_bytes_min: a shorter log is not rewritten.
             ratio: a log is rewritten when it is this many times as long as its state.
         """
@@ -120,7 +122,7 @@ class LogRewrite(Generic[E]):
         self._state_bytes = trim.state_bytes
         return True
 
-    def _next_batch(self, rows: Iterator[E]) -> tuple[int, list[E]] | None:
+    def _next_batch(self, rows: Iterator[E | None]) -> tuple[int, list[E]] | None:
         """Return the next rows with their current values, and their size; None at the end.
 
         The caller appends them without an await, so that no newer write of one of their keys can
@@ -131,9 +133,10 @@ class LogRewrite(Generic[E]):
         seen, size_bytes = 0, 0
         for entry in rows:
             seen += 1
-            size_bytes += self._log.size_of(entry)
-            if entry.key not in in_flight:
-                entries.append(entry)
+            if entry is not None:
+                size_bytes += self._log.size_of(entry)
+                if entry.key not in in_flight:
+                    entries.append(entry)
             if size_bytes >= BATCH_BYTES or seen >= BATCH_ENTRIES_MAX:
                 break
         return (size_bytes, entries) if seen else None
@@ -142,6 +145,8 @@ class LogRewrite(Generic[E]):
         """Append the entries without an await, then wait until all writes have completed or failed; the
         log's failure count shows failed writes.
         """
+        if not entries:
+            await turn()
         for part in self._log.in_parts(entries):
             error = self._log.try_append(part, lambda _: None, is_rewrite=True)
             if error is not ErrorCode.NONE:

@@ -9,7 +9,16 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
@@ -225,9 +234,10 @@ class RecordLog(Generic[E]):
                 keys.update(ended if write.commits else ())
         return frozenset(keys)
 
-    def is_committing(self, producer_id: int) -> bool:
-        """Return whether a marker that commits the producer's transaction is in flight."""
-        return producer_id in self._commits_in_flight
+    def is_committing(self, producer_ids: Collection[int]) -> bool:
+        """Return whether a marker that commits a transaction of one of these producers is in flight."""
+        few, many = sorted((producer_ids, self._commits_in_flight.keys()), key=len)
+        return any(one in many for one in few)
 
     # --- transactions
 

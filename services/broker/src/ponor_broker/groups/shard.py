@@ -169,17 +169,21 @@ class GroupShard:
             for (topic, partition), committed in group.offsets.items():
                 yield OffsetEntry(OffsetKey(group.group_id, topic, partition), committed)
 
-    def _current(self) -> Iterator[Entry]:
-        """As `snapshot`, but each row with its value when the iteration reaches it, if it still exists."""
+    def _current(self) -> Iterator[Entry | None]:
+        """As `snapshot`, but each row with its value when the iteration reaches it, if it still exists. Yield
+        None for a row that must not be rewritten now.
+        """
         for group in self._table:
             if group in self._table and group.durable is not None:
                 yield GroupEntry(GroupKey(group.group_id), group.durable)
             for topic, index in group.offsets.partitions():
                 committed = group.offsets.get((topic, index))
                 # A marker in flight may replace the offset by one whose batch is above the boundary.
-                is_ending = any(map(self._log.is_committing, group.offsets.pending_producers((topic, index))))
+                is_ending = self._log.is_committing(group.offsets.pending_producers((topic, index)))
                 if group in self._table and committed is not None and not is_ending:
                     yield OffsetEntry(OffsetKey(group.group_id, topic, index), committed)
+                else:
+                    yield None
 
     def close(self, error: ErrorCode) -> Steps[None]:
         """Answer all waiting requests and free memory, because another broker leads the partition,
