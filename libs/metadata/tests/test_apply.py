@@ -340,7 +340,7 @@ def test_partitions_have_rising_leader_epochs() -> None:
     log.commit(
         topic_created(TOPIC, "orders"), partition_changed(TOPIC, 0), partition_changed(TOPIC, 1, NODE_B)
     )
-    refused(log, partition_changed(TOPIC, 3), match="made before")
+    refused(log, partition_changed(TOPIC, 3), match="cannot exist without partition 2")
     refused(log, partition_changed(bytes(16), 0), match="does not exist")
     refused(log, partition_changed(TOPIC, 0, NODE_B), match="does not rise")
     log.commit(partition_changed(TOPIC, 0, NODE_B, 1))
