@@ -203,5 +203,5 @@ async def test_aio_is_disabled_without_rwf_dsync(
 ) -> None:
     """Without the flag a write would be reported as durable while only the page cache holds it."""
     monkeypatch.delattr(os, "RWF_DSYNC", raising=False)
-    with pytest.raises(OSError, match="no asynchronous writes"):
+    with pytest.raises(OSError, match="has no asynchronous writes"):
         KernelWrites(asyncio.get_running_loop())

@@ -78,7 +78,7 @@ async def test_budget_grants_waiters_in_arrival_order() -> None:
     await budget.acquire(1000)
     assert not budget.try_acquire(0)
     budget.release(1000)
-    with pytest.raises(AssertionError, match="more was released"):
+    with pytest.raises(AssertionError, match="released more bytes"):
         budget.release(1)
 
 

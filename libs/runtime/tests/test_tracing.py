@@ -143,7 +143,7 @@ def test_default_sampling_ratio_applies_unless_the_environment_overrides_it() ->
     assert sampler_argument({"OTEL_TRACES_SAMPLER_ARG": "0.5"}) == 0.5
     assert sampler_argument({"OTEL_TRACES_SAMPLER": "always_on"}) is None
     for wrong in ("2", "-1", "often"):
-        with pytest.raises(StartRefusedError, match="share of requests from 0 to 1"):
+        with pytest.raises(StartRefusedError, match="share of requests, a number from 0 to 1"):
             sampler_argument({"OTEL_TRACES_SAMPLER_ARG": wrong})
 
 

@@ -76,8 +76,8 @@ class ByteBudget:
             return
         if len(self._waiters) >= self._waiters_max:
             raise BudgetExceededError(
-                f"{self._name}: {self._held} of {self._bytes_max} bytes are held and {self._waiters_max}"
-                " callers wait"
+                f"{self._name}: {self._held} of {self._bytes_max} bytes are in use, and"
+                f" {self._waiters_max} callers wait (the limit)"
             )
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = (size_bytes, granted)
@@ -95,7 +95,7 @@ class ByteBudget:
     def release(self, size_bytes: int) -> None:
         """Release bytes and grant waiting requests that now fit."""
         self._held -= size_bytes
-        assert self._held >= 0, f"{self._name}: more was released than acquired"
+        assert self._held >= 0, f"{self._name}: released more bytes than were acquired"
         if self._waiters:
             self._grant()
 

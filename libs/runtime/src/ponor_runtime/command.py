@@ -62,7 +62,7 @@ def start_metrics(runtime: Runtime, address: str | None) -> dict[str, str]:
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise StartRefusedError(f"metrics address {address!r}: write HOST:PORT")
+        raise StartRefusedError(f"metrics address {address!r} is not HOST:PORT")
     clock, health = runtime.clock, runtime.health
     runtime.telemetry.gauge("ponor_ready", lambda: float(health.ready(clock.monotonic_ns()).is_good))
     endpoint = serve_prometheus(

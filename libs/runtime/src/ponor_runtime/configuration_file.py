@@ -38,7 +38,7 @@ class ConfigurationFile:
         known = sorted((*keys, *COMMON_KEYS))
         for name in self.content:
             if name not in known:
-                raise self.refused(f"{name!r} is not known; known are {', '.join(known)}")
+                raise self.refused(f"unknown key {name!r}; known keys: {', '.join(known)}")
 
     def refused(self, problem: str) -> StartRefusedError:
         """Return the error for a problem of this file."""

@@ -97,7 +97,7 @@ class DiskWorkerPool:
             OSError: EMFILE, `WORKERS_MAX` files are already open.
         """
         if self._bound >= self.WORKERS_MAX:
-            raise OSError(errno.EMFILE, f"{self.WORKERS_MAX} files are open on this disk, which is the limit")
+            raise OSError(errno.EMFILE, f"{self.WORKERS_MAX} files are open on this disk; that is the limit")
         self._bound += 1
         return self._idle.pop() if self._idle else DiskWorker("ponor-disk")
 

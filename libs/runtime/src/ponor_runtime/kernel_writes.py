@@ -79,7 +79,9 @@ class KernelWrites:
         numbers = _CALLS.get(platform.machine())
         # Without RWF_DSYNC the writes would complete before they are durable.
         if numbers is None or not hasattr(os, "eventfd") or not hasattr(os, "RWF_DSYNC"):
-            raise OSError(errno.ENOSYS, f"no asynchronous writes on {platform.system()} {platform.machine()}")
+            raise OSError(
+                errno.ENOSYS, f"{platform.system()} {platform.machine()} has no asynchronous writes"
+            )
         self.loop: Final = loop
         self._numbers = numbers
         # PyDLL keeps the GIL: the calls do not block, whereas reacquiring the GIL may.
@@ -170,7 +172,7 @@ class KernelWrites:
         for number, _, result, _ in _EVENT.iter_unpack(self._events.raw[: _EVENT.size * count]):
             slot = self._slots[number]
             ended, slot.ended = slot.ended, None
-            assert ended is not None, "a write completes once"
+            assert ended is not None, "a write completed twice"
             self._idle.append(number)
             try:
                 ended(result)
@@ -183,4 +185,4 @@ class KernelWrites:
     def _check(result: int) -> None:
         if result < 0:
             number = ctypes.get_errno()
-            raise OSError(number, f"asynchronous writes: {os.strerror(number)}")
+            raise OSError(number, f"asynchronous write failed: {os.strerror(number)}")

@@ -182,7 +182,8 @@ class _ServiceProcess:
     def _give_up(self, seconds: float) -> NoReturn:
         log_lines.finish()
         _say(
-            f"{self._name}: still open {seconds:g} s after the stop request; exiting, the next start recovers"
+            f"{self._name}: shutdown not complete {seconds:g} s after the stop request;"
+            " exiting; the next start recovers"
         )
         os._exit(EXIT_REFUSED)
 
@@ -209,7 +210,7 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, name: str, begin_stop: Callab
         os.set_blocking(descriptor, False)
         os.set_inheritable(descriptor, False)
     except (ValueError, OSError) as error:
-        raise StartRefusedError(f"{PARENT_FD_VARIABLE}={text!r} names no open pipe: {error}") from error
+        raise StartRefusedError(f"{PARENT_FD_VARIABLE}={text!r} is not an open pipe: {error}") from error
 
     def readable() -> None:
         try:

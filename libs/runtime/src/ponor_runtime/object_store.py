@@ -33,8 +33,8 @@ def check_key(key: str) -> str:
     """
     if len(key) > KEY_BYTES_MAX or _KEY.fullmatch(key) is None:
         raise ValueError(
-            f"object store key {key[:100]!r}: segments of A-Z a-z 0-9 . _ = - joined by '/' are expected,"
-            f" {KEY_BYTES_MAX} characters at most"
+            f"object store key {key[:100]!r} is invalid: expected segments of A-Z a-z 0-9 . _"
+            f" = - joined by '/', at most {KEY_BYTES_MAX} characters"
         )
     return key
 

@@ -66,7 +66,9 @@ def sampler_argument(environment: Mapping[str, str]) -> float | None:
         except ValueError:
             ratio = -1.0
         if not 0.0 <= ratio <= 1.0:
-            raise StartRefusedError(f"{SAMPLER_ARGUMENT}={text}: give a share of requests from 0 to 1")
+            raise StartRefusedError(
+                f"{SAMPLER_ARGUMENT}={text}: expected a share of requests, a number from 0 to 1"
+            )
     else:
         ratio = RATIO_DEFAULT
     return None if environment.get(SAMPLER) else ratio
@@ -76,6 +78,7 @@ def _exported(environment: Mapping[str, str], exporter_variable: str, endpoint_v
     exporter = environment.get(exporter_variable, "otlp").strip().lower()
     if exporter not in ("", "otlp", "none"):
         raise StartRefusedError(
-            f"{exporter_variable}={exporter}: use otlp or none; Prometheus is served anyway"
+            f"{exporter_variable}={exporter}: only otlp and none are supported; Prometheus"
+            " metrics do not depend on this variable"
         )
     return exporter != "none" and bool(environment.get(ENDPOINT) or environment.get(endpoint_variable))

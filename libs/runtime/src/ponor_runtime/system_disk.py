@@ -292,7 +292,7 @@ def _make_directories(directory: Path) -> None:
         missing.append(present)
         present = present.parent
     if not present.is_dir():
-        raise NotADirectoryError(f"{present} is a file; {directory} cannot be made below it")
+        raise NotADirectoryError(f"cannot create directory {directory}: {present} is a file")
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
     for path in [directory, *(made.parent for made in missing)]:

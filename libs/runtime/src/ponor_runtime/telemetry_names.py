@@ -86,14 +86,8 @@ METRICS: Final[dict[str, Metric]] = {
     # Every process: ponor_runtime.health.
     "ponor_ready": Metric(GAUGE, "boolean", (), "1 while /readyz answers 200"),
     # The object store: s3stream.stores.
-    "ponor_object_store_requests_total": Metric(COUNTER, "requests", ("op", "class"), "Requests sent to the"
-                                                                                      " store, including"
-                                                                                      " retries and parts;"
-                                                                                      " class is put, get or"
-                                                                                      " delete, as stores"
-                                                                                      " bill"),
-    "ponor_object_store_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Payload bytes to (write) and"
-                                                                               " from (read) the store"),
+    "ponor_object_store_requests_total": Metric(COUNTER, "requests", ("op", "class"), "Requests sent to the store, including retries and parts, by billing class: put, get or delete"),
+    "ponor_object_store_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Payload bytes written to the store (write) and read from it (read)"),
     "ponor_object_store_errors_total": Metric(COUNTER, "requests", ("op", "error"), "Calls that failed, by"
                                                                                     " error class"),
     "ponor_object_store_retries_total": Metric(COUNTER, "requests", ("op",), "Requests repeated after a"
@@ -117,10 +111,8 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_journal_entries_total": Metric(COUNTER, "entries", ("journal",), "Entries made durable"),
     "ponor_journal_bytes_total": Metric(COUNTER, "bytes", ("journal",), "Bytes written to disk, headers and"
                                                                         " padding included"),
-    "ponor_journal_sync_seconds": Metric(HISTOGRAM, "seconds", ("journal",), "Write and sync of one group"
-                                                                             " commit", MICROSECONDS, PER_SECOND_US),
-    "ponor_journal_queued_bytes": Metric(GAUGE, "bytes", ("journal",), "Accepted entries that are not"
-                                                                       " durable yet"),
+    "ponor_journal_sync_seconds": Metric(HISTOGRAM, "seconds", ("journal",), "Duration of the write and sync of one group commit", MICROSECONDS, PER_SECOND_US),
+    "ponor_journal_queued_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes of accepted entries that are not durable yet"),
     "ponor_journal_retained_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes on disk above the trim"
                                                                          " point"),
     "ponor_journal_segments": Metric(GAUGE, "segments", ("journal", "state"), "Segment files, live and"
@@ -134,20 +126,15 @@ METRICS: Final[dict[str, Metric]] = {
     # The write-ahead log and recovery: s3stream.
     "ponor_wal_recovery_seconds": Metric(GAUGE, "seconds", (), "Duration of the last recovery"),
     "ponor_wal_recovered_bytes": Metric(GAUGE, "bytes", (), "Bytes that the last recovery uploaded"),
-    "ponor_wal_append_seconds": Metric(HISTOGRAM, "seconds", (), "From append to acknowledgement", MICROSECONDS, PER_SECOND_US),
+    "ponor_wal_append_seconds": Metric(HISTOGRAM, "seconds", (), "Time from an append to its acknowledgement", MICROSECONDS, PER_SECOND_US),
     # The object WAL: s3stream.object_wal.
     "ponor_wal_object_puts_total": Metric(COUNTER, "puts", ("kind",), "Slots (data) and fences (fence) put,"
                                                                       " each counted once regardless of"
                                                                       " retries"),
     "ponor_wal_object_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of records in acknowledged slots"),
-    "ponor_wal_object_put_seconds": Metric(HISTOGRAM, "seconds", (), "From the start of a slot's put to its"
-                                                                     " confirmation, including retries", MICROSECONDS, PER_SECOND_US),
-    "ponor_wal_object_gather_seconds": Metric(HISTOGRAM, "seconds", (), "How long a slot collected records"
-                                                                        " before its put", MICROSECONDS, PER_SECOND_US),
-    "ponor_wal_object_read_backs_total": Metric(COUNTER, "slots", ("result",), "Slots whose key was taken"
-                                                                               " and that were read back:"
-                                                                               " own (after a lost response)"
-                                                                               " or foreign"),
+    "ponor_wal_object_put_seconds": Metric(HISTOGRAM, "seconds", (), "Time from the start of a slot's put to its confirmation, including retries", MICROSECONDS, PER_SECOND_US),
+    "ponor_wal_object_gather_seconds": Metric(HISTOGRAM, "seconds", (), "Time for which a slot collected records before its put", MICROSECONDS, PER_SECOND_US),
+    "ponor_wal_object_read_backs_total": Metric(COUNTER, "slots", ("result",), "Slots whose put found the key taken, by what a read of the key returned: own (the slot itself, after a lost response) or foreign"),
     "ponor_wal_object_hedges_total": Metric(COUNTER, "puts", (), "Hedged (repeated) puts of late slots"),
     "ponor_wal_object_hedges_won_total": Metric(COUNTER, "slots", (), "Late slots whose hedged put was"
                                                                       " answered first"),
@@ -157,9 +144,7 @@ METRICS: Final[dict[str, Metric]] = {
                                                          " read"),
     "ponor_wal_object_puts_in_flight": Metric(GAUGE, "puts", (), "Slots being put"),
     "ponor_wal_object_deleted_total": Metric(COUNTER, "slots", (), "Slots deleted below the trim point"),
-    "ponor_wal_takeover_seconds": Metric(HISTOGRAM, "seconds", (), "Recovery of one log in the store, from"
-                                                                   " its first listing to the log's end in"
-                                                                   " the metadata", MICROSECONDS, PER_SECOND_US),
+    "ponor_wal_takeover_seconds": Metric(HISTOGRAM, "seconds", (), "Duration of the recovery of one log in the store, from the first listing of its slots until the metadata shows it closed", MICROSECONDS, PER_SECOND_US),
     "ponor_wal_takeovers_running": Metric(GAUGE, "logs", (), "Write-ahead logs in the store that this"
                                                              " process is recovering or has queued"),
     "ponor_wal_recoveries_total": Metric(COUNTER, "logs", ("result",), "Write-ahead logs in the store that"
@@ -185,12 +170,10 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_upload_bytes_total": Metric(COUNTER, "bytes", ("kind",), "Bytes of committed objects"),
     "ponor_upload_blocks_waiting": Metric(GAUGE, "blocks", (), "Sealed log cache blocks that are not"
                                                                " committed yet"),
-    "ponor_upload_seconds": Metric(HISTOGRAM, "seconds", ("stage",), "Stages of an upload: prepare, put,"
-                                                                     " commit", MICROSECONDS, PER_SECOND_US),
+    "ponor_upload_seconds": Metric(HISTOGRAM, "seconds", ("stage",), "Duration of a stage of an upload: prepare, put or commit", MICROSECONDS, PER_SECOND_US),
     # The Kafka listener and its partitions: ponor_broker.
     "ponor_kafka_requests_total": Metric(COUNTER, "requests", ("api",), "Requests answered"),
-    "ponor_kafka_request_seconds": Metric(HISTOGRAM, "seconds", ("api",), "From the complete request to the"
-                                                                          " written response", MICROSECONDS, PER_SECOND_US),
+    "ponor_kafka_request_seconds": Metric(HISTOGRAM, "seconds", ("api",), "Time from the complete request to the written response", MICROSECONDS, PER_SECOND_US),
     "ponor_kafka_connections": Metric(GAUGE, "connections", (), "Open client connections"),
     "ponor_kafka_connections_refused_total": Metric(COUNTER, "connections", ("reason",), "Connections closed"
                                                                                          " by the broker"),
@@ -198,7 +181,7 @@ METRICS: Final[dict[str, Metric]] = {
                                                                         " to (out) clients"),
     "ponor_kafka_inflight_bytes": Metric(GAUGE, "bytes", (), "Request bytes held until the response"),
     "ponor_kafka_receiving_bytes": Metric(
-        GAUGE, "bytes", (), "Length of admitted requests that are still arriving"
+        GAUGE, "bytes", (), "Bytes of admitted requests that are not completely received yet"
     ),
     "ponor_fetch_answers_bytes": Metric(GAUGE, "bytes", (), "Fetch responses that clients have not read yet"),
     "ponor_budget_limit": Metric(
@@ -209,8 +192,7 @@ METRICS: Final[dict[str, Metric]] = {
                                             " (reopened by this broker)"
     ),
     "ponor_partition_move_seconds": Metric(
-        HISTOGRAM, "seconds", ("step",), "Steps of moves: residue, drain, tail, close at the source, open at"
-                                         " the target", MICROSECONDS, PER_SECOND_US
+        HISTOGRAM, "seconds", ("step",), "Duration of a step of a move: residue, drain, tail and close at the source, open at the target", MICROSECONDS, PER_SECOND_US
     ),
     "ponor_transit_requests_total": Metric(
         COUNTER, "requests", ("result",), "Requests for moving partitions: parked, expired (of the parked"
@@ -240,51 +222,51 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_group_offsets": Metric(GAUGE, "offsets", (), "Committed offsets this broker holds"),
     "ponor_groups_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for groups, members and offsets, limited by groups_memory_bytes_max"),
     "ponor_group_refusals_total": Metric(COUNTER, "requests", (), "New groups, members and offsets refused because groups_max or groups_memory_bytes_max is reached"),
-    "ponor_group_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of __consumer_offsets, which a restart reads"),
+    "ponor_group_log_bytes": Metric(GAUGE, "bytes", (), "Bytes of the led partitions of __consumer_offsets, which a restart reads"),
     "ponor_group_offsets_expired_total": Metric(COUNTER, "offsets", (), "Offsets deleted after their retention time"),
     "ponor_group_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __consumer_offsets rewritten and trimmed"),
     "ponor_transactional_ids": Metric(GAUGE, "ids", ("state",), "Transactional ids this broker coordinates"),
     "ponor_transactions_memory_bytes": Metric(GAUGE, "bytes", (), "Memory charged for transactional ids and the partitions of their transactions, limited by transactions_memory_bytes_max"),
     "ponor_transaction_refusals_total": Metric(COUNTER, "requests", (), "New transactional ids and partitions refused because transactions_memory_bytes_max is reached"),
-    "ponor_transaction_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of __transaction_state, which a restart reads"),
+    "ponor_transaction_log_bytes": Metric(GAUGE, "bytes", (), "Bytes of the led partitions of __transaction_state, which a restart reads"),
     "ponor_transactional_ids_expired_total": Metric(COUNTER, "ids", (), "Transactional ids deleted after their expiration time"),
     "ponor_transaction_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __transaction_state rewritten and trimmed"),
     "ponor_transaction_markers": Metric(GAUGE, "markers", (), "Markers of ended transactions that are not known to be durable in their partition"),
-    "ponor_transaction_markers_sent_total": Metric(COUNTER, "markers", (), "Markers sent to the leaders of their partitions, repetitions included"),
-    "ponor_transaction_marker_retries_total": Metric(COUNTER, "markers", (), "Failed attempts to write a marker, which are repeated"),
+    "ponor_transaction_markers_sent_total": Metric(COUNTER, "markers", (), "Markers sent to the leaders of their partitions, including retries"),
+    "ponor_transaction_marker_retries_total": Metric(COUNTER, "markers", (), "Failed attempts to write a marker; each is retried"),
     "ponor_transactions_total": Metric(COUNTER, "transactions", ("outcome",), "Transactions whose markers are all durable: commit or abort"),
     "ponor_transaction_timeouts_total": Metric(COUNTER, "transactions", (), "Transactions that the coordinator aborted after their timeout"),
-    "ponor_transaction_open_seconds": Metric(HISTOGRAM, "seconds", (), "From the beginning of a transaction to its outcome", TRANSACTION_US, PER_SECOND_US),
-    "ponor_transaction_completion_seconds": Metric(HISTOGRAM, "seconds", (), "From the outcome of a transaction until all its markers are durable", MICROSECONDS, PER_SECOND_US),
-    "ponor_transaction_errors_total": Metric(COUNTER, "requests", ("request", "error"), "Requests that the coordinator refused: init, add, verify, end"),
-    "ponor_transaction_verification_requests_total": Metric(COUNTER, "requests", (), "AddPartitionsToTxn requests to coordinators, to verify or add partitions"),
+    "ponor_transaction_open_seconds": Metric(HISTOGRAM, "seconds", (), "Time from the beginning of a transaction to its outcome", TRANSACTION_US, PER_SECOND_US),
+    "ponor_transaction_completion_seconds": Metric(HISTOGRAM, "seconds", (), "Time from the outcome of a transaction until all its markers are durable", MICROSECONDS, PER_SECOND_US),
+    "ponor_transaction_errors_total": Metric(COUNTER, "requests", ("request", "error"), "Requests that the coordinator refused (init, add, verify, end), by error"),
+    "ponor_transaction_verification_requests_total": Metric(COUNTER, "requests", (), "AddPartitionsToTxn requests that this broker sent to coordinators, to verify or add partitions"),
     "ponor_transaction_verifications_total": Metric(COUNTER, "verifications", ("result",), "Verifications of a producer in a partition: accepted or refused"),
-    "ponor_transaction_verifications_waiting": Metric(GAUGE, "verifications", (), "Verifications without an answer of the coordinator yet"),
-    "ponor_transaction_verification_seconds": Metric(HISTOGRAM, "seconds", (), "How long the first batch of a transaction waited for its coordinator", MICROSECONDS, PER_SECOND_US),
+    "ponor_transaction_verifications_waiting": Metric(GAUGE, "verifications", (), "Verifications that the coordinator has not answered yet"),
+    "ponor_transaction_verification_seconds": Metric(HISTOGRAM, "seconds", (), "Time for which the first batch of a transaction waited for the coordinator", MICROSECONDS, PER_SECOND_US),
     "ponor_partition_open_transactions": Metric(GAUGE, "transactions", (), "Open transactions of led partitions, one for each producer and partition, as of the last survey"),
     "ponor_partition_stable_offset_max_lag": Metric(GAUGE, "offsets", (), "Largest distance between high watermark and last stable offset of a led partition, as of the last survey"),
     "ponor_partition_open_transaction_age_seconds": Metric(GAUGE, "seconds", (), "Longest time for which an open transaction has held back the last stable offset of a led partition; it restarts when the partition opens at another broker"),
-    "ponor_coordinator_keys_loaded_total": Metric(COUNTER, "keys", ("topic",), "Groups or transactional ids that loads restored"),
-    "ponor_coordinator_load_seconds": Metric(HISTOGRAM, "seconds", ("topic",), "Load of one partition of a coordinator's topic", MICROSECONDS, PER_SECOND_US),
+    "ponor_coordinator_keys_loaded_total": Metric(COUNTER, "keys", ("topic",), "Groups or transactional ids restored by loading partitions of a coordinator's topic"),
+    "ponor_coordinator_load_seconds": Metric(HISTOGRAM, "seconds", ("topic",), "Time to load one partition of a coordinator's topic", MICROSECONDS, PER_SECOND_US),
     # The controller.
     "ponor_controller_commits_total": Metric(COUNTER, "batches", (), "Record batches committed"),
     "ponor_controller_records_total": Metric(COUNTER, "records", ("kind",), "Records committed"),
     "ponor_controller_operations_total": Metric(COUNTER, "operations", ("operation", "result"), "Operations"
                                                                                                 " answered"),
     "ponor_controller_tick_late_seconds": Metric(
-        HISTOGRAM, "seconds", (), "Delay of consensus ticks, a measure of a blocked event loop", MICROSECONDS, PER_SECOND_US
+        HISTOGRAM, "seconds", (), "Delay of the timer ticks of Raft; a long delay means that the event loop was blocked", MICROSECONDS, PER_SECOND_US
     ),
     "ponor_controller_tick_late_cause_seconds": Metric(
         HISTOGRAM,
         "seconds",
         ("cause",),
-        "Causes of ticks more than 12.8 ms late: the loop's thread ran (ran), was runnable without a CPU"
+        "Parts of the delay of ticks that were more than 12.8 ms late, by cause: the loop's thread ran (ran), was runnable without a CPU"
         " (waited), or neither (blocked: the kernel,"
         " another thread holding the GIL, a host that took the CPU away)",
         LATENESS_US,
         PER_SECOND_US,
     ),
-    "ponor_controller_commit_seconds": Metric(HISTOGRAM, "seconds", (), "From proposal to commit", MICROSECONDS, PER_SECOND_US),
+    "ponor_controller_commit_seconds": Metric(HISTOGRAM, "seconds", (), "Time from the proposal of a batch to its commit", MICROSECONDS, PER_SECOND_US),
     "ponor_controller_sessions": Metric(GAUGE, "sessions", (), "Live node sessions"),
     "ponor_controller_suspected_nodes": Metric(GAUGE, "nodes", (), "Registered brokers whose session broke"
                                                                    " and was not restored in time, or that"
@@ -303,7 +285,7 @@ METRICS: Final[dict[str, Metric]] = {
         COUNTER,
         "moves",
         ("action",),
-        "Moves that the controller ended: the target elected, the move cancelled, the source's node fenced",
+        "Moves that the controller ended: it elected the target, cancelled the move, or fenced the source",
     ),
     "ponor_failovers_total": Metric(COUNTER, "brokers", (), "Brokers fenced because they were silent"),
     "ponor_controller_failover_elections_total": Metric(COUNTER, "partitions", (), "Partitions assigned to"
@@ -316,16 +298,14 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_controller_wal_recoveries": Metric(GAUGE, "logs", (), "Write-ahead logs in the store whose owner"
                                                                  " is gone and that are not recovered yet"),
     "ponor_controller_drain_moves_total": Metric(COUNTER, "moves", (), "Moves started by draining brokers"),
-    "ponor_controller_snapshots_total": Metric(COUNTER, "snapshots", (), "Images written to disk"),
+    "ponor_controller_snapshots_total": Metric(COUNTER, "snapshots", (), "Snapshots of the image written to disk"),
     "ponor_controller_subscriber_divergences_total": Metric(
         COUNTER,
         "subscribers",
         (),
         "Subscribers whose image differed from this controller's at the same index; must stay 0",
     ),
-    "ponor_controller_snapshots_without_space_total": Metric(COUNTER, "snapshots", (), "Images not written"
-                                                                                       " because the disk is"
-                                                                                       " full"),
+    "ponor_controller_snapshots_without_space_total": Metric(COUNTER, "snapshots", (), "Snapshots of the image not written because the disk is full"),
     "ponor_controller_subscriptions": Metric(GAUGE, "subscriptions", (), "Open subscription streams"),
     "ponor_controller_committed_index": Metric(GAUGE, "index", (), "Index of the last committed batch"),
     "ponor_controller_raft_term": Metric(GAUGE, "term", (), "Raft term of this controller"),
@@ -340,9 +320,7 @@ METRICS: Final[dict[str, Metric]] = {
                                                                          " yet"),
     "ponor_controller_peers_connected": Metric(GAUGE, "controllers", (), "Other controllers with an open"
                                                                          " stream to this one"),
-    "ponor_controller_history_lost": Metric(GAUGE, "boolean", (), "1 while this controller refuses all nodes"
-                                                                  " because a node has seen a later log: its"
-                                                                  " directory is an older copy"),
+    "ponor_controller_history_lost": Metric(GAUGE, "boolean", (), "1 while this controller refuses all nodes, because a node has seen a later log than this controller's directory contains: the directory is an older copy"),
     "ponor_controller_peer_refusals_total": Metric(COUNTER, "connections", ("reason",), "Other controllers"
                                                                                         " that refused this"
                                                                                         " one: wrong"
@@ -357,9 +335,7 @@ METRICS: Final[dict[str, Metric]] = {
                                                                  " backlog"),
     "ponor_compaction_backlog_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest object in the"
                                                                          " compaction backlog"),
-    "ponor_compaction_fragmented_streams": Metric(GAUGE, "streams", (), "Streams with several stream objects"
-                                                                        " smaller than half of the maximum"
-                                                                        " size for joining"),
+    "ponor_compaction_fragmented_streams": Metric(GAUGE, "streams", (), "Streams with several stream objects that are smaller than half of the maximum size up to which compaction joins them"),
     "ponor_object_metadata_bytes_per_gigabyte": Metric(GAUGE, "bytes per gigabyte", (), "Approximate"
                                                                                         " metadata about"
                                                                                         " objects in the"
@@ -396,7 +372,7 @@ METRICS: Final[dict[str, Metric]] = {
     # Sessions and subscriptions, as nodes and tools see them: ponor_metadata.
     "ponor_session_reconnects_total": Metric(COUNTER, "connections", (), "Reconnects of the session with a"
                                                                          " controller"),
-    "ponor_session_operations_in_flight": Metric(GAUGE, "operations", (), "Operations without a response"),
+    "ponor_session_operations_in_flight": Metric(GAUGE, "operations", (), "Operations sent to the controller without a response yet"),
     "ponor_subscription_reconnects_total": Metric(COUNTER, "connections", (), "Reconnects of the"
                                                                               " subscription"),
     "ponor_subscription_snapshots_total": Metric(COUNTER, "snapshots", (), "Images received as a snapshot"
@@ -411,16 +387,11 @@ METRICS: Final[dict[str, Metric]] = {
                                                                           " done, settled, source_gone,"
                                                                           " stale_plan, fenced, unfit,"
                                                                           " damaged, refused, store_failed"),
-    "ponor_compactor_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects read for compaction,"
-                                                                     " indexes estimated"),
-    "ponor_compactor_written_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects written, without"
-                                                                        " copies made within the store"),
+    "ponor_compactor_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes read from objects for compaction; the bytes of indexes are estimated"),
+    "ponor_compactor_written_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects written, without copies that the store itself made"),
     "ponor_compactor_replaced_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects replaced by"
                                                                          " commits"),
-    "ponor_compactor_throttled_seconds_total": Metric(COUNTER, "seconds", (), "Time that requests waited for"
-                                                                              " the byte and request rate"
-                                                                              " limits, summed over all"
-                                                                              " requests", recorded_per_unit=PER_SECOND_MS),
+    "ponor_compactor_throttled_seconds_total": Metric(COUNTER, "seconds", (), "Time for which requests waited because of the byte and request rate limits, summed over all requests", recorded_per_unit=PER_SECOND_MS),
     "ponor_compactor_pace_ratio": Metric(GAUGE, "1", (), "Share of the rate limits in use: below 1 after the"
                                                          " store asked to slow down"),
     "ponor_compactor_pace_bytes_per_second": Metric(GAUGE, "bytes per second", (), "Current limit of bytes"
@@ -438,8 +409,7 @@ METRICS: Final[dict[str, Metric]] = {
     # The garbage collector.
     "ponor_gc_claimed_total": Metric(COUNTER, "objects", (), "Objects claimed for deletion"),
     "ponor_gc_deleted_total": Metric(COUNTER, "objects", (), "Objects deleted and confirmed"),
-    "ponor_gc_wal_leftovers_total": Metric(COUNTER, "slots", (), "Slots that arrived in write-ahead logs"
-                                                                 " after these were closed"),
+    "ponor_gc_wal_leftovers_total": Metric(COUNTER, "slots", (), "Slots put into write-ahead logs after the logs were closed"),
     "ponor_gc_collected_total": Metric(COUNTER, "objects", ("reason",), "Deletions by this collector:"
                                                                         " claimed (destroyed, or prepared"
                                                                         " and never committed), orphan"
@@ -473,9 +443,9 @@ SPANS: Final[dict[str, str]] = {
     "ponor.produce.append": "Sequence check, offsets, and the append to the stream",
     # One partition's move, in the trace of its initiator: ponor_broker.
     "ponor.move.depart": "The source's part, from the start of the move to its end",
-    "ponor.move.residue": "Upload of data that only the log and memory hold, while the partition serves",
+    "ponor.move.residue": "Upload of data that is only in the write-ahead log and in memory, while the partition still serves",
     "ponor.move.drain": "Appends are refused: pending ones become durable, the clean checkpoint is written",
-    "ponor.move.tail": "Upload of the rest",
+    "ponor.move.tail": "Upload of the data that arrived since the residue's upload",
     "ponor.move.close": "Streams closed and the election requested, until this broker's image shows it",
     "ponor.move.open": "The target's part, from the election to serving",
     # Storage: s3stream.
@@ -485,8 +455,7 @@ SPANS: Final[dict[str, str]] = {
     "ponor.upload": "One sealed block from prepare to commit; in the trace of its oldest sampled append,"
     " linked to all of them",
     "ponor.fetch.objects": "A fetch that read from the object store",
-    "ponor.fetch.find": "Lookup of the objects that hold these offsets: the read index of the local image,"
-    " and its lag",
+    "ponor.fetch.find": "Lookup of the objects that hold these offsets, in the read index of the local image; the span records the image's lag",
     "ponor.object_store.put": "CLIENT: one put (rpc.*, aws.s3.*)",
     "ponor.object_store.get": "CLIENT: one ranged get of an index or of blocks (rpc.*, aws.s3.*)",
     # Sessions: ponor_metadata and ponor_controller.
