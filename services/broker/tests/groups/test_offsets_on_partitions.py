@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from ponor_broker.groups.records import CommittedOffset, Entry
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.shard import GroupShard
 from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.marker_writer import MarkerWriter
+from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_kafka.record_batch import BatchView
@@ -162,3 +165,28 @@ async def test_a_crash_at_any_point_restores_what_the_log_has(seed: int) -> None
         assert rig.state == await rig.expected()
         rig.rig.streams.log[:] = written  # without what the open wrote
     assert rig.failures == []
+
+
+async def test_a_marker_whose_request_is_cancelled_still_applies(rig: ShardRig) -> None:
+    """The coordinator's broker stops while the marker is in flight. Without the marker, memory would have an
+    older state than the log, and a rewrite of the log would lose the committed offset.
+    """
+    assert await rig.commit(1, 0) is ErrorCode.NONE
+    assert await rig.pend(7, 2, 0) is ErrorCode.NONE
+    stream = rig.rig.rig.stream("log")
+    stream.hold = True
+    partitions: Any = SimpleNamespace(find=lambda *_: rig.partition)
+    writer = MarkerWriter(partitions, rig.rig.rig.owned)
+    writing = asyncio.ensure_future(writer.write(TransactionMarker(7, 0, 0, commits=True), OFFSETS_TOPIC, 0))
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    stream.hold = False
+    stream.confirm()
+    await asyncio.sleep(0)
+    assert rig.state == ({0: 2}, set())
+    assert await rig.shard.rewrite.write()
+    await rig.rig.reopen()
+    await rig.open()
+    assert rig.state == ({0: 2}, set())

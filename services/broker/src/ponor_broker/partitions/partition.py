@@ -304,7 +304,8 @@ class Partition:
 
     def append_marker(self, marker: TransactionMarker) -> asyncio.Future[None]:
         """Append the marker that ends a transaction; as in Kafka, even if no transaction is open. The future
-        resolves when the marker is durable. `PartitionTransactions.needs_stream` must be false.
+        resolves when the marker is durable; cancelling it affects nothing else.
+        `PartitionTransactions.needs_stream` must be false.
 
         Raises:
             PartitionError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or the partition moves.
@@ -323,7 +324,8 @@ class Partition:
         batch.stamp(offset, self.leader_epoch)
         self._take(bytes(content), offset, 1, now_ms, now_ms, None, now_ms, settled)
         self.transactions.ended(marker, offset, now_ms, result)
-        return result
+        # The coordinator's request may be cancelled, and the listener must get the outcome of the append.
+        return asyncio.shield(result)
 
     def _report_first(self, end_offset: int, on_settled: OnSettled) -> None:
         """Report the outcome of the first append of a repeated batch, now or when it is known."""
