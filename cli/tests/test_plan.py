@@ -346,7 +346,7 @@ def test_choose_ports_replaces_a_port_in_use_and_reports_it() -> None:
     assert len(set(chosen)) == 2
     assert (
         said[0]
-        == f"ponor: port {port} on 127.0.0.1 is in use: controller 0 has port {chosen[0]} until the next"
+        == f"ponor: port {port} on 127.0.0.1 is in use: controller 0 uses port {chosen[0]} until the next"
         " start"
     )
 

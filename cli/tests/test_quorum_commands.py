@@ -68,7 +68,7 @@ def test_describe_quorum_shows_status_and_lag() -> None:
     )
     facts, members = describe_quorum(answer)
     assert (facts["leader"], facts["term"], facts["incarnation"]) == (2, 7, 1)
-    assert facts["features"] == ["metadata.level=2 (runs 1 to 2)"]
+    assert facts["features"] == ["metadata.level=2 (supported: 1 to 2)"]
     assert [(row["node_id"], row["status"], row["lag"]) for row in members] == [
         (1, "follower", 10),
         (2, "leader", 0),
@@ -92,7 +92,7 @@ def test_silence_of_voter_warns_about_a_voter_without_contact() -> None:
     assert silence_of_voter(answer, 7 << 16 | 3000) == ""
     for named in (3001, 7 << 16 | 3001):
         said = silence_of_voter(answer, named)
-        assert "has had no contact for 9.0 s with its directory 00000000-0000-0000-0000-000000000bb9" in said
+        assert "has had no contact with it for 9.0 s (directory 00000000-0000-0000-0000-000000000bb9)" in said
         assert f"remove {7 << 16 | 3001} --directory 00000000-0000-0000-0000-000000000bb9" in said
 
 
@@ -163,8 +163,8 @@ def test_forced_recovery_takes_the_configuration_of_another_supervisor(tmp_path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["add-learner", "5", "--directory", "mine", "--peer", "h:1", "--service", "h:2"], "write a UUID"),
-        (["remove", "5", "--directory", "mine"], "write a UUID"),
+        (["add-learner", "5", "--directory", "mine", "--peer", "h:1", "--service", "h:2"], "not a UUID"),
+        (["remove", "5", "--directory", "mine"], "not a UUID"),
         (["add-learner", "0", "--directory", "x", "--peer", "h:1", "--service", "h:2"], "NODE_ID"),
         (["promote", "one"], "NODE_ID"),
         (["describe"], "no cluster in"),

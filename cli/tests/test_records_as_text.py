@@ -65,7 +65,7 @@ def test_parse_json_keeps_json_values_as_text() -> None:
     [
         (b"{", "line 3"),
         (b"[]", "not an object"),
-        (b'{"worth": 1}', "'worth' is unknown"),
+        (b'{"worth": 1}', "'worth' is not known"),
         (b'{"partition": -1}', "partition -1"),
         (b'{"value": {"base64": "!"}}', "base64"),
     ],

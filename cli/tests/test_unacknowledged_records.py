@@ -17,7 +17,7 @@ from ponor_cli.records.producer import TopicProducer
         # aiokafka gives up a batch without a leader; an earlier request may have written it
         (LeaderNotAvailableError(), "may or may not be written: LEADER_NOT_AVAILABLE"),
         (KafkaConnectionError(), "may or may not be written"),
-        (MessageSizeTooLargeError(), "t-0 refuses: MESSAGE_TOO_LARGE"),
+        (MessageSizeTooLargeError(), "t-0: the records were refused: MESSAGE_TOO_LARGE"),
     ],
 )
 async def test_only_final_errors_are_reported_as_refusals(error: Exception, words: str) -> None:

@@ -16,7 +16,7 @@ from ponor_cli.lazy_commands import HELP_NAMES, LazyCommands
 app = typer.Typer(
     name="ponor",
     cls=LazyCommands,
-    help="Ponor: Kafka-compatible streaming whose data lives in object storage.",
+    help="Ponor: Kafka-compatible streaming that stores its data in object storage.",
     no_args_is_help=True,
     context_settings=dict(HELP_NAMES),
     pretty_exceptions_enable=False,
@@ -66,5 +66,5 @@ def _exit_code() -> int:
 def _describe_system_error(error: OSError) -> str:
     """Describe an error of the operating system, with a remedy where there is one."""
     what = f"{error.filename}: " if error.filename else ""
-    remedy = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    remedy = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return f"{what}{error.strerror or error}{remedy}"

@@ -49,10 +49,10 @@ async def read_image(controllers: Sequence[str]) -> MetadataImage:
     except MetadataLagError as error:
         where = ", ".join(controllers)
         raise CommandError(
-            f"no majority of controllers answers at {where}; is the cluster running?"
+            f"the controllers at {where} did not confirm the metadata; is a majority of them running?"
         ) from error
     except OperationError as error:
-        raise CommandError(f"the controller refuses: {error}") from error
+        raise CommandError(f"the controller refused the request: {error}") from error
 
 
 async def _use_store(

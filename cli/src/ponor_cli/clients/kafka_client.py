@@ -55,7 +55,7 @@ class KafkaClient:
         low, high = self._versions.get(key, (0, -1))
         version = min(high, request.VERSION_MAX if version_max is None else version_max)
         if version < max(low, request.VERSION_MIN):
-            raise CommandError(f"the broker at {self._address} does not serve {type(request).__name__}")
+            raise CommandError(f"the broker at {self._address} does not support {type(request).__name__}")
         return self._exchange(request, response_class, version)
 
     def metadata(self, topics: list[str] | None) -> MetadataResponse:
@@ -89,13 +89,13 @@ class KafkaClient:
             length = int.from_bytes(self._read(4), "big")
             if length > RESPONSE_BYTES_MAX:
                 raise CommandError(
-                    f"the broker at {self._address} announces a response of {length} bytes; is it a"
-                    " Kafka port?"
+                    f"the broker at {self._address} sent a response length of {length} bytes; is this"
+                    " a Kafka port?"
                 )
             _, answer = self._requests.answer(self._read(length))
         except (OSError, KafkaWireError) as error:
             raise CommandError(
-                f"the broker at {self._address} does not answer as a Kafka broker: {error}"
+                f"the broker at {self._address} sent no valid Kafka response: {error}"
             ) from error
         assert isinstance(answer, response_class)
         return answer
@@ -105,7 +105,7 @@ class KafkaClient:
         while length:
             part = self._socket.recv(min(length, 1 << 20))
             if not part:
-                raise OSError("it closed the connection; is it a Kafka port?")
+                raise OSError("it closed the connection; is this a Kafka port?")
             parts.append(part)
             length -= len(part)
         return b"".join(parts)

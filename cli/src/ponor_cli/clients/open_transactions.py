@@ -103,12 +103,14 @@ def abort_hanging(brokers: Brokers, place: Place, start_offset: int) -> OpenTran
     if found.owner is not None:
         raise CommandError(
             f"the transaction at offset {start_offset} of {where} is not hanging: it belongs to"
-            f" {found.owner}, and has to end in all its partitions;"
+            f" transactional id {found.owner}, and must end in all its partitions;"
             f" use `ponor transaction abort {found.owner}`"
         )
     code = _append_abort(brokers, found)
     if code != ErrorCode.NONE:
-        raise CommandError(f"{where} refuses the abort: {error_name(code)}; {_remedy(code, place[0])}")
+        raise CommandError(
+            f"the leader of {where} refused the abort: {error_name(code)}; {_remedy(code, place[0])}"
+        )
     return found
 
 

@@ -140,7 +140,7 @@ def follow(client: KafkaClient, topic: str, partitions: Sequence[int]) -> Iterat
     while seen != []:
         if time.monotonic() > deadline:
             raise CommandError(
-                f"{topic} {seen} still move after {WAIT_S_MAX:.0f} s; `ponor partition list"
+                f"partitions {seen} of {topic} still move after {WAIT_S_MAX:.0f} s; `ponor partition list"
                 f" {topic}` shows them"
             )
         current = current_moves(client, wanted)

@@ -121,7 +121,7 @@ def list_ids(brokers: Brokers, filters: Filters) -> list[ListedId]:
         call = partial(brokers.of(node_id).call, request, ListTransactionsResponse)
         response = _repeated(call, lambda response: response.error_code)
         if response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
-            raise CommandError(f"--id-pattern {filters.pattern}: not a regular expression of RE2")
+            raise CommandError(f"--id-pattern {filters.pattern}: not a valid regular expression of RE2")
         if response.error_code != ErrorCode.NONE:
             raise CommandError(
                 f"broker {node_id} cannot list transactions: {error_name(response.error_code)};"
@@ -181,8 +181,8 @@ def terminate(brokers: Brokers, transactional_id: str) -> DescribedId:
         )
     if before.state != State.ONGOING:
         raise CommandError(
-            f"the outcome of the transaction of {transactional_id} is decided (state {before.state}); its"
-            " coordinator writes the markers until all partitions have them"
+            f"the transaction of {transactional_id} cannot be aborted: its outcome is decided (state"
+            f" {before.state}), and its coordinator retries until every partition has the marker"
         )
     # Send the current timeout, so that the id keeps it until its next producer sets another one.
     request = InitProducerIdRequest(
@@ -197,7 +197,7 @@ def terminate(brokers: Brokers, transactional_id: str) -> DescribedId:
     )
     if response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
         raise CommandError(
-            f"the abort of the transaction of {transactional_id} is decided and not complete after"
+            f"the coordinator is still ending the transaction of {transactional_id} after"
             f" {WAIT_S_MAX:.0f} s; `ponor transaction describe {transactional_id}` shows the partitions"
         )
     if response.error_code != ErrorCode.NONE:

@@ -33,8 +33,8 @@ def balance(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show planned and recent moves with reasons.")
     ] = False,
-    pause: Annotated[bool, typer.Option("--pause", help="Stop the balancer.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Start the balancer again.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Pause the balancer.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the balancer.")] = False,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -46,7 +46,7 @@ def balance(
     if pause or resume:
         ask_cluster(controllers, lambda client: client.pause_balancer(pause, timeout_s=ANSWER_S_MAX))
         print_done(
-            "the balancer is paused" if pause else "the balancer runs again", {"paused": pause}, output
+            "the balancer is paused" if pause else "the balancer is running again", {"paused": pause}, output
         )
         return
     answer = ask_cluster(controllers, lambda client: client.describe_balance(timeout_s=ANSWER_S_MAX))

@@ -76,7 +76,7 @@ def broker() -> None:
 def recover(
     node_id: Annotated[int, typer.Argument(metavar="NODE_ID", help="node id of the broker", min=0)],
     wal: Annotated[
-        Path | None, typer.Option("--wal", metavar="DIR", help="Directory of its write-ahead log.")
+        Path | None, typer.Option("--wal", metavar="DIR", help="Directory of the broker's write-ahead log.")
     ] = None,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Continue without the log, or with a damaged one.")
@@ -86,7 +86,7 @@ def recover(
         typer.Option("--set", metavar="NAME=VALUE", help="A storage setting of the dead broker; repeatable."),
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that the moves may take.")
+        float, typer.Option("--timeout", min=1, help="Maximum duration of the moves, in seconds.")
     ] = 120.0,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -207,7 +207,7 @@ def _print(node_id: int, report: RescueReport, output: OutputFormat) -> None:
     if report.partitions_left:
         print(
             f"{report.partitions_left} partitions are still led by node {node_id}: no other broker"
-            " opened them; start one and run the command again"
+            " opened them; start a broker and run the command again"
         )
 
 

@@ -85,8 +85,8 @@ def info(
 ANNOUNCE_HELP = """Announce that another supervisor stops the whole cluster (`ponor up` announces
 its own stop).
 
-For this time brokers that are stopped do not drain to one another, and no broker fails over.
---take-back ends it.
+During the announced time a stopping broker does not move its partitions to other brokers, and no
+broker fails over. --take-back withdraws the announcement.
 
 \b
 Examples:
@@ -100,7 +100,7 @@ def announce(
     seconds: Annotated[
         int, typer.Option(help="How long the stop may take.", min=1, max=STOP_SECONDS_MAX)
     ] = STOP_SECONDS_DEFAULT,
-    take_back: Annotated[bool, typer.Option("--take-back", help="The cluster is not stopped.")] = False,
+    take_back: Annotated[bool, typer.Option("--take-back", help="Withdraw the announcement.")] = False,
     controllers: ControllersOption = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -110,9 +110,7 @@ def announce(
     known = find_controllers(controllers, data, bootstrap)
     ttl_ms = 0 if take_back else seconds * 1000
     ask_cluster(known, lambda client: client.announce_stop(ttl_ms, timeout_s=ANSWER_S_MAX))
-    message = (
-        "the announcement is taken back" if take_back else f"the stop is announced for {seconds} seconds"
-    )
+    message = "the announcement is withdrawn" if take_back else f"the stop is announced for {seconds} seconds"
     print_done(message, {"ttl_ms": ttl_ms}, output)
 
 

@@ -106,7 +106,7 @@ def inspect_object(
 def verify_object(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="[OBJECT]", help="object id or key; all committed ones if left out"),
+        typer.Argument(metavar="[OBJECT]", help="object id or key; default: all committed objects"),
     ] = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,

@@ -126,7 +126,7 @@ def map_objects(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", help="Draw this partition alone; repeatable.", min=0),
+        typer.Option("--partition", "-p", help="Draw only this partition; repeatable.", min=0),
     ] = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -141,8 +141,8 @@ def map_objects(
         maps = [each for each in maps if each.partition in partition]
         if not maps:
             raise CommandError(
-                f"partition {', '.join(map(str, partition))} of {topic} holds nothing in objects,"
-                " or does not exist"
+                f"partition {', '.join(map(str, partition))} of {topic} does not exist, or has no data"
+                " in objects yet"
             )
     totals = totals_of(image, maps)
     if output is OutputFormat.JSON:
@@ -152,7 +152,7 @@ def map_objects(
         return
     if not maps:
         print(
-            f"{topic} holds nothing in objects yet; records are uploaded within a minute or two"
+            f"{topic} has no data in objects yet; brokers upload records within a minute or two"
             " (`upload_interval_ms`)"
         )
         return
@@ -213,8 +213,8 @@ def _as_json(each: StreamMap) -> dict[str, Any]:
 
 def _sentence(totals: MapTotals) -> str:
     return (
-        f"{totals.streams} streams in {totals.pieces} pieces, {totals.pieces_per_stream_max} of one"
-        " stream at most: "
+        f"{totals.streams} streams in {totals.pieces} pieces, at most {totals.pieces_per_stream_max} in one"
+        " stream: "
         f"{totals.stream_objects} stream objects ({human_bytes(totals.stream_object_bytes)}),"
         f" {totals.stream_set_objects} stream set objects"
     )

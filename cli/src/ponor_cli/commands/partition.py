@@ -99,11 +99,11 @@ def partition_cancel(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Cancel current moves: the partitions stay with their leaders."""
+    """Cancel current moves; the partitions stay at their leaders."""
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
         request_moves(client, topic, partitions, None)
     facts = {"topic": topic, "partitions": partitions}
-    print_done(f"{_names(topic, partitions)} stay with their leaders", facts, output)
+    print_done(f"moves cancelled: {_names(topic, partitions)}", facts, output)
 
 
 def already_led(places: Sequence[PartitionPlace], target_id: int) -> list[int]:

@@ -63,7 +63,11 @@ def add_learner(
     node_id: NodeArgument,
     directory: Annotated[
         str,
-        typer.Option("--directory", metavar="UUID", help="Id of its data directory; the process logs it."),
+        typer.Option(
+            "--directory",
+            metavar="UUID",
+            help="Id of the controller's data directory; the controller logs it.",
+        ),
     ],
     peer: Annotated[
         str, typer.Option("--peer", metavar="HOST:PORT", help="Address for the other controllers.")
@@ -95,7 +99,7 @@ def promote(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a learner that has caught up a voter."""
+    """Promote a learner to a voter. The learner must have caught up with the leader."""
     controllers = _controllers(data, bootstrap)
     answer = ask_quorum(controllers, wire.QuorumRequest(promote=wire.PromoteLearner(node_id=node_id)))
     description = describe_quorum_soon(controllers)
@@ -108,7 +112,11 @@ def remove(
     node_id: NodeArgument,
     directory: Annotated[
         str | None,
-        typer.Option("--directory", metavar="UUID", help="Remove it only if its data directory has this id."),
+        typer.Option(
+            "--directory",
+            metavar="UUID",
+            help="Remove the controller only if its data directory has this id.",
+        ),
     ] = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -182,10 +190,11 @@ def confirm_incarnation(
 FORCE_HELP = """Make one stopped controller the whole quorum, after the majority of the controllers
 is PERMANENTLY lost.
 
-Entries that this controller's log lacks are lost, and objects may stay without a reference. Prefer
-to restore any majority. Choose the controller whose last entry has the greatest term, and among
-equal terms the greatest index: a longer log of an earlier term lacks later commits. The command
-prints both; try it on copies of the directories.
+Entries that are not in this controller's log are lost, and some objects may remain unreferenced. If
+you can restore a majority of the controllers, do that instead.
+Choose the controller whose last entry has the greatest term, and among equal terms the greatest
+index: a longer log of an earlier term lacks later commits. The command prints both; try it on copies
+of the directories.
 Never start the other controllers again on their old directories; the new incarnation refuses them.
 
 \b
@@ -209,7 +218,8 @@ def force_recovery_command(
         ),
     ] = None,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Accept that entries on the lost controllers only are lost.")
+        bool,
+        typer.Option("--accept-loss", help="Accept the loss of entries that only the lost controllers have."),
     ] = False,
     data: Annotated[
         Path, typer.Option("--data", metavar="DIR", help="Data directory of the cluster.")
@@ -219,7 +229,7 @@ def force_recovery_command(
     """See FORCE_HELP."""
     if not accept_loss:
         raise CommandError(
-            "entries on the lost controllers only are lost; read `ponor cluster quorum"
+            "entries that only the lost controllers have will be lost; read `ponor cluster quorum"
             " force-recovery --help`, then add --accept-loss"
         )
     if config is not None and controller is None:
@@ -235,7 +245,7 @@ def force_recovery_command(
         f"FORCED RECOVERY of cluster {done.cluster_id}: controller {done.node_id} is the only voter"
         f" of incarnation {done.incarnation}. "
         f"Its log up to index {done.last_index} of term {done.last_term} counts as committed"
-        f" (certain before: up to {done.known_committed_index}). "
+        f" (known to be committed before the recovery: up to {done.known_committed_index}). "
         f"Start {start}; nothing is deleted from the object store until "
         f"`ponor cluster quorum confirm-incarnation {done.incarnation}`"
     )
@@ -253,8 +263,8 @@ def silence_of_voter(description: wire.QuorumDescription, node_id: int) -> str:
         if node_id in (member.node_id, number) and member.voter and member.silent_ms > SILENT_VOTER_MS:
             directory = uuid.UUID(bytes=member.directory_id)
             return (
-                f", but has had no contact for {member.silent_ms / 1000:.1f} s with its directory"
-                f" {directory}. If that directory is lost: "
+                f", but the leader has had no contact with it for {member.silent_ms / 1000:.1f} s (directory"
+                f" {directory}). If that directory is lost: "
                 f"`ponor cluster quorum remove {member.node_id} --directory {directory}`, then"
                 " `add-learner` with the new directory, then `promote`"
             )
@@ -271,7 +281,7 @@ def describe_quorum(answer: wire.QuorumDescription) -> tuple[dict[str, Any], lis
         "snapshot_index": answer.snapshot_index,
         "incarnation": answer.incarnation,
         "features": [
-            f"{feature.name}={feature.level} (runs {feature.supported_min} to {feature.supported_max})"
+            f"{feature.name}={feature.level} (supported: {feature.supported_min} to {feature.supported_max})"
             for feature in answer.features
         ],
     }
@@ -313,4 +323,6 @@ def _directory_id(text: str) -> bytes:
     try:
         return uuid.UUID(text).bytes
     except ValueError as error:
-        raise CommandError(f"--directory {text}: write a UUID as the controller logs it") from error
+        raise CommandError(
+            f"--directory {text}: not a UUID; write the directory id that the controller logs"
+        ) from error

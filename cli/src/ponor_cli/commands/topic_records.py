@@ -35,7 +35,7 @@ SeparatorOption = Annotated[
         "--key-separator",
         "-K",
         metavar="TEXT",
-        help="Text between key and value; without it lines are values.",
+        help="Text between key and value; without this option, a line is a value.",
     ),
 ]
 JsonOption = Annotated[
@@ -45,7 +45,7 @@ HeaderOption = Annotated[
     list[str] | None,
     typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; repeatable."),
 ]
-KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Key of the records that have none.")]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Key for records without a key.")]
 TargetOption = Annotated[
     int | None, typer.Option("--partition", "-p", help="Partition of the records; default: by key.")
 ]
@@ -54,7 +54,7 @@ BeginningOption = Annotated[bool, typer.Option("--from-beginning", help="Start a
 OffsetOption = Annotated[
     str | None,
     typer.Option(
-        "--offset", metavar="WHERE", help="Start at earliest, latest, N, -N (the last N) or @MS (a time)."
+        "--offset", metavar="WHERE", help="Start at earliest, latest, N, -N (the last N) or @MS (Unix time)."
     ),
 ]
 PartitionsOption = Annotated[
@@ -67,7 +67,7 @@ GroupOption = Annotated[
     str | None, typer.Option("--group", "-g", help="Join this group and start at its offsets.")
 ]
 FollowOption = Annotated[
-    bool, typer.Option("--follow/--no-follow", help="Wait for more records at the end, or stop there.")
+    bool, typer.Option("--follow/--no-follow", help="At the end, wait for more records, or stop.")
 ]
 FormOption = Annotated[
     RecordFormat,
@@ -113,7 +113,7 @@ def produce(
     from ponor_cli.records.producer import open_producer  # aiokafka takes a while to import
 
     if json_lines and key_separator is not None:
-        raise CommandError("--json and --key-separator: a JSON object names its key; give one of them")
+        raise CommandError("--json and --key-separator: a JSON object contains its key; give one of them")
     if compression not in COMPRESSIONS:
         raise CommandError(f"--compression {compression}: choose {', '.join(COMPRESSIONS)}")
     headers = [parse_header(text) for text in header or []]
@@ -161,7 +161,7 @@ def consume(
     from ponor_cli.records.consumer import Consumption, consume_until_done  # aiokafka takes a while to import
 
     if from_beginning and offset is not None:
-        raise CommandError("--from-beginning and --offset both name the start; give one of them")
+        raise CommandError("--from-beginning and --offset both set the start; give one of them")
     if group is not None and partition:
         raise CommandError("--group assigns the partitions; leave --partition out")
     wanted = Consumption(
@@ -204,9 +204,7 @@ def _lines(descriptor: int) -> Iterator[tuple[int, bytes | None]]:
             yield number, bytes(line.removesuffix(b"\r"))
         pending = bytearray(rest)
         if len(pending) > LINE_BYTES_MAX:
-            raise CommandError(
-                f"line {number + 1} is longer than {LINE_BYTES_MAX} bytes; records are smaller"
-            )
+            raise CommandError(f"line {number + 1} is longer than {LINE_BYTES_MAX} bytes, the maximum")
     if pending:
         yield number + 1, bytes(pending)
 

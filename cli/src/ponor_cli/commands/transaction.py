@@ -78,7 +78,9 @@ def transaction_list(
     ] = None,
     id_pattern: Annotated[
         str | None,
-        typer.Option("--id-pattern", metavar="REGEX", help="Only ids that match this expression as a whole."),
+        typer.Option(
+            "--id-pattern", metavar="REGEX", help="Only ids that fully match this RE2 regular expression."
+        ),
     ] = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -126,7 +128,7 @@ def transaction_open(
     idle_for: Annotated[
         float,
         typer.Option(
-            "--idle-for", metavar="SECONDS", help="Only those whose last batch is older than this.", min=0
+            "--idle-for", metavar="SECONDS", help="Only transactions without a batch for this long.", min=0
         ),
     ] = 0.0,
     data: DataOption = None,

@@ -50,7 +50,7 @@ OrdinalOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="1 to 16383, part of all ids, unique among clusters that share a store; default: drawn at the"
+        help="1 to 16383, part of all ids, unique among clusters that share a store; default: chosen at the"
         " first start.",
     ),
 ]
@@ -87,7 +87,9 @@ def up(
     wal: Annotated[str, typer.Option(help="Write-ahead log: file or object.")] = "file",
     share_store: ShareStoreOption = False,
     cluster_ordinal: OrdinalOption = None,
-    ready_file: Annotated[Path | None, typer.Option(help="Written once clients can produce.")] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="File that `ponor up` writes when clients can produce.")
+    ] = None,
     no_restart: Annotated[
         bool, typer.Option("--no-restart", help="Do not restart failed processes.")
     ] = False,

@@ -38,7 +38,9 @@ def free_ports(host: str, count: int, *, first: int | None = None) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise CommandError(f"{host} has no {count} free ports of {FIRST} to {END - 1}; stop what uses them")
+    raise CommandError(
+        f"{host} has fewer than {count} free ports in {FIRST} to {END - 1}; stop processes that use them"
+    )
 
 
 def random_port() -> int:

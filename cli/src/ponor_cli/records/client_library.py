@@ -35,7 +35,7 @@ class LastWarning(logging.Handler):
 
 REMEDIES: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.CORRUPT_MESSAGE: "`ponor object verify` checks the objects",
-    ErrorCode.INVALID_RECORD: "a compacted topic takes records with a key only",
+    ErrorCode.INVALID_RECORD: "a compacted topic accepts only records with a key",
     ErrorCode.MESSAGE_TOO_LARGE: "the topic's max.message.bytes is the limit",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "was the topic deleted?",
 }

@@ -219,7 +219,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
             except UnicodeDecodeError as error:
                 raise CommandError(self._describe_undecodable(error)) from error
             except NoOffsetForPartitionError:
-                # `on_partitions_assigned` is still looking the first offsets up.
+                # `on_partitions_assigned` is still looking up the first offsets.
                 await asyncio.sleep(POLL_MS / 1000)
             else:
                 self._write(found)
@@ -327,7 +327,7 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
             if self._silent_s[partition] > SILENCE_S_MAX:
                 raise CommandError(
                     f"{partition.topic}-{partition.partition} cannot be read at offset"
-                    f" {self._written[partition]}: no records"
+                    f" {self._written[partition]}: no answer"
                     f" from its leader for {SILENCE_S_MAX:.0f} s; `ponor partition list"
                     f" {partition.topic}` shows the leaders{self._warning.text}"
                 )
@@ -352,5 +352,5 @@ class ConsumerRun(ConsumerRebalanceListener):  # type: ignore[misc]
         )
         return (
             f"a record has a header whose name is not UTF-8 ({error.object[:32]!r}), in one of {places};"
-            " continue behind it with --partition and --offset"
+            " continue after it with --partition and --offset"
         )

@@ -191,7 +191,7 @@ class TopicProducer:
                 f"{self._topic}-{partition}: no acknowledgement, so the last records may or may not be"
                 f" written: {describe_error(error)}{self._warning.text}"
             )
-        return f"{self._topic}-{partition} refuses: {describe_error(error)}"
+        return f"{self._topic}-{partition}: the records were refused: {describe_error(error)}"
 
     def _note_offset(self, partition: int, offset: int) -> None:
         written = self.written.setdefault(partition, WrittenRange(partition, offset, offset, 0))
@@ -216,6 +216,6 @@ async def _start(bootstrap: str, compression: str, warning: LastWarning) -> AIOK
     except (TimeoutError, KafkaError) as error:
         await stop_client(producer.stop())
         raise CommandError(
-            f"no broker at {bootstrap} gives a producer id: {describe_error(error)}{warning.text}"
+            f"no broker at {bootstrap} returned a producer id: {describe_error(error)}{warning.text}"
         ) from error
     return producer

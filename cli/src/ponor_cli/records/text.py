@@ -95,7 +95,7 @@ def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
             raise TypeError("it is not an object")
         unknown = [name for name in content if name not in _KNOWN]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is unknown; known are {', '.join(_KNOWN)}")
+            raise ValueError(f"{unknown[0]!r} is not known; the names are {', '.join(_KNOWN)}")
         own = content.get("headers") or []
         pairs = list(own.items()) if isinstance(own, dict) else [(name, value) for name, value in own]
         for name, _ in pairs:

@@ -68,7 +68,7 @@ def choose_ports(host: str, planned: Sequence[PlannedPort], say: Callable[[str],
         while not is_listenable(host, use) or (use != port and use in taken):
             (use,) = free_ports(host, 1, first=random_port())
         if use != port:
-            say(f"ponor: port {port} on {host} is in use: {owner} has port {use} until the next start")
+            say(f"ponor: port {port} on {host} is in use: {owner} uses port {use} until the next start")
             taken.add(use)
         chosen.append(use)
     return chosen

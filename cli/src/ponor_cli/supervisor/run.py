@@ -71,7 +71,7 @@ def _prepare(options: UpOptions) -> tuple[ClusterFile, QuorumFile, list[ProcessS
     brokers = broker_numbers(options.brokers, _brokers_of(bound))
     if before is not None:
         for entry in await_orphans(ClusterFile.parse(before).processes):
-            say(f"ponor: {entry.name} (pid {entry.pid}) of the last `ponor up` still runs")
+            say(f"ponor: {entry.name} (pid {entry.pid}) of the last `ponor up` is still running")
     refuse_taken_kafka_ports(options, brokers)
     quorum = QuorumFile.open(directory, options.controllers, options.cluster_ordinal)
     controllers = [place.number for place in quorum.controllers]

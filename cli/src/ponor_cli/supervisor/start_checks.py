@@ -68,7 +68,7 @@ def await_orphans(entries: Sequence[ProcessEntry]) -> list[ProcessEntry]:
     """Wait until the processes of a killed `ponor up` have ended. Returns those that still run
     after `ORPHANS_S_MAX`.
 
-    They end by themselves, because their parent has ended. Until then they hold ports and
+    They end on their own, because their parent has ended. Until then they hold ports and
     directories that the next start needs. No process is killed. A system without /proc shows no
     command lines: there the wait is skipped, and a port in use is refused by its number.
     """
@@ -112,7 +112,7 @@ async def find_store_problem(url: str, wal: str, environment: Mapping[str, str])
     keys = "" if environment.get("AWS_ACCESS_KEY_ID") else "; AWS_ACCESS_KEY_ID is not set"
     return (
         f"THE OBJECT STORE {url} DOES NOT ANSWER{keys}: {reason}. {CONSEQUENCES[wal]} until it does;"
-        f" `ponor doctor storage '{url}'` examines it"
+        f" `ponor doctor storage '{url}'` checks it"
     )
 
 

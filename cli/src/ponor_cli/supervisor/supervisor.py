@@ -359,7 +359,7 @@ class Supervisor:
             self._cluster.write(self._directory)
         except OSError as error:
             if self._published:
-                say(f"ponor: {error}; commands with --data see the old state until there is room")
+                say(f"ponor: {error}; commands with --data see the old state until the disk has space")
             self._published = False
         else:
             self._published = True

@@ -69,7 +69,7 @@ def check_options(options: UpOptions) -> None:
         raise CommandError(f"--wal {options.wal}: unknown; use {' or '.join(WALS)}")
     if options.otlp is not None and not options.otlp.startswith(("http://", "https://")):
         raise CommandError(
-            f"--otlp {options.otlp}: write http://HOST:4318, where a collector takes OTLP over HTTP"
+            f"--otlp {options.otlp}: write the URL of an OTLP over HTTP collector, http://HOST:4318"
         )
     if options.trace_ratio is not None and not 0.0 <= options.trace_ratio <= 1.0:
         raise CommandError(
@@ -101,7 +101,7 @@ def object_store_url(options: UpOptions) -> str:
     if url.startswith("file://"):
         path = url.removeprefix("file://")
         if not path:
-            raise CommandError("--object-store file://: names no directory; write file://DIR")
+            raise CommandError("--object-store file://: the URL has no directory; write file://DIR")
         return f"file://{Path(path).resolve()}"
     if url.startswith("s3://") and len(url) > len("s3://"):
         return url
