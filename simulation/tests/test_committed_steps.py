@@ -135,39 +135,25 @@ def test_a_true_log_is_clean() -> None:
 @pytest.mark.parametrize(
     ("add", "told"),
     [
-        (lambda log: log.add(committed(1, 10, 20), by=US), "a commit of an object that is COMMITTED"),
-        (lambda log: log.add(prepared(2), by=US).add(committed(2, 11, 20), by=US), ("a commit of [11, 20)"
-                                                                                   " where the stream ends"
-                                                                                   " at 10")),
-        (lambda log: log.add(prepared(2), by=US).add(set_committed(2, 5, 20), by=US), ("a commit of [5, 20)"
-                                                                                      " where the stream"
-                                                                                      " ends at 10")),
-        (lambda log: log.add(prepared(2, expires_at_ms=9), by=US).add(committed(2, 10, 20), by=US), ("a"
-                                                                                                    " commit"
-                                                                                                    " at 10"
-                                                                                                    " under a"
-                                                                                                    " lease"
-                                                                                                    " until"
-                                                                                                    " 9")),
+        (lambda log: log.add(committed(1, 10, 20), by=US), "an object is committed in phase COMMITTED"),
+        (lambda log: log.add(prepared(2), by=US).add(committed(2, 11, 20), by=US), "[11, 20) does not begin at the end of the stream, 10"),
+        (lambda log: log.add(prepared(2), by=US).add(set_committed(2, 5, 20), by=US), "[5, 20) does not begin at the end of the stream, 10"),
+        (lambda log: log.add(prepared(2, expires_at_ms=9), by=US).add(committed(2, 10, 20), by=US), "committed at 10, but its lease ended at 9"),
         (lambda log: log.add(prepared(2), by=US).add(closed(0), by=US).add(committed(2, 10, 11), by=US), "commits [10, 11) of a closed stream"),
-        (lambda log: log.add(prepared(1), by=US), "an id is assigned again: its object is COMMITTED"),
-        (lambda log: log.add(opened(1), by=US), ("opened at epoch 1 by node 1 while open at epoch 0 of node"
-                                                " 1")),
-        (lambda log: log.add(closed(0), by=US).add(opened(0), by=US), "opened at epoch 0 after epoch 0"),
-        (lambda log: log.add(closed(1), by=US), "a close of epoch 1 at epoch 0"),
+        (lambda log: log.add(prepared(1), by=US), "an object id is assigned again, but its object is COMMITTED"),
+        (lambda log: log.add(opened(1), by=US), "node 1 opens a stream at epoch 1, but it is open at epoch 0 of node 1"),
+        (lambda log: log.add(closed(0), by=US).add(opened(0), by=US), "a stream is opened at epoch 0 after epoch 0"),
+        (lambda log: log.add(closed(1), by=US), "a close names epoch 1, but the stream is at epoch 0"),
         (lambda log: log.add(closed(0), by=GC), "node 9 closes a stream that is open at node 1"),
-        (lambda log: log.add(registered(epoch=2)).add(closed(0), by=US), ("epoch 1 of node 1 acts, and the"
-                                                                         " node is at epoch 2")),
-        (lambda log: log.add(registered(epoch=2)).add(prepared(2), by=(BROKER, 2)), "epoch 1 of node 1 acts"),
-        (lambda log: log.add(registered(epoch=1)), "node 1 registers at epoch 1 after 1"),
+        (lambda log: log.add(registered(epoch=2)).add(closed(0), by=US), "node 1 acts at node epoch 1, but its newest epoch is 2"),
+        (lambda log: log.add(registered(epoch=2)).add(prepared(2), by=(BROKER, 2)), "node 1 acts at node epoch 1"),
+        (lambda log: log.add(registered(epoch=1)), "node 1 registers at epoch 1 after epoch 1"),
         (lambda log: log.add(destroyed(1, log.now), by=US).add(claimed(1, log.now + 50), by=GC, after_ms=50), "the delay is 99"),
-        (lambda log: log.add(prepared(2), by=US).add(claimed(2, 5_000), by=GC), ("of an object leased until"
-                                                                                " 1000")),
-        (lambda log: log.add(claimed(1, 5_000), by=GC), "a claim of an object that is COMMITTED"),
-        (lambda log: log.add(destroyed(1, log.now), by=US).add(removed(1), by=GC), ("a removal by (9, 1) of an"
-                                                                                   " object that (-1, -1) claimed")),
-        (lambda log: log.add(removed(1), by=GC), "a removal of an object that is COMMITTED"),
-        (lambda log: log.add(R(stream_trimmed=records.StreamTrimmed(stream_id=5, start_offset=11)), by=US), "trimmed to 11, outside of (0, 10]"),
+        (lambda log: log.add(prepared(2), by=US).add(claimed(2, 5_000), by=GC), "its lease ends at 1000"),
+        (lambda log: log.add(claimed(1, 5_000), by=GC), "an object is claimed in phase COMMITTED"),
+        (lambda log: log.add(destroyed(1, log.now), by=US).add(removed(1), by=GC), "(9, 1) removes an object, but the claim belongs to (-1, -1)"),
+        (lambda log: log.add(removed(1), by=GC), "an object is removed in phase COMMITTED"),
+        (lambda log: log.add(R(stream_trimmed=records.StreamTrimmed(stream_id=5, start_offset=11)), by=US), "trimmed to 11, which is outside of (0, 10]"),
         (lambda log: log.add(R(stream_deleted=records.StreamDeleted(stream_id=5)), by=US).add(closed(0), by=US), "stream 5 is deleted"),
         (lambda log: log.add(R(stream_created=records.StreamCreated(stream_id=5)), by=US), ("is created"
                                                                                            " twice")),
@@ -184,7 +170,7 @@ def test_a_request_is_done_once() -> None:
     log.batches.append(records.RecordBatch(index=len(log.batches) + 1, term=1, cluster_time_ms=log.now))
     log.batches[-1].records.append(log.batches[-2].records[-1])
     (found,) = log.forbidden
-    assert "is done twice" in found
+    assert "is executed twice" in found
 
 
 def test_batches_follow_each_other() -> None:
@@ -199,4 +185,4 @@ def test_batches_follow_each_other() -> None:
 def test_a_process_commits_only_what_it_prepared_itself() -> None:
     log = life().add(prepared(2), by=US).add(registered(epoch=2)).add(committed(2, 10, 20), by=(BROKER, 2))
     (found,) = log.forbidden
-    assert "epoch 2 of node 1 commits what epoch 1 of node 1 prepared" in found
+    assert "node 1 at epoch 2 commits an object that node 1 prepared at epoch 1" in found

@@ -41,7 +41,7 @@ def test_a_read_beside_a_write_may_see_either() -> None:
 def test_a_stale_read_is_found() -> None:
     (found,) = find_anomalies([write(1, 0, 1), write(2, 2, 3), read(1, 4, 5)])
     assert found.stuck == read(1, 4, 5)
-    assert str(found).startswith("key k: nothing explains [4, 5] r: read k 1 after")
+    assert str(found).startswith("key k: no order explains [4, 5] r: read k 1 after")
 
 
 def test_reads_that_go_back_are_found_though_each_alone_is_right() -> None:

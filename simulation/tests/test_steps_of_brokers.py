@@ -107,25 +107,22 @@ def test_a_move_and_a_failover_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("add", "told"),
     [
-        (lambda log: log.add(led_by(2, 1)), "node 2 is elected at 1 while streams are open at node 1"),
-        (lambda log: log.add(closed(0), by=OLD).add(led_by(2, 0)), ("leader epoch 0 of node 2 after 0 of node"
-                                                                   " 1")),
-        (lambda log: log.add(begun(1, 2)).add(begun(1, 2)), "a move to 2 of a partition that moves to 2"),
-        (lambda log: log.add(begun(2, 1)), "a move from 2 of a partition that 1 leads"),
-        (lambda log: log.add(begun(1, 1)), "a move to 1, which already leads"),
-        (lambda log: log.add(cancelled()), "a cancel of a partition that does not move"),
-        (lambda log: log.add(wal_opened(OLD), by=OLD), "a log that is opened twice"),
-        (lambda log: log.add(assigned(OLD, NEW)), "a recovery of the log of a process that may still commit"),
-        (lambda log: log.add(fenced(OLD), assigned(OLD, NEW, token=2)), "token 2 after 0"),
-        (lambda log: log.add(trimmed(OLD, 1), by=NEW), "acts on the log of (1, 1)"),
-        (lambda log: log.add(trimmed(OLD, 2), by=OLD).add(trimmed(OLD, 2), by=OLD), ("a trim to 2 of a log"
-                                                                                    " that is trimmed to 2")),
-        (lambda log: log.add(wal_closed(OLD, 1), by=OLD), "a log is closed while stream 5 is open under it"),
+        (lambda log: log.add(led_by(2, 1)), "node 2 is elected at epoch 1 while node 1 holds streams open"),
+        (lambda log: log.add(closed(0), by=OLD).add(led_by(2, 0)), "epoch 0 of node 2 follows epoch 0 of"),
+        (lambda log: log.add(begun(1, 2)).add(begun(1, 2)), "the partition already moves to 2"),
+        (lambda log: log.add(begun(2, 1)), "a move from 2 begins, but 1 leads the partition"),
+        (lambda log: log.add(begun(1, 1)), "1 already leads the partition"),
+        (lambda log: log.add(cancelled()), "a move is cancelled, but the partition does not move"),
+        (lambda log: log.add(wal_opened(OLD), by=OLD), "a log is opened twice"),
+        (lambda log: log.add(assigned(OLD, NEW)), "its owner may still commit"),
+        (lambda log: log.add(fenced(OLD), assigned(OLD, NEW, token=2)), "recovery token 2 follows token 0"),
+        (lambda log: log.add(trimmed(OLD, 1), by=NEW), "changes the log of (1, 1), but is neither its owner"),
+        (lambda log: log.add(trimmed(OLD, 2), by=OLD).add(trimmed(OLD, 2), by=OLD), "already trimmed to 2"),
+        (lambda log: log.add(wal_closed(OLD, 1), by=OLD), "a log is closed while its stream 5 is open"),
         (lambda log: log.add(closed(0), by=NEW), "node 2 closes a stream that is open at node 1"),
         (lambda log: log.add(fenced(OLD)).add(closed(0), by=NEW), ("node 2 closes a stream that is open at"
                                                                   " node 1")),
-        (lambda log: log.add(trimmed(OLD, 2), closed(0), wal_closed(OLD, 1), by=OLD), ("a log that ends at 1"
-                                                                                      " and is trimmed to 2")),  # noqa: E501
+        (lambda log: log.add(trimmed(OLD, 2), closed(0), wal_closed(OLD, 1), by=OLD), "a log is closed at 1, but it is trimmed to 2"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_a_forbidden_step_is_reported(add: Callable[[Log], Log], told: str) -> None:

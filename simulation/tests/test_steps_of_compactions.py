@@ -163,18 +163,16 @@ def test_a_task_that_is_given_back_frees_its_sources() -> None:
 @pytest.mark.parametrize(
     ("log", "told"),
     [
-        (lambda: Log().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 3)), ("[(3, 4)] of the sources is in no"
-                                                                      " output")),
-        (lambda: Log().lease(ONE, 1).swap(ONE, [1], (3, 0, 4)), "[(2, 4)] of the outputs is in no source"),
-        (lambda: Log().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 3), (4, 2, 4)), ("outputs hold (0, 3) and"
-                                                                                 " (2, 4)")),
-        (lambda: Log().lease(ONE, 1, 2).swap(ONE, [1], (3, 0, 4)), "objects [2] stay although"),
-        (lambda: Log().lease(ONE, 1, 2).swap(TWO, [1, 2], (3, 0, 4)), "swaps under token None the task"),
+        (lambda: Log().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 3)), "lack the ranges [(3, 4)] of"),
+        (lambda: Log().lease(ONE, 1).swap(ONE, [1], (3, 0, 4)), "[(2, 4)], which no source contains"),
+        (lambda: Log().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 3), (4, 2, 4)), "(0, 3) and (2, 4) of"),
+        (lambda: Log().lease(ONE, 1, 2).swap(ONE, [1], (3, 0, 4)), "replaced the objects [2], but"),
+        (lambda: Log().lease(ONE, 1, 2).swap(TWO, [1, 2], (3, 0, 4)), "commits with token None the task"),
         (lambda: joined().swap(ONE, [3], (4, 0, 4)), "compaction 1 ends twice"),
-        (lambda: Log().lease(ONE, 1, 2).lease(TWO, 1, 2, token=2), "has the task until"),
+        (lambda: Log().lease(ONE, 1, 2).lease(TWO, 1, 2, token=2), "has it until"),
         (lambda: Log().lease(ONE, 1, 2).lease(TWO, 2, task=2), "objects [2] are sources of another task"),
-        (lambda: joined().lease(TWO, 1, task=2), "object 1 is a source of a compaction and is DESTROYED"),
-        (lambda: Log().read().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4)).claim(1), "under a lease since"),
+        (lambda: joined().lease(TWO, 1, task=2), "a compaction, but its phase is DESTROYED"),
+        (lambda: Log().read().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4)).claim(1), "snapshot lease began"),
         (lambda: Log().close(), "lease 1 ends twice"),
     ],
 )  # fmt: skip

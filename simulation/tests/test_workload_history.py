@@ -27,10 +27,10 @@ def test_a_batch_without_an_offset_may_be_anywhere_in_its_order(history: Cluster
 @pytest.mark.parametrize(
     ("log", "complaint"),
     [
-        ((0, 3), "expected was number 1"),
-        ((0, 1, 2), "lost: p sent 4 records to 0, 3 are there"),
-        ((0, 1, 1, 2, 3), "expected was number 2"),
-        ((0, 2, 1, 3), "expected was number 1"),
+        ((0, 3), "but number 1 was expected"),
+        ((0, 1, 2), "lost: p sent 4 records to partition 0, which has 3"),
+        ((0, 1, 1, 2, 3), "but number 2 was expected"),
+        ((0, 2, 1, 3), "but number 1 was expected"),
     ],
     ids=["gap", "short", "twice", "order"],
 )

@@ -51,7 +51,7 @@ def test_a_collector_that_does_not_wait_is_seen_in_the_records(monkeypatch: pyte
         yield from situation.view[OBJECTS].find(OBJECTS_WAITING, ObjectState.DESTROYED)
 
     monkeypatch.setattr(objects, "_due_objects", impatient)
-    assert first_forbidden(4, lambda told: "of an object destroyed at" in told or "holds it until" in told)
+    assert first_forbidden(4, lambda told: "it was destroyed at" in told or "holds a claim until" in told)
 
 
 def test_commits_whose_owner_is_not_checked_are_seen_in_the_records(monkeypatch: pytest.MonkeyPatch) -> None:

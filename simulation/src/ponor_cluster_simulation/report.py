@@ -31,9 +31,9 @@ def failure_lines(result: SeedResult, commit: str) -> list[str]:
     ]
     if result.minimal is not None:
         lines += [
-            f"the smallest part of it with the same failure ({result.minimal_failure}):",
-            *(_schedule(result.minimal) or ["  no fault at all"]),
-            f"run it with these only: {replay_command(result.seed, result.minimal)}",
+            f"the smallest part of this schedule with the same failure ({result.minimal_failure}):",
+            *(_schedule(result.minimal) or ["  no faults"]),
+            f"run these faults only: {replay_command(result.seed, result.minimal)}",
         ]
     lines.append(f"run it again: {replay_command(result.seed, None)}")
     return lines

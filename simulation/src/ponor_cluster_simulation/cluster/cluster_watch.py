@@ -112,7 +112,7 @@ class ClusterWatch:
         def batch_shown(batch: RecordBatch) -> None:
             nonlocal shown
             self._checks.require(
-                28, batch.index == shown + 1, f"{_process()} saw {batch.index} after {shown}"
+                28, batch.index == shown + 1, f"{_process()} received batch {batch.index} after batch {shown}"
             )
             shown = batch.index
 
@@ -120,7 +120,9 @@ class ClusterWatch:
             nonlocal shown
             self.resets += 1
             self._checks.require(
-                28, image.index >= shown, f"{_process()} went back from {shown} to {image.index}"
+                28,
+                image.index >= shown,
+                f"the image of {_process()} went back from index {shown} to {image.index}",
             )
             shown = image.index
             self.saw(image, 10)
@@ -143,7 +145,9 @@ class ClusterWatch:
         if leadership.leader is not None:
             known = self.leaders.setdefault(leadership.term, leadership.leader.node_id)
             same = known == leadership.leader.node_id
-            self._checks.require(1, same, f"term {leadership.term}: {known} and {leadership.leader.node_id}")
+            self._checks.require(
+                1, same, f"term {leadership.term} has two leaders: {known} and {leadership.leader.node_id}"
+            )
 
     def applied(self, image: MetadataImage, batch: RecordBatch) -> None:
         """Check an image after a batch."""
@@ -160,7 +164,7 @@ class ClusterWatch:
         life = INCARNATION.get()
         assert life is not None
         before = self._applied.get(life.name, 0)
-        self._checks.require(4, index > before, f"{life.name} committed {index} after {before}")
+        self._checks.require(4, index > before, f"{life.name} applied index {index} after index {before}")
         self._applied[life.name] = index
         controller = self.controllers.get(_process())
         if controller is not None and controller.image.index == index:
@@ -169,7 +173,8 @@ class ClusterWatch:
             self._checks.require(
                 6,
                 in_order,
-                f"{life.name}: {index} applied, {node.commit_index} committed, {node.last_index} last",
+                f"{life.name}: applied index {index}, commit index {node.commit_index}, last index"
+                f" {node.last_index}",
             )
 
     def saw(self, image: MetadataImage, number: int = 3) -> None:

@@ -94,7 +94,7 @@ class SimCluster:
         part_size_bytes_min: int = 1,
     ) -> None:
         assert (brokers, compactors) == (1, 0) or not store_in_directory, (
-            "a directory serves one broker and no compactor"
+            "a store in a directory allows one broker and no compactor"
         )
         self._simulation = simulation
         self._settings = settings

@@ -79,7 +79,12 @@ class NotLinearizable:
 
     def __str__(self) -> str:
         shown = [str(each) for each in self.explained[-8:]]
-        return "\n  ".join([f"key {self.key}: nothing explains {self.stuck} after", *(shown or ["nothing"])])
+        return "\n  ".join(
+            [
+                f"key {self.key}: no order explains {self.stuck} after these operations:",
+                *(shown or ["(none)"]),
+            ]
+        )
 
 
 class _Event:
@@ -120,7 +125,7 @@ class _Search:
         order: list[tuple[_Event, Hashable]] = []
         event = head.then
         while self._returns_left:
-            assert event is not None, "every call that returned has a return after it"
+            assert event is not None, "the search reached the end of the history before a return"
             if event.answer is not event:
                 after = step(state, event.operation)
                 configuration = (taken | 1 << event.number, after)

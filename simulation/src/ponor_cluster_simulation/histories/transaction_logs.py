@@ -101,7 +101,7 @@ def _markers(states: Sequence[State], logs: Logs, *, is_whole: bool) -> Iterator
             if isinstance(one, Marker):
                 decided = decisions.get((one.producer_id, one.epoch))
                 if one.is_commit not in (decided or ()) and (is_whole or decided):
-                    yield Anomaly("two outcomes", f"{one} of {where}, and the coordinator decided {decided}")
+                    yield Anomaly("two outcomes", f"{one} of {where}, but the coordinator decided {decided}")
 
 
 def _epochs(logs: Logs) -> Iterator[Anomaly]:
@@ -141,4 +141,6 @@ def _strangers(states: Sequence[State], logs: Logs) -> Iterator[Anomaly]:
     for where, log in logs.items():
         for one in log:
             if isinstance(one, Batch) and (one.producer_id, one.epoch, where) not in known:
-                yield Anomaly("unknown transaction", f"{one} of {where}")
+                yield Anomaly(
+                    "unknown transaction", f"{one}: the coordinator did not add {where} to its transaction"
+                )

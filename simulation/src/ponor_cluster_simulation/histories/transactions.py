@@ -125,7 +125,7 @@ class TransactionHistory:
 
     def begin(self, name: str, client: str, group: str = "") -> Transaction:
         """Add a transaction."""
-        assert name not in self.transactions, f"two transactions {name}"
+        assert name not in self.transactions, f"transaction {name} began twice"
         transaction = self.transactions[name] = Transaction(name, client, group)
         return transaction
 
@@ -188,7 +188,7 @@ def _torn(history: TransactionHistory, visible: set[Entry]) -> Iterator[Anomaly]
             continue
         is_part = len(missing) < len(transaction.written)
         if transaction.outcome is Outcome.COMMITTED:
-            yield Anomaly("lost write", f"{transaction.name} was committed, and {missing[0]} is missing")
+            yield Anomaly("lost write", f"{transaction.name} was committed, but {missing[0]} is missing")
         if is_part and transaction.outcome is not Outcome.ABORTED:
             yield Anomaly(
                 "torn transaction",
@@ -215,8 +215,8 @@ def _reordered(log: Log) -> Iterator[Anomaly]:
             if newest.get(entry.client, entry.number) > entry.number:
                 yield Anomaly(
                     "reordering",
-                    f"{entry} at offset {offset} of partition {partition} follows number"
-                    f" {newest[entry.client]}",
+                    f"{entry} at offset {offset} of partition {partition} follows record number"
+                    f" {newest[entry.client]} of the same client",
                 )
             newest[entry.client] = entry.number
 
@@ -233,8 +233,8 @@ def _unstable_reads(history: TransactionHistory, log: Log) -> Iterator[Anomaly]:
         more = [one for one in read.records if one not in final][:1]
         yield Anomaly(
             "unstable read",
-            f"{read.reader} read [{read.start}, {read.end}) of partition {read.partition} without {lost} and"
-            f" with {more}",
+            f"{read.reader} read [{read.start}, {read.end}) of partition {read.partition}: missing {lost},"
+            f" unexpected {more}",
         )
 
 
@@ -279,11 +279,16 @@ def _not_transformed(history: TransactionHistory, log: Log) -> Iterator[Anomaly]
     for at in sorted(wanted | made.keys()):
         found = made.get(at, [])
         if len(found) > 1:
-            yield Anomaly("duplicate", f"partition and offset {at} were transformed to {found}")
+            yield Anomaly(
+                "duplicate", f"the record at (partition, offset) {at} was transformed more than once: {found}"
+            )
         elif at not in wanted:
-            yield Anomaly("aborted read", f"{found[0]} was made from {at}, which is not visible")
+            yield Anomaly(
+                "aborted read",
+                f"{found[0]} was made from the record at (partition, offset) {at}, which is not visible",
+            )
         elif not found:
-            yield Anomaly("lost write", f"partition and offset {at} were never transformed")
+            yield Anomaly("lost write", f"the record at (partition, offset) {at} was never transformed")
 
 
 def _offsets(history: TransactionHistory, committed: set[str]) -> Iterator[Anomaly]:
@@ -317,4 +322,4 @@ def _illegal_offsets(
         if seen.offset not in legal[seen.group, seen.partition]:
             yield Anomaly("offset without its transaction", where)
         elif seen.offset < seen.acknowledged:
-            yield Anomaly("lost offset", f"{where}, and {seen.acknowledged} was committed")
+            yield Anomaly("lost offset", f"{where}, but {seen.acknowledged} was committed")

@@ -81,9 +81,13 @@ class CompactionLedger:
         worker = Actor(record.worker_id, record.worker_epoch)
         name = f"compaction {record.task_id}"
         before = self.tasks.get(record.task_id)
-        self._checks.require(35, self._streams.is_current(worker), f"{name}: {worker} is not current")
+        self._checks.require(
+            35, self._streams.is_current(worker), f"{name}: the worker {worker} is fenced or replaced"
+        )
         expected = 1 if before is None else before.token + 1
-        self._checks.require(35, record.token == expected, f"{name}: token {record.token}, not {expected}")
+        self._checks.require(
+            35, record.token == expected, f"{name}: the token is {record.token} instead of {expected}"
+        )
         self.given_again += before is not None
         page = TaskPage(record.kind, record.node_id, tuple(record.source_ids), worker, record.token)
         for source in page.sources:
@@ -102,7 +106,7 @@ class CompactionLedger:
         self._checks.require(35, task is not None, f"{name} ended twice")
         if swap is None or task is None:
             return
-        self._checks.require(35, actor == task.worker, f"{name} of {task.worker} was swapped by {actor}")
+        self._checks.require(35, actor == task.worker, f"{actor} committed {name} of {task.worker}")
         sources = [each for each in task.sources if each in swap.destroyed]
         self.swaps[task.kind] = self.swaps.get(task.kind, 0) + 1
         self.over_some += len(sources) < len(task.sources)
@@ -130,7 +134,9 @@ class CompactionLedger:
                 if not pieces and not all_there:
                     pieces = self._live_pieces(old, stream_id, start, block.end)
                 twice = next((at for at in pieces if at in taken), None)
-                self._checks.require(26, twice is None, f"{name}: outputs hold the block at {twice} twice")
+                self._checks.require(
+                    26, twice is None, f"{name}: the outputs contain the block at {twice} twice"
+                )
                 taken.update(dict.fromkeys(pieces))
                 known = b"".join(old[at].data for at in pieces)
                 excused = not all_there and not self._is_wanted(stream_id, block.end)
@@ -162,7 +168,10 @@ class CompactionLedger:
                 if stream == stream_id and start <= at < block.end:
                     at = block.end
             self._checks.require(
-                26, at >= piece.end, f"{name}: object {output} has {piece} of stream {stream_id} up to {at}"
+                26,
+                at >= piece.end,
+                f"{name}: the blocks of object {output} end at {at} of stream {stream_id}, before the"
+                f" end of {piece}",
             )
 
     def _blocks(self, object_id: int, *, proven: bool = False) -> Blocks:
@@ -170,7 +179,9 @@ class CompactionLedger:
         assert self._bucket is not None
         key = object_key(self._objects.objects[object_id].namespace, ObjectId(object_id))
         data = self._bucket.objects.get(key)
-        self._checks.require(22, data is not None, f"object {object_id} is not in the store at its swap")
+        self._checks.require(
+            22, data is not None, f"object {object_id} of a committed compaction is not in the store"
+        )
         assert data is not None
         footer = decode_footer(key, ObjectId(object_id), data, len(data))
         blocks: Blocks = {}
@@ -240,7 +251,8 @@ class SnapshotLedger:
         self._checks.require(
             36,
             place.now_ms <= page.until_ms <= record.leased_until_ms,
-            f"{name} until {page.until_ms} was renewed at {place.now_ms} until {record.leased_until_ms}",
+            f"{name} was valid until {page.until_ms} and was renewed at {place.now_ms} until"
+            f" {record.leased_until_ms}",
         )
         page.until_ms = record.leased_until_ms
 
@@ -269,6 +281,7 @@ class SnapshotLedger:
             self._checks.require(
                 36,
                 not named or gone,
-                f"object {object_id} was {what}, and lease {lease_id} reads index {lease.index}: it was"
+                f"object {object_id} was {what}, and lease {lease_id} reads index {lease.index}: the"
+                " object was"
                 f" committed at {page.committed_at_index} and destroyed at {page.destroyed_at_index}",
             )

@@ -81,6 +81,6 @@ class Fences:
         self._checks.require(
             45,
             was_silent or is_stuck,
-            f"{broker.name} is fenced, and nothing disconnected it from the controllers in"
+            f"{broker.name} was fenced, but no fault disconnected it from the controllers in the last"
             f" {self._horizon_s:g} s",
         )

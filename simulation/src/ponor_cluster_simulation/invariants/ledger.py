@@ -54,14 +54,16 @@ class Ledger:
         Raises:
             InvariantBrokenError: a record breaks an invariant.
         """
-        self._checks.require(28, batch.index == self.index + 1, f"index {batch.index} after {self.index}")
         self._checks.require(
-            3, batch.term >= self._term, f"index {batch.index}: term {batch.term} after {self._term}"
+            28, batch.index == self.index + 1, f"batch {batch.index} follows batch {self.index}"
+        )
+        self._checks.require(
+            3, batch.term >= self._term, f"batch {batch.index}: term {batch.term} follows term {self._term}"
         )
         self._checks.require(
             3,
             batch.cluster_time_ms >= self._cluster_time_ms,
-            f"index {batch.index}: the cluster clock went back",
+            f"batch {batch.index}: the cluster time is earlier than that of the batch before",
         )
         self.index, self._term, self._cluster_time_ms = batch.index, batch.term, batch.cluster_time_ms
         destroyed: list[int] = []
@@ -110,7 +112,7 @@ class Ledger:
         """Check a block of producer ids."""
         first = record.first_producer_id
         self._checks.require(
-            20, first >= self.producer_ids_end, f"producer ids from {first} on were given before"
+            20, first >= self.producer_ids_end, f"producer ids from {first} on were assigned before"
         )
         self.producer_ids_end = first + record.count
 
@@ -119,9 +121,11 @@ class Ledger:
         name = (record.node_id, record.node_epoch, record.request_id)
         actor = Actor(record.node_id, record.node_epoch)
         self._checks.require(
-            14, self.streams.is_current(actor), f"an operation of {actor}, which is not current"
+            14,
+            self.streams.is_current(actor),
+            f"an operation of {actor} was executed, but this process is fenced or replaced",
         )
-        self._checks.require(27, name not in self._operations, f"operation {name} happened twice")
+        self._checks.require(27, name not in self._operations, f"operation {name} was executed twice")
         self._operations[name] = record.digest
 
 

@@ -63,10 +63,12 @@ class ObjectLedger:
         self._checks.require(
             20,
             record.first_object_id > self._highest_id,
-            f"object ids from {record.first_object_id} on, after {self._highest_id}",
+            f"object ids from {record.first_object_id} on were prepared after id {self._highest_id}",
         )
         self._checks.require(
-            14, self._streams.is_current(writer), f"objects were prepared for {writer}, which is not current"
+            14,
+            self._streams.is_current(writer),
+            f"objects were prepared for {writer}, which is fenced or replaced",
         )
         for object_id in range(record.first_object_id, record.first_object_id + record.count):
             self.objects[object_id] = ObjectPage(record.namespace, writer, record.expires_at_ms)
@@ -102,7 +104,9 @@ class ObjectLedger:
             for stream_id, piece in self.objects[object_id].pieces:
                 alive = self._streams.is_alive(stream_id, piece)
                 self._checks.require(
-                    24, not alive, f"object {object_id} was destroyed and holds {piece} of stream {stream_id}"
+                    24,
+                    not alive,
+                    f"object {object_id} was destroyed, but stream {stream_id} still needs its {piece}",
                 )
 
     def objects_claimed(self, record: records.ObjectsClaimed, place: Place) -> None:
@@ -116,14 +120,14 @@ class ObjectLedger:
                 self._checks.require(
                     24,
                     age_ms > self._destroy_delay_ms,
-                    f"object {object_id} was claimed {age_ms} ms after its lease",
+                    f"object {object_id} was claimed {age_ms} ms after the end of its lease",
                 )
                 page.phase, page.destroyed_at_ms = Phase.DESTROYED, now_ms
             else:
                 self._checks.require(
                     21,
                     page.phase is Phase.DESTROYED,
-                    f"object {object_id} was claimed while {page.phase.name}",
+                    f"object {object_id} was claimed in phase {page.phase.name}",
                 )
                 age_ms = now_ms - page.destroyed_at_ms
                 due = age_ms > self._destroy_delay_ms or page.claimed_until_ms > 0
@@ -131,7 +135,9 @@ class ObjectLedger:
                     24, due, f"object {object_id} was claimed {age_ms} ms after it was destroyed"
                 )
                 self._checks.require(
-                    24, page.claimed_until_ms < now_ms, f"object {object_id} was claimed under a live claim"
+                    24,
+                    page.claimed_until_ms < now_ms,
+                    f"object {object_id} was claimed before its earlier claim ended",
                 )
             page.claimed_until_ms = record.claimed_until_ms
 
@@ -152,7 +158,9 @@ class ObjectLedger:
         page = self._page(object_id)
         self.before_removal(object_id, page, "deleted")
         allowed = page.phase in {Phase.DESTROYED, Phase.GONE} and page.claimed_until_ms > 0
-        self._checks.require(24, allowed, f"object {object_id} was deleted while {page.phase.name}")
+        self._checks.require(
+            24, allowed, f"object {object_id} was deleted in phase {page.phase.name}, or without a claim"
+        )
 
     def referred(self) -> dict[str, int]:
         """Keys and ids of all committed objects."""
@@ -180,7 +188,7 @@ class ObjectLedger:
         object_id, size_bytes = record.object_id, record.size_bytes
         page = self._page(object_id)
         self._checks.require(
-            21, page.phase is Phase.PREPARED, f"object {object_id} was committed while {page.phase.name}"
+            21, page.phase is Phase.PREPARED, f"object {object_id} was committed in phase {page.phase.name}"
         )
         self._checks.require(
             21,
@@ -191,7 +199,9 @@ class ObjectLedger:
         page.size_bytes = size_bytes
         for stream_id, piece in pieces:
             self._checks.require(
-                23, page.phase is Phase.COMMITTED, f"stream {stream_id} refers to {object_id}"
+                23,
+                page.phase is Phase.COMMITTED,
+                f"stream {stream_id} refers to object {object_id}, which is not committed",
             )
             if place.swap is None:
                 self._streams.committed(stream_id, piece, place.actor, page.writer)
@@ -200,7 +210,9 @@ class ObjectLedger:
             found = "nothing" if stored is None else f"{len(stored)} bytes"
             fits = stored is not None and len(stored) == size_bytes
             self._checks.require(
-                22, fits, f"object {object_id} was committed with {size_bytes} bytes, the store has {found}"
+                22,
+                fits,
+                f"object {object_id} was committed with {size_bytes} bytes, but the store has {found}",
             )
 
     def _move(self, object_id: int, before: tuple[Phase, ...], after: Phase) -> None:

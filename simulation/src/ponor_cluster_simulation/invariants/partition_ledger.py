@@ -72,8 +72,8 @@ class PartitionLedger:
         self._checks.require(
             30,
             is_same or rises,
-            f"partition {record.partition} of {record.topic_id.hex()}: epoch {record.leader_epoch} of"
-            f" {record.leader_id} after {page.leader_epoch} of {page.leader}",
+            f"partition {record.partition} of {record.topic_id.hex()}: leader epoch {record.leader_epoch} of"
+            f" node {record.leader_id} follows epoch {page.leader_epoch} of node {page.leader}",
         )
         self.elections += page.leader not in {-1, record.leader_id}
         page.leader, page.leader_epoch = record.leader_id, record.leader_epoch
@@ -111,7 +111,8 @@ class PartitionLedger:
         self._checks.require(
             30,
             owner == record.node_id,
-            f"{name}: nodes {owner} and {record.node_id} both owned it at epoch {record.stream_epoch}",
+            f"{name}: nodes {owner} and {record.node_id} both owned the partition at epoch"
+            f" {record.stream_epoch}",
         )
         for number in page.streams:
             stream = self._streams.streams.get(number)
@@ -119,8 +120,8 @@ class PartitionLedger:
                 self._checks.require(
                     30,
                     stream.owner.node_id == record.node_id,
-                    f"{name}: node {record.node_id} owns stream {record.stream_id} and node"
-                    f" {stream.owner.node_id} stream {number}",
+                    f"{name}: node {record.node_id} owns stream {record.stream_id}, but node"
+                    f" {stream.owner.node_id} owns stream {number}",
                 )
 
     def _require_present(self, key: tuple[bytes, int], what: str) -> None:

@@ -32,13 +32,13 @@ def abandoned_objects(view: View) -> list[str]:
     for row in view[OBJECTS]:
         if row.state is ObjectState.PREPARED:
             if row.expires_at_ms < view.cluster_time_ms:
-                found.append(f"object {row.object_id} is prepared, and its lease has expired")
+                found.append(f"object {row.object_id} is still prepared, but its lease has expired")
             elif not is_current(view, row.node_id, row.node_epoch):
                 found.append(
                     f"object {row.object_id} is prepared for an earlier process of node {row.node_id}"
                 )
         elif row.state is not ObjectState.COMMITTED:
-            found.append(f"object {row.object_id} is destroyed, and its row remains")
+            found.append(f"object {row.object_id} is destroyed, but its row remains")
     return found
 
 
@@ -52,7 +52,7 @@ def _streams(view: View) -> Iterator[str]:
         name = f"stream {row.stream_id} ({tags.get(KIND_TAG)}) of partition {key[1]} of topic {key[0].hex()}"
         partition = view[PARTITIONS].get(key)
         if partition is None:
-            yield f"{name}, which does not exist"
+            yield f"{name}: this partition does not exist"
             continue
         kinds[(*key, tags.get(KIND_TAG, ""))] += 1
         if kinds[(*key, tags.get(KIND_TAG, ""))] > 1:
@@ -67,4 +67,4 @@ def _keys(view: View) -> Iterator[str]:
         if row.key.startswith(KEY_PREFIX):
             topic, _, number = row.key.removeprefix(KEY_PREFIX).partition("/")
             if (bytes.fromhex(topic), int(number)) not in view[PARTITIONS]:
-                yield f"key {row.key} of a partition that does not exist"
+                yield f"key {row.key} belongs to a partition that does not exist"

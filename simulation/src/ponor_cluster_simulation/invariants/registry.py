@@ -44,12 +44,18 @@ INVARIANTS: Final = (
     Invariant(4, "the commit index of a life never falls", "watch"),
     Invariant(5, "a leader has everything that was committed", elsewhere=RAFT_SIMULATION),
     Invariant(6, "applied <= committed <= last", "watch"),
-    Invariant(7, "no answer and no vote leaves before its sync", elsewhere=RAFT_SIMULATION),
+    Invariant(
+        7,
+        "a replica sends no answer and no vote before the state behind it is durable",
+        elsewhere=RAFT_SIMULATION,
+    ),
     Invariant(8, "term and vote on disk never fall", elsewhere=RAFT_SIMULATION),
     Invariant(
         9, "voters change one at a time: majorities before and after overlap", elsewhere=RAFT_SIMULATION
     ),
-    Invariant(10, "a snapshot has committed state only; all replicas have its digest at its index", "watch"),
+    Invariant(
+        10, "a snapshot contains only committed state; all replicas have its digest at its index", "watch"
+    ),
     Invariant(11, "a linearizable read returns the state at its request, or a later one", "histories"),
     Invariant(12, "a stream has at most one open owner (node, node epoch, stream epoch)", "ledger"),
     Invariant(13, "epochs of streams and nodes strictly rise", "ledger"),
@@ -64,13 +70,15 @@ INVARIANTS: Final = (
         "histories",
     ),
     Invariant(20, "no id is assigned twice", "ledger"),
-    Invariant(21, "an object is prepared, committed, destroyed, removed, never backwards", "ledger"),
+    Invariant(
+        21, "an object goes from prepared to committed to destroyed to removed, and never back", "ledger"
+    ),
     Invariant(22, "a committed object is in the store, with its size", "ledger"),
     Invariant(23, "streams refer to committed objects only", "ledger"),
     Invariant(24, "no object is deleted while in use or before the deletion delay is over", "ledger"),
     Invariant(
         25,
-        "every key in the store is known; orphans, and rows of objects without a use, are removed",
+        "every key in the store is known; orphans and rows of unused objects are removed",
         "judgement",
     ),
     Invariant(26, "compaction keeps every stream's bytes", "ledger, histories"),
@@ -82,7 +90,7 @@ INVARIANTS: Final = (
     Invariant(28, "images at one index are equal, and no follower goes back or skips", "watch"),
     Invariant(
         LIVENESS,
-        "after healing the cluster has a leader within 5 s, answers every request and becomes quiescent",
+        "after the faults the cluster has a leader within 5 s, answers every request and becomes quiescent",
         "judgement",
     ),
     Invariant(30, "a partition has one owner at an epoch, and epochs rise with leaders", "ledger"),
@@ -104,7 +112,8 @@ INVARIANTS: Final = (
     ),
     Invariant(
         34,
-        "after healing moves end, logs of dead brokers are recovered, and live brokers lead all partitions",
+        "after the faults moves end, logs of dead brokers are recovered, and live brokers lead all"
+        " partitions",
         "judgement",
     ),
     Invariant(
@@ -123,7 +132,7 @@ INVARIANTS: Final = (
     ),
     Invariant(
         38,
-        "after healing compaction ends, and no lease and no multipart upload with a live owner is left",
+        "after the faults compaction ends, and no lease and no multipart upload with a live owner is left",
         "judgement",
     ),
     Invariant(
@@ -156,7 +165,7 @@ INVARIANTS: Final = (
     ),
     Invariant(
         50,
-        "the last stable offset never falls, is not beyond the high watermark, and ends reads",
+        "the last stable offset never falls, is not beyond the high watermark, and bounds committed reads",
         "histories",
     ),
     Invariant(
@@ -167,12 +176,13 @@ INVARIANTS: Final = (
     ),
     Invariant(
         53,
-        "after healing no last stable offset stays behind for more than twice the transaction timeout",
+        "after the faults no last stable offset stays behind for more than twice the transaction timeout",
         "histories, judgement",
     ),
     Invariant(
         54,
-        "a transaction's states and markers have one outcome, and nothing of an older epoch follows in a log",
+        "a transaction's states and markers have one outcome, and no entry of an older epoch follows"
+        " in a log",
         "histories",
     ),
     Invariant(

@@ -94,7 +94,9 @@ class StreamLedger:
         """Check a registration."""
         before = self.nodes.get(record.node_id, 0)
         self._checks.require(
-            13, record.node_epoch > before, f"node {record.node_id}: epoch {record.node_epoch} after {before}"
+            13,
+            record.node_epoch > before,
+            f"node {record.node_id}: epoch {record.node_epoch} follows epoch {before}",
         )
         self.nodes[record.node_id] = record.node_epoch
 
@@ -105,7 +107,7 @@ class StreamLedger:
     def stream_created(self, record: records.StreamCreated, _: Place) -> None:
         """Check a new stream."""
         self._checks.require(
-            20, record.stream_id not in self._ids_given, f"stream id {record.stream_id} was given before"
+            20, record.stream_id not in self._ids_given, f"stream id {record.stream_id} was assigned before"
         )
         self._ids_given.add(record.stream_id)
         self.streams[record.stream_id] = StreamPage()
@@ -115,9 +117,13 @@ class StreamLedger:
         page, name = self._page(record.stream_id), f"stream {record.stream_id}"
         actor = Actor(record.node_id, record.node_epoch)
         self._checks.require(
-            13, record.stream_epoch > page.epoch, f"{name}: epoch {record.stream_epoch} after {page.epoch}"
+            13,
+            record.stream_epoch > page.epoch,
+            f"{name}: epoch {record.stream_epoch} follows epoch {page.epoch}",
         )
-        self._checks.require(12, self.is_current(actor), f"{name}: opened by {actor}, which is not current")
+        self._checks.require(
+            12, self.is_current(actor), f"{name}: opened by {actor}, which is fenced or replaced"
+        )
         page.epoch, page.owner = record.stream_epoch, actor
         if page.ranges and page.ranges[-1][1] == page.end:
             page.ranges.pop()
@@ -125,17 +131,21 @@ class StreamLedger:
         in_order = all(
             a[0] < b[0] and a[1] < b[1] for a, b in zip(page.ranges, page.ranges[1:], strict=False)
         )
-        self._checks.require(16, in_order, f"{name}: ranges {page.ranges}")
+        self._checks.require(16, in_order, f"{name}: the ranges {page.ranges} are not in order")
 
     def stream_closed(self, record: records.StreamClosed, _: Place) -> None:
         """Check the close of a stream."""
         page, name = self._page(record.stream_id), f"stream {record.stream_id}"
         self._checks.require(12, page.owner is not None, f"{name}: closed, but it was not open")
         self._checks.require(
-            14, record.stream_epoch == page.epoch, f"{name}: {record.stream_epoch} closed {page.epoch}"
+            14,
+            record.stream_epoch == page.epoch,
+            f"{name}: a close names epoch {record.stream_epoch}, but the stream is at epoch {page.epoch}",
         )
         self._checks.require(
-            18, page.end == page.committed, f"{name}: ends at {page.end}, {page.committed} were committed"
+            18,
+            page.end == page.committed,
+            f"{name}: the end is {page.end}, but {page.committed} offsets were committed",
         )
         page.owner = None
 
@@ -144,7 +154,9 @@ class StreamLedger:
         page, start = self._page(record.stream_id), record.start_offset
         holds = page.start <= start <= page.end
         self._checks.require(
-            15, holds, f"stream {record.stream_id}: trimmed to {start} of [{page.start}, {page.end})"
+            15,
+            holds,
+            f"stream {record.stream_id}: trimmed to {start}, which is outside of [{page.start}, {page.end}]",
         )
         page.start = start
 
@@ -167,12 +179,16 @@ class StreamLedger:
         for each in (writer, actor):
             if each is not None:
                 self._checks.require(
-                    14, self.is_current(each), f"{name}: a commit of {each}, which is not current"
+                    14,
+                    self.is_current(each),
+                    f"{name}: {each} committed, but this process is fenced or replaced",
                 )
                 is_owner = page.owner is not None and self._acts_for(each, page.owner)
-                self._checks.require(14, is_owner, f"{name}: a commit of {each}, while {page.owner} owns it")
+                self._checks.require(14, is_owner, f"{name}: {each} committed, but the owner is {page.owner}")
         self._checks.require(
-            17, piece.start == page.end, f"{name}: {piece} does not begin at the end, {page.end}"
+            17,
+            piece.start == page.end,
+            f"{name}: {piece} does not begin at the end of the stream, {page.end}",
         )
         self._checks.require(17, piece.start < piece.end, f"{name}: {piece} is empty")
         page.end = piece.end
@@ -200,10 +216,17 @@ class StreamLedger:
             for piece in page.pieces:
                 follows = piece.start == at or (at == page.start and piece.start < at)
                 self._checks.require(
-                    17, follows, f"stream {stream_id}: {piece} follows {at}, of {page.start} to {page.end}"
+                    17,
+                    follows,
+                    f"stream {stream_id} of [{page.start}, {page.end}): {piece} leaves a gap or an"
+                    f" overlap at {at}",
                 )
                 at = max(at, piece.end)
-            self._checks.require(17, at == page.end, f"stream {stream_id}: held to {at}, ends at {page.end}")
+            self._checks.require(
+                17,
+                at == page.end,
+                f"stream {stream_id}: its objects end at {at}, but the stream ends at {page.end}",
+            )
 
     # Queries
 

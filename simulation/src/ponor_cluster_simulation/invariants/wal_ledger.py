@@ -65,7 +65,11 @@ class WalLedger:
         """Check the opening of a log."""
         owner = Actor(record.node_id, record.wal_epoch)
         self._checks.require(31, owner not in self.pages, f"the log of {owner} is opened twice")
-        self._checks.require(31, self._streams.is_current(owner), f"{owner} opens a log and is not current")
+        self._checks.require(
+            31,
+            self._streams.is_current(owner),
+            f"{owner} opens a log, but this process is fenced or replaced",
+        )
         self.pages[owner] = WalPage()
         self._streams.recoverers[owner] = owner
 
@@ -74,7 +78,7 @@ class WalLedger:
         owner = Actor(record.node_id, record.wal_epoch)
         self._open_page(owner)
         over = not self._streams.is_current(owner)
-        self._checks.require(31, over, f"the log of {owner} is recovered while its owner has its rights")
+        self._checks.require(31, over, f"the log of {owner} is recovered, but its owner may still commit")
         self._streams.recoverers[owner] = Actor(record.recoverer_id, record.recoverer_epoch)
 
     def wal_trimmed(self, record: records.WalTrimmed, _: Place) -> None:
@@ -83,7 +87,10 @@ class WalLedger:
         page = self._open_page(owner)
         rises = record.trim_sequence > page.trim_sequence
         self._checks.require(
-            31, rises, f"the log of {owner}: trimmed to {record.trim_sequence} after {page.trim_sequence}"
+            31,
+            rises,
+            f"the log of {owner} is trimmed to {record.trim_sequence}, but was already trimmed to"
+            f" {page.trim_sequence}",
         )
         self._are_committed(owner, page.trim_sequence, record.trim_sequence)
         page.trim_sequence = record.trim_sequence
@@ -93,7 +100,7 @@ class WalLedger:
         owner = Actor(record.node_id, record.wal_epoch)
         page = self._open_page(owner)
         held = [number for number, stream in self._streams.streams.items() if stream.owner == owner]
-        self._checks.require(31, not held, f"the log of {owner} is closed over the open streams {held}")
+        self._checks.require(31, not held, f"the log of {owner} is closed while its streams {held} are open")
         self._are_committed(owner, page.trim_sequence, record.end_sequence)
         page.is_open = False
         recoverer = self._streams.recoverers.pop(owner)
@@ -117,13 +124,13 @@ class WalLedger:
         name, sequence = parse_slot_key(key)
         owner = Actor(name.node_id, name.epoch)
         page = self.pages.get(owner)
-        self._checks.require(32, page is not None, f"slot {key} of a log that was never opened is deleted")
+        self._checks.require(32, page is not None, f"slot {key} is deleted, but its log was never opened")
         assert page is not None
         label = self._label(key, name, sequence)
         self._checks.require(32, label.kind is not SlotKind.FENCE, f"the fence {key} is deleted")
         allowed = not page.is_open or sequence < page.trim_sequence
         self._checks.require(
-            32, allowed, f"slot {key} is deleted, and the log is trimmed to {page.trim_sequence} only"
+            32, allowed, f"slot {key} is deleted, but the log is trimmed only to {page.trim_sequence}"
         )
 
     def is_wanted(self, key: str) -> bool:
@@ -149,10 +156,12 @@ class WalLedger:
         key = slot_key(name, end_sequence)
         there = key in self._bucket.objects
         self._checks.require(
-            32, there, f"the log of {owner} was recovered and has no fence at {end_sequence}"
+            32, there, f"the log of {owner} was recovered, but has no fence at its end, {end_sequence}"
         )
         kind = self._label(key, name, end_sequence).kind
-        self._checks.require(32, kind is SlotKind.FENCE, f"the end of the log of {owner} is no fence: {key}")
+        self._checks.require(
+            32, kind is SlotKind.FENCE, f"the last slot of the recovered log of {owner} is not a fence: {key}"
+        )
         self.fences += 1
 
     def _are_committed(self, owner: Actor, first: int, end: int) -> None:
@@ -176,7 +185,7 @@ class WalLedger:
         assert self._bucket is not None
         key = slot_key(name, sequence)
         data = self._bucket.objects.get(key)
-        self._checks.require(32, data is not None, f"slot {key} is trimmed and is not in the store")
+        self._checks.require(32, data is not None, f"slot {key} is trimmed, but is not in the store")
         assert data is not None
         label = decode_label(key, name, sequence, data)
         if label.kind is SlotKind.FENCE:

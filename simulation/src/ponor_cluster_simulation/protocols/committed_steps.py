@@ -114,7 +114,7 @@ class CommittedSteps:
         newest = self._nodes.get(record.node_id, -1)
         if record.node_epoch <= newest:
             raise NotAllowedError(
-                f"node {record.node_id} registers at epoch {record.node_epoch} after {newest}"
+                f"node {record.node_id} registers at epoch {record.node_epoch} after epoch {newest}"
             )
         self._nodes[record.node_id] = record.node_epoch
 
@@ -126,7 +126,7 @@ class CommittedSteps:
         self._require_current((record.node_id, record.node_epoch))
         request = (record.node_id, record.node_epoch, record.request_id)
         if request in self._requests:
-            raise NotAllowedError(f"request {record.request_id} of node {record.node_id} is done twice")
+            raise NotAllowedError(f"request {record.request_id} of node {record.node_id} is executed twice")
         self._requests.add(request)
 
     def _require_current(self, caller: Caller) -> None:
@@ -168,7 +168,7 @@ class CommittedSteps:
         name = (record.node_id, record.wal_epoch)
         self._require_current(name)
         if step.caller not in {None, name}:
-            raise NotAllowedError(f"the log of {name} is opened by {step.caller}")
+            raise NotAllowedError(f"{step.caller} opens the log of {name}")
         self._wals[name] = wals.opened(self._wals.get(name), was_closed=name in self._closed_wals)
 
     def wal_trimmed(self, record: records.WalTrimmed, step: _Step) -> None:
@@ -221,9 +221,7 @@ class CommittedSteps:
     def stream_opened(self, record: records.StreamOpened, step: _Step) -> None:
         self._require_current((record.node_id, record.node_epoch))
         if step.caller not in {None, (record.node_id, record.node_epoch)}:
-            raise NotAllowedError(
-                f"stream {record.stream_id} is opened for node {record.node_id} by {step.caller}"
-            )
+            raise NotAllowedError(f"{step.caller} opens stream {record.stream_id} for node {record.node_id}")
         stream = self._stream(record.stream_id)
         self._streams[record.stream_id] = streams.opened(
             stream, record.stream_epoch, record.node_id, record.node_epoch
@@ -238,7 +236,7 @@ class CommittedSteps:
         stream = self._stream(record.stream_id)
         if step.caller is not None and (not stream.open or step.caller[0] != stream.node):
             raise NotAllowedError(
-                f"stream {record.stream_id} is trimmed by node {step.caller[0]}, which does not hold it open"
+                f"node {step.caller[0]} trims stream {record.stream_id}, but does not hold it open"
             )
         self._streams[record.stream_id] = streams.trimmed(stream, record.start_offset)
 
@@ -284,7 +282,7 @@ class CommittedSteps:
         )
         if step.caller is not None and step.caller[0] != record.node_id and not recovers:
             raise NotAllowedError(
-                f"object {record.object_id} of node {record.node_id} is committed by node {step.caller[0]}"
+                f"node {step.caller[0]} commits object {record.object_id} of node {record.node_id}"
             )
 
     def _committed(self, object_id: int, committed_at: int, step: _Step) -> Object:
@@ -339,7 +337,8 @@ class CommittedSteps:
         for source in record.source_ids:
             if self._object(source).phase is not Phase.COMMITTED:
                 raise NotAllowedError(
-                    f"object {source} is a source of a compaction and is {self._object(source).phase.name}"
+                    f"object {source} is a source of a compaction, but its phase is"
+                    f" {self._object(source).phase.name}"
                 )
         self._compactions.leased(record, step.caller, step.now, self._is_current)
 

@@ -74,7 +74,7 @@ class CompactionSteps:
     def require_node(self, swap: Swap, node: int) -> None:
         """Check that a stream set object belongs to the node of its sources."""
         if self._node_of_task.get(swap.task_id) != node:
-            raise NotAllowedError(f"an object of node {node} in the place of another node's")
+            raise NotAllowedError(f"an object of node {node} replaces objects of another node")
 
     def leased(
         self,
@@ -86,7 +86,7 @@ class CompactionSteps:
         """Check a lease of a task."""
         worker = (record.worker_id, record.worker_epoch)
         if caller not in {None, worker}:
-            raise NotAllowedError(f"{caller} leases compaction {record.task_id} for {worker}")
+            raise NotAllowedError(f"{caller} requests the lease of compaction {record.task_id} for {worker}")
         task = Task(tuple(record.source_ids), worker, record.token, record.leased_until_ms)
         known = self._tasks.get(record.task_id)
         others = (each for name, each in self._tasks.items() if name != record.task_id)
@@ -105,7 +105,9 @@ class CompactionSteps:
         compactions.swapped(task, caller, None)
         assert task is not None
         if record.leased_until_ms <= task.leased_until:
-            raise NotAllowedError(f"a lease until {task.leased_until} shrinks to {record.leased_until_ms}")
+            raise NotAllowedError(
+                f"a renewal changes the end of a lease from {task.leased_until} to {record.leased_until_ms}"
+            )
         self._tasks[record.task_id] = task._replace(leased_until=record.leased_until_ms)
 
     def ended(
@@ -126,7 +128,9 @@ class CompactionSteps:
         compactions.swapped(task, caller, None)
         left = [source for source in task.sources if is_committed(source)]
         if left:
-            raise NotAllowedError(f"objects {left} stay although compaction {record.task_id} replaced them")
+            raise NotAllowedError(
+                f"compaction {record.task_id} replaced the objects {left}, but they are still committed"
+            )
         replaced = [source for source in task.sources if source in swap.destroyed]
         compactions.covered(
             [held for source in replaced for held in self._held.get(source, ())],

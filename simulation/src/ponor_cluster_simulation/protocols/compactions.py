@@ -83,9 +83,11 @@ def leased(
     if known is None:
         return task
     if rules.leased_when_vacant and not worker_is_over and now <= known.leased_until:
-        raise NotAllowedError(f"a lease at {now}, but {known.worker} has the task until {known.leased_until}")
+        raise NotAllowedError(
+            f"a task is leased at {now}, but {known.worker} has it until {known.leased_until}"
+        )
     if rules.token_rises and task.token != known.token + 1:
-        raise NotAllowedError(f"token {task.token} after {known.token}")
+        raise NotAllowedError(f"token {task.token} of a task follows token {known.token}")
     return task
 
 
@@ -103,10 +105,10 @@ def swapped(
     if not rules.swapped_by_holder:
         return
     if task is None:
-        raise NotAllowedError(f"{caller} swaps for a task that has ended")
+        raise NotAllowedError(f"{caller} commits a compaction task that has ended")
     if caller not in {None, task.worker} or token not in {None, task.token}:
         raise NotAllowedError(
-            f"{caller} swaps under token {token} the task of {task.worker} under {task.token}"
+            f"{caller} commits with token {token} the task of {task.worker} with token {task.token}"
         )
 
 
@@ -137,13 +139,17 @@ def covered(
         start = start_of(stream)
         twice = next(((a, b) for a, b in pairwise(new) if b[0] < a[1]), None)
         if twice is not None:
-            raise NotAllowedError(f"stream {stream}: outputs hold {twice[0]} and {twice[1]}")
+            raise NotAllowedError(
+                f"stream {stream}: the ranges {twice[0]} and {twice[1]} of the outputs overlap"
+            )
         missing = [] if start is None else _without(_above(old, start), new)
         if rules.holds_everything and missing:
-            raise NotAllowedError(f"stream {stream}: {missing} of the sources is in no output")
+            raise NotAllowedError(f"stream {stream}: the outputs lack the ranges {missing} of the sources")
         foreign = _without(new if all_known else _above(new, start), old)
         if rules.holds_nothing_else and foreign:
-            raise NotAllowedError(f"stream {stream}: {foreign} of the outputs is in no source")
+            raise NotAllowedError(
+                f"stream {stream}: the outputs contain the ranges {foreign}, which no source contains"
+            )
 
 
 def _by_stream(held: Iterable[Held]) -> dict[int, list[tuple[int, int]]]:
@@ -188,5 +194,6 @@ def require_unpinned(destroyed_at: int, begun_at: Iterable[int]) -> None:
     oldest = min(begun_at, default=None)
     if oldest is not None and destroyed_at >= oldest:
         raise NotAllowedError(
-            f"a claim of an object destroyed at {destroyed_at}, under a lease since {oldest}"
+            f"an object that was destroyed at {destroyed_at} is claimed, but a snapshot lease began at"
+            f" {oldest}"
         )

@@ -72,7 +72,7 @@ def prepared(
         NotAllowedError: the id was assigned before.
     """
     if known is not None and (rules.ids_once or known.phase is not Phase.GONE):
-        raise NotAllowedError(f"an id is assigned again: its object is {known.phase.name}")
+        raise NotAllowedError(f"an object id is assigned again, but its object is {known.phase.name}")
     return Object(Phase.PREPARED, node, node_epoch, expires_at)
 
 
@@ -83,14 +83,14 @@ def committed(each: Object, node: int, node_epoch: int, now: int, rules: ObjectR
         NotAllowedError: it is not PREPARED, not the caller's, or its lease has expired.
     """
     if rules.commit_needs_prepared and each.phase is not Phase.PREPARED:
-        raise NotAllowedError(f"a commit of an object that is {each.phase.name}")
+        raise NotAllowedError(f"an object is committed in phase {each.phase.name}")
     if rules.commit_by_preparer and (each.node, each.node_epoch) != (node, node_epoch):
         raise NotAllowedError(
-            f"epoch {node_epoch} of node {node} commits what epoch {each.node_epoch} of node {each.node}"
-            " prepared"
+            f"node {node} at epoch {node_epoch} commits an object that node {each.node} prepared at epoch"
+            f" {each.node_epoch}"
         )
     if rules.commit_in_lease and now > each.expires_at:
-        raise NotAllowedError(f"a commit at {now} under a lease until {each.expires_at}")
+        raise NotAllowedError(f"an object is committed at {now}, but its lease ended at {each.expires_at}")
     return each._replace(phase=Phase.COMMITTED)
 
 
@@ -101,7 +101,7 @@ def destroyed(each: Object, now: int) -> Object:
         NotAllowedError: it is already destroyed.
     """
     if each.phase not in {Phase.PREPARED, Phase.COMMITTED}:
-        raise NotAllowedError(f"a destruction of an object that is {each.phase.name}")
+        raise NotAllowedError(f"an object is destroyed in phase {each.phase.name}")
     return each._replace(phase=Phase.DESTROYED, destroyed_at=now)
 
 
@@ -117,19 +117,23 @@ def claimed(
     if each.phase is Phase.PREPARED:
         if rules.claim_after_lease and now <= each.expires_at + delay:
             raise NotAllowedError(
-                f"a claim at {now} of an object leased until {each.expires_at}: the delay is {delay}"
+                f"an object is claimed at {now}: its lease ends at {each.expires_at}, and the delay is"
+                f" {delay}"
             )
         each = destroyed(each, now)
     elif each.phase is not Phase.DESTROYED:
-        raise NotAllowedError(f"a claim of an object that is {each.phase.name}")
+        raise NotAllowedError(f"an object is claimed in phase {each.phase.name}")
     elif (
         each.claimed_by == (NO_NODE, NO_NODE) and rules.claim_after_delay and now <= each.destroyed_at + delay
     ):
         raise NotAllowedError(
-            f"a claim at {now} of an object destroyed at {each.destroyed_at}: the delay is {delay}"
+            f"an object is claimed at {now}: it was destroyed at {each.destroyed_at}, and the delay is"
+            f" {delay}"
         )
     elif each.claimed_by not in {(NO_NODE, NO_NODE), collector} and now <= each.claimed_until:
-        raise NotAllowedError(f"a claim at {now}, but {each.claimed_by} holds it until {each.claimed_until}")
+        raise NotAllowedError(
+            f"an object is claimed at {now}, but {each.claimed_by} holds a claim until {each.claimed_until}"
+        )
     return each._replace(claimed_by=collector, claimed_until=until)
 
 
@@ -140,9 +144,9 @@ def removed(each: Object, collector: tuple[int, int] | None, rules: ObjectRules 
         NotAllowedError: it is not destroyed, or not claimed by the collector.
     """
     if each.phase is not Phase.DESTROYED:
-        raise NotAllowedError(f"a removal of an object that is {each.phase.name}")
+        raise NotAllowedError(f"an object is removed in phase {each.phase.name}")
     if rules.remove_needs_claim and (
         each.claimed_by == (NO_NODE, NO_NODE) or collector not in {None, each.claimed_by}
     ):
-        raise NotAllowedError(f"a removal by {collector} of an object that {each.claimed_by} claimed")
+        raise NotAllowedError(f"{collector} removes an object, but the claim belongs to {each.claimed_by}")
     return each._replace(phase=Phase.GONE)

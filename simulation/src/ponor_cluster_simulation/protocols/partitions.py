@@ -51,11 +51,13 @@ def begun(partition: Partition, source: int, target: int, rules: PartitionRules 
         NotAllowedError: it already moves, the source does not lead it, or the target is the source.
     """
     if rules.one_move_at_a_time and partition.moves:
-        raise NotAllowedError(f"a move to {target} of a partition that moves to {partition.target}")
+        raise NotAllowedError(
+            f"a move to {target} begins, but the partition already moves to {partition.target}"
+        )
     if source != partition.leader:
-        raise NotAllowedError(f"a move from {source} of a partition that {partition.leader} leads")
+        raise NotAllowedError(f"a move from {source} begins, but {partition.leader} leads the partition")
     if target == source:
-        raise NotAllowedError(f"a move to {target}, which already leads")
+        raise NotAllowedError(f"a move to {target} begins, but {target} already leads the partition")
     return partition._replace(target=target)
 
 
@@ -66,7 +68,7 @@ def cancelled(partition: Partition) -> Partition:
         NotAllowedError: it does not move.
     """
     if not partition.moves:
-        raise NotAllowedError("a cancel of a partition that does not move")
+        raise NotAllowedError("a move is cancelled, but the partition does not move")
     return partition._replace(target=NO_NODE)
 
 
@@ -89,11 +91,12 @@ def elected(
         epoch < partition.epoch or (epoch == partition.epoch and leader != partition.leader)
     ):
         raise NotAllowedError(
-            f"leader epoch {epoch} of node {leader} after {partition.epoch} of node {partition.leader}"
+            f"leader epoch {epoch} of node {leader} follows epoch {partition.epoch} of node"
+            f" {partition.leader}"
         )
     is_away = partition.leader not in {NO_NODE, leader}
     if rules.closed_before_election and is_away and not may_leave:
         raise NotAllowedError(
-            f"node {leader} is elected at {epoch} while streams are open at node {partition.leader}"
+            f"node {leader} is elected at epoch {epoch} while node {partition.leader} holds streams open"
         )
     return Partition(leader, epoch)

@@ -63,7 +63,9 @@ def require_newest(node: int, node_epoch: int, newest: int | None, rules: Stream
         NotAllowedError: the caller is not the newest process.
     """
     if rules.callers_node_epoch and node_epoch != newest:
-        raise NotAllowedError(f"epoch {node_epoch} of node {node} acts, and the node is at epoch {newest}")
+        raise NotAllowedError(
+            f"node {node} acts at node epoch {node_epoch}, but its newest epoch is {newest}"
+        )
 
 
 def opened(stream: Stream, epoch: int, node: int, node_epoch: int, rules: StreamRules = ALL_RULES) -> Stream:
@@ -73,10 +75,11 @@ def opened(stream: Stream, epoch: int, node: int, node_epoch: int, rules: Stream
         NotAllowedError: it is open, or the epoch does not rise.
     """
     if rules.epoch_rises and epoch <= stream.epoch:
-        raise NotAllowedError(f"opened at epoch {epoch} after epoch {stream.epoch}")
+        raise NotAllowedError(f"a stream is opened at epoch {epoch} after epoch {stream.epoch}")
     if rules.closed_before_open and stream.open:
         raise NotAllowedError(
-            f"opened at epoch {epoch} by node {node} while open at epoch {stream.epoch} of node {stream.node}"
+            f"node {node} opens a stream at epoch {epoch}, but it is open at epoch {stream.epoch} of"
+            f" node {stream.node}"
         )
     return Stream(True, epoch, node, node_epoch, stream.start, stream.end)
 
@@ -97,11 +100,13 @@ def committed(
             f"node {node} commits [{start}, {end}) of a stream that is open at node {stream.node}"
         )
     if rules.commit_names_epoch and epoch is not None and epoch != stream.epoch:
-        raise NotAllowedError(f"a commit under epoch {epoch} at epoch {stream.epoch}")
+        raise NotAllowedError(f"a commit names epoch {epoch}, but the stream is at epoch {stream.epoch}")
     if rules.commit_continues and start != stream.end:
-        raise NotAllowedError(f"a commit of [{start}, {end}) where the stream ends at {stream.end}")
+        raise NotAllowedError(
+            f"a commit of [{start}, {end}) does not begin at the end of the stream, {stream.end}"
+        )
     if start >= end:
-        raise NotAllowedError(f"a commit of [{start}, {end})")
+        raise NotAllowedError(f"a commit of [{start}, {end}) is empty")
     return stream._replace(end=end)
 
 
@@ -118,9 +123,9 @@ def closed(
     if stream.node != node:
         raise NotAllowedError(f"node {node} closes a stream that is open at node {stream.node}")
     if rules.close_names_epoch and epoch != stream.epoch:
-        raise NotAllowedError(f"a close of epoch {epoch} at epoch {stream.epoch}")
+        raise NotAllowedError(f"a close names epoch {epoch}, but the stream is at epoch {stream.epoch}")
     if rules.close_names_end and end is not None and end != stream.end:
-        raise NotAllowedError(f"a close at {end} where the stream ends at {stream.end}")
+        raise NotAllowedError(f"a close names the end {end}, but the stream ends at {stream.end}")
     return stream._replace(open=False)
 
 
@@ -131,5 +136,7 @@ def trimmed(stream: Stream, start: int) -> Stream:
         NotAllowedError: the start does not rise, or is beyond the end.
     """
     if not stream.start < start <= stream.end:
-        raise NotAllowedError(f"trimmed to {start}, outside of ({stream.start}, {stream.end}]")
+        raise NotAllowedError(
+            f"a stream is trimmed to {start}, which is outside of ({stream.start}, {stream.end}]"
+        )
     return stream._replace(start=start)

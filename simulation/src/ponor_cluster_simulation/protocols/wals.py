@@ -26,7 +26,7 @@ def opened(known: Wal | None, *, was_closed: bool) -> Wal:
         NotAllowedError: the node epoch already has or had a log.
     """
     if known is not None or was_closed:
-        raise NotAllowedError("a log that is opened twice")
+        raise NotAllowedError("a log is opened twice")
     return Wal()
 
 
@@ -37,7 +37,9 @@ def trimmed(wal: Wal, sequence: int, caller: tuple[int, int] | None, owner: tupl
         NotAllowedError: the trim goes back, or the caller neither owns nor recovers the log.
     """
     if sequence <= wal.trim_sequence:
-        raise NotAllowedError(f"a trim to {sequence} of a log that is trimmed to {wal.trim_sequence}")
+        raise NotAllowedError(
+            f"a log is trimmed to {sequence}, but was already trimmed to {wal.trim_sequence}"
+        )
     _require_actor(wal, caller, owner)
     return wal._replace(trim_sequence=sequence)
 
@@ -49,9 +51,9 @@ def assigned(wal: Wal, recoverer: tuple[int, int], token: int, *, owner_is_over:
         NotAllowedError: the owner may still commit, or the token does not rise by one.
     """
     if not owner_is_over:
-        raise NotAllowedError("a recovery of the log of a process that may still commit")
+        raise NotAllowedError("a recoverer is assigned to a log, but its owner may still commit")
     if token != wal.token + 1:
-        raise NotAllowedError(f"token {token} after {wal.token}")
+        raise NotAllowedError(f"recovery token {token} follows token {wal.token}")
     return wal._replace(recoverer=recoverer, token=token)
 
 
@@ -70,12 +72,14 @@ def closed(
             nor recovers it.
     """
     if open_stream is not None:
-        raise NotAllowedError(f"a log is closed while stream {open_stream} is open under it")
+        raise NotAllowedError(f"a log is closed while its stream {open_stream} is open")
     if end_sequence < wal.trim_sequence:
-        raise NotAllowedError(f"a log that ends at {end_sequence} and is trimmed to {wal.trim_sequence}")
+        raise NotAllowedError(f"a log is closed at {end_sequence}, but it is trimmed to {wal.trim_sequence}")
     _require_actor(wal, caller, owner)
 
 
 def _require_actor(wal: Wal, caller: tuple[int, int] | None, owner: tuple[int, int]) -> None:
     if caller is not None and caller not in {owner, wal.recoverer}:
-        raise NotAllowedError(f"{caller} acts on the log of {owner}, which {wal.recoverer} recovers")
+        raise NotAllowedError(
+            f"{caller} changes the log of {owner}, but is neither its owner nor its recoverer {wal.recoverer}"
+        )

@@ -109,7 +109,7 @@ class Clients:
         try:
             assert replica.node is not None
             if not replica.node.has_room:
-                raise ProposalsFullError("the owner waits for a snapshot")
+                raise ProposalsFullError("the replica has no room for proposals before its next snapshot")
             entry = replica.node.propose(put.encode())
         except (NotLeaderError, ProposalsFullError) as refused:
             self.counts[type(refused).__name__] += 1

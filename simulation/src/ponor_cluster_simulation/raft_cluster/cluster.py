@@ -138,7 +138,7 @@ class RaftCluster:
             for each in self._replicas.values()
         }
         raise AssertionError(
-            f"no recovery {LIVENESS_MS_MAX:g} ms after all faults ended: {shown}, waiting for {target}"
+            f"no recovery {LIVENESS_MS_MAX:g} ms after all faults ended: {shown}, waiting for index {target}"
         )
 
     def _propose_fresh(self, leader: Replica) -> int:

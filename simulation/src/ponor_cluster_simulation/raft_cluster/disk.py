@@ -154,7 +154,7 @@ class RaftDisk:
             del self.entries[kept:]
             self.entries.extend(entries)
             return
-        assert first <= meta.index + 1, f"a write of entry {first} leaves a hole"
+        assert first <= meta.index + 1, f"a write of entry {first} leaves a hole in the log"
         if first <= meta.index and (meta.index, meta.term) not in {
             (each.index, each.term) for each in entries
         }:

@@ -81,8 +81,9 @@ class RaftInvariants:
             _require(
                 found == self.committed[newest - 1][0],
                 5,
-                f"{replica.name} leads term {term} and has at {newest} an entry of term {found}; one of term"
-                f" {self.committed[newest - 1][0]} is committed",
+                f"{replica.name} leads term {term} and has an entry of term {found} at index {newest},"
+                " but the"
+                f" committed entry has term {self.committed[newest - 1][0]}",
             )
 
     def wrote(self, replica: Replica, entries: tuple[Entry, ...], term_before: int | None) -> None:
@@ -99,8 +100,9 @@ class RaftInvariants:
                 _require(
                     same,
                     2,
-                    f"{replica.name} has another entry {entry.index} of term {entry.term} than others have,"
-                    " or another one before it",
+                    f"{replica.name} has another entry at index {entry.index} of term {entry.term}"
+                    " than other replicas,"
+                    " or another entry before it",
                 )
             term_before = entry.term
 
@@ -129,14 +131,14 @@ class RaftInvariants:
             _require(
                 False,
                 6,
-                f"{replica.name} applied {applied}, committed {commit}, last index {last}",
+                f"{replica.name}: applied index {applied}, commit index {commit}, last index {last}",
             )
         life = (replica.own, replica.life)
         before, led = self._seen.get(life, (0, 0))
         leads = node.term if node.role is Role.LEADER else 0
         if commit == before and leads == led:
             return
-        _require(commit >= before, 4, f"{replica.name} committed {before} and then only {commit}")
+        _require(commit >= before, 4, f"the commit index of {replica.name} fell from {before} to {commit}")
         self._seen[life] = (commit, leads)
         if commit > self.commit_index:
             # A leader that commits its own removal is a follower afterwards.
@@ -151,7 +153,7 @@ class RaftInvariants:
     def _commit(self, replica: Replica, node: RaftNode, commit: int) -> None:
         """Check a leader's new commit index: the entries must be durable at a majority."""
         term = node.term_at(commit)
-        assert term is not None, "what becomes committed is in the leader's memory"
+        assert term is not None, "the leader must have the committed entry in memory"
         _require(
             term == node.term,
             5,
@@ -174,21 +176,25 @@ class RaftInvariants:
         """Check an applied entry."""
         index, term = entry.index, entry.term
         _require(
-            index <= self.commit_index, 3, f"{replica.name} applied {index}; committed is {self.commit_index}"
+            index <= self.commit_index,
+            3,
+            f"{replica.name} applied index {index}, but the commit index is {self.commit_index}",
         )
         committed = self.committed[index - 1][0]
         _require(
             term == committed,
             3,
-            f"{replica.name} applied at {index} an entry of term {term}; one of term {committed} is"
-            " committed",
+            f"{replica.name} applied an entry of term {term} at index {index}, but the committed entry has"
+            f" term {committed}",
         )
         self.digest(replica, index, replica.state.digest)
 
     def digest(self, replica: Replica, index: int, digest: bytes) -> None:
         """Check the digest of a replica's state."""
         known = self._digests.setdefault(index, digest)
-        _require(known == digest, 10, f"{replica.name} has another state at {index} than others had")
+        _require(
+            known == digest, 10, f"{replica.name} has another state at index {index} than other replicas"
+        )
 
     # --- disks, messages, snapshots, reads ---
 
@@ -198,7 +204,7 @@ class RaftInvariants:
             after.term > before.term
             or (after.term == before.term and before.voted_for in {None, after.voted_for})
         )
-        _require(forward, 8, f"the disk of {name} had {before}, and now {after}")
+        _require(forward, 8, f"the hard state on the disk of {name} went back from {before} to {after}")
 
     def sends(self, replica: Replica, message: Message) -> None:
         """Check a message that is sent."""
@@ -215,18 +221,21 @@ class RaftInvariants:
                 _require(
                     message.match_index <= durable,
                     7,
-                    f"{replica.name} acknowledges {message.match_index}; durable is {durable}",
+                    f"{replica.name} acknowledges index {message.match_index}, but its log is durable"
+                    f" to {durable}",
                 )
                 _require(
                     message.term <= disk.hard_state.term,
                     7,
-                    f"{replica.name} acknowledges in term {message.term}; durable is {disk.hard_state.term}",
+                    f"{replica.name} acknowledges in term {message.term}, but its durable term is"
+                    f" {disk.hard_state.term}",
                 )
         elif isinstance(message, SnapshotAck) and message.installed:
             _require(
                 message.index <= disk.last_index,
                 7,
-                f"{replica.name} acknowledges a snapshot at {message.index}; durable is {disk.last_index}",
+                f"{replica.name} acknowledges a snapshot at {message.index}, but its log is durable to"
+                f" {disk.last_index}",
             )
 
     def owes(self, own: ReplicaId) -> None:
@@ -240,13 +249,13 @@ class RaftInvariants:
         _require(
             meta.index <= self.commit_index,
             10,
-            f"{replica.name} has a snapshot at {meta.index}; committed is {self.commit_index}",
+            f"{replica.name} has a snapshot at {meta.index}, but the commit index is {self.commit_index}",
         )
         if meta.index:
             _require(
                 meta.term == self.committed[meta.index - 1][0],
                 10,
-                f"{replica.name} has a snapshot of another history at {meta.index}",
+                f"the snapshot of {replica.name} at {meta.index} has another term than the committed entry",
             )
             self.digest(replica, meta.index, meta.digest)
 
@@ -259,12 +268,12 @@ class RaftInvariants:
         _require(
             index >= floor,
             11,
-            f"{replica.name} reads at {index}; {floor} was acknowledged before the read began",
+            f"{replica.name} reads at index {index}, but {floor} was acknowledged before the read began",
         )
         _require(
             index <= self.commit_index,
             11,
-            f"{replica.name} reads at {index}; committed is {self.commit_index}",
+            f"{replica.name} reads at index {index}, but the commit index is {self.commit_index}",
         )
 
     def _promised(self, replica: Replica, term: int, candidate: ReplicaId) -> None:
@@ -283,6 +292,6 @@ class RaftInvariants:
         _require(
             kept,
             7,
-            f"{replica.name} votes for {candidate.node_id} in term {term}; durable is term {durable.term},"
-            f" vote {durable.voted_for}",
+            f"{replica.name} votes for {candidate.node_id} in term {term}, but its durable term is"
+            f" {durable.term} with the vote {durable.voted_for}",
         )

@@ -142,7 +142,7 @@ class Replica:
                 break
             self._carry_out(node, ready)
         else:
-            raise AssertionError(f"{self.name}: instructions without end")
+            raise AssertionError(f"{self.name}: the node returned instructions more than {READIES_MAX} times")
         self._take_snapshot()
         self._world.look(self)
         self._world.pumped(self)
@@ -198,7 +198,7 @@ class Replica:
         if behind < (self._habits.every_entries if node.has_room else 1):
             return
         term = node.term_at(state.index)
-        assert term is not None, "what was applied is still in memory"
+        assert term is not None, "the last applied entry must be in memory"
         body = state.encode()
         meta = SnapshotMeta(state.index, term, node.membership_at(state.index), state.digest, len(body))
         self._snapshot_under_way = True
@@ -249,7 +249,9 @@ class Replica:
         receiving.stored = True
         meta, body = receiving.meta, bytes(receiving.body)
         state = Registers.decode(body)
-        assert (state.index, state.digest) == (meta.index, meta.digest), "the body is not what its meta says"
+        assert (state.index, state.digest) == (meta.index, meta.digest), (
+            "the body of a snapshot differs from its metadata"
+        )
         life = self.life
 
         def ended() -> None:

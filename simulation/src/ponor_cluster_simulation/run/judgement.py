@@ -111,7 +111,7 @@ class Judgement:
         others: list[ColdReader | KeyedWriter] = [*clients.cold_readers, *clients.keyed_writers]
         for other in others:
             await self._await_liveness(
-                "readers under leases, and writers of keys, are done",
+                "readers with leases and writers of keys have finished",
                 partial(attrgetter("is_finished"), other),
             )
         for keyed in clients.keyed_readers:
@@ -122,7 +122,7 @@ class Judgement:
         self._checks.counts[33] += sum(consumer.looks for consumer in clients.consumers)
         for consumer in clients.consumers:
             await self._await_liveness(
-                f"{consumer.name} is at the end", partial(attrgetter("is_at_end"), consumer)
+                f"{consumer.name} has read to the end", partial(attrgetter("is_at_end"), consumer)
             )
             consumer.stop = True
 
@@ -189,7 +189,7 @@ class Judgement:
                     *(f"compaction {row.task_id} of node {row.worker_id}" for row in image[COMPACTIONS]),
                     *(f"lease {row.lease_id} of {row.holder}" for row in image[SNAPSHOTS]),
                     *(
-                        f"{each.key} begun in parts by {each.is_forgotten_by or 'no running process'}"
+                        f"multipart upload of {each.key} by {each.is_forgotten_by or 'a process that ended'}"
                         for each in opened
                         if reconciles or each.is_forgotten_by
                     ),
@@ -203,7 +203,7 @@ class Judgement:
             await wait_until(rests, poll_s=0.1, timeout_s=QUIESCENT_S_MAX)
         except TimeoutError:
             self._checks.require(
-                38, False, f"not within {QUIESCENT_S_MAX} s: {busy or 'compaction does not end'}"
+                38, False, f"not within {QUIESCENT_S_MAX} s: {busy or 'compactions continue'}"
             )
         self._checks.require(38, True, "rests")
 
@@ -256,7 +256,7 @@ class Judgement:
             wals = self._world.ledger.wals
             found = {key for key in keys if not (is_slot(key) and wals.is_wanted(key))}
             missing = before & after - found  # listings and commits run concurrently
-            self._checks.require(22, not missing, f"committed and not in the store: {sorted(missing)}")
+            self._checks.require(22, not missing, f"committed, but not in the store: {sorted(missing)}")
             if before == found == after:
                 break
             in_time = self._world.simulation.loop.time() < deadline
@@ -277,14 +277,16 @@ class Judgement:
         committed = {int(row.object_id) for row in image[OBJECTS] if row.state is ObjectState.COMMITTED}
         ledger = set(self._world.ledger.objects.referred().values())
         self._checks.require(
-            23, committed == ledger, f"the image and the records differ on {sorted(committed ^ ledger)}"
+            23,
+            committed == ledger,
+            f"the image and the ledger differ in the committed objects {sorted(committed ^ ledger)}",
         )
         for row in image[STREAMS]:
             page = self._world.ledger.streams.streams[int(row.stream_id)]
             self._checks.require(
                 15,
                 (row.start_offset, row.end_offset) == (page.start, page.end),
-                f"stream {row.stream_id}: image and records differ",
+                f"stream {row.stream_id}: the image and the ledger differ in its start or end",
             )
 
     async def _await_leaders_and_moves(self) -> None:
@@ -363,11 +365,11 @@ async def _check_rot(world: RunWorld) -> None:
     await world.wait(LIVENESS, f"{name} has stopped", lambda: not process.running, s_max=ANSWER_S_MAX)
     before = cluster.watch.controllers[name].image.index
     place = process.disk.rot(random.Random(f"rot {world.plan.seed}").randrange(1 << 40))
-    assert place is not None, "a controller stores something"
+    assert place is not None, "the disk of the controller is empty"
     cluster.rotten[name] = place
     await world.wait(
         LIVENESS,
-        f"{name} serves or refuses after {place}",
+        f"{name} serves or refuses to start after the flipped bit at {place}",
         lambda: name in world.supervisor.refused or cluster.has_leader,
         s_max=ANSWER_S_MAX,
     )
@@ -376,11 +378,20 @@ async def _check_rot(world: RunWorld) -> None:
     cluster.coverage.states["starts on a rotten disk that lost nothing"] += 1
     image, observer = cluster.watch.controllers[name].image, world.observer
     assert observer is not None
-    world.checks.require(3, image.index >= before, f"{name} has {image.index} of {before}: {place}")
+    world.checks.require(
+        3,
+        image.index >= before,
+        f"{name} has index {image.index} instead of {before} after the flipped bit at {place}",
+    )
     # The observer has the image from before the damage. A controller that lost batches would send another
     # history, or nothing.
     await world.wait(
-        LIVENESS, "the observer follows", lambda: observer.image.index == image.index, s_max=ANSWER_S_MAX
+        LIVENESS,
+        "the observer has the index of the controller",
+        lambda: observer.image.index == image.index,
+        s_max=ANSWER_S_MAX,
     )
     same = snapshot.encode(observer.image) == snapshot.encode(image)
-    world.checks.require(10, same, f"{name} has another state at {image.index}: {place}")
+    world.checks.require(
+        10, same, f"{name} has another state at index {image.index} after the flipped bit at {place}"
+    )

@@ -58,7 +58,7 @@ class TransactionJudgement:
         world, clients = self._world, self._clients
         self._shared.healed_s = world.simulation.loop.time()
         await self._await(
-            "the transformers are at the end", lambda: all(each.is_at_end for each in clients.transformers)
+            "the transformers have read all", lambda: all(each.is_at_end for each in clients.transformers)
         )
         self._shared.is_over = True
         for client in clients.producers:

@@ -180,11 +180,11 @@ class BrokerReader:
         answer = await client.ask(request, 5, OffsetFetchResponse, timeout_s=session.patience_s)
         if answer.error_code == ErrorCode.NONE:
             found = answer.topics[0].partitions[0].committed_offset
-            self._require(found >= floor, f"offset-fetch of {committer.group}: {found}, and {floor}")
+            self._require(found >= floor, f"offset-fetch of {committer.group} returned {found}, but {floor}")
 
     def _require_end(self, index: int, end: int, floor: Known, how: str) -> None:
         known = floor.ends.get(index, 0)
-        self._require(end >= known, f"{how} of partition {index}: its end is {end}, and {known}")
+        self._require(end >= known, f"{how} of partition {index} returned the end {end}, but {known}")
 
     def _require(self, holds: bool, what: str) -> None:
         self.reads += 1

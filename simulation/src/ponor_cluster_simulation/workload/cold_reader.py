@@ -138,7 +138,9 @@ class ColdReader:
             found = find_pieces(image, row.stream_id, row.start_offset, row.end_offset, limit=PIECES_MAX)
             end = found[-1].end_offset if found else row.start_offset
             self._checks.require(
-                17, end == row.end_offset, f"stream {row.stream_id}: found to {end} of {row.end_offset}"
+                17,
+                end == row.end_offset,
+                f"stream {row.stream_id}: its pieces end at {end}, but the stream ends at {row.end_offset}",
             )
             places.append((row.stream_id, row.start_offset, found))
         return places
@@ -151,12 +153,18 @@ class ColdReader:
             self._require_expired(refused)
             self._history.late += 1
             return
-        self._checks.require(36, False, f"{self.name} misses {gone} under lease {lease_id}")
+        self._checks.require(
+            36, False, f"{self.name} did not find an object although its lease {lease_id} is valid: {gone}"
+        )
 
     def _require_expired(self, refused: OperationError) -> None:
         """Require that a refusal states that the lease is over."""
         is_over = refused.code == error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED
-        self._checks.require(36, is_over, f"{self.name} was refused: {refused}")
+        self._checks.require(
+            36,
+            is_over,
+            f"the renewal of the lease of {self.name} failed, but not because it is over: {refused}",
+        )
 
     async def _read_stream(self, stream_id: StreamId, start: int, pieces: Sequence[Piece]) -> None:
         at = start
@@ -173,7 +181,9 @@ class ColdReader:
                 records = await self._records(key, stream_id, piece)
             except ObjectCorruptError as damage:
                 whole = self._store.bucket.short_reads == cut_short
-                self._checks.require(26, not whole, f"{self.name} read all of {key}: {damage}")
+                self._checks.require(
+                    26, not whole, f"{self.name} read {key} without a short read, but it is damaged: {damage}"
+                )
                 continue
             except ObjectNotFoundError:
                 raise
@@ -185,11 +195,16 @@ class ColdReader:
                     base_offset <= at < base_offset + count if at == piece.start_offset else base_offset == at
                 )
                 self._checks.require(
-                    36, follows, f"stream {stream_id}: record {base_offset} of {key}, {at} was due"
+                    36,
+                    follows,
+                    f"stream {stream_id}: {key} has a record at offset {base_offset}, but offset {at}"
+                    " was expected",
                 )
                 at = base_offset + count
             self._checks.require(
-                36, at >= piece.end_offset, f"stream {stream_id}: {key} ends at {at}: {piece}"
+                36,
+                at >= piece.end_offset,
+                f"stream {stream_id}: the records of {key} end at {at}, before the end of {piece}",
             )
             return at
         raise BrokenOffError
@@ -212,6 +227,7 @@ class ColdReader:
         self._checks.require(
             26,
             known == (count, digest),
-            f"stream {stream_id}, offset {base_offset}: {(count, digest)} was {known}",
+            f"stream {stream_id}, offset {base_offset}: count and digest changed from {known} to"
+            f" {(count, digest)}",
         )
         self._history.reads += 1

@@ -110,7 +110,7 @@ class CommittedLog:
             50,
             known_stable <= stable <= end and known_end <= end,
             f"{self._name}: partition {partition} had the last stable offset {known_stable} and the high"
-            f" watermark {known_end}, and has {stable} and {end}",
+            f" watermark {known_end}, and now has {stable} and {end}",
         )
         self._known[partition] = (stable, end)
         batches = [] if not row.records else list(split_batches(memoryview(row.records)))  # type: ignore[arg-type]
@@ -118,7 +118,8 @@ class CommittedLog:
         self._checks.require(
             50,
             reached <= max(stable, start),
-            f"{self._name}: partition {partition} was read to {reached}, and is stable to {stable}",
+            f"{self._name}: partition {partition} was read to {reached}, beyond the last stable offset"
+            f" {stable}",
         )
         records = [one for one in visible(batches, row.aborted_transactions or ()) if one[0] >= start]
         self.reads += len(records)

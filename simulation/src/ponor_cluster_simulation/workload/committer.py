@@ -125,10 +125,12 @@ class Committer:
         if row.error_code != ErrorCode.NONE:
             return ErrorCode(row.error_code)
         found = row.committed_offset
-        assert found <= self._sent, f"group {self.group} is at {found}, and {self._sent} was sent last"
+        assert found <= self._sent, (
+            f"group {self.group} has the offset {found}, but the last commit was of {self._sent}"
+        )
         if self.stop:
             assert found == self.acknowledged, (
-                f"group {self.group} is at {found}, and {self.acknowledged} was acknowledged"
+                f"group {self.group} has the offset {found}, but {self.acknowledged} was acknowledged"
             )
             self.is_finished = True
         return ErrorCode.NONE

@@ -233,7 +233,9 @@ class Consumer:
         )
         self.high_watermarks[partition] = answer.high_watermark
         if answer.records:
-            assert isinstance(answer.records, memoryview), "a decoded answer has slices of its frame"
+            assert isinstance(answer.records, memoryview), (
+                "the records of a decoded answer must be a slice of its frame"
+            )
             self._read(partition, asked_offset, answer.high_watermark, answer.records)
 
     def _read(self, partition: int, asked_offset: int, high_watermark: int, data: memoryview) -> None:
@@ -243,13 +245,15 @@ class Consumer:
             assert batch.next_offset <= high_watermark, (
                 f"partition {partition}: read beyond the high watermark"
             )
-            assert batch.next_offset > asked_offset, f"partition {partition}: a batch below {asked_offset}"
+            assert batch.next_offset > asked_offset, (
+                f"partition {partition}: the broker returned a batch below offset {asked_offset}"
+            )
             for record in batch.records(RECORD_BYTES_MAX):
                 assert record.value is not None
                 value = Value.decode(bytes(record.value))
                 self._history.see(partition, record.offset, value, batch.leader_epoch)
                 if record.offset >= asked_offset:
                     assert record.offset == len(log), (
-                        f"partition {partition}: {record.offset} after {len(log)}"
+                        f"partition {partition}: record offset {record.offset} instead of {len(log)}"
                     )
                     log.append(value)

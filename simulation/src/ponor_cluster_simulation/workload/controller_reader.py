@@ -88,6 +88,7 @@ class ControllerReader:
         self._checks.require(
             11,
             index >= known,
-            f"{self.name} received index {index} from {self._address}; {known} was known before the request",
+            f"{self.name} received index {index} from {self._address}, but {known} was known before"
+            " the request",
         )
         self._history.told_index = max(self._history.told_index, index)

@@ -58,21 +58,27 @@ class ClusterHistory:
     def see(self, partition: int, offset: int, value: Value, epoch: int) -> None:
         """Record and check a record that a consumer read."""
         self.reads += 1
-        assert value.partition == partition, f"{value} is in partition {partition}"
+        assert value.partition == partition, f"{value} was read from partition {partition}"
         assert value.number < self.sent.get((value.producer, partition), 0), f"{value} was never sent"
         known = self.seen.setdefault((partition, offset), value)
-        assert known == value, f"partition {partition} offset {offset} was {known} and is {value}"
+        assert known == value, (
+            f"partition {partition} offset {offset}: the record changed from {known} to {value}"
+        )
         same = self.epochs.setdefault((partition, offset), epoch)
-        assert same == epoch, f"partition {partition} offset {offset} was of epoch {same} and is of {epoch}"
+        assert same == epoch, (
+            f"partition {partition} offset {offset}: the epoch changed from {same} to {epoch}"
+        )
         before = self.epochs.get((partition, offset - 1), epoch)
-        assert before <= epoch, f"partition {partition} offset {offset}: epoch {epoch} after {before}"
+        assert before <= epoch, f"partition {partition} offset {offset}: epoch {epoch} follows epoch {before}"
 
     def check_log(self, partition: int, log: list[Value]) -> None:
         """Check a whole partition from offset 0, when everything sent is acknowledged."""
         next_number: dict[str, int] = {}
         for offset, value in enumerate(log):
             expected = next_number.get(value.producer, 0)
-            assert value.number == expected, f"offset {offset} has {value}, expected was number {expected}"
+            assert value.number == expected, (
+                f"offset {offset} has {value}, but number {expected} was expected"
+            )
             next_number[value.producer] = expected + 1
             assert value in self.acknowledged, f"{value} at {offset} was never acknowledged"
             acknowledged = self.acknowledged[value]
@@ -83,5 +89,5 @@ class ClusterHistory:
             if its_partition == partition:
                 found = next_number.get(producer, 0)
                 assert found == count, (
-                    f"lost: {producer} sent {count} records to {partition}, {found} are there"
+                    f"lost: {producer} sent {count} records to partition {partition}, which has {found}"
                 )

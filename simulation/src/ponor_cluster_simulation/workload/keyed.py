@@ -233,7 +233,9 @@ class KeyedReader:
                 return None
             end = row.high_watermark
             if row.records:
-                assert isinstance(row.records, memoryview), "a decoded answer has slices of its frame"
+                assert isinstance(row.records, memoryview), (
+                    "the records of a decoded answer must be a slice of its frame"
+                )
                 at = self._take(row.records, at, log)
         return log
 
@@ -241,7 +243,10 @@ class KeyedReader:
         """Check the records of an answer. Return the next offset."""
         for batch in split_batches(data):
             batch.check_crc()
-            assert batch.next_offset > at, f"{TOPIC}: a batch that ends at {batch.next_offset}, below {at}"
+            assert batch.next_offset > at, (
+                f"{TOPIC}: the broker returned a batch that ends at {batch.next_offset}, not after"
+                f" offset {at}"
+            )
             for record in batch.records(RECORD_BYTES_MAX):
                 if record.offset < at:
                     continue
@@ -256,7 +261,9 @@ class KeyedReader:
         assert number is not None
         record = self._history.sent[int(bytes(number))]
         same = (record.key, record.is_tombstone) == (int(bytes(found.key)), found.value is None)
-        self._checks.require(37, same, f"{TOPIC}: offset {found.offset} is not {record} as it was sent")
+        self._checks.require(
+            37, same, f"{TOPIC}: the record at offset {found.offset} differs from {record}, which was sent"
+        )
         self._history.see(found.offset, record)
         return record
 
@@ -273,7 +280,7 @@ class KeyedReader:
             self._checks.require(
                 37,
                 latest.is_tombstone or self._may_be_deleted(key, offset),
-                f"{TOPIC}: {latest} was acknowledged at {offset} and is missing, without a later record of"
+                f"{TOPIC}: {latest} was acknowledged at {offset} and is missing, and no later record has"
                 " its key",
             )
             is_clean = is_clean and all(record.key != key for record in log.values())

@@ -261,7 +261,9 @@ class Producer:
         is_first = lane.unacknowledged[0] is batch
         code = ErrorCode(row.error_code)
         if code is ErrorCode.NONE:
-            assert lane.may_precede(batch), f"{batch.first} accepted before {lane.unacknowledged[0].first}"
+            assert lane.may_precede(batch), (
+                f"the broker accepted {batch.first} before {lane.unacknowledged[0].first}"
+            )
             self._acknowledged(lane, batch, row.base_offset)
             return
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and lane.is_in_doubt(batch):

@@ -119,7 +119,7 @@ class Repeater:
         assert result.WhichOneof("outcome") == "key_held", f"{self.name}: {result}"
         held = result.key_held
         known = self._values.setdefault(key, held.value)
-        self._checks.require(27, held.value == known, f"key {key} was {known!r} and is {held.value!r}")
+        self._checks.require(27, held.value == known, f"key {key} changed from {known!r} to {held.value!r}")
         is_same = result == self._first or not self._first.key_held.created
         self._checks.require(
             27, is_same, f"id {self._request_id} was answered {self._first} and then {result}"

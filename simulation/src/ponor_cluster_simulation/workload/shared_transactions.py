@@ -55,5 +55,6 @@ class SharedTransactions:
         self.checks.require(
             53,
             now_s - since_s <= 2 * self.timeout_s + FAILOVER_S_MAX,
-            f"the last stable offset of partition {partition} has been {stable} for {now_s - since_s:.1f} s",
+            f"the last stable offset of partition {partition} has stayed at {stable} for"
+            f" {now_s - since_s:.1f} s",
         )

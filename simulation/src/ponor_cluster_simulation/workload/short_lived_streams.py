@@ -59,7 +59,7 @@ class ShortLivedStreams:
             is_gone = refused.code == error_pb2.ERROR_CODE_STREAM_NOT_FOUND
             self._note(process, stream_id, "read", GONE if is_gone else THERE, called)
         else:
-            raise AssertionError(f"stream {stream_id} was closed, and no process had opened it")
+            raise AssertionError(f"stream {stream_id} was closed, but no process had opened it")
 
     async def end(self, process: str, session: SessionClient) -> None:
         """Delete a stream that this process created."""

@@ -195,7 +195,7 @@ class StaleCommitter:
         await session.submit(wire.Operation(commit_upload=commit))
         twin = self._shared.acknowledged.setdefault((stream_id, end), object_id)
         assert twin == object_id, (
-            f"objects {twin} and {object_id} were both committed at {end} of {stream_id}"
+            f"objects {twin} and {object_id} were both committed at offset {end} of stream {stream_id}"
         )
         self._shared.commits += 1
         self._ends[stream_id] = (epoch, grown)
