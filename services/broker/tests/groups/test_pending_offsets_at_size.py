@@ -20,6 +20,7 @@ from ponor_broker.groups.records import CommittedOffset, OffsetEntry, OffsetKey
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
+from ponor_runtime.turns import at_once
 
 SHAPES = [(50, 100, 1), (1, 1, 5_000), (5, 10, 100), (1, 5_000, 1)]
 """Groups, partitions of each, and producers of each partition."""
@@ -215,6 +216,22 @@ async def test_a_rewrite_skips_the_rows_of_a_committing_transaction_in_turns(wor
     for place in table.pending_partitions():
         table._put(place, CommittedOffset(1))
     shard._log._commits_in_flight[0] += 1
+    rows = shard._current()
+    assert shard.rewrite._next_batch(rows) == (0, [])
+    assert len(list(rows)) >= 500
+    await world.coordinator.close()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_rewrite_skips_groups_without_committed_offsets_in_turns(
+    world_type: Any, has_ended: bool
+) -> None:
+    world = await world_with(world_type, 0, 0, 0)
+    shard = world.coordinator.shards.by_index[0]
+    for number in range(1_000):
+        shard._put_pending(shard._table.add(f"g{number}"), 7, ("t", 0), CommittedOffset(1))
+    if has_ended:
+        at_once(shard._transaction_ended(7, commits=False))
     rows = shard._current()
     assert shard.rewrite._next_batch(rows) == (0, [])
     assert len(list(rows)) >= 500

@@ -54,7 +54,7 @@ class LogRewrite(Generic[E]):
             log: the log.
             rows: iterates over the state in memory, one entry for each key that exists when the iteration
                 reaches it. The records of keys that are created later are above the boundary. None stands
-                for a key that must not be rewritten now.
+                for work without an entry, such as a key that must not be rewritten now.
             log_bytes_min: a shorter log is not rewritten.
             ratio: a log is rewritten when it is this many times as long as its state.
         """

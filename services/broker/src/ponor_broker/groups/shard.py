@@ -171,12 +171,15 @@ class GroupShard:
 
     def _current(self) -> Iterator[Entry | None]:
         """As `snapshot`, but each row with its value when the iteration reaches it, if it still exists. Yield
-        None for a row that must not be rewritten now.
+        None for a row that must not be rewritten now, and for a group without rows.
         """
         for group in self._table:
+            partitions = group.offsets.partitions()
             if group in self._table and group.durable is not None:
                 yield GroupEntry(GroupKey(group.group_id), group.durable)
-            for topic, index in group.offsets.partitions():
+            elif not partitions:
+                yield None
+            for topic, index in partitions:
                 committed = group.offsets.get((topic, index))
                 # A marker in flight may replace the offset by one whose batch is above the boundary.
                 is_ending = self._log.is_committing(group.offsets.pending_producers((topic, index)))
