@@ -236,3 +236,30 @@ async def test_a_rewrite_skips_groups_without_committed_offsets_in_turns(
     assert shard.rewrite._next_batch(rows) == (0, [])
     assert len(list(rows)) >= 500
     await world.coordinator.close()
+
+
+class ListedCounter(Counter[int]):
+    """Counts the rows that it lists."""
+
+    listed = 0
+
+    def items(self) -> Any:
+        self.listed += len(self)
+        return super().items()
+
+
+async def test_the_end_of_a_marker_does_not_list_the_markers_in_flight(world_type: Any) -> None:
+    world = await world_with(world_type, 1, 1, 1)
+    shard, partition = world.coordinator.shards.by_index[0], world.open[0]
+    in_flight = shard._log._commits_in_flight = ListedCounter()
+    partition.is_slow = True
+    for producer_id in [*range(100), 7]:
+        partition.append_marker(producer_id, commits=True)
+    partition.sync(count=100)
+    await asyncio.sleep(0)
+    assert shard._log._commits_in_flight == {7: 1}
+    partition.sync()
+    await asyncio.sleep(0)
+    assert not shard._log._commits_in_flight
+    assert in_flight.listed == 0
+    await world.coordinator.close()

@@ -262,7 +262,9 @@ class RecordLog(Generic[E]):
 
         def ended(_: ErrorCode) -> None:
             if commits:
-                self._commits_in_flight -= Counter((producer_id,))
+                self._commits_in_flight[producer_id] -= 1
+                if not self._commits_in_flight[producer_id]:
+                    del self._commits_in_flight[producer_id]
 
         if commits:
             self._commits_in_flight[producer_id] += 1
