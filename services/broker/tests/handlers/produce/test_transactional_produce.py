@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import tracemalloc
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -372,3 +373,26 @@ async def test_a_verified_batch_does_not_park_behind_later_ones_of_its_producer(
     codes = {number: code for number, [(code, _)] in broker.client.wire.outcomes()}
     assert ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER not in codes.values()
     assert (codes[3], codes[4]) == (0, 0)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_waiting_batch_does_not_keep_the_client_id(connect: Connect, moves: bool) -> None:
+    """A client id may take 131 KB, and the wait may outlast the connection."""
+    broker = await connect()
+    if moves:
+        partition_closing.begin_move(broker.partition)
+    request = ProduceRequest(
+        "x",
+        -1,
+        30_000,
+        [TopicProduceData("t", partition_data=[PartitionProduceData(0, transactional(1, 0, 0, 1).view)])],
+    )
+    tracemalloc.start()
+    try:
+        broker.client.send(encode_request_header(ApiKey.PRODUCE, 9, 1, "x" * 32_000) + encode(request, 9))
+        broker.client.connection.closed()
+        gc.collect()
+        assert broker.verifier.waiting or broker.client.partitions.parking._bytes
+        assert max(one.size for one in tracemalloc.take_snapshot().traces) < 32_000
+    finally:
+        tracemalloc.stop()

@@ -225,6 +225,8 @@ class ProduceHandler:
             CloseConnectionError: acks=0 and a batch was refused: closing is the only signal to the client.
         """
         version = header.api_version
+        # A batch that waits keeps the header, and the id may take 131 KB, which no bound would count.
+        header.client_id = None
         one = walk_one_partition(version, frame, header.body_position)
         if one is not None and one.acks in ACKS:
             request = self._pending(reply, 1, one.acks)
