@@ -138,7 +138,7 @@ async def test_segment_size_may_change_between_starts(disk: SystemDisk, tmp_path
 async def test_limits_are_named_in_errors(disk: SystemDisk, tmp_path: Path) -> None:
     settings = replace(SMALL, queue_bytes_max=2000, entry_bytes_max=1000)
     journal = await opened(disk, tmp_path / "wal", settings)
-    with pytest.raises(EntryTooLargeError, match="1001 bytes is larger than 1000"):
+    with pytest.raises(EntryTooLargeError, match="1001 bytes exceeds the limit of 1000"):
         journal.append([bytes(1001)])
     futures = [journal.append([bytes(1000)])[1] for _ in range(2)]
     with pytest.raises(JournalFullError, match="2000 bytes are queued"):

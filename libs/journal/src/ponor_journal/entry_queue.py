@@ -66,7 +66,7 @@ class EntryQueue:
             if room_bytes < 0:
                 break
             group.append(waiting.popleft())
-        assert group, "no room for the first entry"
+        assert group, "the first waiting entry does not fit into an empty group"
         return group
 
     def group_is_durable(self) -> list[QueuedEntry]:

@@ -214,13 +214,13 @@ class Journal:
         size_bytes = sum(map(len, buffers))
         if size_bytes > self._settings.entry_limit_bytes:
             raise EntryTooLargeError(
-                f"an entry of {size_bytes} bytes is larger than {self._settings.entry_limit_bytes}: "
-                "raise entry_bytes_max and segment_bytes"
+                f"an entry of {size_bytes} bytes exceeds the limit of"
+                f" {self._settings.entry_limit_bytes} bytes; raise entry_bytes_max and segment_bytes"
             )
         if not writer.queue.has_room(size_bytes):
             raise JournalFullError(
-                f"{writer.queue.queued_bytes} bytes are queued for the disk, limit"
-                f" {self._settings.queue_bytes_max}: try again later"
+                f"{writer.queue.queued_bytes} bytes are queued for the disk, and the limit is"
+                f" {self._settings.queue_bytes_max}; try again later"
             )
         self._appended = True
         sequence = self._next_sequence

@@ -138,7 +138,10 @@ async def read_entries(
         _check(scan, segment.path, identity)
         if scan.end < segment.end:
             raise JournalCorruptError(
-                segment.path, scan.end, "frames that were intact at the start are damaged", REMEDY
+                segment.path,
+                scan.end,
+                "frames that were intact when the journal was opened are damaged now",
+                REMEDY,
             )
         for frame in scan.frames:
             if frame.header.first_sequence + frame.header.entry_count <= from_sequence:
@@ -176,8 +179,8 @@ def _check(scan: SegmentScan, path: PurePath, identity: bytes) -> int:
     if scan.opening is not None:
         if scan.opening.version != FORMAT_VERSION:
             raise JournalIdentityError(
-                f"{path} has journal format {scan.opening.version}; this release reads {FORMAT_VERSION}: use"
-                " the release that wrote it"
+                f"{path} has journal format {scan.opening.version}; this release reads format"
+                f" {FORMAT_VERSION}; use the release that wrote the file"
             )
         if scan.opening.identity != identity:
             raise JournalIdentityError(

@@ -120,7 +120,9 @@ def scan_in_steps(
     if seal is not None:
         if not _is_sealed(scan, seal):
             scan.damage = Damage(
-                scan.end, "the next segment proves that more frames were synced here, but none is intact"
+                scan.end,
+                "the next segment proves that more frames of this segment were synced, but no"
+                " intact frame follows",
             )
     elif scan.end < len(data):
         yield from _judge_tail(scan, data, generation, identity)
@@ -157,7 +159,7 @@ def _accept_first(scan: SegmentScan, view: memoryview, generation: int, identity
         return False
     if len(view) < scan.opening.segment_bytes:
         scan.damage = Damage(
-            len(view), f"the file ends before the {scan.opening.segment_bytes} bytes of its segment"
+            len(view), f"the file is shorter than the {scan.opening.segment_bytes} bytes of its segment"
         )
         return False
     return True
@@ -244,7 +246,8 @@ def _judge_tail(scan: SegmentScan, data: bytes, generation: int, identity: bytes
         if header.synced_through > scan.end:
             scan.damage = Damage(
                 scan.end,
-                f"the frame at byte {position} proves that {header.synced_through} bytes were synced",
+                f"the frame at byte {position} proves that {header.synced_through} bytes of this"
+                " segment were synced",
             )
             return
 

@@ -99,7 +99,9 @@ class SegmentFiles:
             self.maintain()
             maintenance = self._maintenance
             if maintenance is None:
-                raise OSError(errno.ENOSPC, f"{self.directory} is being closed and has no spare segment")
+                raise OSError(
+                    errno.ENOSPC, f"the journal in {self.directory} is closing and has no spare segment"
+                )
             await asyncio.wait([maintenance])
             error = maintenance.exception()
             # The first failure may belong to work that began before this call, so try again. A second failure

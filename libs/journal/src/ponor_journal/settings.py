@@ -54,8 +54,8 @@ class JournalSettings:
             or self.proof_delay_ms < 0
         ):
             raise SettingError(
-                "queue_bytes_max, group_bytes_max and spares_max must be at least 1, proof_delay_ms at least"
-                " 0"
+                "queue_bytes_max, group_bytes_max and spares_max must be at least 1, and"
+                " proof_delay_ms at least 0"
             )
 
     @property

@@ -207,8 +207,8 @@ class JournalWriter:
         # Do not retry a failed sync: the kernel may have marked the lost pages clean, so a later sync would
         # succeed without writing them.
         self.error = JournalFailedError(
-            f"the journal in {self._files.directory} failed ({error}): the process must stop, the next start"
-            " recovers"
+            f"the journal in {self._files.directory} failed ({error}): the process must stop;"
+            " its next start recovers the journal"
         )
         self.error.__cause__ = error
         self.busy = False
