@@ -47,7 +47,8 @@ class Configurations:
             if since <= index:
                 return membership
         raise LookupError(
-            f"the membership at index {index} is forgotten; the history begins at {self._history[0][0]}"
+            f"the membership at index {index} is not kept any more; the history begins at"
+            f" index {self._history[0][0]}"
         )
 
     def append(self, entries: Sequence[Entry]) -> bool:

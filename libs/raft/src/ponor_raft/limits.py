@@ -58,10 +58,10 @@ class RaftLimits:
 
     def __post_init__(self) -> None:
         assert 0 < self.heartbeat_ticks < self.election_ticks, (
-            "a leader must be heard several times before it is given up"
+            "heartbeat_ticks must be at least 1 and below election_ticks"
         )
         assert self.append_bytes_max <= self.inflight_bytes_max, (
-            "one full message must fit into the window of bytes"
+            "an append message of maximum size must fit into the window of bytes in flight"
         )
         assert (
             min(

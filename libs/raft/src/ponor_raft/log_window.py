@@ -181,7 +181,7 @@ class LogWindow:
         term = self.last_term
         for entry in entries:
             if entry.term != term:
-                assert entry.term > term, "the terms of a log never fall"
+                assert entry.term > term, "the term of an entry is below the term of the entry before it"
                 term = entry.term
                 self._runs.append((entry.index, term))
         self.last_term = term
@@ -274,7 +274,7 @@ class LogWindow:
 
     def end_write(self, sequence: int) -> None:
         """Handle the end of a write; writes end in the order in which they started."""
-        assert self._writes, "no write is under way"
+        assert self._writes, "a write ended, but no write is in progress"
         write = self._writes.popleft()
         assert write.sequence == sequence, f"write {write.sequence} must end before {sequence}"
         self.durable = max(self.durable, write.up_to)

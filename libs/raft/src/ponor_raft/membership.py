@@ -40,7 +40,9 @@ class Membership:
         members = self.voters + self.learners
         assert self.voters == tuple(sorted(self.voters))
         assert self.learners == tuple(sorted(self.learners))
-        assert len({member.node_id for member in members}) == len(members), "one replica per node"
+        assert len({member.node_id for member in members}) == len(members), (
+            "two members have the same node id"
+        )
         assert len(self.voters) <= VOTERS_MAX
         assert len(self.learners) <= LEARNERS_MAX
 

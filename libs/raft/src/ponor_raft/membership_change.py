@@ -28,21 +28,21 @@ def check_change(replica: Replica, replication: Replication, wanted: Membership)
         return
     if not replication.has_committed_own_term:
         raise MembershipChangeError(
-            "this leader has not committed an entry of its own term yet; wait for its opening entry, then"
-            " ask again"
+            "this leader has not committed an entry of its own term yet; wait until it has, then retry"
         )
     pending = replica.configurations.current_index
     if pending > replica.log.commit:
         raise MembershipChangeError(
-            f"the change at index {pending} is not committed yet; wait for it, then ask again"
+            f"the membership change at index {pending} is not committed yet; wait until it is, then retry"
         )
     if not wanted.voters:
-        raise MembershipChangeError("a group needs at least one voter; to end it, stop its members")
+        raise MembershipChangeError("a quorum needs at least one voter; to shut it down, stop its members")
     added = [voter for voter in wanted.voters if voter not in current.voters]
     removed = [voter for voter in current.voters if voter not in wanted.voters]
     if len(added) + len(removed) > 1:
         raise MembershipChangeError(
-            f"this adds voters {_names(added)} and removes {_names(removed)}; change one voter at a time"
+            f"the change adds voters {_names(added)} and removes {_names(removed)}; change"
+            " one voter at a time"
         )
     for voter in added:
         _check_promotion(replica, replication, voter)
@@ -62,8 +62,8 @@ def _check_promotion(replica: Replica, replication: Replication, voter: ReplicaI
     heard = progress.heard_ticks_ago < replica.limits.election_ticks
     if progress.state is not ProgressState.REPLICATE or lag > lag_max or not heard:
         raise MembershipChangeError(
-            f"learner {_names([voter])} is {lag} entries behind (at most {lag_max} are allowed) or was not"
-            " heard lately; let it catch up, then ask again"
+            f"learner {_names([voter])} is {lag} entries behind (at most {lag_max} are"
+            " allowed), or it has not answered for an election timeout; let it catch up, then retry"
         )
 
 

@@ -308,14 +308,14 @@ class RaftNode:
 
     def snapshot_available(self, meta: SnapshotMeta) -> None:
         """Report a durable snapshot of applied state."""
-        assert meta.index <= self._replica.log.delivered, "a snapshot holds committed entries only"
+        assert meta.index <= self._replica.log.delivered, "the snapshot contains undelivered entries"
         if meta.index > self._snapshot.index:
             self._snapshot = meta
 
     def compact(self, index: int) -> None:
         """Remove entries up to `index` from memory. A durable snapshot must contain them. Idempotent."""
         assert index <= self._snapshot.index, (
-            f"no snapshot reaches {index}; the newest one is at {self._snapshot.index}"
+            f"no snapshot contains index {index}; the newest snapshot is at {self._snapshot.index}"
         )
         if index > self._replica.log.before_index:
             self._replica.log.compact(index)

@@ -67,7 +67,7 @@ class Outbox:
 
     def persisted(self, sequence: int) -> None:
         """Handle the end of the oldest write."""
-        assert self._writing, "no write is under way"
+        assert self._writing, "a write ended, but no write is in progress"
         writing = self._writing.popleft()
         assert writing.sequence == sequence, f"write {writing.sequence} must end before {sequence}"
         if writing.hard_state is not None:

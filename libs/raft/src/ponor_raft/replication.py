@@ -134,7 +134,7 @@ class Replication:
     ) -> None:
         replica, commit = self._replica, self._replica.log.commit
         commit_term = replica.log.term_at(commit)
-        assert commit_term is not None, "the newest committed entry, or its term, is in memory"
+        assert commit_term is not None, "the term of the newest committed entry is not in memory"
         acknowledged = max(progress.acknowledged_index, progress.match_index)
         replica.outbox.send(
             AppendRequest(
