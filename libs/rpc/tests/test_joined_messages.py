@@ -26,7 +26,7 @@ def test_varint_has_seven_bits_per_byte(number: int, encoded: str) -> None:
 
 
 def test_negative_number_is_refused() -> None:
-    with pytest.raises(AssertionError, match="unsigned"):
+    with pytest.raises(AssertionError, match="negative"):
         varint(-(1 << 20))
 
 

@@ -225,7 +225,7 @@ def _checked_bytes(frame: bytes) -> int:
     size_bytes = len(frame)
     if size_bytes > FRAME_BYTES_MAX:
         raise FrameTooLargeError(
-            f"a frame of {size_bytes} bytes is larger than the limit of {FRAME_BYTES_MAX}; split it"
+            f"a frame of {size_bytes} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes; split it"
         )
     return size_bytes
 

@@ -169,8 +169,8 @@ class GrpcListener(grpc.GenericRpcHandler):
             await server.stop(None)
             raise OSError(
                 errno.EADDRINUSE,
-                f"cannot listen on {address}: port in use by another process, or not an address of this"
-                f" machine ({error})",
+                f"cannot listen on {address}: another process uses the port, or this machine does"
+                f" not have the address ({error})",
             ) from None
         await server.start()
         self._server = server
@@ -202,7 +202,7 @@ class GrpcListener(grpc.GenericRpcHandler):
         try:
             await connection.over.wait()
         finally:
-            connection.end("the peer is gone")
+            connection.end("closed by the peer")
             del self._connections[connection]
             await connection.settle()
 

@@ -36,7 +36,7 @@ def health_handler(
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         if service not in services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {service!r} here")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {service!r}")
         return statuses[serves(service)]
 
     return grpc.unary_unary_rpc_method_handler(check)

@@ -37,7 +37,7 @@ def joined_messages(field: int, size_bytes: int, parts: list[bytes]) -> bytes:
 
 
 def _encoded(number: int) -> bytes:
-    assert number >= 0, "the number must be unsigned"
+    assert number >= 0, "the number is negative"
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
