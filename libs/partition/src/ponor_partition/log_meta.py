@@ -135,7 +135,7 @@ class LogMeta:
         try:
             self._apply(json.loads(value))
         except (ValueError, KeyError, TypeError, AssertionError, struct.error) as error:
-            raise PartitionCorruptError(f"LOG change {value[:80]!r} is not applicable: {error}") from error
+            raise PartitionCorruptError(f"LOG change {value[:80]!r} cannot be applied: {error}") from error
 
     def _apply(self, change: dict[str, Any]) -> None:
         match change:
@@ -213,7 +213,7 @@ class LogMeta:
             PartitionCorruptError: as for `restore` and `apply_change`.
         """
         if value.whole is None:
-            raise PartitionCorruptError("LOG: changes without a whole value before them")
+            raise PartitionCorruptError("LOG: changes without a complete value before them")
         yield from self.restoring(value.whole)
         for number, change in enumerate(value.changes, 1):
             self.apply_change(change)
@@ -229,11 +229,11 @@ class LogMeta:
             streams = {str(name): StreamId(int(stream_id)) for name, stream_id in head["streams"].items()}
             cleaned_to = int(head.get("cleaned_to", 0))
         except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PartitionCorruptError(f"LOG value {value[:80]!r} is not log meta: {error}") from error
+            raise PartitionCorruptError(f"LOG value {value[:80]!r} cannot be decoded: {error}") from error
         if version != VERSION or rows_at + count * ROW_BYTES != len(value):
             raise PartitionCorruptError(
-                f"LOG value: version {version} is not {VERSION}, or {count} segments do not fit its"
-                f" {len(value)} bytes"
+                f"LOG value: its version {version} is not {VERSION}, or its {len(value)} bytes do"
+                f" not match its count of {count} segments"
             )
         self.streams, self.segments, self.cleaned_to = streams, [], cleaned_to
         rows = memoryview(value)[rows_at:]
@@ -244,7 +244,7 @@ class LogMeta:
         self.closed_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
         self._reach.clear()
         if self.segments and self.active.data.end != OPEN_END:
-            raise PartitionCorruptError(f"log meta: the last segment {self.active.base_offset} is not open")
+            raise PartitionCorruptError(f"log meta: the last segment, {self.active.base_offset}, is not open")
 
     def _restore_rows(self, rows: memoryview) -> None:
         first = len(self.segments)
@@ -267,7 +267,9 @@ class LogMeta:
                     f"log meta: segment {after.base_offset} has no slice of the Data stream"
                 )
             if after.data_stream not in self.streams:
-                raise PartitionCorruptError(f"log meta: segment {after.base_offset} is in an unknown stream")
+                raise PartitionCorruptError(
+                    f"log meta: segment {after.base_offset} refers to an unknown stream"
+                )
             if before is not None:
                 _check_pair(before, after)
             before = after

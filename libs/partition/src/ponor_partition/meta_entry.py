@@ -53,16 +53,17 @@ def decode_entry(payload: Buffer, where: str) -> MetaEntry:
     data = bytes(payload)
     if len(data) < ENTRY_HEADER.size:
         raise PartitionCorruptError(
-            f"{where}: an entry has at least {ENTRY_HEADER.size} bytes, found {len(data)}"
+            f"{where}: an entry has {len(data)} bytes; its header alone has {ENTRY_HEADER.size}"
         )
     version, flags, key_length, value_length = ENTRY_HEADER.unpack_from(data)
     if version != ENTRY_VERSION or flags & ~FLAG_CHANGE:
         raise PartitionCorruptError(
-            f"{where}: entry version {version}, flags {flags:#x} are unknown to this release"
+            f"{where}: this release does not know entry version {version} with flags {flags:#x}"
         )
     if len(data) != ENTRY_HEADER.size + key_length + value_length:
         raise PartitionCorruptError(
-            f"{where}: entry lengths {key_length} + {value_length} do not match its {len(data)} bytes"
+            f"{where}: the key length {key_length} and value length {value_length} do not"
+            f" match the {len(data)} bytes of the entry"
         )
     key_end = ENTRY_HEADER.size + key_length
     try:

@@ -37,5 +37,5 @@ def decode_txn_entry(payload: Buffer, where: str) -> TxnEntry:
         PartitionCorruptError: names `where`.
     """
     if len(payload) != _ENTRY.size:
-        raise PartitionCorruptError(f"{where}: {len(payload)} bytes are no entry of {_ENTRY.size} bytes")
+        raise PartitionCorruptError(f"{where}: an entry has {_ENTRY.size} bytes, found {len(payload)}")
     return TxnEntry(*_ENTRY.unpack(payload))
