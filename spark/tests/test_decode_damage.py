@@ -54,7 +54,7 @@ def holding(body: bytes, codec: Codec) -> bytes:
         (b"", "too few"),
         (PLAIN + b"\0", "claims"),
         (PLAIN[:16] + b"\1" + PLAIN[17:], "record format v1"),
-        (changed(22, 7), "codec has the number 7"),
+        (changed(22, 7), "codec 7"),
         (counting(-1), "claims -1 records"),
         (counting(1 << 30), "claims 1073741824 records"),
         (counting(3), "bytes are left after the last of 3 records"),

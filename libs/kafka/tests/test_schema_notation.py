@@ -66,7 +66,7 @@ def test_schema_is_parsed() -> None:
         ("request R 0-x\n", "not a version range"),
         ("request R 0\n      a: int32\n", "indented"),
         ("request R 0\n  a: Missing\n", "Missing"),
-        ("request R 0\n  a: int32\n  a: int8\n", "twice"),
+        ("request R 0\n  a: int32\n  a: int8\n", "two fields"),
         ("request R 0 fluid 1+\n", "fluid"),
         ("request R 0\n  s: []S\n    a: int8\nstruct S\n  a: int8\n", "twice"),
         ("speech R 0\n", "speech"),

@@ -65,11 +65,14 @@ class ClientRequests(Generic[T]):
             KafkaWireError: the frame is not that answer; close the connection. The request stays unanswered.
         """
         if not self._unanswered:
-            raise KafkaWireError("an answer arrived without a request")
+            raise KafkaWireError("a response arrived, but no request waits for one")
         correlation_id, api_key, version, kept = self._unanswered[0]
         answered, position = decode_response_header(api_key, version, frame)
         if answered != correlation_id:
-            raise KafkaWireError(f"the answer to request {correlation_id} came for request {answered}")
+            raise KafkaWireError(
+                f"expected the response to request {correlation_id}, received the response to"
+                f" request {answered}"
+            )
         response, _ = decode_as(response_class(api_key), version, frame, position)
         self._unanswered.popleft()
         return kept, response

@@ -107,7 +107,7 @@ class BatchView:
             self.record_count,
         ) = BATCH_HEADER.unpack_from(view)
         if length + LENGTH_PREFIX_BYTES != size:
-            raise KafkaWireError(f"a batch claims {length} bytes and has {size - LENGTH_PREFIX_BYTES}")
+            raise KafkaWireError(f"a batch claims {length} bytes, but has {size - LENGTH_PREFIX_BYTES}")
 
     @property
     def size_bytes(self) -> int:
@@ -133,7 +133,7 @@ class BatchView:
         """Raises KafkaWireError for the three unassigned values."""
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
-            raise KafkaWireError(f"no codec has the number {number}")
+            raise KafkaWireError(f"unknown compression codec {number}")
         return _CODECS[number]
 
     @property
@@ -164,7 +164,8 @@ class BatchView:
         actual = crc32c(self.view[ATTRIBUTES_POSITION:])
         if actual != self.crc:
             raise KafkaWireError(
-                f"the batch at offset {self.base_offset} has CRC {actual:08x}, not {self.crc:08x}"
+                f"the batch at offset {self.base_offset} has CRC {actual:08x}, but its header has"
+                f" {self.crc:08x}"
             )
 
     def stamp(self, offset: int, leader_epoch: int) -> None:

@@ -104,7 +104,7 @@ def _null_value(field: str) -> KafkaWireError:
 
 
 def _unrepresentable(struct: str, field: str) -> KafkaEncodeError:
-    return KafkaEncodeError(f"{struct}.{field} is set, and this version cannot carry it")
+    return KafkaEncodeError(f"{struct}.{field} has a value that this version cannot represent")
 
 
 def _record_buffers(records: Records | None) -> tuple[Sequence[Buffer], int]:

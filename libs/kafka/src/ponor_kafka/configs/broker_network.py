@@ -8,7 +8,7 @@ advertised.listeners: list = null
 alter.log.dirs.replication.quota.window.num: int = 11; 1..
   no effect: Samples kept for the quota of moves between log directories.
 alter.log.dirs.replication.quota.window.size.seconds: int = 1; 1..
-  no effect: Length of a sample of this quota.
+  no effect: Length of a sample of the quota of moves between log directories.
 background.threads: int = 10; 1..; cluster-wide
   no effect: Threads for background tasks.
 broker.rack: string = null
@@ -16,13 +16,13 @@ broker.rack: string = null
 client.quota.callback.class: class = null
   no effect: Class that decides the quotas of clients.
 config.providers: list =; cluster-wide
-  no effect: Providers of externally stored values.
+  no effect: Classes that provide values of settings from outside the configuration.
 connections.max.idle.ms: long = 600000
   in force: Silence after which a client's connection is closed.
 controller.quota.window.num: int = 11; 1..
   no effect: Samples kept for the quota of topic changes.
 controller.quota.window.size.seconds: int = 1; 1..
-  no effect: Length of a sample of this quota.
+  no effect: Length of a sample of the quota of topic changes.
 delete.records.purgatory.purge.interval.requests: int = 1
   no effect: Completed requests after which the DeleteRecords purgatory is purged.
 early.start.listeners: list = null
@@ -53,13 +53,13 @@ metric.reporters: list = org.apache.kafka.common.metrics.JmxReporter; cluster-wi
 metrics.num.samples: int = 2; 1..
   no effect: Samples from which a metric is computed.
 metrics.recording.level: string = INFO
-  no effect: How detailed metrics are.
+  no effect: Level of detail of the metrics.
 metrics.sample.window.ms: long = 30000; 1..
   no effect: Length of a metric's sample.
 num.io.threads: int = 8; 1..; cluster-wide
-  no effect: Threads that process requests; here one event loop does.
+  no effect: Threads that process requests; here one event loop processes them.
 num.network.threads: int = 3; 1..; cluster-wide
-  no effect: Threads that read requests and write responses; here one event loop does.
+  no effect: Threads that read requests and write responses; here one event loop does both.
 producer.purgatory.purge.interval.requests: int = 1000
   no effect: Completed requests after which the Produce purgatory is purged.
 queued.max.request.bytes: long = -1
@@ -69,7 +69,7 @@ queued.max.requests: int = 500; 1..
 quota.window.num: int = 11; 1..
   no effect: Samples kept for the quotas of clients.
 quota.window.size.seconds: int = 1; 1..
-  no effect: Length of a sample of this quota.
+  no effect: Length of a sample of the clients' quotas.
 request.timeout.ms: int = 30000
   no effect: How long the broker waits for responses to its own requests.
 socket.connection.setup.timeout.max.ms: long = 30000

@@ -42,7 +42,7 @@ sasl.kerberos.ticket.renew.window.factor: double = 0.8; per-broker
 sasl.login.callback.handler.class: class = null
   no effect: Callback class of SASL logins.
 sasl.login.class: class = null
-  no effect: Class that logs in.
+  no effect: Class that performs SASL logins.
 sasl.login.connect.timeout.ms: int = null
   no effect: How long a login waits for its connection to the identity provider.
 sasl.login.read.timeout.ms: int = null
@@ -66,23 +66,23 @@ sasl.mechanism.inter.broker.protocol: string = GSSAPI; per-broker
 sasl.oauthbearer.assertion.algorithm: string = RS256; any case: ES256 | RS256
   no effect: Algorithm that signs a client's assertion.
 sasl.oauthbearer.assertion.claim.aud: string = null
-  no effect: Audience of the assertion.
+  no effect: Audience of a client's assertion.
 sasl.oauthbearer.assertion.claim.exp.seconds: int = 300; 0..86400
-  no effect: Seconds for which the assertion is valid.
+  no effect: Seconds for which a client's assertion is valid.
 sasl.oauthbearer.assertion.claim.iss: string = null
-  no effect: Issuer of the assertion.
+  no effect: Issuer of a client's assertion.
 sasl.oauthbearer.assertion.claim.jti.include: boolean = false
-  no effect: Whether the assertion contains a unique id.
+  no effect: Whether a client's assertion contains a unique id.
 sasl.oauthbearer.assertion.claim.nbf.seconds: int = 60; 0..3600
-  no effect: Seconds by which the assertion's validity starts earlier, to allow for clock skew.
+  no effect: Seconds by which the validity of a client's assertion starts earlier, to allow for clock skew.
 sasl.oauthbearer.assertion.claim.sub: string = null
-  no effect: Subject of the assertion.
+  no effect: Subject of a client's assertion.
 sasl.oauthbearer.assertion.file: string = null
   no effect: File with a ready-made assertion.
 sasl.oauthbearer.assertion.private.key.file: string = null
   no effect: File with the key that signs assertions.
 sasl.oauthbearer.assertion.private.key.passphrase: password = null
-  no effect: Passphrase of that key.
+  no effect: Passphrase of the key that signs assertions.
 sasl.oauthbearer.assertion.template.file: string = null
   no effect: File with static claims of the assertion.
 sasl.oauthbearer.client.credentials.client.id: string = null
@@ -90,7 +90,7 @@ sasl.oauthbearer.client.credentials.client.id: string = null
 sasl.oauthbearer.client.credentials.client.secret: password = null
   no effect: Client secret for the client credentials grant.
 sasl.oauthbearer.clock.skew.seconds: int = 30
-  no effect: Tolerated clock skew.
+  no effect: Clock skew that the validation of tokens tolerates.
 sasl.oauthbearer.expected.audience: list =
   no effect: Accepted audiences of a token.
 sasl.oauthbearer.expected.issuer: string = null
@@ -110,7 +110,7 @@ sasl.oauthbearer.jwt.validator.class: class = org.apache.kafka.common.security.o
 sasl.oauthbearer.scope.claim.name: string = scope
   no effect: Claim that holds the scope.
 sasl.oauthbearer.scope: string = null
-  no effect: Scope to request.
+  no effect: Scope that a client requests.
 sasl.oauthbearer.sub.claim.name: string = sub
   no effect: Claim that holds the subject.
 sasl.oauthbearer.token.endpoint.url: string = null
@@ -124,9 +124,9 @@ security.inter.broker.protocol: string = PLAINTEXT; PLAINTEXT | SSL | SASL_PLAIN
 security.providers: string = null
   no effect: Classes that provide security algorithms.
 ssl.allow.dn.changes: boolean = false
-  no effect: Whether a new keystore may name another subject.
+  no effect: Whether a new keystore may have a different subject.
 ssl.allow.san.changes: boolean = false
-  no effect: Whether a new keystore may name other hosts.
+  no effect: Whether a new keystore may have different host names.
 ssl.cipher.suites: list =; per-broker
   no effect: Cipher suites that TLS may use; empty for the library's choice.
 ssl.client.auth: string = none; required | requested | none; per-broker

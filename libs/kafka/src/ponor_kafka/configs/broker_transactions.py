@@ -4,9 +4,9 @@ from typing import Final
 
 BROKER_TRANSACTIONS: Final = """\
 add.partitions.to.txn.retry.backoff.max.ms: int = 100; 0..
-  in force: How long the leader of a partition tries to add it to a transaction while the previous one is not complete.
+  in force: How long the leader of a partition tries to add it to a transaction while the previous transaction is not complete.
 add.partitions.to.txn.retry.backoff.ms: int = 20; 1..
-  in force: Pause between these attempts.
+  in force: Pause between attempts to add a partition to a transaction while the previous transaction is not complete.
 producer.id.expiration.ms: int = 86400000; 1..; cluster-wide
   in force: Idle time after which the state of an idempotent producer expires.
 transaction.abort.timed.out.transaction.cleanup.interval.ms: int = 10000; 1..

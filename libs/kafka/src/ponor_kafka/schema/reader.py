@@ -86,7 +86,7 @@ class _Reader:
         while self.open and self.open[-1].depth >= depth:
             self.open.pop()
         if not self.open or self.open[-1].depth != depth - 1:
-            raise SchemaTextError("indented deeper than its parent allows")
+            raise SchemaTextError("the line is indented by more than one level below its parent")
         parsed = _parse_field(words, self.heads[-1].versions)
         self.open[-1].fields.append(parsed)
         if parsed.is_struct:
@@ -105,7 +105,7 @@ class _Reader:
         if words[0] == "struct":
             existing = self.blocks.get(name)
             if existing is not None and existing.fields:
-                raise SchemaTextError(f"struct {name} is described twice")
+                raise SchemaTextError(f"struct {name} is defined twice")
         else:
             options = dict(zip(words[3::2], words[4::2], strict=True))
             versions = parse_range(words[2])
@@ -208,9 +208,7 @@ def _check_references(structs: dict[str, Struct]) -> None:
     for struct in structs.values():
         names = [field.name for field in struct.fields]
         if len(set(names)) != len(names):
-            raise SchemaTextError(f"{struct.name} has a field name twice")
+            raise SchemaTextError(f"struct {struct.name} has two fields with the same name")
         for one in struct.fields:
             if one.is_struct and not structs[one.type].fields and one.type not in VARIABLE_WIDTH_TYPES:
-                raise SchemaTextError(
-                    f"{struct.name}.{one.name} refers to {one.type}, which is not described"
-                )
+                raise SchemaTextError(f"{struct.name}.{one.name} refers to {one.type}, which is not defined")
