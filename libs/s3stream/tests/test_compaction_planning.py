@@ -256,19 +256,19 @@ class TestRefusals:
     def test_a_forced_split_whose_first_run_exceeds_one_commit(self) -> None:
         limits = PlanLimits(10, 80, 1, objects_max=2)
         with pytest.raises(
-            CompactionLimitError, match="the task would write 4 objects, and one commit takes 2"
+            CompactionLimitError, match="the task would write 4 objects, but one commit takes at most 2"
         ):
             plan_set_objects(
                 [source(0, (0, 0, 30), (1, 0, 5))], streams({0: 0, 1: 0}), limits, force_split=True
             )
 
     def test_sources_with_the_same_offset_are_refused(self) -> None:
-        with pytest.raises(SourcesDisagreeError, match="objects 3 and 4 both hold offset 15"):
+        with pytest.raises(SourcesDisagreeError, match="objects 3 and 4 both contain offset 15"):
             plan_set_objects([source(3, (0, 0, 20)), source(4, (0, 15, 30))], streams({0: 0}), LIMITS)
 
     def test_a_block_too_large_beside_a_part_is_refused(self) -> None:
         limits = PlanLimits(50, 20, part_size_bytes_min=30, part_size_bytes=30)
-        with pytest.raises(CompactionLimitError, match="needs 54 bytes; the budget is 50"):
+        with pytest.raises(CompactionLimitError, match="needs 54 bytes; raise the budget of 50"):
             plan_set_objects([source(0, (0, 0, 25), block_offsets=25)], streams({0: 0}), limits)
 
     @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_deletion_of_slots_before_the_commit_is_detected(monkeypatch: pytest.M
         SlotDeletion.delete_below(self._deletion, below)
 
     monkeypatch.setattr(ObjectWal, "_acknowledge", acknowledge_and_delete)
-    assert "a trim point never goes back" in noticed(60)
+    assert "the trim point went back" in noticed(60)
 
 
 def test_acknowledgements_out_of_order_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,4 +67,4 @@ def test_acknowledgements_out_of_order_are_detected(monkeypatch: pytest.MonkeyPa
         "_confirmed_below",
         lambda self: max((slot.sequence + 1 for slot in self._in_flight if slot.confirmed), default=0),
     )
-    assert "acknowledged in order" in noticed(60)
+    assert "acknowledged before it is confirmed" in noticed(60)

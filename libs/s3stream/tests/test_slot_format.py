@@ -136,7 +136,7 @@ def test_a_slot_under_the_key_of_another_is_refused() -> None:
     _, data = example()
     for name, sequence in ((NAME, 4), (WalName("ponor-b", NAME.node_id, NAME.epoch), 3)):
         key = slot_key(name, sequence)
-        with pytest.raises(ObjectCorruptError, match="it belongs to slot 3"):
+        with pytest.raises(ObjectCorruptError, match="this is slot 3"):
             decode_label(key, name, sequence, data)
 
 

@@ -154,7 +154,7 @@ async def test_an_exceeded_limit_is_named() -> None:
     with pytest.raises(CompactionLimitError, match="20 blocks; a plan takes at most 5"):
         await planned(world, sources, limits(blocks_max=5))
     tight = CopyLimits(budget_bytes=150, part_size_bytes_min=140, part_size_bytes=150)
-    with pytest.raises(CompactionLimitError, match=r"100 bytes and a part of 100.*the budget of 150"):
+    with pytest.raises(CompactionLimitError, match=r"100 bytes does not fit.*150 bytes together with 100"):
         await planned(world, await objects(world, 2, 2), tight)
 
 

@@ -68,8 +68,9 @@ class Admission:
             charge_bytes, within_bytes=self._bytes_max
         ):
             raise AppendBackpressureError(
-                f"{cache.pinned_bytes} of {self._bytes_max} bytes of the log cache wait for the log or for"
-                f" upload, and {len(self._waiting)} appends wait for room; try again later"
+                f"{cache.pinned_bytes} of {self._bytes_max} bytes of the log cache wait for the"
+                f" write-ahead log or for upload, and {len(self._waiting)} appends wait for room;"
+                " try again later"
             )
         return False
 
@@ -108,8 +109,9 @@ class Admission:
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes > self._record_bytes_max:
             raise ValueError(
-                f"a record of {size_bytes} bytes exceeds the {self._record_bytes_max} that log cache and"
-                " write-ahead log can take; raise log_cache_bytes_max and wal_bytes_max"
+                f"a record of {size_bytes} bytes exceeds the limit of {self._record_bytes_max}"
+                " bytes that the log cache and the write-ahead log set; raise"
+                " log_cache_bytes_max and wal_bytes_max"
             )
 
     def _fits_direct(self, size_bytes: int) -> bool:

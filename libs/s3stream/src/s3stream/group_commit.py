@@ -127,8 +127,8 @@ class GroupCommit:
     def _hand_over(self, entry: _Entry) -> None:
         if entry is not self._gathering:
             return  # it was submitted before the turn ended
-        assert entry.appends, "an entry is begun by an append"
-        assert entry.sequence == -1, "an entry is handed over once"
+        assert entry.appends, "an entry without appends was handed over"
+        assert entry.sequence == -1, "an entry was handed over twice"
         self._gathering = None
         self.room_bytes = 0
         self._unplaced.append(entry)
@@ -141,7 +141,7 @@ class GroupCommit:
             try:
                 entry.sequence = self._wal.append(entry.buffers, self._on_done)
             except WalFullError:
-                assert self._in_flight, "an empty queue takes any entry"
+                assert self._in_flight, "the log's queue is empty but refuses an entry"
                 return  # retried when the next entry is durable
             except StorageFailedError as error:
                 # Reported in a later turn: in order, and not within this call, which may be another caller's
@@ -152,7 +152,7 @@ class GroupCommit:
 
     def _on_done(self, error: BaseException | None) -> None:
         """Handle the outcome of the oldest entry in flight."""
-        assert self._in_flight, "an answer of the log belongs to an entry"
+        assert self._in_flight, "the log reported an outcome, but no entry is in flight"
         entry = self._in_flight.popleft()
         assert entry.refused is None
         assert entry.sequence >= 0

@@ -64,7 +64,7 @@ class StreamRun:
         Returns:
             The charged bytes that were released.
         """
-        assert self.records, "a run in a chain is never empty"
+        assert self.records, "a run in a chain is empty"
         assert charged_bytes > 0
         records = self.records
         # Dropping from the front moves all later elements. Dropping at least 1/256 at a time bounds
@@ -260,7 +260,9 @@ class LogCache:
             if not block.runs:
                 block.first_sequence = sequence
                 block.oldest_ns = self.now_ns
-            assert not chain.runs or chain.runs[-1].end_offset == record.base_offset, "a chain has no holes"
+            assert not chain.runs or chain.runs[-1].end_offset == record.base_offset, (
+                "a record does not continue the chain"
+            )
             block.runs[chain.stream_id] = run
             chain.runs.append(run)
             chain.active = run
@@ -288,7 +290,7 @@ class LogCache:
         requests in memory.
         """
         assert self.carried is None
-        assert not self.active.runs, "only right after the seal"
+        assert not self.active.runs, "carried records must be set before new records arrive"
         if not stream_ids:
             return
         carried = LogBlock()
@@ -326,7 +328,7 @@ class LogCache:
             if not run.records:
                 self._evicting.pop()
                 oldest = run.chain.runs.pop(0)
-                assert oldest is run, "blocks leave in the order they came"
+                assert oldest is run, "an evicted run is not the oldest run of its chain"
         return self.charged_bytes
 
 

@@ -198,7 +198,7 @@ class ObjectUploader:
         """Return keys and ids of this many new objects."""
         assert 0 < count <= PREPARED_IDS_MAX
         prepared = await self._objects.prepare_objects(count)
-        assert prepared.count >= count, "the controller reserves all ids or refuses"
+        assert prepared.count >= count, "the controller reserved too few ids"
         ids = map(ObjectId, range(prepared.first_object_id, prepared.first_object_id + count))
         return [(object_key(prepared.namespace, object_id), object_id) for object_id in ids]
 
@@ -247,8 +247,8 @@ class ObjectUploader:
                 raise ObjectStoreUnavailableError(f"{key}: a short read of {len(tail)} bytes") from None
             if size_bytes != encoded.size_bytes or tail != last_bytes(encoded.buffers, COMPARED_TAIL_BYTES):
                 raise ObjectCorruptError(
-                    f"{key}: another object of {size_bytes} bytes has this key; two clusters share a"
-                    " namespace in this store"
+                    f"{key}: another object of {size_bytes} bytes has this key; two clusters use the"
+                    " same namespace in this store"
                 ) from None
 
     def _retry_s(self, attempt: int) -> float:

@@ -163,7 +163,7 @@ class ObjectStreamReader:
         end_offset: int,
         max_bytes: int,
     ) -> list[StreamRecord]:
-        assert pieces, "the read index found nothing"
+        assert pieces, "the read index found no objects"
         run = RecordRun(stream_id, start_offset, end_offset, max_bytes)
         planned = await self._plan(pieces, run)
         # Process all pieces. The answer ends at the first error, and the next read, which starts

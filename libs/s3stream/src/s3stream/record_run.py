@@ -58,8 +58,8 @@ class RecordRun:
             yield from self._block_steps(part.key, block, part.end_offset)
         if not self.is_full and self.next_offset < part.end_offset:
             raise ObjectCorruptError(
-                f"{part.key}, position 0: object ends stream {self.stream_id} at offset {self.next_offset};"
-                f" the metadata says {part.known_end_offset}"
+                f"{part.key}, position 0: the object has stream {self.stream_id} up to offset"
+                f" {self.next_offset}; the metadata says up to {part.known_end_offset}"
             )
 
     def _block_steps(self, key: str, block: DataBlock, end_offset: int) -> Steps[None]:
@@ -85,7 +85,7 @@ class RecordRun:
             if not belongs or record.end_offset <= next_offset:
                 raise ObjectCorruptError(
                     f"{key}, position {block.entry.position}: record [{record.base_offset},"
-                    f" {record.end_offset}) of stream {self.stream_id} where offset {next_offset} belongs"
+                    f" {record.end_offset}) of stream {self.stream_id}; expected offset {next_offset}"
                 )
             found.append(record)
             self.next_offset = next_offset = record.end_offset

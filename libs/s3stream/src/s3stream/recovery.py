@@ -90,16 +90,16 @@ class RecoveryFilter:
             raise WalCorruptError(
                 f"stream {record.stream_id}: offsets [{end_offset}, {record.base_offset}) are neither in the"
                 " write-ahead log nor"
-                f" uploaded; the log goes on with a record [{record.base_offset}, {record.end_offset})."
+                f" uploaded; the next record of the log is [{record.base_offset}, {record.end_offset})."
                 f" {_REMEDY}"
             )
         if record.epoch != state.epoch:
             raise WalCorruptError(
                 f"stream {record.stream_id}: the record [{record.base_offset}, {record.end_offset}) of the"
                 " write-ahead log was"
-                f" appended at epoch {record.epoch}, the stream is open at epoch {state.epoch}. {_REMEDY}"
+                f" appended at epoch {record.epoch}, but the stream is open at epoch {state.epoch}. {_REMEDY}"
             )
-        assert record.end_offset > end_offset, "an end offset only rises"
+        assert record.end_offset > end_offset, "the end offset does not rise"
         self._end_offsets[record.stream_id] = record.end_offset
         return Verdict.UPLOAD
 
@@ -210,8 +210,8 @@ class Recovery:
         owned = self._streams.owned_streams()
         if self._wal.created and owned:
             raise WalCorruptError(
-                f"this node holds {len(owned)} streams open, the first is {owned[0].stream_id}, but its"
-                f" write-ahead log is new. {_REMEDY}"
+                f"this node owns {len(owned)} open streams (the first is {owned[0].stream_id}),"
+                f" but its write-ahead log is new. {_REMEDY}"
             )
         judge = RecoveryFilter(owned)
         read = 0

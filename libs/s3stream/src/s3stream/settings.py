@@ -90,7 +90,8 @@ class StorageSettings:
     upload_size_bytes_max: int = setting(
         0,
         within=(0, 64 * GIB),
-        doc="Appended bytes that start an upload; 0: a third of the log cache, at most 500 MiB.",
+        doc="Bytes appended since the last upload that start an upload. 0: a third of the log"
+        " cache, at most 500 MiB.",
     )
     upload_interval_ms: int = setting(
         60_000,
@@ -117,7 +118,10 @@ class StorageSettings:
         doc="Share of the log cache that may wait for upload. Above it, an upload starts immediately.",
     )
     block_streams_max: int = setting(
-        4_096, within=(16, 16_384), unit="streams", doc="Streams in a log block that start an upload."
+        4_096,
+        within=(16, 16_384),
+        unit="streams",
+        doc="Number of streams in a log block that starts an upload.",
     )
     commit_ranges_max: int = setting(
         1_000,
@@ -210,8 +214,8 @@ class StorageSettings:
     wal_recovery_bytes_max: int = setting(
         32 * MIB,
         within=(1 * MIB, 64 * GIB),
-        doc="Object WAL: bytes above the trim point that force an upload. A recovery must read "
-        "and upload them, which is most of a failover's duration.",
+        doc="Object WAL: bytes above the trim point that force an upload. A recovery must read"
+        " and upload them, which takes most of a failover's time.",
     )
     wal_recovery_slots_max: int = setting(
         512,

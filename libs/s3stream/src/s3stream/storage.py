@@ -93,7 +93,7 @@ class Storage:
     def register(self, stream: OpenStream) -> None:
         """Register an open stream."""
         assert stream.stream_id not in self._open
-        assert stream.next_offset == stream.committed_offset, "a stream is opened at its committed end"
+        assert stream.next_offset == stream.committed_offset, "the stream is not opened at its committed end"
         self._open[stream.stream_id] = stream
 
     def unregister(self, stream: OpenStream) -> None:
@@ -181,7 +181,7 @@ class Storage:
         for stream, record, size_bytes, _ in appends:
             cache.put(stream.chain, record, size_bytes, sequence)
             stream.confirmed_offset = record.base_offset + record.count
-        assert sequence + 1 >= self._next_sequence, "entries become durable in order"
+        assert sequence + 1 >= self._next_sequence, "an entry became durable out of order"
         self._next_sequence = sequence + 1
         for _, _, _, on_durable in appends:  # a callback may append again, so the offsets are updated first
             try:

@@ -139,7 +139,9 @@ class Stream:
         if self._refuses_appends and (self._ended or not self._storage.hooks_running):
             raise StreamClosedError(f"stream {self._state.stream_id} at epoch {self._state.epoch} is closed")
         if not 0 < count <= RECORD_COUNT_MAX or self._state.next_offset > OFFSET_MAX - count:
-            raise ValueError(f"stream {self._state.stream_id}: a record cannot have a count of {count}")
+            raise ValueError(
+                f"stream {self._state.stream_id}: a record with a count of {count} is not possible here"
+            )
         self._storage.append(self._state, payload, count, max_timestamp, min_timestamp, on_durable)
 
     def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:
@@ -190,7 +192,7 @@ class Stream:
         end_offset = state.confirmed_offset if cached_from is None else cached_from
         if start_offset >= end_offset:
             cached = self.fetch_cached(start_offset, max_bytes)
-            assert cached is not None, "the cache holds everything from its first offset on"
+            assert cached is not None, "the cache lacks an offset above its first offset"
             return cached
         self._misses.add(1)
         records = await self._reader.read(
@@ -255,7 +257,7 @@ class Stream:
 
     def accept_appends(self) -> None:
         """Undo `refuse_appends`; only before `end`."""
-        assert not self._ended, f"stream {self._state.stream_id} has ended"
+        assert not self._ended, f"stream {self._state.stream_id} has ended and cannot accept appends"
         self._refuses_appends = False
 
     def close_refused(self) -> None:
@@ -281,7 +283,9 @@ class Stream:
     def end(self) -> StreamState:
         """Return the final end of the stream. From here on, hooks may not append either."""
         state = self._state
-        assert state.committed_offset == state.next_offset, "everything is uploaded"
+        assert state.committed_offset == state.next_offset, (
+            "the stream ends before all its records are uploaded"
+        )
         self._refuses_appends = self._ended = True
         return StreamState(state.stream_id, state.epoch, state.start_offset, state.next_offset)
 
@@ -294,12 +298,14 @@ class Stream:
 
     def _continue_from_cache(self, records: list[StreamRecord], max_bytes: int) -> list[StreamRecord]:
         """Append cached records to records that were read from objects, as far as they fit."""
-        assert records, "a read below the end finds a record"
+        assert records, "a read below the end found no record"
         room_bytes = max_bytes - sum(len(record.payload) for record in records)
         if room_bytes > 0:
             more = self._state.chain.fetch(records[-1].end_offset, room_bytes)
             if more and len(more[0].payload) <= room_bytes:
-                assert more[0].base_offset == records[-1].end_offset, "objects and memory meet"
+                assert more[0].base_offset == records[-1].end_offset, (
+                    "records in memory do not continue the records in objects"
+                )
                 records.extend(more)
         return records
 

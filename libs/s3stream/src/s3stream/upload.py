@@ -80,7 +80,7 @@ class UploadPipeline:
 
     def submit(self, upload: Upload) -> None:
         """Start an upload; its future `committed` resolves after the commit."""
-        assert upload.task is None, "an upload is submitted once"
+        assert upload.task is None, "an upload was submitted twice"
         assert not upload.committed.done()
         upload.before = self.newest
         self._uploads.append(upload)

@@ -92,7 +92,7 @@ def plan_upload(
     assert commit_ranges_max > 0
     assert set_object_streams_max > 0
     assert all(a.stream_id < b.stream_id for a, b in pairwise(pieces)), "sorted"
-    assert all(piece.start_offset < piece.end_offset for piece in pieces), "no piece is empty"
+    assert all(piece.start_offset < piece.end_offset for piece in pieces), "a piece is empty"
     if len(pieces) == 1:
         return UploadPlan((CommitGroup((), (pieces[0],)),), ())
     large = [piece for piece in pieces if piece.size_bytes >= split_size_bytes]
@@ -145,7 +145,7 @@ def _groups(
     while waiting or large:
         stream_set = waiting.popleft() if waiting else ()
         room = min(ranges_max - len(stream_set), COMMIT_OBJECTS_MAX)
-        assert room >= 0, "a stream set fits into one commit"
+        assert room >= 0, "a stream set does not fit into one commit"
         groups.append(CommitGroup(tuple(stream_set), tuple(large[:room])))
         large = large[room:]
     return groups

@@ -353,7 +353,7 @@ class BlockCache:
     # Keeping
 
     def _keep(self, name: _BlockKey, block: DataBlock) -> None:
-        assert name not in self._blocks, f"{name} was fetched twice at once"
+        assert name not in self._blocks, f"two fetches of {name} ran at the same time"
         self._blocks[name] = block
         self._cached_bytes += block.memory_bytes
 

@@ -56,7 +56,9 @@ def plan_stream_objects(
         CompactionLimitError: the plan exceeds a limit; the message names it.
     """
     blocks = live_blocks(sources, streams)
-    assert len({block.entry.stream_id for block in blocks}) <= 1, "stream objects of one stream"
+    assert len({block.entry.stream_id for block in blocks}) <= 1, (
+        "the sources are objects of more than one stream"
+    )
     if len(blocks) > limits.blocks_max:
         raise CompactionLimitError(
             f"the sources hold {len(blocks)} blocks; a plan takes at most {limits.blocks_max}:"
@@ -145,8 +147,9 @@ class _Parts:
             self._rewrite()
         if self._waiting_bytes + size_bytes > self._limits.budget_bytes:
             raise CompactionLimitError(
-                f"a block of {size_bytes} bytes and a part of {self._waiting_bytes} bytes that is too small"
-                f" for upload do not fit into the budget of {self._limits.budget_bytes} bytes: raise it"
+                f"a block of {size_bytes} bytes does not fit into the budget of"
+                f" {self._limits.budget_bytes} bytes together with {self._waiting_bytes} bytes"
+                " that are too few for a part; raise the budget"
             )
         self._waiting.append(block)
         self._waiting_bytes += size_bytes

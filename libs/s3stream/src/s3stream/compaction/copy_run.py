@@ -58,7 +58,7 @@ class _Copying:
         target = self._target
         if not target.planned.is_multipart:
             (part,) = copy.parts
-            assert isinstance(part, RewrittenPart), "a copy is never the only part"
+            assert isinstance(part, RewrittenPart), "the only part of an object must not be a copy"
             await self._reader.read(part.reads, self._memory)
             await self._uploads.put(target.key, [self._memory[: part.size_bytes], target.end()])
             return

@@ -90,7 +90,7 @@ class Compaction:
             ObjectStoreError: the store failed longer than retries allow.
             BudgetExceededError: too many plans wait for the budget.
         """
-        assert not plan.is_settled, "nothing to do"
+        assert not plan.is_settled, "the plan replaces nothing"
         if not plan.outputs:
             return CompactedObjects(None, ())
         await self._budget.acquire(plan.held_bytes_max)

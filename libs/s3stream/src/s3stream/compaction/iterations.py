@@ -81,7 +81,7 @@ class IterationCutter:
         Raises:
             CompactionLimitError: an output would exceed the number of parts of a multipart upload.
         """
-        assert self._shared_missing == 0, "as many shared blocks as were announced"
+        assert self._shared_missing == 0, "fewer shared blocks were added than were announced"
         if self._open.shared or self._open.stream_objects:
             self._close()
         assert self._carried_bytes == 0
@@ -92,8 +92,8 @@ class IterationCutter:
         parts = max((output.part_count for output in outputs), default=0)
         if parts > PARTS_MAX:
             raise CompactionLimitError(
-                f"an object would have {parts} parts, a multipart upload takes {PARTS_MAX}: plan fewer"
-                " sources or larger parts"
+                f"an object would have {parts} parts, but a multipart upload takes at most"
+                f" {PARTS_MAX}; plan fewer sources or larger parts"
             )
         return tuple(outputs), tuple(self._iterations)
 

@@ -124,7 +124,7 @@ def _checking(key: str, read: PlannedRead, memory: memoryview) -> Steps[None]:
     for entry, place in read.blocks:
         if crc32c(memory[place : place + entry.size_bytes]) != entry.crc:
             raise ObjectCorruptError(
-                f"{key}, position {entry.position}: block CRC32C: its bytes do not match the one in the index"
+                f"{key}, position {entry.position}: block CRC32C: the bytes do not match the CRC in the index"
             )
         checked_bytes += entry.size_bytes
         if checked_bytes >= BYTES_PER_STEP:
@@ -184,7 +184,9 @@ class PartUploads:
     async def complete(self, key: str, size_bytes: int) -> None:
         """Complete the object from its parts."""
         parts = self._parts[key]
-        assert sum(part.size_bytes for part in parts) == size_bytes, "the parts are the object"
+        assert sum(part.size_bytes for part in parts) == size_bytes, (
+            "the parts do not add up to the size of the object"
+        )
         await self._throttle.before_write(0)
         await self._multipart.complete_multipart(self._open[key], parts)
         del self._open[key], self._parts[key]

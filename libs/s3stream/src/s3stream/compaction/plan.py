@@ -59,7 +59,9 @@ class PlanLimits:
     """Small adjacent blocks of a stream are joined up to this size."""
 
     def __post_init__(self) -> None:
-        assert 1 <= self.part_size_bytes_min <= self.part_size_bytes, "a wanted part is a legal one"
+        assert 1 <= self.part_size_bytes_min <= self.part_size_bytes, (
+            "part_size_bytes is below part_size_bytes_min"
+        )
         assert min(self.budget_bytes, self.split_size_bytes, self.read_bytes_max) >= 1
         assert min(self.streams_max, self.objects_max, self.blocks_max, self.block_bytes_max) >= 1
 

@@ -58,8 +58,8 @@ def plan_set_objects(
             return CompactionPlan(located, outputs, iterations)
         if len(own) <= 1:
             raise CompactionLimitError(
-                f"the task would write {len(outputs)} objects, and one commit takes {limits.objects_max}:"
-                " plan fewer sources"
+                f"the task would write {len(outputs)} objects, but one commit takes at most"
+                f" {limits.objects_max}; plan fewer sources"
             )
         # A run that spans iterations becomes several objects, and the iteration boundaries depend
         # on `own`. The outputs must therefore be planned again after each reduction of `own`.
@@ -111,6 +111,6 @@ def _check_bounds(blocks: Sequence[SourceBlock], limits: PlanLimits) -> None:
         # The largest block must fit next to carried bytes, which are less than a part. Otherwise
         # the plan could make no progress.
         raise CompactionLimitError(
-            f"a block of {largest} bytes, together with a part that is too small for upload, needs {needed}"
-            f" bytes; the budget is {limits.budget_bytes}: raise it"
+            f"a block of {largest} bytes, together with bytes that are too few for a part,"
+            f" needs {needed} bytes; raise the budget of {limits.budget_bytes} bytes"
         )

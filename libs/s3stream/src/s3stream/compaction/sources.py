@@ -118,8 +118,8 @@ def live_blocks(sources: Sequence[SourceIndex], streams: Mapping[StreamId, Strea
         if broken is not None:
             names = f"objects {sources[a.source].object.object_id} and {sources[b.source].object.object_id}"
             raise SourcesDisagreeError(
-                f"stream {a.entry.stream_id}: {names} {broken}; the metadata is damaged, leave these objects"
-                " alone"
+                f"stream {a.entry.stream_id}: {names} {broken}; the metadata is damaged; do not"
+                " compact these objects"
             )
     return found
 
@@ -129,7 +129,7 @@ def _broken_order(a: BlockEntry, b: BlockEntry) -> str | None:
     if a.stream_id != b.stream_id:
         return None
     if b.start_offset < a.end_offset:
-        return f"both hold offset {b.start_offset}"
+        return f"both contain offset {b.start_offset}"
     if b.epoch < a.epoch:
         return f"have epoch {b.epoch} at offset {b.start_offset} after epoch {a.epoch}"
     return None

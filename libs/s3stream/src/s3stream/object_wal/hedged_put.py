@@ -111,6 +111,6 @@ def _outcome(copies: Sequence[Copy]) -> int:
         if failure is None:
             return number
     failures = [failure for _, failure in answered if failure is not None]
-    assert failures, "the outcome is decided"
+    assert failures, "no copy of the put has an outcome"
     taken = [failure for failure in failures if isinstance(failure, ObjectAlreadyExistsError)]
     raise taken[0] if taken else failures[-1]

@@ -230,8 +230,10 @@ class ObjectWal:
         if self._failure is not None or self._closed:
             raise StorageFailedError(str(self._failure or f"{self.name}: the write-ahead log was closed"))
         size_bytes = sum(map(len, buffers))
-        assert len(buffers) % 2 == 0, "header and payload of each record"
-        assert 0 < size_bytes <= SLOT_RECORD_BYTES_MAX, "admission limits the size of a record"
+        assert len(buffers) % 2 == 0, "each record must have a header and a payload"
+        assert 0 < size_bytes <= SLOT_RECORD_BYTES_MAX, (
+            "the size of the records is not within the limits of admission"
+        )
         now_ns = self._clock.monotonic_ns()
         slot = self._waiting[-1] if self._waiting else None
         if (
@@ -329,7 +331,7 @@ class ObjectWal:
 
     def _begin_put(self, slot: _Slot, now_ns: int) -> None:
         assert not self._in_flight or self._in_flight[-1].sequence + 1 == slot.sequence, (
-            "slots are put in order"
+            "a slot is put out of order"
         )
         self._gather_us.record((now_ns - slot.began_ns) // 1000)
         self._pacing.put(now_ns, slot.record_bytes)
@@ -383,7 +385,7 @@ class ObjectWal:
             self._pacing.acknowledged(entries)
         while self._in_flight and self._in_flight[0].sequence < below and self._failure is None:
             slot = self._in_flight.popleft()
-            assert slot.confirmed, "acknowledged in order"
+            assert slot.confirmed, "a slot is acknowledged before it is confirmed"
             self._queued_bytes -= slot.record_bytes
             assert self._queued_bytes >= 0
             self._retained.append((slot.sequence, slot.record_bytes))

@@ -90,9 +90,9 @@ def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
         LABEL.unpack(encoded)
     )
     if magic != MAGIC:
-        raise ObjectCorruptError(f"{key}: label magic: {magic!r} instead of {MAGIC!r}; this is no slot")
+        raise ObjectCorruptError(f"{key}: label magic: {magic!r} instead of {MAGIC!r}; this is not a slot")
     if crc32c(bytes(encoded[:LABEL_CHECKED_BYTES])) != crc:
-        raise ObjectCorruptError(f"{key}: label CRC32C: its bytes do not match it")
+        raise ObjectCorruptError(f"{key}: label CRC32C: the bytes do not match the CRC")
     if version != LABEL_VERSION or kind not in tuple(SlotKind) or length > len(text):
         raise ObjectCorruptError(
             f"{key}: label version: {version} with kind {kind}; this reader supports {LABEL_VERSION}"
@@ -100,7 +100,7 @@ def decode_label(key: str, name: WalName, sequence: int, tail: Buffer) -> Label:
     namespace = text[:length].decode("ascii")
     named = WalName(namespace, NodeId(node_id), NodeEpoch(epoch))
     if (named, found) != (name, sequence):
-        raise ObjectCorruptError(f"{key}: label: it belongs to slot {found} of {named}")
+        raise ObjectCorruptError(f"{key}: label: this is slot {found} of {named}")
     return Label(SlotKind(kind), named, found, acknowledged, nonce, object_bytes)
 
 

@@ -53,7 +53,7 @@ class SlotDeletion:
         """Request deletion of the slots below `sequence`. Their data is committed and the controller
         has the trim point.
         """
-        assert sequence >= self._wanted, "a trim point never goes back"
+        assert sequence >= self._wanted, "the trim point went back"
         self._wanted = sequence
         if self._deleted < sequence and (self._running is None or self._running.done()):
             self._running = self._tasks.spawn(self._run(), "delete slots")

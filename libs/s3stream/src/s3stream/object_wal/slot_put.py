@@ -112,7 +112,9 @@ class SlotPut:
             tail, _ = await self._store.get_tail(key, LABEL_BYTES)
             found = decode_label(key, label.name, label.sequence, tail)
         except ObjectCorruptError as error:
-            raise StorageFailedError(f"{key}: taken, and not by a slot: {error}") from error
+            raise StorageFailedError(
+                f"{key}: the key is taken by an object that is not a slot: {error}"
+            ) from error
         except ObjectStoreError as error:
             await self._wait(key, 0, error, self._backoff.call())
             return False

@@ -222,8 +222,9 @@ class WalWalk:
         known = decode_label(key, self._name, max(above), tail).acknowledged_sequence
         if known > hole and not await self._has_landed(hole):
             raise WalCorruptError(
-                f"{slot_key(self._name, hole)}: this slot of the write-ahead log is missing in the store. It"
-                f" was acknowledged: {key} shows that {known} slots were. Nothing after it was recovered."
+                f"{slot_key(self._name, hole)}: this slot of the write-ahead log is missing in"
+                f" the store. It was acknowledged: the label of {key} says that {known} slots"
+                " were. Nothing after this slot was recovered."
                 " Restore the object from an older version or a backup (if the key now has a fence of"
                 f" {LABEL_BYTES} bytes, replace the fence) and recover again; if the object is lost,"
                 " acknowledged records are lost"

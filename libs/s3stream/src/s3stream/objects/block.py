@@ -83,7 +83,7 @@ def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
         crc = crc32c(view[start : start + BLOCK_BYTES_MAX], crc)
         yield
     if crc != entry.crc:
-        raise _corrupt(key, entry.position, "CRC32C: its bytes do not match the one in the index")
+        raise _corrupt(key, entry.position, "CRC32C: the bytes do not match the CRC in the index")
     positions: array[int] = array("I")
     base_offsets: array[int] = array("q")
     at, offset, max_timestamp = 0, entry.start_offset, TIMESTAMP_MIN
@@ -103,8 +103,9 @@ def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
         raise _corrupt(
             key,
             entry.position,
-            f"summary: {found[1]} records to offset {found[0]}, max timestamp {found[2]}; the index has"
-            f" {entry.record_count}, {entry.end_offset}, {entry.max_timestamp_ms}",
+            f"summary: {found[1]} records up to offset {found[0]}, max timestamp {found[2]};"
+            f" the index has {entry.record_count} records up to offset {entry.end_offset},"
+            f" max timestamp {entry.max_timestamp_ms}",
         )
     return DataBlock(entry, data, positions, base_offsets)
 
@@ -112,13 +113,15 @@ def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
 def _misplaced(key: str, entry: BlockEntry, data: bytes, at: int, offset: int) -> ObjectCorruptError:
     """Return the error for the record before which the walk stopped."""
     if len(data) - at < RECORD_HEADER_BYTES:
-        return _corrupt(key, entry.position + at, f"record: {len(data) - at} bytes remain")
+        return _corrupt(
+            key, entry.position + at, f"record: {len(data) - at} bytes remain, too few for a record header"
+        )
     stream_id, epoch, base_offset, _, count, payload_bytes = RECORD_HEADER.unpack_from(data, at)
     return _corrupt(
         key,
         entry.position + at,
         f"record: stream {stream_id}, epoch {epoch}, offset {base_offset}, count {count}, {payload_bytes}"
-        f" bytes where stream {entry.stream_id}, epoch {entry.epoch}, offset {offset} belongs",
+        f" bytes; expected stream {entry.stream_id}, epoch {entry.epoch}, offset {offset}",
     )
 
 

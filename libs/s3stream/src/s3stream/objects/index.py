@@ -100,7 +100,7 @@ def decode_footer(key: str, object_id: ObjectId, tail: Buffer, size_bytes: int) 
     """
     if size_bytes < FOOTER_BYTES + ENTRY_BYTES or len(tail) < FOOTER_BYTES:
         raise ObjectCorruptError(
-            f"{key}, position 0: object length: {size_bytes} bytes hold no index and footer"
+            f"{key}, position 0: object length: {size_bytes} bytes are too few for an index and a footer"
         )
     position = size_bytes - FOOTER_BYTES
     encoded = memoryview(tail)[-FOOTER_BYTES:]
@@ -113,7 +113,7 @@ def decode_footer(key: str, object_id: ObjectId, tail: Buffer, size_bytes: int) 
     if magic != MAGIC:
         raise refuse(f"magic: {magic!r} instead of {MAGIC!r}; this is not an object, or its end is missing")
     if crc32c(encoded[:FOOTER_CHECKED_BYTES]) != footer_crc:
-        raise refuse("CRC32C: the footer's bytes do not match it")
+        raise refuse("CRC32C: the bytes of the footer do not match the CRC")
     if footer.version != FORMAT_VERSION or footer.flags != 0:
         raise refuse(
             f"version: {footer.version} with flags {footer.flags}; this reader supports {FORMAT_VERSION}"
@@ -123,7 +123,7 @@ def decode_footer(key: str, object_id: ObjectId, tail: Buffer, size_bytes: int) 
         raise refuse(f"object id: {footer.object_id}; the key says {object_id}")
     if footer.entry_count < 1 or footer.index_bytes != footer.entry_count * ENTRY_BYTES:
         raise refuse(
-            f"entry count: {footer.entry_count} entries do not make {footer.index_bytes} bytes of index"
+            f"entry count: {footer.entry_count} entries do not match {footer.index_bytes} bytes of index"
         )
     if footer.index_position + footer.index_bytes != position:
         raise refuse(
@@ -148,7 +148,7 @@ def index_steps(key: str, footer: Footer, encoded: bytes) -> Steps[ObjectIndex]:
     """
     if len(encoded) != footer.index_bytes or crc32c(encoded) != footer.index_crc:
         raise ObjectCorruptError(
-            f"{key}, position {footer.index_position}: index CRC32C: its bytes do not match it"
+            f"{key}, position {footer.index_position}: index CRC32C: the bytes do not match the CRC"
         )
     previous: BlockEntry | None = None
     data_end = 0
@@ -172,9 +172,9 @@ def _broken_rule(entry: BlockEntry, data_end: int) -> str | None:
     if entry.stream_id < 0 or entry.epoch < 0:
         return f"identity: stream {entry.stream_id} at epoch {entry.epoch}"
     if not 0 <= entry.start_offset < entry.end_offset:
-        return f"offsets: [{entry.start_offset}, {entry.end_offset}) is no range"
+        return f"offsets: [{entry.start_offset}, {entry.end_offset}) is not a valid range"
     if entry.position != data_end:
-        return f"position: {entry.position}; the block before ends at {data_end}"
+        return f"position: {entry.position}; the previous block ends at {data_end}"
     if not 1 <= entry.record_count <= entry.end_offset - entry.start_offset:
         return f"record count: {entry.record_count} for [{entry.start_offset}, {entry.end_offset})"
     if entry.size_bytes < entry.record_count * RECORD_HEADER_BYTES:

@@ -56,7 +56,7 @@ class PartBody:
 
     def seek(self, position: int, whence: int = 0) -> int:
         """Set the position."""
-        assert whence in {0, 2}, "from the beginning or the end"
+        assert whence in {0, 2}, "whence must be 0 (the beginning) or 2 (the end)"
         self._position = position + (self._size_bytes if whence else 0)
         return self._position
 

@@ -159,7 +159,7 @@ class PolicyObjectStore:
             tail, size_bytes = await self._raw.get_tail(key, length)
             if len(tail) != min(length, size_bytes):
                 # The expected length of other reads is unknown here; readers of blocks check it and retry.
-                raise ObjectStoreUnavailableError(f"{key}: the answer broke off after {len(tail)} bytes")
+                raise ObjectStoreUnavailableError(f"{key}: the response ended after {len(tail)} bytes")
             operation.read_bytes = len(tail)
             return tail, size_bytes
 

@@ -198,7 +198,8 @@ class _Attempt:
             or expected > self._wanted_bytes
         ):
             raise InPlaceUnusableError(
-                f"the answer to a range has {content_range or 'no range'}, {expected} bytes"
+                f"the response to a range request has Content-Range {content_range or 'missing'}"
+                f" and {expected} bytes"
             )
         found = 0
         for place in self._places:
@@ -206,7 +207,7 @@ class _Attempt:
             while filled < len(place) and found < expected:
                 count = response.readinto(place[filled:])
                 if not count:
-                    raise OSError(f"the answer broke off after {found} of {expected} bytes")
+                    raise OSError(f"the response ended after {found} of {expected} bytes")
                 filled += count
                 found += count
         response.close()

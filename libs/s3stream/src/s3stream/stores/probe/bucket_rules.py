@@ -23,7 +23,7 @@ def lifecycle(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
     if answer.status == 404:
         return (
             Grade.NOTE,
-            "no rules; a rule that aborts multipart uploads after a week would remove those of dead writers",
+            "no rules; a rule that aborts multipart uploads after a week removes those of crashed writers",
         )
     if not answer.is_success:
         return Grade.SKIPPED, _unreadable("lifecycle rules", answer, "s3:GetLifecycleConfiguration")
@@ -62,7 +62,7 @@ def object_lock(requests: S3Requests, prefix: str) -> tuple[Grade, str]:  # noqa
     if mode:
         return (
             Grade.WARNING,
-            f"a default retention ({mode}) holds objects: Ponor's deletions fail until it has passed",
+            f"a default retention ({mode}) protects objects; Ponor's deletions fail until the retention ends",
         )
     return Grade.OK, "object lock without default retention"
 

@@ -68,12 +68,12 @@ async def conditional_puts_race(probe: Probe) -> tuple[Grade, str]:
         winners = [racer for racer, has_won in enumerate(won) if has_won]
         if len(winners) != 1:
             return Grade.UNSAFE, (
-                f"{len(winners)} of {probe.racers} concurrent create-only puts of one key succeeded, exactly"
-                " one must; If-None-Match is ignored or not atomic here"
+                f"{len(winners)} of {probe.racers} concurrent create-only puts of one key"
+                " succeeded, but exactly one must; If-None-Match is ignored or not atomic here"
             )
         there = await probe.store.get(key, 0, 2 * max(map(len, contents)))
         if there != contents[winners[0]]:
-            return Grade.UNSAFE, "the object of a create-only put was replaced by a writer that was refused"
+            return Grade.UNSAFE, "a create-only put that was refused replaced the object"
     return Grade.OK, f"{probe.rounds} rounds of {probe.racers} writers, one winner each"
 
 
@@ -99,7 +99,7 @@ async def reads_follow_writes(probe: Probe) -> tuple[Grade, str]:
         await probe.store.put(key, [content])
         for store in probe.stores:
             if await store.get(key, 0, len(content)) != content:
-                return Grade.UNSAFE, "an object read at once after its put is not what was written"
+                return Grade.UNSAFE, "a read directly after a put returned other bytes than were written"
     return Grade.OK, "8 objects, read at once by two clients"
 
 
@@ -120,7 +120,7 @@ async def ranges_are_exact(probe: Probe) -> tuple[Grade, str]:
     }
     wrong = [name for name, (got, right) in wanted.items() if got != right]
     if wrong:
-        return Grade.UNSAFE, f"{' and '.join(wrong)} came back wrong"
+        return Grade.UNSAFE, f"{' and '.join(wrong)} returned wrong bytes"
     return Grade.OK, "middle, suffix, across and after the end"
 
 
@@ -133,11 +133,11 @@ async def large_objects_are_whole(probe: Probe) -> tuple[Grade, str]:
     if size_bytes != LARGE_BYTES or tail != b"".join(pieces[-2:]):
         return (
             Grade.UNSAFE,
-            f"an object of {LARGE_BYTES} bytes came back as {size_bytes} bytes or with another end",
+            f"an object of {LARGE_BYTES} bytes was read as {size_bytes} bytes or with a different end",
         )
     for part in (0, 15, 16):
         if await probe.store.get(key, part * MIB - min(part, 1), MIB) != _expected(pieces, part):
-            return Grade.UNSAFE, "an object that was put in parts came back with other bytes"
+            return Grade.UNSAFE, "a read of an object that was put in parts returned other bytes"
     return Grade.OK, f"{LARGE_BYTES // MIB} MiB, compared around the parts' borders"
 
 
@@ -156,8 +156,8 @@ async def listings_are_complete(probe: Probe) -> tuple[Grade, str]:
     if set(listed) != keys or len(listed) != len(keys):
         missing, foreign = len(keys - set(listed)), len(set(listed) - keys)
         return Grade.UNSAFE, (
-            f"of {len(keys)} objects {missing} are missing in the listing, {foreign} others are in it,"
-            f" {len(listed)} rows"
+            f"a listing of {len(keys)} objects has {len(listed)} rows: {missing} objects are"
+            f" missing, and {foreign} rows are of other objects"
         )
     return Grade.OK, f"{len(keys)} keys over several pages, right after their puts"
 
@@ -178,7 +178,7 @@ async def deletions_repeat(probe: Probe) -> tuple[Grade, str]:
         return Grade.WARNING, "a deleted object is still listed"
     await probe.store.put(present, [b"new"])
     if await probe.store.get(present, 0, 10) != b"new":
-        return Grade.UNSAFE, "a key that was deleted and put again shows other bytes"
+        return Grade.UNSAFE, "a read of a key that was deleted and put again returned other bytes"
     return Grade.OK, "twice, with absent keys among them"
 
 

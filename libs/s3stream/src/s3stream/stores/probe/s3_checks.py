@@ -94,8 +94,8 @@ def checksums(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
         return (
             Grade.WARNING,
             (
-                f"a body that does not match its {' and '.join(ignored)} is accepted; only Ponor's own checksums"  # noqa: E501
-                " find damage"
+                f"a body that does not match its {' and '.join(ignored)} is accepted; only"
+                " Ponor's own checksums find damage"
             ),
         )
     return Grade.OK, "bodies that do not match CRC32C or Content-MD5 are refused"
@@ -109,7 +109,7 @@ def multipart_uploads(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
     if not completed.is_success or b"<Error>" in completed.body:
         return Grade.UNSAFE, f"a multipart upload of two parts fails: {_said(completed)}"
     if requests.send("GET", key).body != b"".join(parts):
-        return Grade.UNSAFE, "a multipart upload came back with other bytes"
+        return Grade.UNSAFE, "a read of a multipart upload returned other bytes"
     small = _upload(requests, f"{prefix}/multipart-small", [b"a" * 100, b"b" * 100])
     is_strict = not small.is_success or b"<Error>" in small.body
     upload_id = _begin(requests, f"{prefix}/multipart-aborted")
