@@ -200,7 +200,7 @@ def test_flipped_bit_is_named_and_its_run_is_not_returned(store: tuple[Path, byt
 def test_an_object_that_ends_early_is_an_error(store: tuple[Path, bytes]) -> None:
     directory, data = store
     (directory / "objects" / (KEY + ".object")).write_bytes(data[:1000])
-    with pytest.raises(StoredDataError, match=r"1000 bytes came instead of 21600"):
+    with pytest.raises(StoredDataError, match=r"1000 bytes arrived instead of 21600"):
         list(reader(DirectorySource(directory)).runs(runs_of(data, blocks=40)))
 
 

@@ -109,7 +109,7 @@ def test_a_pattern() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"subscribe": ""}, "subscribe: it names nothing"),
+        ({"subscribe": ""}, "subscribe: the value is empty"),
         ({"assign": '{"t": [0]}'}, "assign: assign and subscribe exclude each other"),
         ({"frobnicate": "1"}, "frobnicate: there is no such option; remove it"),
         ({"path": "/data"}, "path: topics are not paths"),
@@ -125,10 +125,10 @@ def test_a_pattern() -> None:
             "kafka.auto.offset.reset: there is no such option; remove it",
         ),
         ({"fs.session-token": "x"}, "fs.session-token: credentials are never options"),
-        ({"store": "s3://user:word@bucket/x"}, "store: a URL with credentials"),
+        ({"store": "s3://user:word@bucket/x"}, "store: plans and logs would show the credentials"),
         ({"kafka.bootstrap.servers": "nowhere"}, "kafka.bootstrap.servers: 'nowhere' is not an address"),
         ({"controllers": "c:99999"}, "controllers: 'c:99999' is not an address"),
-        ({"controllers": "c:1", "data": "d"}, "data: it and controllers name a cluster each"),
+        ({"controllers": "c:1", "data": "d"}, "data: data and controllers both name a cluster"),
         ({"startingOffsets": "latest"}, "startingOffsets: a batch that begins at the latest"),
         ({"startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets: a batch that begins at the latest"),
         ({"startingOffsets": '{"t": {"0": -3}}'}, "startingOffsets: -3 for t-0 is out of range"),

@@ -57,7 +57,7 @@ def test_credentials_are_named_and_never_in_the_url(server: RegistryServer) -> N
         match="answers HTTP 401; give USER:PASSWORD in the variable PONOR_SCHEMA_REGISTRY_AUTH",
     ):
         registry(server, "reader:wrong").schema(number)
-    with pytest.raises(OptionError, match="credentials stands in plans"):
+    with pytest.raises(OptionError, match="would show the credentials"):
         Registry("http://reader:secret@registry:8081")
     with pytest.raises(OptionError, match="is not an http or https URL"):
         Registry("registry:8081")

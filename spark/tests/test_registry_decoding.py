@@ -155,7 +155,7 @@ class TestAvro:
         assert "shorter than" in errors[1]
         assert "not written with a schema registry" in errors[2]
         assert "schema id 99: SchemaUnknownError" in errors[4]
-        assert "1 bytes behind the value" in errors[6]
+        assert "1 bytes after the value" in errors[6]
         assert all(errors[number] for number in (5, 7))
 
     def test_recursive_list_is_json(self, server: RegistryServer) -> None:

@@ -213,13 +213,13 @@ class ClusterReader:
                     raise
                 raise StoredDataError(
                     f"store: {error.__cause__}, and the cluster's metadata name it; correct the option store"
-                    " if it is given, or restore the object (run `ponor doctor` for details)"
+                    " if it is given, or restore the object (`ponor object verify` checks all objects)"
                 ) from error
             except PartitionBehindError as error:
                 if self._clock.monotonic_ns() >= deadline_ns:
                     raise SnapshotIncompleteError(
-                        f"snapshot lease {lease.lease_id}: {error}, for {BEHIND_S_MAX:.0f} s; see that the"
-                        " partition's broker uploads (`ponor doctor`), then load again"
+                        f"snapshot lease {lease.lease_id}: {error}, for {BEHIND_S_MAX:.0f} s; check that the"
+                        " partition's broker runs and uploads (`ponor cluster info`), then load again"
                     ) from error
             self._run(self._clock.sleep(BEHIND_PAUSE_S))
             wanted_index = captured.index
@@ -242,7 +242,7 @@ class ClusterReader:
             except PartitionBehindError as error:
                 raise PartitionBehindError(f"{name}: {error}") from error
             except PartitionCorruptError as error:
-                raise StoredDataError(f"{name}: {error}; run `ponor doctor` for details") from error
+                raise StoredDataError(f"{name}: {error}; run `ponor object verify` for details") from error
             found.append(_Found(layout, _aborted(each, captured, indexes, layout)))
         return found
 

@@ -56,6 +56,6 @@ def lease_over(lease_id: int, what: str) -> SnapshotExpiredError:
     """Return the error for a missing object or a refused renewal; `what` completes the sentence."""
     return SnapshotExpiredError(
         f"snapshot lease {lease_id} is over: {what}; load the DataFrame again, and set the option"
-        " snapshotTtl to more than a query takes"
+        " snapshotTtl to more than the duration of a query"
         " (a driver that called `ponor_spark.register(spark)` renews its leases as long as it runs)"
     )

@@ -91,7 +91,8 @@ class LeaseKeeper:
         leases = sorted(self.notes.noted(), key=lambda lease: (-lease.used_ns, lease.path))
         for lease in leases[LEASES_MAX:]:
             LOG.warning(
-                "snapshot lease %d is not renewed any more: this session loaded %d times since it was used",
+                "snapshot lease %d is not renewed any more: this session loaded %d times since the"
+                " last use of the lease",
                 lease.lease_id,
                 LEASES_MAX,
             )
@@ -121,7 +122,9 @@ class LeaseKeeper:
             self.notes.forget(lease.lease_id, lease.controllers)
         except NoControllerError as error:
             LOG.warning(
-                "snapshot lease %d was not renewed, and will be tried again: %s", lease.lease_id, error
+                "snapshot lease %d was not renewed, and the renewal will be retried: %s",
+                lease.lease_id,
+                error,
             )
 
     async def _close_all(self) -> None:

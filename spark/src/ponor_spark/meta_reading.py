@@ -66,7 +66,7 @@ class MetaReading:
             if record.base_offset != fold.end_offset:
                 raise StoredDataError(
                     f"meta stream {record.stream_id}: offset {record.base_offset} follows {fold.end_offset};"
-                    " run `ponor doctor` for details"
+                    " run `ponor object verify` for details"
                 )
             where = f"meta stream {record.stream_id}, offset {record.base_offset}"
             fold_entry(fold.values, decode_entry(record.payload, where))

@@ -95,8 +95,8 @@ class PiecePacking:
             )
             if not found:
                 raise StoredDataError(
-                    f"metadata: no object holds offset {offset} of stream {stream.stream_id}; run `ponor"
-                    " doctor` for details"
+                    f"metadata: no object holds offset {offset} of stream {stream.stream_id};"
+                    " `ponor object map` shows which objects hold which offsets"
                 )
             for piece in found:
                 packed += PIECE.pack(

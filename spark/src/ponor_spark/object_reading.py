@@ -155,7 +155,7 @@ def prove_blocks(run: ObjectRun, data: Buffer) -> list[memoryview]:
     view = memoryview(data)
     if len(view) != run.size_bytes:
         raise ObjectStoreUnavailableError(
-            f"position {run.position}: {len(view)} bytes came instead of {run.size_bytes}"
+            f"position {run.position}: {len(view)} bytes arrived instead of {run.size_bytes}"
         )
     blocks: list[memoryview] = []
     for entry in run.blocks():

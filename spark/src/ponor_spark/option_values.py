@@ -83,7 +83,7 @@ def names(option: str, value: str) -> tuple[str, ...]:
     """Parse comma-separated names, without duplicates."""
     found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if not found:
-        raise OptionError(f"{option}: it names nothing; write names with commas between them")
+        raise OptionError(f"{option}: the value is empty; write names with commas between them")
     return found
 
 

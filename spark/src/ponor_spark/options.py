@@ -255,7 +255,7 @@ def _cluster(given: Mapping[str, str]) -> ClusterOptions:
     )
     if "@" in found.store.partition("://")[2].partition("/")[0]:
         raise OptionError(
-            "store: a URL with credentials stands in plans and logs; leave out what is before the @"
+            "store: plans and logs would show the credentials in the URL; remove the part before the @"
         )
     if not (found.controllers or found.data or found.bootstrap):
         raise OptionError(
@@ -263,7 +263,7 @@ def _cluster(given: Mapping[str, str]) -> ClusterOptions:
             " data"
         )
     if found.controllers and found.data:
-        raise OptionError("data: it and controllers name a cluster each; keep one of them")
+        raise OptionError("data: data and controllers both name a cluster; keep one of them")
     return found
 
 

@@ -88,7 +88,7 @@ class PonorDataSource(DataSource):
         if self._not_for_batches is not None:
             raise self._not_for_batches
         snapshot, self._snapshot = self._snapshot, None
-        assert snapshot is not None, "a source makes one reader in each planning worker"
+        assert snapshot is not None, "a source creates only one reader in each planning worker"
         options = parse_options(self._given, streaming=False)
         kind = PushingBatchReader if pushes(options.pushdown, pyspark.__version__) else PonorBatchReader
         return kind(snapshot, options, columns_of(schema))

@@ -106,7 +106,9 @@ def wanted_batches(fetched: PartitionData, end_offset: int) -> Iterator[tuple[me
     An aborted transaction of a producer extends from the first offset in the answer to the producer's next
     control batch, as in a Kafka consumer (KIP-98).
     """
-    assert isinstance(fetched.records, memoryview | bytes | None), "what was received lies in one piece"
+    assert isinstance(fetched.records, memoryview | bytes | None), (
+        "the records of an answer must be in one buffer"
+    )
     records = memoryview(fetched.records or b"")
     aborted = sorted((each.first_offset, each.producer_id) for each in fetched.aborted_transactions or ())
     aborting: set[int] = set()

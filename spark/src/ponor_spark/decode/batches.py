@@ -143,7 +143,7 @@ class BatchDecoder:
 
     def _enqueue(self, what: BlockRecords | PlacedBatch, size_bytes: int) -> None:
         assert not self._queue or self._queued_bytes + size_bytes <= QUEUED_BYTES_MAX, (
-            "take() what was fed before"
+            "the queue is full: call take() before the next batch"
         )
         self._queue.append(_Fed(self._fed, what, size_bytes))
         self._queued_bytes += size_bytes

@@ -22,6 +22,7 @@ def corrupt(topic: str, partition: int, offset: int, rule: str) -> CorruptBatchE
 def timestamp_too_large(index: int, timestamp_ms: int) -> KafkaWireError:
     """Return the error for a Kafka timestamp (ms) that does not fit into Spark's 64-bit microseconds."""
     return KafkaWireError(
-        f"record {index} has the timestamp {timestamp_ms} ms, which has no place among Spark's timestamps;"
+        f"record {index} has the timestamp {timestamp_ms} ms, which is outside of the range of Spark's"
+        " timestamps;"
         " choose columns without `timestamp`"
     )

@@ -47,7 +47,7 @@ spark_app = typer.Typer(
     name="spark", help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="topic, or several with commas between")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="one topic, or several separated by commas")]
 Bootstrap = Annotated[str, typer.Option("--bootstrap", metavar="HOST:PORT,…", help="Brokers of the cluster.")]
 Controllers = Annotated[
     str,
@@ -89,7 +89,7 @@ def profile_command(
     data: Data = "",
     option: SourceOptions = [],  # noqa: B006 - typer's way to say that it may be repeated
     picture: Annotated[
-        Path | None, typer.Option(help="Also draw it: a file ending in .png, .svg or .pdf.")
+        Path | None, typer.Option(help="Also draw the profile to this .png, .svg or .pdf file.")
     ] = None,
     output: Output = OutputFormat.TABLE,
     conf: SparkSettings = [],  # noqa: B006

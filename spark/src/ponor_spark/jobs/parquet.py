@@ -135,7 +135,7 @@ def _compare(
             if there != expected:
                 raise RowsMissingError(
                     f"{topic}-{partition}: read first, last and rows {expected}, written {there}; nothing"
-                    f" was published, {staging} shows what came of it"
+                    f" was published, and the written files remain in {staging}"
                 )
 
 
@@ -159,6 +159,6 @@ class _Directory:
     def rename(self, to: str) -> None:
         if not self._system.rename(self._path(self.path), self._path(to)):
             raise PonorSparkError(
-                f"path: {to} cannot be made of {self.path}; check that no other process created it, and"
+                f"path: {self.path} cannot be renamed to {to}; check that no other process created it, and"
                 " start the job again"
             )

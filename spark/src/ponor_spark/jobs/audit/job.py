@@ -77,7 +77,9 @@ def audit(spark: SparkSession, source: TopicSource, *, against_broker: bool = Fa
         ranges = batch_ranges(snapshot, options)
         # If two splits shared a batch, both would count it.
         splits: list[Any] = plan(snapshot, ranges, PushedFilters(), options, shares_blocks=False)
-        assert all(isinstance(split, Split) for split in splits), "tails are left out by the option"
+        assert all(isinstance(split, Split) for split in splits), (
+            "the options exclude tails, so every split reads objects"
+        )
         found = added_up(_on_executors(spark, splits, with_digest=against_broker))
         audited = [_judged(each, found, snapshot, options) for each in ranges]
         return _compared(audited, snapshot, options) if against_broker else audited
@@ -141,7 +143,8 @@ def _compared(audited: Sequence[Audited], snapshot: Snapshot, options: Options) 
         findings, of_consumer = each.findings, seen[each.range.topic, each.range.partition]
         if findings.rows != of_consumer.rows:
             findings.problem(
-                f"{findings.name}: {findings.rows} rows in the objects, a consumer reads {of_consumer.rows}"
+                f"{findings.name}: the objects contain {findings.rows} rows, but a consumer reads"
+                f" {of_consumer.rows}"
             )
         elif findings.digest != of_consumer.digest:
             findings.problem(

@@ -94,14 +94,14 @@ def _all_rows(decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
 
 
 def _end(batch: PlacedBatch) -> int:
-    assert batch.end_offset is not None, "a batch of a block says where it ends"
+    assert batch.end_offset is not None, "a batch of a block must have an end offset"
     return batch.end_offset
 
 
 def _check_order(offsets: Sequence[int], findings: PartitionFindings) -> None:
     for before, after in itertools.pairwise(offsets):
         if after <= before:
-            findings.problem(f"{findings.name}: offset {after} stands behind {before}")
+            findings.problem(f"{findings.name}: offset {after} follows offset {before}")
             return
 
 
@@ -120,7 +120,7 @@ def _check_times(
     if earlier:
         findings.problem(
             f"{findings.name}: {earlier} rows of the block at offset {entry.start_offset + run.kafka_shift}"
-            f" are earlier than {times[0]} ms, which the index of object {run.key} says none is"
+            f" are earlier than {times[0]} ms, the minimum in the index of object {run.key}"
         )
 
 
@@ -163,5 +163,6 @@ def _audit_batch(
     is_whole = clip.start_offset <= start and end <= clip.end_offset
     if rows != expected and is_whole:
         findings.problem(
-            f"{findings.name}: the batch at offset {start} has {expected} records, and {rows} rows came of it"
+            f"{findings.name}: the batch at offset {start} has {expected} records, but was decoded to"
+            f" {rows} rows"
         )

@@ -73,8 +73,8 @@ class ExactlyOnceSink:
                 self._steps.reached(Step.SNAPSHOT_COMMITTED, batch_id)
                 return
         raise CommitContendedError(
-            f"table {self._table.name}: batch {batch_id} was overtaken by other writers {ATTEMPTS_MAX}"
-            " times; start the query again when they are less busy, it goes on here"
+            f"table {self._table.name}: batch {batch_id} was not committed in {ATTEMPTS_MAX} attempts,"
+            " because other writers changed the table; start the query again when they are less busy"
         )
 
     def _attempt(

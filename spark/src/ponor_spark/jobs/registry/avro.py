@@ -65,7 +65,7 @@ class AvroDecoder:
         stream = io.BytesIO(body)
         value = schemaless_reader(stream, writer, self._reader)
         if stream.tell() != len(body):
-            raise ValueError(f"{len(body) - stream.tell()} bytes behind the value")
+            raise ValueError(f"{len(body) - stream.tell()} bytes after the value")
         return value
 
 

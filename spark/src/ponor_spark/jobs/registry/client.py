@@ -93,7 +93,7 @@ class Registry:
             )
         if "@" in parts.netloc:
             raise OptionError(
-                "registry: a URL with credentials stands in plans and logs; give USER:PASSWORD in the"
+                "registry: plans and logs would show the credentials in the URL; give USER:PASSWORD in the"
                 f" variable {AUTH_VARIABLE}"
             )
         self._url = url.rstrip("/")
@@ -188,9 +188,7 @@ def _parsed(body: bytes, url: str) -> dict[str, Any]:
             return found
     except ValueError:
         pass
-    raise RegistryUnavailableError(
-        f"registry: {url} answers something else than a schema registry; correct the URL"
-    )
+    raise RegistryUnavailableError(f"registry: {url} does not answer as a schema registry; correct the URL")
 
 
 def _schema_of(answer: dict[str, Any]) -> Schema:

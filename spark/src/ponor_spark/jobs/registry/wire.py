@@ -36,10 +36,14 @@ def framed(value: bytes) -> Framed:
         NotFramedError: too short, or another first byte.
     """
     if len(value) < HEADER.size:
-        raise NotFramedError(f"{len(value)} bytes, shorter than the {HEADER.size} that name a schema")
+        raise NotFramedError(
+            f"{len(value)} bytes, shorter than the header of {HEADER.size} bytes with the schema id"
+        )
     magic, schema_id = HEADER.unpack_from(value)
     if magic != MAGIC:
-        raise NotFramedError(f"first byte {magic} and not {MAGIC}: not written with a schema registry")
+        raise NotFramedError(
+            f"the first byte is {magic} instead of {MAGIC}: the value was not written with a schema registry"
+        )
     return Framed(schema_id, value[HEADER.size :])
 
 
@@ -53,12 +57,12 @@ def message_indexes(body: bytes) -> tuple[tuple[int, ...], bytes]:
     if count == 0:
         return (0,), body[at:]
     if not 0 < count <= INDEXES_MAX:
-        raise NotFramedError(f"{count} message indexes, where 1 to {INDEXES_MAX} are")
+        raise NotFramedError(f"{count} message indexes instead of 1 to {INDEXES_MAX}")
     indexes = []
     for _ in range(count):
         index, at = _varint(body, at)
         if index < 0:
-            raise NotFramedError(f"message index {index}")
+            raise NotFramedError(f"message index {index} is negative")
         indexes.append(index)
     return tuple(indexes), body[at:]
 
