@@ -28,17 +28,18 @@ QUOTAS: Final = "there are no quotas yet"
 QUORUM: Final = "`ponor cluster quorum` does this"
 
 REMARKS: Final[Mapping[str, str]] = {
-    "PRODUCE": "0 is advertised because librdkafka derives the supported codecs from it (KAFKA-18659); 0–2"
-    " are refused by closing the connection, as Kafka "
+    "PRODUCE": "version 0 is advertised because librdkafka derives the supported codecs from it"
+    " (KAFKA-18659); the broker closes the connection on versions 0–2, as Kafka "
     "does. acks 0, 1 and −1 have the same durability; `timeout_ms` applies to 1 and −1, at least 100 ms",
     "FETCH": "fetch sessions (KIP-227); followers have no privileges; with read_committed, an incremental"
     " answer reports the high watermark of an idle partition when its last stable offset changes",
-    "WRITE_TXN_MARKERS": "for the transaction coordinators of other brokers",
-    "LIST_OFFSETS": "−4 equals earliest: there is no local tier",
+    "WRITE_TXN_MARKERS": "for transaction coordinators of other brokers, and for tools that abort hanging"
+    " transactions",
+    "LIST_OFFSETS": "timestamp −4 (earliest local offset) equals earliest: there is no local tier",
     "METADATA": "creates topics if the client and `auto_create_topics` allow it",
     "OFFSET_COMMIT": "stored in `__consumer_offsets` in Kafka's record format",
     "JOIN_GROUP": "classic protocol, static members",
-    "API_VERSIONS": "5 is KIP-1242 of Kafka 4.4: a client that expects another broker or cluster gets"
+    "API_VERSIONS": "version 5 is KIP-1242 of Kafka 4.4: a client that expects another broker or cluster gets"
     " REBOOTSTRAP_REQUIRED",
     "CREATE_TOPICS": "any replication factor is accepted; a partition has one replica",
     "FIND_COORDINATOR": "for groups and transactional ids",
@@ -47,13 +48,13 @@ REMARKS: Final[Mapping[str, str]] = {
     "ALTER_CONFIGS": "topics and brokers",
     "INCREMENTAL_ALTER_CONFIGS": "topics and brokers; a broker setting that Kafka does not know is refused",
     "LIST_CONFIG_RESOURCES": "topics and brokers",
-    "ELECT_LEADERS": "never needed: a partition has one replica; PREFERRED_LEADER_NOT_AVAILABLE for a moving"
-    " partition until its source has closed it",
+    "ELECT_LEADERS": "no election is needed, because a partition has one replica; PREFERRED_LEADER_NOT_AVAILABLE"
+    " for a moving partition until its source has closed it",
     "ALTER_PARTITION_REASSIGNMENTS": "moves a partition to the named broker, without copying; null cancels a"
     " move, another broker replaces the target; several brokers: INVALID_REPLICA_ASSIGNMENT",
     "LIST_PARTITION_REASSIGNMENTS": "moves in progress: the target broker is added, the leader is removed",
     "ALTER_REPLICA_LOG_DIRS": "a broker has one virtual directory: LOG_DIR_NOT_FOUND for any other",
-    "OFFSET_DELETE": "not for topics with a live subscribed consumer",
+    "OFFSET_DELETE": "refused for a topic to which a live consumer of the group subscribes",
     "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers are not included because"
     " they only subscribe",
     "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase; `transaction.version` is"
@@ -138,7 +139,7 @@ def configs_page(notice: str) -> str:
         "",
         f"- **in force** ({effects[Effect.IN_FORCE]}): the same effect as in Kafka;",
         f"- **no effect** ({effects[Effect.NONE]}): the value is stored and shown, but not used;",
-        f"- **fixed** ({effects[Effect.FIXED]}): the behaviour is always the one of the default.",
+        f"- **fixed** ({effects[Effect.FIXED]}): the behaviour is always that of the default.",
         "",
         (
             "A broker setting that is in force is configured at the start under its name in Ponor"

@@ -51,8 +51,8 @@ def _more_words(kafka: Any, ponor: Any) -> bool:
 ALLOWED: Final[Sequence[Allowed]] = (
     Allowed(
         "fewer APIs",
-        "only supported APIs are advertised: no security, quotas, share groups,"
-        " streams groups and KIP-848 yet",
+        "Ponor advertises only supported APIs, and does not support security, quotas, share groups,"
+        " streams groups or KIP-848 yet",
         api="ApiVersions",
         path=r"api_keys\[\d+\]",
         fits=_only_kafka,
@@ -71,20 +71,20 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "newer versions",
-        "ApiVersions 5 (KIP-1242) and DeleteGroups 3 are Kafka 4.4's",
+        "Ponor also supports ApiVersions 5 (KIP-1242) and DeleteGroups 3 of Kafka 4.4",
         api="ApiVersions",
         path=r"api_keys\[(18|42)\]\.max_version",
         fits=lambda kafka, ponor: ponor == kafka + 1,
     ),
     Allowed(
         "more words",
-        "an error says what is wrong where Kafka sends none",
+        "Ponor sends an error message where Kafka sends none",
         path=r".*error_message",
         fits=_more_words,
     ),
     Allowed(
         "the replication factor has no effect",
-        "any value is accepted: write-ahead log and object store provide durability",
+        "Ponor accepts any value, because the write-ahead log and the object store provide durability",
         story="create_topics_numbers",
         api="CreateTopics",
         path=r"topics\[create-numbers\]\..*",
@@ -100,8 +100,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "a codec that does not exist is unsupported",
-        "it is refused like zstd in an old version; Kafka fails with UNKNOWN_SERVER_ERROR and also returns"
-        " the log start",
+        "Ponor refuses the codec as it refuses zstd in an old version; Kafka fails with UNKNOWN_SERVER_ERROR"
+        " and also returns the log start",
         story="produce_forbidden_bits",
         api="Produce",
         path=r".*\.log_start_offset",
@@ -135,15 +135,15 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "a producer id requires an epoch",
-        "a batch with an id and without an epoch is invalid; Kafka stores it",
+        "Ponor refuses a batch with a producer id and without an epoch; Kafka stores it",
         story="produce_idempotent_edges",
         api="Produce",
         path=r"responses\[produce-idempotent-edges\]\.partition_responses\[2\]\..*",
     ),
     Allowed(
         "no eligible leader replicas",
-        "for them Kafka sets min.insync.replicas for all brokers when a cluster is created; Ponor has no"
-        " replicas",
+        "for eligible leader replicas, Kafka sets min.insync.replicas for all brokers when a cluster is"
+        " created; Ponor has no replicas",
         path=r".*configs\[min\.insync\.replicas\].*",
     ),
     Allowed(
@@ -188,7 +188,7 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "deleted records are not the newest",
-        "the offset of the largest timestamp is in the log; Kafka may return a deleted offset",
+        "Ponor returns only an offset that is in the log; Kafka may return a deleted offset",
         story="delete_records",
         api="ListOffsets",
         note="the largest timestamp of an empty log",
@@ -208,13 +208,13 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "a negative rebalance timeout is refused",
-        "it would end every rebalance before it starts; Kafka accepts it",
+        "the timeout would end every rebalance before it starts; Kafka accepts it",
         story="group_joins_refused",
         note="a negative rebalance timeout",
     ),
     Allowed(
         "an unknown batch format is not damage",
-        "a retry cannot help: INVALID_RECORD is final, and clients retry after Kafka's CORRUPT_MESSAGE",
+        "a retry cannot succeed: INVALID_RECORD is final, but clients retry after Kafka's CORRUPT_MESSAGE",
         story="produce_damaged",
         note="magic 3",
         path=r".*\.error_code",
