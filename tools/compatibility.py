@@ -48,8 +48,8 @@ REMARKS: Final[Mapping[str, str]] = {
     "ALTER_CONFIGS": "topics and brokers",
     "INCREMENTAL_ALTER_CONFIGS": "topics and brokers; a broker setting that Kafka does not know is refused",
     "LIST_CONFIG_RESOURCES": "topics and brokers",
-    "ELECT_LEADERS": "no election is needed, because a partition has one replica; PREFERRED_LEADER_NOT_AVAILABLE"
-    " for a moving partition until its source has closed it",
+    "ELECT_LEADERS": "no election is needed, because a partition has one replica;"
+    " PREFERRED_LEADER_NOT_AVAILABLE for a moving partition until its source has closed it",
     "ALTER_PARTITION_REASSIGNMENTS": "moves a partition to the named broker, without copying; null cancels a"
     " move, another broker replaces the target; several brokers: INVALID_REPLICA_ASSIGNMENT",
     "LIST_PARTITION_REASSIGNMENTS": "moves in progress: the target broker is added, the leader is removed",
