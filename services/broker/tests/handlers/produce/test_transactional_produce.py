@@ -396,3 +396,30 @@ async def test_a_waiting_batch_does_not_keep_the_client_id(connect: Connect, mov
         assert max(one.size for one in tracemalloc.take_snapshot().traces) < 32_000
     finally:
         tracemalloc.stop()
+
+
+async def test_a_later_batch_does_not_park_before_a_verified_one_while_silent_requests_expire(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silent requests have their own time limit, and the partition still moves when they are refused."""
+    monkeypatch.setattr(transit_parking, "CALLS_PER_TURN_MAX", 1)
+    broker = await connect()
+    parking = broker.client.partitions.parking
+    broker.client.send(sent(1, transactional(1, 0, 0, 1)))
+    partition_closing.begin_move(broker.partition)
+    for _ in range(5):
+        parking.park((TOPIC_ID, 0), lambda: None, is_silent=True)
+    parking._calls_left = 1
+    parking._expire((TOPIC_ID, 0), True)
+    broker.client.send(sent(2, transactional(1, 0, 1, 1)))
+    while parking.is_calling:
+        await asyncio.sleep(0)
+    await broker.verifier.confirm()
+    partition_closing.take_back(broker.partition)
+    parking.settled((TOPIC_ID, 0))
+    while parking.is_calling or broker.verifier.waiting:
+        if broker.verifier.waiting:
+            await broker.verifier.confirm()
+        await asyncio.sleep(0)
+    await settle()
+    assert broker.client.wire.outcomes() == [(1, [(0, 0)]), (2, [(0, 1)])]

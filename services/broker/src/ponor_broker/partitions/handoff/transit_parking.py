@@ -123,8 +123,10 @@ class TransitParking:
         return bool(self._called)
 
     def holds_back(self, key: PartitionKey) -> bool:
-        """Return whether a new request must park, because earlier ones of the partition are being called."""
-        return key in self._called
+        """Return whether a new request must park, because the partition serves and earlier requests are being
+        called.
+        """
+        return key in self._called and self._waiting[key].has_settled
 
     def park(
         self, key: PartitionKey, check_again: LookAgain, size_bytes: int = 0, *, is_silent: bool = False
