@@ -113,7 +113,7 @@ def test_cluster_is_formatted_once_and_first() -> None:
     cluster = cluster_of(log.image)
     assert cluster is not None
     assert (cluster.cluster_id, cluster.cluster_ordinal, cluster.namespace) == ("c-1", ORDINAL, "ns-1")
-    refused(log, formatted(), match="formatted before")
+    refused(log, formatted(), match="already formatted")
     bad = record(
         cluster_formatted=pb.ClusterFormatted(cluster_id="c", cluster_ordinal=1 << 14, namespace="n")
     )
@@ -127,7 +127,11 @@ def test_feature_levels_only_rise() -> None:
     row = log.image[FEATURES].get("metadata.level")
     assert row is not None
     assert row.level == 2
-    refused(log, record(feature_level_set=pb.FeatureLevelSet(name="metadata.level", level=2)), match="fall")
+    refused(
+        log,
+        record(feature_level_set=pb.FeatureLevelSet(name="metadata.level", level=2)),
+        match="does not rise",
+    )
 
 
 def test_a_tenant_is_created_once() -> None:
@@ -221,12 +225,12 @@ def test_a_commit_must_begin_at_the_end_of_the_stream() -> None:
     log.commit(prepared(obj(1), 4))
     log.commit(sso(obj(1), (S1, 0, 5), (S2, 0, 7)))
     assert (stream_row(log, 1).end_offset, stream_row(log, 2).end_offset) == (5, 7)
-    refused(log, so(obj(2), S1, 4, 9), match="leaves the end")
-    refused(log, so(obj(2), S1, 6, 9), match="leaves the end")
+    refused(log, so(obj(2), S1, 4, 9), match="does not begin at the end")
+    refused(log, so(obj(2), S1, 6, 9), match="does not begin at the end")
     refused(log, so(obj(1), S1, 5, 9), match="not PREPARED")
     refused(log, so(obj(99), S1, 5, 9), match="does not exist")
     refused(log, sso(obj(2), (S3, 0, 5)), match="does not exist")
-    refused(log, sso(obj(2), (S1, 5, 9), node_id=NODE_B), match="went through node")
+    refused(log, sso(obj(2), (S1, 5, 9), node_id=NODE_B), match="wrote offset")
     log.commit(so(obj(2), S1, 5, 9), sso(obj(3), (S1, 9, 10), (S2, 7, 8)))
     assert stream_row(log).end_offset == 10
     orders = [row.commit_order for row in log.image[STREAM_SET_OBJECTS]]
@@ -245,7 +249,7 @@ def test_a_trim_drops_ranges_below_the_start() -> None:
     refused(log, trimmed(S1, 31), match="outside")
     refused(log, trimmed(S1, 0), match="outside")
     log.commit(trimmed(S1, 12))
-    refused(log, reclaimed(S1), match="is dead and was not destroyed")
+    refused(log, reclaimed(S1), match="has no live data and was not destroyed")
     log.commit(destroyed(obj(1)), reclaimed(S1))
     refused(log, reclaimed(S1), match="neither trimmed nor deleted")
     assert [row.object_id for row in log.image[STREAM_OBJECTS]] == [obj(2)]
@@ -261,17 +265,17 @@ def test_a_deleted_stream_has_no_rows_and_its_id_is_not_reused() -> None:
     log.commit(opened(S1, 1), prepared(obj(1), 1))
     log.commit(so(obj(1), S1, 0, 10))
     log.commit(record(stream_deleted=pb.StreamDeleted(stream_id=S1)))
-    refused(log, reclaimed(S1), match="is dead and was not destroyed")
+    refused(log, reclaimed(S1), match="has no live data and was not destroyed")
     log.commit(destroyed(obj(1)), reclaimed(S1))
     assert S1 not in log.image[STREAMS]
-    refused(log, created(S1), match="handed out before")
+    refused(log, created(S1), match="was assigned before")
     assert counters.next_value(log.image, counters.STREAM) == stream(3)
 
 
 def test_object_states_never_fall() -> None:
     log = Log(nodes=(NODE_A, GC_NODE))
     log.commit(created(S1), opened(S1, 1), prepared(obj(1), 3))
-    refused(log, prepared(obj(3), 2), match="handed out before")
+    refused(log, prepared(obj(3), 2), match="was assigned before")
     log.commit(so(obj(1), S1, 0, 5))
     refused(log, claimed(obj(1)), match="in use")
     refused(log, removed(obj(1)), match="COMMITTED")
@@ -281,7 +285,7 @@ def test_object_states_never_fall() -> None:
     assert row is not None
     assert (row.state, row.destroyed_at_ms, row.claimed_until_ms) == (ObjectState.DESTROYED, TTL_MS, 10_000)
     refused(log, so(obj(2), S1, 5, 9), match="not PREPARED")
-    refused(log, destroyed(obj(2)), match="destroyed already")
+    refused(log, destroyed(obj(2)), match="already destroyed")
     log.commit(removed(obj(2)))
     assert obj(2) not in log.image[OBJECTS]
     log.commit(destroyed(obj(3), at_ms=TTL_MS))
@@ -364,7 +368,7 @@ def test_producer_ids_are_handed_out_once() -> None:
 
     log.commit(allocated(first))
     assert counters.next_value(log.image, counters.PRODUCER) == first + 1000
-    refused(log, allocated(first + 999), match="handed out before")
+    refused(log, allocated(first + 999), match="was assigned before")
 
 
 def test_results_are_kept_until_the_node_confirms_them() -> None:
@@ -375,8 +379,8 @@ def test_results_are_kept_until_the_node_confirms_them() -> None:
     kept = log.image[OPERATIONS].find(OPERATIONS_OF, NODE_A)
     assert [(row.request_id, row.result) for row in kept] == [(3, b"result 3"), (4, b"result 4")]
     assert kept[0].commit_index == log.image.index - 1
-    refused(log, completed(2), match="the first unanswered one")
-    refused(log, completed(4, first_incomplete_id=3), match="repeated")
+    refused(log, completed(2), match="the first request without an answer")
+    refused(log, completed(4, first_incomplete_id=3), match="already has a result")
     refused(log, completed(5, node_epoch=0), match="stale")
     node = log.image[NODES].get(NODE_A)
     assert node is not None

@@ -131,5 +131,5 @@ def test_clients_see_the_cluster_id_of_their_tenant(wanted: dict[str, str]) -> N
 
 def test_two_tenants_never_show_the_same_cluster_id() -> None:
     log = Log()
-    with pytest.raises(AssertionError, match="two tenants show one"):
+    with pytest.raises(AssertionError, match="two tenants have the same"):
         log.commit(tenant("blue", "kafka-1"))

@@ -132,13 +132,13 @@ def test_streams_are_found_by_their_partition_tags() -> None:
         ([move_begun(TOPIC, 2)], "does not exist"),
         ([move_begun(TOPIC, 0, NODE_B, NODE_A)], "is led by"),
         ([move_begun(TOPIC, 0, NODE_A, NODE_A)], "already"),
-        ([move_begun(TOPIC, 0), move_begun(TOPIC, 0)], "moves already"),
-        ([move_begun(TOPIC, 0, NODE_A, GC_NODE)], "no broker"),
+        ([move_begun(TOPIC, 0), move_begun(TOPIC, 0)], "is already moving"),
+        ([move_begun(TOPIC, 0, NODE_A, GC_NODE)], "not a broker"),
         ([fenced(NODE_B), move_begun(TOPIC, 0)], "is fenced"),
-        ([move_cancelled(TOPIC, 0)], "does not move"),
+        ([move_cancelled(TOPIC, 0)], "is not moving"),
         ([fenced(NODE_A), drain_set(NODE_A)], "is stale"),
         ([drain_set(NODE_A, 2)], "is stale"),
-        ([drain_set(GC_NODE)], "no broker"),
+        ([drain_set(GC_NODE)], "not a broker"),
     ],
 )
 def test_an_invalid_move_or_drain_breaks_an_invariant(records: list[pb.Record], words: str) -> None:

@@ -75,10 +75,10 @@ def test_a_node_with_a_new_directory_is_another_member() -> None:
 @pytest.mark.parametrize(
     ("members", "fault"),
     [
-        ([], "without a voter"),
-        ([member(1, voter=False)], "without a voter"),
-        ([member(2), member(1)], "in order"),
-        ([member(1), member(1)], "named twice"),
+        ([], "needs at least one voter"),
+        ([member(1, voter=False)], "needs at least one voter"),
+        ([member(2), member(1)], "not sorted"),
+        ([member(1), member(1)], "occurs twice"),
         ([pb.QuorumMember(node_id=1, voter=True)], "16 bytes"),
     ],
 )
@@ -164,8 +164,8 @@ def test_an_incarnation_is_confirmed_once_by_its_number() -> None:
     [
         (confirmed(2), "confirmed before"),
         (confirmed(1), "the incarnation is 2"),
-        (raised(2), "does not rise"),
-        (raised(1), "does not rise"),
+        (raised(2), "is not above incarnation"),
+        (raised(1), "is not above incarnation"),
     ],
 )
 def test_incarnations_only_rise(wrong: pb.Record, fault: str) -> None:

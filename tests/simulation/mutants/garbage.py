@@ -102,7 +102,7 @@ GARBAGE_MUTANTS: Final = (
         "reclaim_forgets_set_objects",
         "Reclaiming destroys dead stream objects and leaves dead stream set objects.",
         used_in("_dead_set_objects", lambda *_: iter(()), dead_objects),
-        (Catch(Suite.SWARM, r"holds nothing live", 1),),
+        (Catch(Suite.SWARM, r"contains no live data", 1),),
     ),
     Mutant(
         "reclaim_destroys_what_other_streams_need",

@@ -85,7 +85,9 @@ class FollowedImage:
         """
         seen = self._image
         if begin.size_bytes > self._snapshot_bytes_max:
-            raise ProtocolError(f"a snapshot of {begin.size_bytes} bytes: raise snapshot_bytes_max")
+            raise ProtocolError(
+                f"a snapshot of {begin.size_bytes} bytes exceeds the limit; raise snapshot_bytes_max"
+            )
         if seen.index and begin.incarnation > self.incarnation:
             raise HistoryReplacedError(
                 f"the cluster was recovered by force into incarnation {begin.incarnation}; batches of"
@@ -108,7 +110,7 @@ class FollowedImage:
         """
         transit = self._snapshot
         if transit is None or len(transit.data) + len(chunk.data) > transit.begin.size_bytes:
-            raise ProtocolError("a snapshot chunk that no SnapshotBegin announced")
+            raise ProtocolError("a snapshot chunk arrived without a SnapshotBegin")
         if crc32c(chunk.data) != chunk.crc32c:
             raise ProtocolError(f"snapshot {transit.begin.index}: wrong CRC32C of a chunk")
         transit.data += chunk.data
@@ -134,9 +136,11 @@ class FollowedImage:
             begin.incarnation,
         ):
             raise ProtocolError(
-                f"snapshot {begin.index}: index, digest or incarnation is not the announced one"
+                f"snapshot {begin.index}: index, digest or incarnation differs from the announced one"
             )
-        assert image.index >= self._image.index, "readers never go back in time"
+        assert image.index >= self._image.index, (
+            "the new image is older than the image that readers have seen"
+        )
         self._image = image
         for listener in tuple(self.image_listeners):
             listener(image)
@@ -162,7 +166,7 @@ class FollowedImage:
         for encoded in frame.batches:
             before = image.index
             batch = image.apply_committed(encoded)
-            assert image.index == before + 1, "indices rise without holes"
+            assert image.index == before + 1, "the index of a batch does not follow the index of the image"
             for listener in tuple(self.listeners):
                 listener(batch)
             self._wake_waiters()

@@ -41,9 +41,7 @@ STORE_SECONDS_MAX: Final = 5.0
 """After this time without an answer from the store a warning is logged, or a node that has a copy of the
 marker starts without the store."""
 RETRY_SECONDS: Final = 0.5
-WAITS: Final = (
-    "waiting for the object store: the marker of %s must be checked in it before this node begins (%s)"
-)
+WAITS: Final = "waiting for the object store: the marker of %s must be checked before this node begins (%s)"
 A = TypeVar("A")
 
 

@@ -71,7 +71,7 @@ class LeaderCalls(Generic[R]):
             NoControllerError: no answer within `timeout_s`; the message contains the last reason.
         """
         hint: str | None = None
-        reason = "none was reached"
+        reason = "no controller was reached"
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -105,6 +105,6 @@ class LeaderCalls(Generic[R]):
         except ConnectionClosedError as error:
             return None, str(error) or f"{address} closed the connection"
         except TimeoutError:
-            return None, f"{address} is silent"
+            return None, f"{address} does not answer"
         finally:
             await connection.close()

@@ -123,7 +123,7 @@ async def run_node(
         if conversation.done():
             conversation.result()
         if session.fenced.is_set():
-            raise NodeFencedError(f"another process registered as node {joined.node_id}; this one stops")
+            raise NodeFencedError(f"another process registered as node {joined.node_id}; stopping")
     finally:
         await tasks.close()
         await session.close()

@@ -93,7 +93,7 @@ class OperationWindow:
         next frame.
         """
         size_bytes = len(encoded) + ENVELOPE_BYTES
-        assert size_bytes <= self.bytes_max, "an operation larger than the window"
+        assert size_bytes <= self.bytes_max, "the operation is larger than the window"
         if not self._line and self._has_room(size_bytes):
             return self._enter(encoded)
         place = _Place(encoded, asyncio.get_running_loop().create_future())

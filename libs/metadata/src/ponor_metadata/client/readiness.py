@@ -38,7 +38,7 @@ def require_current_image(health: Health, subscription: SubscriptionClient) -> N
     def check() -> str:
         staleness_ms = subscription.staleness_ms
         if staleness_ms is None:
-            return "no controller has said yet what is committed"
+            return "no controller has reported its commit index yet"
         return f"metadata are {staleness_ms} ms old" if staleness_ms > STALENESS_MS_MAX else ""
 
     health.require("metadata", check)

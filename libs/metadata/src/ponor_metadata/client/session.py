@@ -144,13 +144,13 @@ class SessionClient:
     @property
     def node_epoch(self) -> NodeEpoch:
         """The node epoch of this process; available after `ready` returned."""
-        assert self._welcome is not None, "the session was not welcomed yet"
+        assert self._welcome is not None, "the session has not received its Welcome frame yet"
         return NodeEpoch(self._welcome.node_epoch)
 
     @property
     def cluster_id(self) -> str:
         """The cluster's id; available after `ready` returned."""
-        assert self._welcome is not None, "the session was not welcomed yet"
+        assert self._welcome is not None, "the session has not received its Welcome frame yet"
         return self._welcome.cluster_id
 
     @property
@@ -158,13 +158,13 @@ class SessionClient:
         """The node must not use its streams before its image reaches this index; available after `ready`
         returned.
         """
-        assert self._welcome is not None, "the session was not welcomed yet"
+        assert self._welcome is not None, "the session has not received its Welcome frame yet"
         return self._welcome.registered_index
 
     @property
     def session_timeout_ms(self) -> int:
         """Silence after which the controller suspects this node; available after `ready` returned."""
-        assert self._welcome is not None, "the session was not welcomed yet"
+        assert self._welcome is not None, "the session has not received its Welcome frame yet"
         return self._welcome.session_timeout_ms
 
     @property
@@ -287,7 +287,7 @@ class SessionClient:
         Raises:
             OperationError: the controllers refuse this node; the message has the reason and the remedy.
         """
-        assert self._running is None, "the session runs already"
+        assert self._running is None, "the session is already running"
         self._running = asyncio.current_task()
         try:
             while not self._closing.is_set() and not self.fenced.is_set():
@@ -356,7 +356,7 @@ class SessionClient:
             return
         if frame.WhichOneof("frame") != "welcome":
             raise ProtocolError(
-                f"the first frame of a controller is Welcome, not {frame.WhichOneof('frame')}"
+                f"the first frame of a controller must be Welcome, not {frame.WhichOneof('frame')}"
             )
         if self._welcome is not None and frame.welcome.node_epoch != self._welcome.node_epoch:
             self._fence(f"node epoch {self._welcome.node_epoch} was replaced by {frame.welcome.node_epoch}")

@@ -91,7 +91,7 @@ async def read_marker(store: ObjectStore, key: str) -> ClusterMarker | None:
     except ObjectNotFoundError:
         return None
     if marker.key != key:
-        raise MarkerDamagedError(f"{key}: the marker is of namespace {marker.namespace}")
+        raise MarkerDamagedError(f"{key}: the marker is for namespace {marker.namespace}")
     return marker
 
 

@@ -180,7 +180,7 @@ class SubscriptionClient:
             UnknownRecordError: the log contains a kind of record that this build does not support.
             HistoryReplacedError: a forced recovery discarded batches on which this process may have acted.
         """
-        assert self._running is None, "the subscription runs already"
+        assert self._running is None, "the subscription is already running"
         self._running = asyncio.current_task()
         try:
             while not self._closing.is_set():
@@ -273,7 +273,7 @@ class SubscriptionClient:
     def _begin_snapshot(self, begin: SnapshotBegin) -> None:
         self._followed.begin_snapshot(begin)
         if begin.reason == SnapshotBegin.REASON_DIVERGED:
-            self._note_divergence(f"a controller has another digest at index {self.image.index}")
+            self._note_divergence(f"a controller has a different digest at index {self.image.index}")
 
     def _note_progress(self, progress: Progress) -> None:
         self._followed.compare(progress)

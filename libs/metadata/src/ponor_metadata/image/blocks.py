@@ -271,7 +271,7 @@ class Blocks(ABC, Generic[K]):
         ordered: Any = keys
         last: Any = self._blocks[-1].keys[-1] if self._count else None
         if any(map(ge, ordered, ordered[1:])) or (self._count and ordered and ordered[0] <= last):
-            raise ValueError("rows are not in the order of their keys")
+            raise ValueError("the rows are not sorted by key")
         begin = 0
         while begin < len(keys):
             room = BLOCK_ROWS_MAX - len(self._blocks[-1].keys) if self._blocks else 0

@@ -70,7 +70,7 @@ class WaitingObjects(Sequence[ObjectRow]):
     def __iter__(self) -> Iterator[ObjectRow]:
         for (object_id,) in self._due.scan():
             row = self._table.get(object_id)
-            assert row is not None, f"object {object_id} waits and does not exist"
+            assert row is not None, f"object {object_id} is listed as waiting but does not exist"
             yield row
 
     def of(self, table: ObjectTable) -> WaitingObjects:
@@ -204,7 +204,7 @@ class ObjectTable:
             self._load_in_use(rows)
             return
         if any(row[1] is not ObjectState.DESTROYED for row in rows):
-            raise ValueError("an object in use among the destroyed ones")
+            raise ValueError("the section of destroyed objects contains an object in use")
         self._destroyed.extend([row[0] for row in rows], rows)
         for row in rows:
             self._note_waiting(ObjectRow(*row))
@@ -214,7 +214,7 @@ class ObjectTable:
         named = list(map(Origin._make, zip(*origin, strict=True)))
         numbers = {each: self._number(each) for each in dict.fromkeys(named)}
         if any(each.state is ObjectState.DESTROYED for each in numbers):
-            raise ValueError("a destroyed object among those in use")
+            raise ValueError("the section of objects in use contains a destroyed object")
         packed = list(zip(map(numbers.__getitem__, named), sizes, times, strict=True))
         self._in_use.extend(keys, packed)
         if not any(each.state is ObjectState.PREPARED for each in numbers):
@@ -242,7 +242,7 @@ class ObjectTable:
         prepared = row.state is ObjectState.PREPARED
         time_ms = row.expires_at_ms if prepared else row.committed_at_ms
         assert row[6:] == ObjectTable._times(prepared, row.size_bytes, time_ms), (
-            f"object {row.object_id} is {row.state.name} with times of another state: {row}"
+            f"object {row.object_id} is {row.state.name} but has times of another state: {row}"
         )
         return self._number(Origin(*row[1:6])), row.size_bytes, time_ms
 

@@ -115,7 +115,7 @@ class Overlay(Tables):
         """End the open batch and return it. As with `propose`, the log must contain exactly its bytes."""
         parts, self._open = self._open, None
         assert parts is not None, "no batch is open"
-        assert len(parts) > 1, "a batch without records"
+        assert len(parts) > 1, "the batch has no records"
         closed = ProposedBatch(self.index, b"".join(parts))
         self._proposed.append(closed)
         return closed

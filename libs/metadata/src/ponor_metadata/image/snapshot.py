@@ -73,7 +73,7 @@ class SnapshotEncoding:
     @property
     def state_digest(self) -> bytes:
         """BLAKE2b-128 of the whole snapshot, equal for equal images. Read it after the last chunk."""
-        assert self._chunks is None, "the snapshot has more chunks"
+        assert self._chunks is None, "the snapshot has further chunks"
         return self._hash.digest()
 
     def next_chunk(self) -> bytes | None:
@@ -138,13 +138,13 @@ class SnapshotReader:
         self._data = memoryview(data)
         if bytes(self._data[: len(MAGIC)]) != MAGIC:
             raise SnapshotCorruptError(
-                f"snapshot: it does not begin with the magic {MAGIC.decode()}; was it written by another"
-                " version of Ponor?"
+                f"snapshot: it does not begin with the magic {MAGIC.decode()}; another version of"
+                " Ponor may have written it"
             )
         self._position = len(MAGIC)
         payload = self._payload()
         if len(payload) != HEADER.size or payload[0] != 0:
-            raise SnapshotCorruptError("snapshot: the first section is no header of an image")
+            raise SnapshotCorruptError("snapshot: the first section is not the header of an image")
         _, index, cluster_time_ms, digest, *counts = HEADER.unpack(payload)
         self.image = MetadataImage(index=index, cluster_time_ms=cluster_time_ms, digest=digest)
         kinds = [(schema, section) for schema in SCHEMAS for section in schema.sections]

@@ -24,7 +24,7 @@ def validate(view: View) -> None:
     if not len(view[CLUSTERS]):
         # Only batches without records (the opening entries of terms) may precede the batch that formats the
         # cluster.
-        assert not any(len(view[schema]) for schema in SCHEMAS), "rows, but no cluster"
+        assert not any(len(view[schema]) for schema in SCHEMAS), "the image has rows, but no cluster"
         return
     for schema in SCHEMAS:
         _check_table(view[schema])

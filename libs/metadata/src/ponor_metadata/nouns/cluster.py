@@ -138,8 +138,10 @@ def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:
 
     Only batches without records (the opening entries of terms) may precede this record.
     """
-    assert len(view[CLUSTERS]) == 0, "the cluster was formatted before"
-    assert 1 <= record.cluster_ordinal <= CLUSTER_ORDINAL_MAX, f"cluster ordinal {record.cluster_ordinal}"
+    assert len(view[CLUSTERS]) == 0, "the cluster is already formatted"
+    assert 1 <= record.cluster_ordinal <= CLUSTER_ORDINAL_MAX, (
+        f"cluster ordinal {record.cluster_ordinal} is not within 1..{CLUSTER_ORDINAL_MAX}"
+    )
     view[CLUSTERS].put(
         ClusterRow(record.cluster_id, ClusterOrdinal(record.cluster_ordinal), record.namespace)
     )
@@ -148,14 +150,16 @@ def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:
 def feature_level_set(view: View, record: records.FeatureLevelSet) -> None:
     """Raise a feature level. Levels never fall."""
     present = view[FEATURES].get(record.name)
-    assert present is None or record.level > present.level, f"feature {record.name} would fall"
+    assert present is None or record.level > present.level, (
+        f"the level of feature {record.name} does not rise"
+    )
     view[FEATURES].put(FeatureRow(record.name, record.level))
 
 
 def tenant_created(view: View, record: records.TenantCreated) -> None:
     """Create a tenant. Its cluster.id never changes."""
     tenant_id = TenantId(record.tenant_id)
-    assert tenant_id not in view[TENANTS], f"tenant {tenant_id!r} exists"
+    assert tenant_id not in view[TENANTS], f"tenant {tenant_id!r} already exists"
     view[TENANTS].put(TenantRow(tenant_id, record.cluster_id))
 
 
@@ -165,7 +169,7 @@ def cluster_stop_announced(view: View, record: records.ClusterStopAnnounced) -> 
     The announcement ends at a cluster time, without a further record.
     """
     cluster = require_cluster(view)
-    assert record.until_ms >= 0, f"a stop until {record.until_ms}"
+    assert record.until_ms >= 0, f"the end of the announced stop is negative: {record.until_ms}"
     view[CLUSTERS].put(cluster._replace(stop_until_ms=record.until_ms))
 
 
@@ -175,9 +179,9 @@ def balancer_paused(view: View, record: records.BalancerPaused) -> None:
 
 
 def _check(view: View) -> None:
-    assert len(view[CLUSTERS]) == 1, "there is exactly one cluster row"
+    assert len(view[CLUSTERS]) == 1, "there is not exactly one cluster row"
     seen = [tenant.cluster_id for tenant in view[TENANTS]]
-    assert len(set(seen)) == len(seen), "two tenants show one cluster.id"
+    assert len(set(seen)) == len(seen), "two tenants have the same cluster.id"
 
 
 NOUN: Final = Noun(

@@ -86,7 +86,7 @@ def compaction_leased(view: View, record: records.CompactionLeased) -> None:
     name = f"compaction {row.task_id}"
     worker = view[NODES].get(row.worker_id)
     assert worker is not None, f"{name}: node {row.worker_id} is unknown"
-    assert worker.role is NodeRole.COMPACTOR, f"{name}: node {row.worker_id} is no compactor"
+    assert worker.role is NodeRole.COMPACTOR, f"{name}: node {row.worker_id} is not a compactor"
     assert is_current(view, row.worker_id, row.worker_epoch), (
         f"{name}: node {row.worker_id} epoch {row.worker_epoch} is stale"
     )
@@ -95,7 +95,9 @@ def compaction_leased(view: View, record: records.CompactionLeased) -> None:
     present = view[COMPACTIONS].get(row.task_id)
     if present is None:
         counters.take(view, counters.COMPACTION, row.task_id)
-        assert row.token == FIRST_TOKEN, f"{name}: begins with token {row.token}"
+        assert row.token == FIRST_TOKEN, (
+            f"{name}: its first token is {row.token}, not the first token of a task"
+        )
     else:
         _require_same_task(view, present, row)
     for object_id in row.source_ids:
@@ -106,7 +108,9 @@ def compaction_leased(view: View, record: records.CompactionLeased) -> None:
 def compaction_renewed(view: View, record: records.CompactionRenewed) -> None:
     """Extend the lease of a task."""
     row = _row(view, record.task_id)
-    assert record.leased_until_ms > row.leased_until_ms, f"compaction {row.task_id}: the lease would shrink"
+    assert record.leased_until_ms > row.leased_until_ms, (
+        f"compaction {row.task_id}: the renewal does not extend the lease"
+    )
     view[COMPACTIONS].put(row._replace(leased_until_ms=record.leased_until_ms))
 
 
@@ -132,7 +136,7 @@ def _leased_row(record: records.CompactionLeased) -> CompactionRow:
 def _require_same_task(view: View, present: CompactionRow, row: CompactionRow) -> None:
     name = f"compaction {row.task_id}"
     assert row.token == present.token + 1, f"{name}: token {row.token} does not follow {present.token}"
-    assert row[1:4] == present[1:4], f"{name}: is another task now"
+    assert row[1:4] == present[1:4], f"{name}: its kind, node or stream differs from the present task"
     left = tuple(each for each in present.source_ids if _is_committed(view, each))
     assert row.source_ids == left, f"{name}: its sources are {left}, not {row.source_ids}"
 
@@ -142,17 +146,17 @@ def _require_source(view: View, row: CompactionRow, object_id: ObjectId) -> None
     assert _is_committed(view, object_id), f"{name}: object {object_id} is not COMMITTED"
     held = view[COMPACTIONS].find(COMPACTIONS_OF_SOURCE, object_id)
     assert all(each.task_id == row.task_id for each in held), (
-        f"{name}: object {object_id} is a source of another"
+        f"{name}: object {object_id} is a source of another compaction"
     )
     if row.kind is CompactionKind.STREAM_OBJECTS:
         single = view[STREAM_OBJECTS].get(object_id)
-        assert single is not None, f"{name}: object {object_id} is no stream object"
+        assert single is not None, f"{name}: object {object_id} is not a stream object"
         assert (single.stream_id, row.node_id) == (row.stream_id, NO_NODE), (
             f"{name}: object {object_id} is of another stream"
         )
     else:
         several = view[STREAM_SET_OBJECTS].get(object_id)
-        assert several is not None, f"{name}: object {object_id} is no stream set object"
+        assert several is not None, f"{name}: object {object_id} is not a stream set object"
         assert (several.node_id, row.stream_id) == (row.node_id, NO_STREAM), (
             f"{name}: object {object_id} is of another node"
         )
@@ -165,7 +169,7 @@ def _is_committed(view: View, object_id: ObjectId) -> bool:
 
 def _row(view: View, task_id: int) -> CompactionRow:
     row = view[COMPACTIONS].get(task_id)
-    assert row is not None, f"compaction {task_id} is over"
+    assert row is not None, f"compaction {task_id} has ended or does not exist"
     return row
 
 
@@ -174,13 +178,13 @@ def _check(view: View) -> None:
     sources: dict[ObjectId, int] = {}
     for task in view[COMPACTIONS]:
         name = f"compaction {task.task_id}"
-        assert 0 < task.task_id < following, f"{name}: its id was never handed out"
-        assert task.token > 0, f"{name}: no worker"
+        assert 0 < task.task_id < following, f"{name}: its id was never assigned"
+        assert task.token > 0, f"{name}: its token says that no worker was assigned"
         worker = view[NODES].get(task.worker_id)
         assert worker is not None, f"{name}: its worker is unknown"
         is_late = worker.node_epoch > task.worker_epoch or worker.role is NodeRole.NONE
-        assert is_late or worker.role is NodeRole.COMPACTOR, f"{name}: its worker is no compactor"
-        assert worker.node_epoch >= task.worker_epoch, f"{name}: of an epoch that never was"
+        assert is_late or worker.role is NodeRole.COMPACTOR, f"{name}: its worker is not a compactor"
+        assert worker.node_epoch >= task.worker_epoch, f"{name}: the epoch of its worker was never assigned"
         of_stream = task.kind is CompactionKind.STREAM_OBJECTS
         assert (task.node_id == NO_NODE) == of_stream == (task.stream_id != NO_STREAM), (
             f"{name}: {task.kind.name} of node {task.node_id}, stream {task.stream_id}"

@@ -62,8 +62,8 @@ def take(view: View, name: str, first: int, count: int = 1) -> None:
     # The id and the next value of an id counter both contain the ordinal of their cluster.
     if name in ID_COUNTERS and cluster_of_id(first) != cluster_of_id(following):
         return
-    assert count > 0, f"{name}: a run of {count}"
-    assert first >= following, f"{name} {first} was handed out before; the next is {following}"
+    assert count > 0, f"{name}: a run of ids needs a positive count, not {count}"
+    assert first >= following, f"{name} {first} was assigned before; the next id is {following}"
     assert name not in ID_COUNTERS or cluster_of_id(first + count - 1) == cluster_of_id(following)
     view[COUNTERS].put(CounterRow(name, first + count))
 
@@ -79,7 +79,7 @@ def jump(view: View, name: str, run: int) -> None:
     if name in ID_COUNTERS:
         begin = compose_id(cluster_of_id(following), begin)
     jumped = max(following + INCARNATION_JUMP, begin)
-    assert cluster_of_id(jumped) == cluster_of_id(following), f"{name}: the sequence is used up"
+    assert cluster_of_id(jumped) == cluster_of_id(following), f"{name}: no id is left in the sequence"
     view[COUNTERS].put(CounterRow(name, jumped))
 
 

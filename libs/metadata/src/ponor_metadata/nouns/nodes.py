@@ -202,7 +202,7 @@ def node_drain_set(view: View, record: records.NodeDrainSet) -> None:
     assert is_current(view, node_id, record.node_epoch), f"node {node_id} epoch {record.node_epoch} is stale"
     node = view[NODES].get(node_id)
     assert node is not None
-    assert node.role is NodeRole.BROKER, f"node {node_id} is no broker"
+    assert node.role is NodeRole.BROKER, f"node {node_id} is not a broker"
     view[NODES].put(node._replace(draining=record.draining))
 
 
@@ -226,8 +226,8 @@ def operation_completed(view: View, record: records.OperationCompleted) -> None:
     assert not is_stale, f"node {node_id} epoch {record.node_epoch} is stale"
     known_floor = node.first_incomplete_id
     floor = max(known_floor, record.first_incomplete_id)
-    assert request_id >= floor, f"request {request_id} is below {floor}, the first unanswered one"
-    assert (node_id, request_id) not in operations, f"request {request_id} is repeated"
+    assert request_id >= floor, f"request {request_id} is below {floor}, the first request without an answer"
+    assert (node_id, request_id) not in operations, f"request {request_id} already has a result"
     if floor > known_floor:
         view[NODES].put(node._replace(first_incomplete_id=floor))
         _forget_results(view, node_id, known_floor, floor)
@@ -259,9 +259,9 @@ def _node_at(view: View, node_id: int, node_epoch: int) -> NodeRow:
 
 def _check(view: View) -> None:
     for node in view[NODES]:
-        assert 0 <= node.node_id < 1 << 30, f"node {node.node_id}: not below 2^30"
+        assert 0 <= node.node_id < 1 << 30, f"node id {node.node_id} is not within 0..2^30-1"
         assert not node.draining or (node.role is NodeRole.BROKER and not node.fenced), (
-            f"node {node.node_id}: drains, but is fenced or no broker"
+            f"node {node.node_id}: drains, but is fenced or not a broker"
         )
         assert node.role is not NodeRole.NONE or node.fenced, (
             f"node {node.node_id}: unregistered, but has rights"
@@ -270,9 +270,11 @@ def _check(view: View) -> None:
         owner = view[NODES].get(operation.node_id)
         assert owner is not None, f"operation {operation.request_id}: node {operation.node_id} is unknown"
         assert operation.request_id >= owner.first_incomplete_id, (
-            f"operation {operation.request_id}: kept too long"
+            f"operation {operation.request_id}: its result is below the first request without an answer"
         )
-        assert operation.commit_index <= view.index, f"operation {operation.request_id}: from the future"
+        assert operation.commit_index <= view.index, (
+            f"operation {operation.request_id}: its commit index is above the index of the image"
+        )
     for row in view[BROKER_CONFIGS]:
         assert row.node_id == ALL_BROKERS or row.node_id in view[NODES], (
             f"settings of an unknown broker {row.node_id}"

@@ -109,7 +109,7 @@ def objects_prepared(view: View, record: records.ObjectsPrepared) -> None:
     counters.take(view, counters.OBJECT, record.first_object_id, record.count)
     objects = view[OBJECTS]
     for object_id in range(record.first_object_id, record.first_object_id + record.count):
-        assert object_id not in objects, f"object {object_id} exists"
+        assert object_id not in objects, f"object {object_id} already exists"
         objects.put(
             ObjectRow(
                 object_id=ObjectId(object_id),
@@ -145,11 +145,11 @@ def stream_set_object_committed(view: View, record: records.StreamSetObjectCommi
     assert node_id in view[NODES], f"node {node_id} is unknown"
     _commit(view, record.object_id, record.size_bytes, record.committed_at_ms)
     ranges = PackedRanges(record.packed_ranges)
-    assert len(ranges.decoded) > 0, f"object {record.object_id} holds nothing"
+    assert len(ranges.decoded) > 0, f"object {record.object_id} has no ranges"
     for stream_id, start, end in ranges.decoded.runs():
         writer = advance(view, StreamId(stream_id), start, end).writer_of(end - 1)
         assert writer is None or writer == node_id, (
-            f"stream {stream_id}: {end - 1} went through node {writer}, not {node_id}"
+            f"stream {stream_id}: node {writer} wrote offset {end - 1}, not node {node_id}"
         )
     order = counters.next_value(view, counters.COMMIT_ORDER)
     counters.take(view, counters.COMMIT_ORDER, order)
@@ -160,7 +160,7 @@ def objects_destroyed(view: View, record: records.ObjectsDestroyed) -> None:
     """Hide the objects from readers. The garbage collector may delete them after `destroy_delay_ms`."""
     for object_id in map(ObjectId, record.object_ids):
         row = _object(view, object_id)
-        assert row.state is not ObjectState.DESTROYED, f"object {object_id} is destroyed already"
+        assert row.state is not ObjectState.DESTROYED, f"object {object_id} is already destroyed"
         _destroy(view, row, record.destroyed_at_ms)
 
 
@@ -173,7 +173,7 @@ def objects_claimed(view: View, record: records.ObjectsClaimed) -> None:
     pinned_ms = pinned_since_ms(view)
     for object_id in map(ObjectId, record.object_ids):
         row = _object(view, object_id)
-        assert not is_pinned(row, pinned_ms), f"object {object_id} is read under a snapshot's lease"
+        assert not is_pinned(row, pinned_ms), f"object {object_id} is kept for a snapshot lease"
         if row.state is ObjectState.PREPARED:
             assert row.expires_at_ms <= view.cluster_time_ms, f"object {object_id} may still be committed"
             row = _destroy(view, row, view.cluster_time_ms)
@@ -213,7 +213,7 @@ def is_pinned(row: ObjectRow, since_ms: int | None) -> bool:
 def _commit(view: View, object_id: int, size_bytes: int, committed_at_ms: int) -> None:
     row = _object(view, ObjectId(object_id))
     assert row.state is ObjectState.PREPARED, f"object {object_id} is {row.state.name}, not PREPARED"
-    assert size_bytes > 0, f"object {object_id} is empty"
+    assert size_bytes > 0, f"object {object_id} has no bytes"
     # `_replace` is too slow here, because an upload commits hundreds of objects in one step. row[9:] keeps
     # the values of the PREPARED row.
     view[OBJECTS].put(
@@ -240,7 +240,7 @@ def _object(view: View, object_id: ObjectId) -> ObjectRow:
 def _check(view: View) -> None:
     counters.check_below(view, counters.OBJECT, (row.object_id for row in view[OBJECTS]))
     orders = [row.commit_order for row in view[STREAM_SET_OBJECTS]]
-    assert len(set(orders)) == len(orders), "two stream set objects of one commit order"
+    assert len(set(orders)) == len(orders), "two stream set objects have the same commit order"
     assert not orders or max(orders) < counters.next_value(view, counters.COMMIT_ORDER)
     _check_references(view)
     _check_coverage(view)
@@ -253,7 +253,9 @@ def _check_references(view: View) -> None:
     for stream_object in view[STREAM_OBJECTS]:
         referenced[stream_object.object_id] = f"stream {stream_object.stream_id}"
     for set_object in view[STREAM_SET_OBJECTS]:
-        assert set_object.object_id not in referenced, f"object {set_object.object_id}: is of both kinds"
+        assert set_object.object_id not in referenced, (
+            f"object {set_object.object_id}: is a stream object and a stream set object"
+        )
         assert set_object.node_id in view[NODES], f"object {set_object.object_id}: its node is unknown"
         referenced[set_object.object_id] = f"node {set_object.node_id}"
     for row in view[OBJECTS]:
@@ -287,16 +289,18 @@ def _check_coverage(view: View) -> None:
         covered = None
         for start, end, node_id in sorted(pieces.pop(stream.stream_id, []), key=lambda piece: piece[:2]):
             name = f"stream {stream.stream_id} at {start}"
-            assert covered is None or start >= covered, f"{name}: held twice"
+            assert covered is None or start >= covered, f"{name}: two objects contain the same offset"
             if end > stream.start_offset:
                 expected = max(stream.start_offset, covered or 0)
-                assert start <= expected, f"{name}: no object has offset {expected}"
+                assert start <= expected, f"{name}: no object contains offset {expected}"
                 writer = stream.range_at(end - 1)
-                assert writer is not None, f"{name}: no range of the stream has its offsets"
+                assert writer is not None, f"{name}: no range of the stream contains its offsets"
                 assert node_id is None or node_id == writer.node_id, f"{name}: another node wrote the range"
             covered = end
         if stream.start_offset < stream.end_offset:
-            assert covered == stream.end_offset, f"stream {stream.stream_id}: no object has offset {covered}"
+            assert covered == stream.end_offset, (
+                f"stream {stream.stream_id}: no object contains offset {covered}"
+            )
 
 
 def _check_reclaims(view: View) -> None:
@@ -312,7 +316,7 @@ def _check_reclaims(view: View) -> None:
             for stream_id, end in pieces
         )
         assert live or any(stream_id in view[RECLAIMS] for stream_id, _ in pieces), (
-            f"object {object_id} holds nothing live, and no stream of it is to be reclaimed"
+            f"object {object_id} contains no live data, and none of its streams waits for a reclaim"
         )
 
 
@@ -323,7 +327,7 @@ def _check_pins(view: View) -> None:
     for row in view[OBJECTS]:
         claimed = row.claim_node_id != NO_NODE
         assert not claimed or not row.size_bytes or row.destroyed_at_ms <= since_ms, (
-            f"object {row.object_id}: claimed, but destroyed under a snapshot's lease"
+            f"object {row.object_id}: claimed, but kept for a snapshot lease"
         )
 
 

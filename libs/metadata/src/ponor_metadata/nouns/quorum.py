@@ -48,8 +48,8 @@ def voters_set(view: View, record: records.VotersSet) -> None:
         for member in record.members
     ]
     keys = [(member.node_id, member.directory_id) for member in members]
-    assert keys == sorted(set(keys)), "members of the quorum are not in order, or one is named twice"
-    assert any(member.voter for member in members), "a quorum without a voter could never commit again"
+    assert keys == sorted(set(keys)), "the members of the quorum are not sorted, or a member occurs twice"
+    assert any(member.voter for member in members), "a quorum needs at least one voter"
     assert all(len(member.directory_id) == DIRECTORY_ID_BYTES for member in members), (
         f"a directory id has {DIRECTORY_ID_BYTES} bytes"
     )
@@ -68,8 +68,10 @@ def incarnation_raised(view: View, record: records.IncarnationRaised) -> None:
     store until the incarnation is confirmed.
     """
     cluster = require_cluster(view)
-    assert record.incarnation > cluster.incarnation, f"incarnation {cluster.incarnation} does not rise"
-    assert record.incarnation <= INCARNATION_MAX, f"incarnation {record.incarnation}: epochs are used up"
+    assert record.incarnation > cluster.incarnation, (
+        f"the new incarnation is not above incarnation {cluster.incarnation}"
+    )
+    assert record.incarnation <= INCARNATION_MAX, f"incarnation {record.incarnation}: no epoch is left"
     run = run_of(record.incarnation)
     for name in counters.ID_COUNTERS:
         counters.jump(view, name, run)
@@ -91,9 +93,9 @@ def incarnation_confirmed(view: View, record: records.IncarnationConfirmed) -> N
 
 def _check(view: View) -> None:
     members = list(view[QUORUM])
-    assert not members or any(member.voter for member in members), "a quorum without a voter"
+    assert not members or any(member.voter for member in members), "the quorum has no voter"
     voters = [member.node_id for member in members if member.voter]
-    assert len(set(voters)) == len(voters), "a node votes under two directories"
+    assert len(set(voters)) == len(voters), "a node has two voters, with different directories"
 
 
 NOUN: Final = Noun(

@@ -35,8 +35,12 @@ SNAPSHOTS: Final[Schema[int, SnapshotRow]] = Schema(
 def snapshot_leased(view: View, record: records.SnapshotLeased) -> None:
     """Begin a lease. Objects that are destroyed from now on may not be claimed."""
     counters.take(view, counters.SNAPSHOT, record.lease_id)
-    assert record.index < view.index, f"snapshot {record.lease_id}: index {record.index} is not over yet"
-    assert record.begun_at_ms <= view.cluster_time_ms, f"snapshot {record.lease_id}: begins in the future"
+    assert record.index < view.index, (
+        f"snapshot {record.lease_id}: index {record.index} is not below the present index"
+    )
+    assert record.begun_at_ms <= view.cluster_time_ms, (
+        f"snapshot {record.lease_id}: its begin is above the cluster time"
+    )
     view[SNAPSHOTS].put(
         SnapshotRow(record.lease_id, record.holder, record.index, record.begun_at_ms, record.leased_until_ms)
     )
@@ -45,7 +49,9 @@ def snapshot_leased(view: View, record: records.SnapshotLeased) -> None:
 def snapshot_renewed(view: View, record: records.SnapshotRenewed) -> None:
     """Extend a lease."""
     row = _row(view, record.lease_id)
-    assert record.leased_until_ms > row.leased_until_ms, f"snapshot {row.lease_id}: the lease would shrink"
+    assert record.leased_until_ms > row.leased_until_ms, (
+        f"snapshot {row.lease_id}: the renewal does not extend the lease"
+    )
     view[SNAPSHOTS].put(row._replace(leased_until_ms=record.leased_until_ms))
 
 
@@ -66,7 +72,7 @@ def pinned_since_ms(view: View) -> int | None:
 
 def _row(view: View, lease_id: int) -> SnapshotRow:
     row = view[SNAPSHOTS].get(lease_id)
-    assert row is not None, f"snapshot {lease_id} is over"
+    assert row is not None, f"snapshot {lease_id} has ended or does not exist"
     return row
 
 
@@ -74,9 +80,11 @@ def _check(view: View) -> None:
     following = counters.next_value(view, counters.SNAPSHOT)
     for lease in view[SNAPSHOTS]:
         name = f"snapshot {lease.lease_id}"
-        assert 0 < lease.lease_id < following, f"{name}: its id was never handed out"
-        assert lease.image_index < view.index, f"{name}: of the future"
-        assert lease.begun_at_ms <= min(view.cluster_time_ms, lease.leased_until_ms), f"{name}: begins late"
+        assert 0 < lease.lease_id < following, f"{name}: its id was never assigned"
+        assert lease.image_index < view.index, f"{name}: its index is not below the present index"
+        assert lease.begun_at_ms <= min(view.cluster_time_ms, lease.leased_until_ms), (
+            f"{name}: its begin is above the cluster time or above its end"
+        )
 
 
 NOUN: Final = Noun(

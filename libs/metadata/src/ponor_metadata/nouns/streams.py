@@ -188,7 +188,7 @@ RECLAIMS: Final[Schema[StreamId, ReclaimRow]] = Schema(
 def stream_created(view: View, record: records.StreamCreated) -> None:
     """Create a stream: closed, empty, at epoch -1, without a range."""
     stream_id = StreamId(record.stream_id)
-    assert stream_id not in view[STREAMS], f"stream {stream_id} exists"
+    assert stream_id not in view[STREAMS], f"stream {stream_id} already exists"
     counters.take(view, counters.STREAM, stream_id)
     view[STREAMS].put(
         StreamRow(
@@ -236,7 +236,7 @@ def stream_closed(view: View, record: records.StreamClosed) -> None:
     stream = _stream(view, record.stream_id)
     assert stream.open, f"stream {stream.stream_id} is closed"
     assert record.stream_epoch == stream.stream_epoch, (
-        f"stream {stream.stream_id} is at epoch {stream.stream_epoch}"
+        f"stream {stream.stream_id} is at epoch {stream.stream_epoch}, not {record.stream_epoch}"
     )
     view[STREAMS].put(stream._replace(open=False))
 
@@ -277,7 +277,7 @@ def streams_reclaimed(view: View, record: records.StreamsReclaimed) -> None:
         stream = view[STREAMS].get(stream_id)
         oldest = next(iter(view[STREAM_OBJECTS].find(STREAM_OBJECTS_OF, stream_id)), None)
         assert oldest is None or (stream is not None and oldest.end_offset > stream.start_offset), (
-            f"stream {stream_id}: object {oldest} is dead and was not destroyed"
+            f"stream {stream_id}: object {oldest} has no live data and was not destroyed"
         )
         view[RECLAIMS].delete(stream_id)
 
@@ -294,8 +294,7 @@ def advance(view: View, stream_id: StreamId, start_offset: int, end_offset: int)
         return stream
     assert stream.open, f"stream {stream_id} is closed; its end cannot advance"
     assert start_offset == stream.end_offset, (
-        f"stream {stream_id}: a commit at {start_offset} leaves the end {stream.end_offset} behind or"
-        " overlaps it"
+        f"stream {stream_id}: a commit at {start_offset} does not begin at the end {stream.end_offset}"
     )
     advanced = StreamRow(*stream[:4], end_offset, *stream[5:])
     view[STREAMS].amend(advanced)
@@ -346,21 +345,27 @@ def _check(view: View) -> None:
     counters.check_below(view, counters.STREAM, (row.stream_id for row in view[STREAMS]))
     for stream in view[STREAMS]:
         name = f"stream {stream.stream_id}"
-        assert 0 <= stream.start_offset <= stream.end_offset, f"{name}: start above end"
+        assert 0 <= stream.start_offset <= stream.end_offset, (
+            f"{name}: the start is negative or above the end"
+        )
         if stream.open:
             owner = view[NODES].get(stream.node_id)
             assert owner is not None, f"{name}: open at an unknown node"
-            assert stream.node_epoch <= owner.node_epoch, f"{name}: open at an epoch that never was"
-            assert stream.ranges[-1].node_id == stream.node_id, f"{name}: the last range is another node's"
-            assert stream.ranges[-1].stream_epoch == stream.stream_epoch, f"{name}: the last range is older"
+            assert stream.node_epoch <= owner.node_epoch, (
+                f"{name}: open at a node epoch that was never assigned"
+            )
+            assert stream.ranges[-1].node_id == stream.node_id, f"{name}: another node wrote the last range"
+            assert stream.ranges[-1].stream_epoch == stream.stream_epoch, (
+                f"{name}: the last range has an older epoch"
+            )
         if not stream.ranges:
-            assert stream.stream_epoch == -1, f"{name}: opened, but without a range"
-            assert stream.end_offset == 0, f"{name}: data without a range"
-            assert stream.node_id == NO_NODE, f"{name}: owned, but without a range"
+            assert stream.stream_epoch == -1, f"{name}: was opened, but has no range"
+            assert stream.end_offset == 0, f"{name}: has data, but no range"
+            assert stream.node_id == NO_NODE, f"{name}: has an owner, but no range"
         _check_ranges(stream)
     for row in view[STREAM_OBJECTS]:
         assert row.stream_id in view[STREAMS] or row.stream_id in view[RECLAIMS], (
-            f"object {row.object_id}: its stream is deleted and not to be reclaimed"
+            f"object {row.object_id}: its stream is deleted and does not wait for a reclaim"
         )
 
 
@@ -370,14 +375,16 @@ def _check_ranges(stream: StreamRow) -> None:
         assert earlier.end_offset == later.start_offset, (
             f"{name}: ranges are not contiguous at {later.start_offset}"
         )
-        assert earlier.start_offset < earlier.end_offset, f"{name}: an empty range that is not the last"
+        assert earlier.start_offset < earlier.end_offset, f"{name}: a range before the last one is empty"
         assert earlier.stream_epoch < later.stream_epoch, f"{name}: epochs of ranges do not rise"
-        assert earlier.end_offset > stream.start_offset, f"{name}: a range wholly below the start"
+        assert earlier.end_offset > stream.start_offset, f"{name}: a range lies completely below the start"
     if stream.ranges:
         assert stream.ranges[0].start_offset <= stream.start_offset, (
-            f"{name}: the ranges begin above the start"
+            f"{name}: the ranges begin above the start of the stream"
         )
-        assert stream.ranges[-1].end_offset == stream.end_offset, f"{name}: the ranges do not end at the end"
+        assert stream.ranges[-1].end_offset == stream.end_offset, (
+            f"{name}: the ranges do not end at the end of the stream"
+        )
 
 
 NOUN: Final = Noun(

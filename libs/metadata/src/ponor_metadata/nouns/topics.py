@@ -207,9 +207,9 @@ def orphans_found(view: View, record: records.OrphansFound) -> None:
 
 def topic_purged(view: View, record: records.TopicPurged) -> None:
     """End the deletion of a topic. No stream may refer to it now, because it would never be deleted."""
-    assert record.topic_id in view[DELETIONS], f"topic {record.topic_id.hex()} was not deleted"
+    assert record.topic_id in view[DELETIONS], f"topic {record.topic_id.hex()} is not being deleted"
     left = next(iter(view[STREAMS].find(STREAMS_OF_TOPIC, record.topic_id.hex())), None)
-    assert left is None, f"topic {record.topic_id.hex()}: stream {left} is left"
+    assert left is None, f"topic {record.topic_id.hex()}: its stream {left} is not deleted yet"
     view[DELETIONS].delete(record.topic_id)
 
 
@@ -249,14 +249,18 @@ def partition_move_begun(view: View, record: records.PartitionMoveBegun) -> None
     partition = _partition(view, *key)
     name = f"partition {record.partition} of {record.topic_id.hex()}"
     source_id, target_id = NodeId(record.source_id), NodeId(record.target_id)
-    assert key not in view[MOVES], f"{name} moves already"
-    assert source_id == partition.leader_id, f"{name} is led by {partition.leader_id}, not by {source_id}"
-    assert target_id != source_id, f"{name} is at {target_id} already"
+    assert key not in view[MOVES], f"{name} is already moving"
+    assert source_id == partition.leader_id, (
+        f"{name} is led by node {partition.leader_id}, not by node {source_id}"
+    )
+    assert target_id != source_id, f"{name} is already at node {target_id}"
     target = view[NODES].get(target_id)
     assert target is not None, f"{name}: its target {target_id} is unknown"
-    assert target.role is NodeRole.BROKER, f"{name}: its target {target_id} is no broker"
+    assert target.role is NodeRole.BROKER, f"{name}: its target {target_id} is not a broker"
     assert not target.fenced, f"{name}: its target {target_id} is fenced"
-    assert record.elect_at_ms >= record.begun_at_ms, f"{name}: elected before the move began"
+    assert record.elect_at_ms >= record.begun_at_ms, (
+        f"{name}: the time of the election is before the begin of the move"
+    )
     view[MOVES].put(
         MoveRow(
             topic_id=record.topic_id,
@@ -277,7 +281,7 @@ def partition_move_cancelled(view: View, record: records.PartitionMoveCancelled)
     """Cancel a move. The leader keeps the partition and its epoch."""
     key = (record.topic_id, record.partition)
     partition = _partition(view, *key)
-    assert key in view[MOVES], f"partition {record.partition} of {record.topic_id.hex()} does not move"
+    assert key in view[MOVES], f"partition {record.partition} of {record.topic_id.hex()} is not moving"
     view[MOVES].delete(key)
     view[PARTITIONS].put(partition._replace(replicas=(partition.leader_id,)))
 
@@ -293,19 +297,19 @@ def _check(view: View) -> None:
     for topic in view[TOPICS]:
         assert topic.tenant_id in view[TENANTS], f"topic {topic.name!r}: its tenant is unknown"
         twin = names.setdefault((topic.tenant_id, topic.name), topic.topic_id)
-        assert twin == topic.topic_id, f"topic {topic.name!r}: two of one tenant"
+        assert twin == topic.topic_id, f"topic {topic.name!r}: two topics of one tenant have this name"
     for deletion in view[DELETIONS]:
         assert deletion.topic_id not in view[TOPICS], f"topic {deletion.topic_id.hex()} exists and is deleted"
     numbers: dict[bytes, int] = defaultdict(int)
     for partition in view[PARTITIONS]:
-        assert partition.topic_id in view[TOPICS], "a partition without a topic"
+        assert partition.topic_id in view[TOPICS], "a partition has no topic"
         assert partition.partition == numbers[partition.topic_id], (
-            f"partition {partition.partition}: a gap below"
+            f"partition {partition.partition}: the partition before it does not exist"
         )
         numbers[partition.topic_id] += 1
         _check_move(view, partition)
     for move in view[MOVES]:
-        assert (move.topic_id, move.partition) in view[PARTITIONS], "a move without a partition"
+        assert (move.topic_id, move.partition) in view[PARTITIONS], "a move has no partition"
 
 
 def _check_move(view: View, partition: PartitionRow) -> None:
@@ -313,10 +317,12 @@ def _check_move(view: View, partition: PartitionRow) -> None:
     if move is None:
         return
     name = f"move of {partition.topic_id.hex()}/{partition.partition}"
-    assert move.source_id == partition.leader_id, f"{name}: led by {partition.leader_id}, not by its source"
-    assert move.target_id != move.source_id, f"{name}: goes where it is"
-    assert move.target_id in view[NODES], f"{name}: to an unknown broker"
-    assert partition.replicas == (move.target_id,), f"{name}: replicas do not say where it goes"
+    assert move.source_id == partition.leader_id, (
+        f"{name}: node {partition.leader_id} leads the partition, not the source"
+    )
+    assert move.target_id != move.source_id, f"{name}: source and target are the same"
+    assert move.target_id in view[NODES], f"{name}: its target is unknown"
+    assert partition.replicas == (move.target_id,), f"{name}: the replicas are not the target alone"
 
 
 NOUN: Final = Noun(

@@ -61,11 +61,13 @@ def wal_opened(view: View, record: records.WalOpened) -> None:
     Only the process with that epoch may open it, so two processes never write to the same log.
     """
     node_id, epoch = NodeId(record.node_id), NodeEpoch(record.wal_epoch)
-    assert is_current(view, node_id, epoch), f"node {node_id} epoch {epoch} is stale: it opens no log"
+    assert is_current(view, node_id, epoch), f"node {node_id} epoch {epoch} is stale and may not open a log"
     node = view[NODES].get(node_id)
     assert node is not None
-    assert node.wal is WalKind.OBJECT, f"node {node_id} registered with a log of kind {node.wal.name}"
-    assert (node_id, epoch) not in view[WALS], f"log {node_id}/{epoch} is open"
+    assert node.wal is WalKind.OBJECT, (
+        f"node {node_id} registered with a write-ahead log of kind {node.wal.name}, not OBJECT"
+    )
+    assert (node_id, epoch) not in view[WALS], f"log {node_id}/{epoch} is already open"
     view[WALS].put(WalRow(node_id, epoch, 0, NO_NODE, NO_EPOCH, FIRST_TOKEN))
 
 
@@ -73,8 +75,8 @@ def wal_trimmed(view: View, record: records.WalTrimmed) -> None:
     """Raise the trim point. It never falls, because slots below it may be deleted already."""
     row = _wal(view, record.node_id, record.wal_epoch)
     assert record.trim_sequence > row.trim_sequence, (
-        f"log {row.node_id}/{row.wal_epoch}: the trim point {row.trim_sequence} would go back to"
-        f" {record.trim_sequence}"
+        f"log {row.node_id}/{row.wal_epoch}: the trim point {row.trim_sequence} may not go"
+        f" back to {record.trim_sequence}"
     )
     view[WALS].put(row._replace(trim_sequence=record.trim_sequence))
 
@@ -94,7 +96,7 @@ def wal_recovery_assigned(view: View, record: records.WalRecoveryAssigned) -> No
     )
     recoverer = view[NODES].get(recoverer_id)
     assert recoverer is not None
-    assert recoverer.role is NodeRole.BROKER, f"{name}: node {recoverer_id} is no broker"
+    assert recoverer.role is NodeRole.BROKER, f"{name}: node {recoverer_id} is not a broker"
     assert record.token == row.token + 1, f"{name}: token {record.token} does not follow {row.token}"
     view[WALS].put(
         row._replace(recoverer_id=recoverer_id, recoverer_epoch=recoverer_epoch, token=record.token)
@@ -132,17 +134,19 @@ def _check(view: View) -> None:
         name = f"log {wal.node_id}/{wal.wal_epoch}"
         owner = view[NODES].get(wal.node_id)
         assert owner is not None, f"{name}: its node is unknown"
-        assert 0 < wal.wal_epoch <= owner.node_epoch, f"{name}: of an epoch that never was"
-        assert wal.trim_sequence >= 0, f"{name}: trimmed below its beginning"
+        assert 0 < wal.wal_epoch <= owner.node_epoch, f"{name}: its epoch was never assigned"
+        assert wal.trim_sequence >= 0, f"{name}: its trim point is negative"
         assigned = wal.recoverer_id != NO_NODE
-        assert assigned == (wal.token > 0) == (wal.recoverer_epoch != NO_EPOCH), f"{name}: half an assignment"
+        assert assigned == (wal.token > 0) == (wal.recoverer_epoch != NO_EPOCH), (
+            f"{name}: recoverer, recoverer epoch and token are not all set or all empty"
+        )
         alive = owner.node_epoch == wal.wal_epoch and not owner.fenced
         assert not (alive and assigned), f"{name}: has a recoverer while its owner is alive"
-        assert not alive or owner.wal is WalKind.OBJECT, f"{name}: of a node whose log is a file"
+        assert not alive or owner.wal is WalKind.OBJECT, f"{name}: its node has a file WAL"
         recoverer = view[NODES].get(wal.recoverer_id)
-        assert not assigned or recoverer is not None, f"{name}: recovered by an unknown node"
+        assert not assigned or recoverer is not None, f"{name}: its recoverer is unknown"
         assert recoverer is None or recoverer.node_epoch >= wal.recoverer_epoch, (
-            f"{name}: by an epoch that never was"
+            f"{name}: the epoch of its recoverer was never assigned"
         )
 
 

@@ -281,5 +281,7 @@ def _read_joined(reader: ColumnReader, count: int) -> tuple[bytes, array[int]]:
 def _ends(counts: Sequence[int]) -> list[int]:
     ends = list(accumulate(counts, initial=0))
     if min(counts) < 0 or ends[-1] > VALUES_MAX:
-        raise ColumnCorruptError(f"a list of lists of {ends[-1]} values")
+        raise ColumnCorruptError(
+            f"a column has a list of negative length, or {ends[-1]} values in all, above {VALUES_MAX}"
+        )
     return ends

@@ -201,7 +201,7 @@ def join_interpreted(runs: Iterable[tuple[int, int, int]]) -> list[tuple[int, in
         elif start == last_end:
             result[-1] = (stream_id, result[-1][1], end)
         else:
-            raise RangesOverlapError(f"offset {start} of stream {stream_id} is held twice")
+            raise RangesOverlapError(f"offset {start} of stream {stream_id} is contained twice")
         last_stream, last_end = stream_id, end
     return result
 
@@ -238,7 +238,11 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= len(data) or shift > 56:
-            fault = "ends inside of a number" if position >= len(data) else "has a number above int64"
+            fault = (
+                "data ends inside a number"
+                if position >= len(data)
+                else "contains a number above the maximum of int64"
+            )
             raise RangesCorruptError(f"packed ranges: {fault} at byte {position}")
         byte = data[position]
         position += 1
@@ -246,7 +250,7 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             if byte == 0 and shift:
                 raise RangesCorruptError(
-                    f"packed ranges: a number before byte {position} is not the shortest form"
+                    f"packed ranges: a number before byte {position} is not encoded in the shortest form"
                 )
             return value, position
         shift += 7
