@@ -51,7 +51,7 @@ def test_parts_that_are_too_small_are_refused_when_the_object_is_completed() -> 
     async def run() -> None:
         upload = await parts.create_multipart("a")
         taken = [await parts.upload_part(upload, number, [b"x" * 9]) for number in (1, 2)]
-        with pytest.raises(ObjectStoreRefusedError, match="below 10 bytes"):
+        with pytest.raises(ObjectStoreRefusedError, match="fewer than 10 bytes"):
             await parts.complete_multipart(upload, taken)
         assert store.bucket.objects == {}
         assert [row.key async for row in parts.list_multiparts("")] == ["a"]

@@ -462,5 +462,5 @@ class SimFile:
         if self._closed:
             raise ValueError("this file was closed")
         if self._life != self._disk.life:
-            raise AfterCrashError(f"{self._path} was used after the crash of the process that opened it")
+            raise AfterCrashError(f"{self._path} was used after the process that opened it had crashed")
         return self._queue.submit(operation, self._path, bounds, finish, begin)

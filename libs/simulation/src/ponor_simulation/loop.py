@@ -239,7 +239,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         # Python calls this when it collects an asynchronous generator, on the loop's own thread.
         if threading.get_ident() != self._thread:
-            raise NotSimulatableError("a callback from another thread")
+            raise NotSimulatableError("another thread scheduled a callback")
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> NoReturn:
@@ -295,7 +295,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def _jump(self) -> None:
         """Advance the time to the next timer."""
         if not self._scheduled:
-            raise SimulationStuckError("nothing is ready and no timer is set")
+            raise SimulationStuckError("the simulation is stuck: no callback is ready and no timer is set")
         self._now = max(self._now, self._scheduled[0].timer.when())
 
     def _take_due_timers(self, limit: float) -> None:

@@ -72,7 +72,8 @@ class SimMultipartStore:
                 raise ObjectNotFoundError(source_key)
             if start + length > len(source):
                 raise ObjectStoreRefusedError(
-                    f"bytes {start} to {start + length} of {source_key}, which has {len(source)}"
+                    f"bytes {start} to {start + length} of {source_key} do not exist: it has"
+                    f" {len(source)} bytes"
                 )
             return self._take(upload, number, source[start : start + length])
 
@@ -85,10 +86,15 @@ class SimMultipartStore:
             for part in sorted(parts, key=lambda part: part.number):
                 etag, data = found.parts.get(part.number, ("", b""))
                 if etag != part.etag:
-                    raise ObjectStoreRefusedError(f"{upload.key}: part {part.number} is not {part.etag}")
+                    raise ObjectStoreRefusedError(
+                        f"{upload.key}: part {part.number} with ETag {part.etag} was not uploaded"
+                    )
                 chosen.append(data)
             if any(len(data) < self._part_size_bytes_min for data in chosen[:-1]):
-                raise ObjectStoreRefusedError(f"{upload.key}: a part below {self._part_size_bytes_min} bytes")
+                raise ObjectStoreRefusedError(
+                    f"{upload.key}: a part before the last one has fewer than"
+                    f" {self._part_size_bytes_min} bytes"
+                )
             self._store.create(upload.key, b"".join(chosen))
             del self._bucket.multiparts[upload.upload_id]
 

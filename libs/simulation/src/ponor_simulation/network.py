@@ -198,9 +198,11 @@ class NetworkHub:
         for call in self._called.values():
             if call.caller is caller:
                 if call.task in newest:
-                    found.append(f"{newest[call.task]}, and called again")
+                    found.append(f"{newest[call.task]} before its next call")
                 newest[call.task] = call
-        found += [f"{call}, and ended" for task, call in newest.items() if task is None or task.done()]
+        found += [
+            f"{call} before its task ended" for task, call in newest.items() if task is None or task.done()
+        ]
         return found
 
 
@@ -215,7 +217,10 @@ class Call:
 
     def __str__(self) -> str:
         name = "no task" if self.task is None else self.task.get_name()
-        return f"{self.caller.name} called {self.method} at {self.address} in {name}, did not hang up"
+        return (
+            f"{self.caller.name} called {self.method} at {self.address} in {name}, and did not"
+            " close the connection"
+        )
 
 
 class _Pipe:
@@ -402,7 +407,9 @@ class SimConnection:
 
 def _check_size(frame: bytes) -> None:
     if len(frame) > FRAME_BYTES_MAX:
-        raise FrameTooLargeError(f"a frame of {len(frame)} bytes is larger than {FRAME_BYTES_MAX}")
+        raise FrameTooLargeError(
+            f"a frame of {len(frame)} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes"
+        )
 
 
 class SimListener:
