@@ -40,7 +40,7 @@ def test_outputs_pass_exactly_if_they_cover_the_wanted_offsets(
     held = disjoint(held)
     counted, before = offsets(made), offsets(held)
     if max(counted.values(), default=1) > 1:
-        with pytest.raises(RangesOverlapError, match="held twice"):
+        with pytest.raises(RangesOverlapError, match="contained twice"):
             joined(made)
         return
 
