@@ -125,7 +125,7 @@ def test_forced_recovery_without_a_log_changes_nothing(
         "format": False,
     }
     write_json_atomically(cluster.config_file("controller-1"), content)
-    with pytest.raises(CommandError, match="holds no controller's data"):
+    with pytest.raises(CommandError, match="contains no data of a controller"):
         force_local_recovery(cluster, 1)
     assert len(QuorumFile.open(cluster, 3).controllers) == 3
 
@@ -145,7 +145,7 @@ def test_forced_recovery_of_a_copy_does_not_change_the_original(
     write_json_atomically(cluster.config_file("controller-1"), content)
     copy = ClusterDirectory(tmp_path / "copy")
     shutil.copytree(cluster.root, copy.root, ignore=shutil.ignore_patterns("copy"))
-    with pytest.raises(CommandError, match="copy/controller-1 holds no controller's data"):
+    with pytest.raises(CommandError, match="copy/controller-1 contains no data of a controller"):
         force_local_recovery(copy, 1)
 
 
@@ -154,7 +154,7 @@ def test_forced_recovery_takes_the_configuration_of_another_supervisor(tmp_path:
     data.mkdir()
     content = {"node_id": 3_000, "data": str(data), "listen": "127.0.0.1:1", "peer_listen": "127.0.0.1:2"}
     write_json_atomically(file, content)
-    with pytest.raises(CommandError, match=f"{data} holds no controller's data"):
+    with pytest.raises(CommandError, match=f"{data} contains no data of a controller"):
         force_one_recovery(file)
     said = refusal("force-recovery", "--config", str(file), "--controller", "1", "--accept-loss")
     assert "--controller N of a `ponor up`, or --config FILE" in said

@@ -316,7 +316,7 @@ def test_a_broker_changes_the_place_of_its_log_only_when_the_log_is_empty() -> N
         world.cluster.start(name)
         await world.until(lambda: not process.running)
         assert isinstance(process.failure, OperationError)
-        assert "start it again with that log" in str(process.failure)
+        assert "start the node with that log" in str(process.failure)
         world.cluster.wal = WalKind.FILE
         await world.back(name)
         world.cluster.stop(name)

@@ -180,7 +180,7 @@ def test_impossible_updates_get_kafkas_error_code_and_change_nothing() -> None:
             (FeatureUpdateKey(FEATURE, 0), "can only be raised"),
             (FeatureUpdateKey(FEATURE, 1, upgrade_type=2), "can only be raised"),
             (FeatureUpdateKey(FEATURE, 1, allow_downgrade=True, upgrade_type=3), "can only be raised"),
-            (FeatureUpdateKey(FEATURE, LATEST_LEVEL + 1), "upgrade it first"),
+            (FeatureUpdateKey(FEATURE, LATEST_LEVEL + 1), "upgrade the controllers first"),
             (FeatureUpdateKey(f"{FEATURE_PREFIX}colour", 1), "is unknown"),
         ]
         for update, words in refused:
@@ -189,7 +189,7 @@ def test_impossible_updates_get_kafkas_error_code_and_change_nothing() -> None:
             assert words in (answer.error_message or "")
             assert list(answer.results) == []
         twice = await broker.update(*[FeatureUpdateKey(FEATURE, LATEST_LEVEL)] * 2)
-        assert "updated twice" in (twice.error_message or "")
+        assert "updates the feature" in (twice.error_message or "")
         assert leader.driver.node.last_index == before
 
     tell(story)

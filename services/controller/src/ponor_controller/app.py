@@ -91,7 +91,10 @@ async def run(
         _check_node(identity, options)
         await listeners.open(options.listen, options.peer_listen)
         if not identity.cluster_id:
-            runtime.health.require("membership", lambda: "this controller is blank and waits to be added")
+            runtime.health.require(
+                "membership",
+                lambda: "this controller belongs to no cluster yet and waits until it is added to one",
+            )
             ready = Once(ready)
             admitted = await _until(stop, _become_member(runtime, options, identity, listeners, ready))
             if admitted is None:
@@ -187,7 +190,11 @@ async def _become_member(
                 return formed
             admission.may_format = False
             LOG.error("%s is not formatted: %s", options.data, formed)
-        LOG.warning("%s is blank; add it by `%s`", options.data, _add_command(listeners, identity))
+        LOG.warning(
+            "%s belongs to no cluster yet; add this controller with `%s`",
+            options.data,
+            _add_command(listeners, identity),
+        )
         ready(_addresses(listeners, identity))
         return await admission.admitted
     finally:
@@ -234,7 +241,7 @@ def _add_command(listeners: Listeners, identity: DirectoryIdentity) -> str:
 
 def _log_leader(leadership: Leadership) -> None:
     if leadership.leader is not None:
-        LOG.info("term %d: node %d leads", leadership.term, leadership.leader.node_id)
+        LOG.info("term %d: node %d is the leader", leadership.term, leadership.leader.node_id)
 
 
 class Once:
@@ -314,7 +321,7 @@ def _check_recovered(
     if stored.base.index == 0 and not stored.entries:
         if identity.formatted:
             raise RecordLogCorruptError(
-                options.data, 0, "the log was formatted and is empty now", RESTORE_REMEDY
+                options.data, 0, "the log is empty, although the directory was formatted", RESTORE_REMEDY
             )
         return
     logged = _logged_cluster(recovered, stored)

@@ -56,7 +56,7 @@ def read_configuration(path: Path) -> ControllerConfiguration:
     content = file.content
     voters = tuple(_voter(each, file) for each in content.get("voters", []))
     if len({voter.node_id for voter in voters}) != len(voters):
-        raise file.refused("a node is named twice in 'voters'; name each once")
+        raise file.refused("'voters' contains a node id twice; list each voter once")
     ordinal = UNKNOWN_ORDINAL
     if "cluster_ordinal" in content:
         ordinal = ClusterOrdinal(file.integer("cluster_ordinal", 1, CLUSTER_ORDINAL_MAX))
@@ -87,7 +87,8 @@ def _voter(content: Any, file: ConfigurationFile) -> Member:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise file.refused(
-            f"{content!r} in 'voters' is no voter ({error}); give node_id, peer_address and service_address"
+            f"{content!r} in 'voters' is not a voter ({error}); give node_id, peer_address and"
+            " service_address"
         ) from error
 
 
@@ -96,5 +97,5 @@ def _peer_tls(file: ConfigurationFile) -> TlsFiles | None:
     if files is None:
         return None
     if not isinstance(files, dict) or set(files) != set(TLS_FILES):
-        raise file.refused(f"'peer_tls' names {', '.join(TLS_FILES)}, all of them")
+        raise file.refused(f"'peer_tls' must contain exactly {', '.join(TLS_FILES)}")
     return TlsFiles(*(Path(files[name]) for name in TLS_FILES))

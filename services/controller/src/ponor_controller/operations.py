@@ -81,7 +81,7 @@ def validator_of_all(offers: Offering) -> Validate:
 
     def validate(operation: wire.Operation, situation: Situation, kind: str | None) -> Decision:
         if kind is None:
-            raise invalid("the operation's kind is not known here; upgrade the controller first")
+            raise invalid("the operation has an unknown kind; upgrade the controller first")
         if operation.traceparent:
             situation = replace(situation, traceparent=operation.traceparent)
         return validators[kind](getattr(operation, kind), situation)

@@ -58,7 +58,7 @@ async def test_a_flipped_byte_or_a_missing_end_is_named(tmp_path: Path, at: int)
     with pytest.raises(RecordLogCorruptError, match="digest of the body"):
         await files.read(7)
     path.write_bytes(whole[:-1])
-    with pytest.raises(RecordLogCorruptError, match="follow the head"):
+    with pytest.raises(RecordLogCorruptError, match="bytes in the header"):
         await files.read(7)
     disk.close()
 

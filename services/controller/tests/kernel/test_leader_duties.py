@@ -104,7 +104,7 @@ def test_a_wave_is_one_trace_with_all_its_moves(office: Office) -> None:
     office.leader.commit()
     moves = list(moving.ledger.image[MOVES])
     assert [(move.source_id, move.cause, move.reason) for move in moves] == [
-        (source.node_id, MoveCause.DRAIN, f"broker {source.node_id} drains")
+        (source.node_id, MoveCause.DRAIN, f"broker {source.node_id} is draining")
     ] * 2
     ((name, trace_id),) = office.telemetry.spans()
     assert name == "ponor.controller.drain"

@@ -166,14 +166,14 @@ def test_the_reason_of_a_suspicion_is_described() -> None:
     assert activity.is_away(A)
     assert not activity.is_away(B)
     clock.now_ms += 1_200
-    assert activity.reason(A) == "its session broke 1200 ms ago and it did not come back"
+    assert activity.reason(A) == "its session broke 1200 ms ago, and it has not reconnected"
     clock.now_ms += 9_000
     assert activity.reason(A) == activity.reason(B) == "it has been silent for 10200 ms"
     activity.heard(A)
     assert not activity.is_away(A)
     activity.restart()
     clock.now_ms += 19_000
-    assert activity.reason(A) == "nothing was heard of it in the 19000 ms since this controller leads"
+    assert activity.reason(A) == "it has been silent for 19000 ms, since this controller became leader"
 
 
 def test_certainly_departed_nodes_are_no_evidence_against_the_leader() -> None:

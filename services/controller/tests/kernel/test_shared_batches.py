@@ -140,7 +140,7 @@ def test_an_answer_too_large_for_a_frame_is_refused_and_changes_nothing() -> Non
     assert leader.consensus.entries == [], "refused, and nothing to put"
     refused, answered = leader.answers
     assert refused.error.code == error_pb2.ERROR_CODE_INVALID_REQUEST
-    assert "ask for less" in refused.error.message
+    assert "request less" in refused.error.message
     assert len(answered.keys_held.held) == 300
 
 
@@ -184,7 +184,7 @@ def test_a_gathering_batch_continues_after_a_failed_transfer() -> None:
     leader.execute(broker, 2, put_key=_put("b"))
     (refused,) = leader.answers
     assert (refused.request_id, refused.error.code) == (2, error_pb2.ERROR_CODE_NOT_LEADER)
-    with pytest.raises(OperationError, match="transfers its leadership"):
+    with pytest.raises(OperationError, match="is transferring its leadership"):
         leader.proposer.propose([records_pb2.Record(key_put=records_pb2.KeyPut(key="c", value=b"v"))])
     assert leader.consensus.entries == []
     leader.consensus.accepts_proposals = True
@@ -200,7 +200,7 @@ def test_a_batch_that_waits_for_a_transfer_stays_within_its_limit() -> None:
     record = records_pb2.Record(key_put=records_pb2.KeyPut(key="a", value=bytes(GROUP_BYTES_MAX // 2)))
     leader.proposer.add([record])
     leader.consensus.accepts_proposals = False
-    with pytest.raises(OperationError, match="transfers its leadership"):
+    with pytest.raises(OperationError, match="is transferring its leadership"):
         leader.proposer.add([record])
     leader.consensus.accepts_proposals = True
     leader.proposer.propose_open()

@@ -370,7 +370,7 @@ async def test_a_lost_log_is_not_formatted_again(tmp_path: Path) -> None:
         pass
     for path in (tmp_path / "log").iterdir():
         path.unlink()
-    with pytest.raises(RecordLogCorruptError, match="empty now"):
+    with pytest.raises(RecordLogCorruptError, match="the log is empty"):
         async with serving(tmp_path):
             pass
 

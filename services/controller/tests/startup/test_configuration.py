@@ -101,7 +101,7 @@ def test_a_controller_formats_only_if_configured(
         ({"voters": VOTERS}, "peer_listen"),
         ({"voters": [{"node_id": 1}], "peer_listen": "h:1"}, "peer_address"),
         ({"voters": [VOTERS[0], VOTERS[0]], "peer_listen": "h:1"}, "twice"),
-        ({"voters": ["h:1"], "peer_listen": "h:1"}, "no voter"),
+        ({"voters": ["h:1"], "peer_listen": "h:1"}, "is not a voter"),
         ({"peer_tls": {"certificate": "c"}}, "authorities"),
         ({"format": "no"}, "neither true nor false"),
     ],

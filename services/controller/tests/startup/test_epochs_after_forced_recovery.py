@@ -107,7 +107,7 @@ def test_a_process_without_a_confirmed_epoch_gets_one_of_the_incarnation(ledger:
 def test_a_controller_without_the_recovery_registers_no_node(ledger: Ledger) -> None:
     broker = ledger.register(0, incarnation=PROCESS)
     later = hello(broker, node_epoch=broker.node_epoch, quorum_incarnation=1)
-    with pytest.raises(OperationError, match="left this controller behind") as refused:
+    with pytest.raises(OperationError, match="excluded this controller") as refused:
         register_node(later, ledger.view, ledger.now_ms)
     assert refused.value.code == error_pb2.ERROR_CODE_CONTROLLER_BEHIND
 

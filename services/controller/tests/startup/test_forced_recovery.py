@@ -174,7 +174,7 @@ async def test_nothing_is_deleted_before_the_confirmation(tmp_path: Path) -> Non
             cluster = cluster_of(subscription.image)
             assert cluster is not None
             assert cluster.incarnation_unconfirmed
-            with pytest.raises(OperationError, match=f"cannot be confirmed: the cluster is at {raised}"):
+            with pytest.raises(OperationError, match=f"the cluster has incarnation {raised}"):
                 await ask(kept, confirm_incarnation=wire.ConfirmIncarnation(incarnation=raised + 1))
             for _ in range(2):  # the answer may get lost
                 done = await ask(kept, confirm_incarnation=wire.ConfirmIncarnation(incarnation=raised))
@@ -236,7 +236,7 @@ async def test_a_directory_without_a_log_is_refused_and_not_changed(tmp_path: Pa
     async with machines(tmp_path) as all_three:
         blank = replace(all_three[0], directory=tmp_path / "blank")
         blank.directory.mkdir()
-        with pytest.raises(WrongDirectoryError, match="holds no controller's data"):
+        with pytest.raises(WrongDirectoryError, match="contains no data of a controller"):
             await force(blank)
         assert not list(blank.directory.glob("identity*"))
 

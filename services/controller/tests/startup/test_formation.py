@@ -140,7 +140,7 @@ def test_a_voter_that_lost_its_volume_does_not_format_again(
 
     with rig.watching(), caplog.at_level(logging.ERROR):
         rig.simulation.run(story())
-    assert "remove the lost member and add this one" in caplog.text
+    assert "remove the lost member and add this controller" in caplog.text
 
 
 def test_an_empty_directory_is_refused_where_no_controller_can_add_it() -> None:

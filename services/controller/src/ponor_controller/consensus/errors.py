@@ -32,6 +32,6 @@ class WrongDirectoryError(Exception):
 
 RESTORE_REMEDY = (
     "if other voters have the log, replace this controller: start it with an empty directory and add it to"
-    " the quorum; "
-    "a copy of this directory lacks what was written after the copy was made"
+    " the quorum. Do not use a copy of this directory: it lacks all entries that were written after the copy"
+    " was made"
 )

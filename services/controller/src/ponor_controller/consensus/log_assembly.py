@@ -40,7 +40,7 @@ class LogAssembly:
 
     def _add_hard_state(self, state: HardState) -> None:
         if self.hard_state is not None and state.term < self.hard_state.term:
-            raise PieceError(f"falls back to term {state.term} from {self.hard_state.term}")
+            raise PieceError(f"lowers the term from {self.hard_state.term} to {state.term}")
         self.hard_state = state
 
     def _add_entry(self, entry: Entry) -> None:
@@ -51,14 +51,15 @@ class LogAssembly:
             before = entries[-1].index
             if entry.term < entries[-1].term:
                 raise PieceError(
-                    f"holds index {entry.index} of term {entry.term} behind term {entries[-1].term}"
+                    f"contains index {entry.index} of term {entry.term} after an entry of term"
+                    f" {entries[-1].term}"
                 )
         elif self.begin is not None:
             before = self.begin.index
         else:
             before = entry.index - 1  # earlier entries were trimmed
         if entry.index != before + 1:
-            raise PieceError(f"holds index {entry.index}, but {before + 1} is missing")
+            raise PieceError(f"contains index {entry.index}, but index {before + 1} is missing")
         entries.append(entry)
 
     def _cut_before(self, entry: Entry) -> None:

@@ -82,7 +82,7 @@ def _decode(data: bytes, position: int) -> tuple[Piece, int]:
     kind = data[position]
     layout = {KIND_HARD_STATE: HARD_STATE, KIND_ENTRY: ENTRY, KIND_BEGIN: BEGIN}.get(kind)
     if layout is None:
-        raise PieceError(f"has a piece of kind {kind}, which is not known")
+        raise PieceError(f"contains a piece of unknown kind {kind}")
     end = position + layout.size
     if end > len(data):
         raise PieceError("ends within a piece")
@@ -100,5 +100,5 @@ def _decode(data: bytes, position: int) -> tuple[Piece, int]:
     try:
         membership = membership_in(body) if flags & FLAG_MEMBERSHIP else None
     except DecodeError as error:
-        raise PieceError(f"holds bytes that are not a record batch ({error})") from error
+        raise PieceError(f"contains bytes that are not a record batch ({error})") from error
     return Entry(index, term, body, membership), end + size_bytes

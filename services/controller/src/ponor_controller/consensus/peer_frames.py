@@ -61,11 +61,11 @@ def decode_messages(body: wire.PeerMessages, sender: ReplicaId, to: ReplicaId) -
     for each in body.messages:
         kind = each.WhichOneof("kind")
         if kind is None:
-            raise PeerFrameError("a message is of a kind that is not known here; upgrade this controller")
+            raise PeerFrameError("a message has an unknown kind; upgrade this controller")
         try:
             yield _DECODERS[kind](each, sender, to)
         except AssertionError as error:
-            raise PeerFrameError(f"a {kind} makes no sense: {error}") from error
+            raise PeerFrameError(f"a {kind} message is invalid: {error}") from error
 
 
 def replica(message: wire.PeerReplica | records_pb2.QuorumMember) -> ReplicaId:
@@ -76,7 +76,7 @@ def replica(message: wire.PeerReplica | records_pb2.QuorumMember) -> ReplicaId:
     """
     if not 0 < message.node_id < NODE_ID_BOUND or len(message.directory_id) != DIRECTORY_ID_BYTES:
         raise PeerFrameError(
-            f"no controller has node id {message.node_id} and a directory id of {len(message.directory_id)}"
+            f"invalid replica id: node id {message.node_id}, directory id of {len(message.directory_id)}"
             " bytes"
         )
     return ReplicaId(message.node_id, message.directory_id)

@@ -162,7 +162,7 @@ class Peers:
         ).add()
         if error.message != self._logged_refusal:  # log a repeated refusal once
             self._logged_refusal = error.message
-            LOG.warning("another controller refuses this one: %s", error.message)
+            LOG.warning("another controller refuses connections of this controller: %s", error.message)
 
     def _lost(self, to: ReplicaId) -> None:
         if self._core is not None:
@@ -224,19 +224,22 @@ class Peers:
         sender, to = replica(hello.sender), replica(hello.to)
         problem = None
         if self._calls > CALLERS_MAX:
-            raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, f"{CALLERS_MAX} controllers are calling")
+            raise OperationError(
+                error_pb2.ERROR_CODE_OVERLOADED,
+                f"{CALLERS_MAX} controllers are connected, the maximum; try again later",
+            )
         if hello.cluster_id != self._cluster_id:
             problem = f"this controller belongs to cluster {self._cluster_id}, not {hello.cluster_id}"
         elif to != self._own:
             problem = (
                 f"this is node {self._own.node_id} with directory {self._own.directory_id.hex()}, not node"
                 f" {to.node_id} with directory {to.directory_id.hex()}; remove the lost member and add this"
-                " one"
+                " controller"
             )
         elif hello.incarnation < self._incarnation() and not self._is_member(sender):
             problem = (
-                f"node {sender.node_id} is in incarnation {hello.incarnation}, from before the forced"
-                " recovery; give it an empty directory"
+                f"node {sender.node_id} has incarnation {hello.incarnation} from before the forced recovery;"
+                " start it with an empty directory"
             )
         if problem is not None:
             raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, problem)
@@ -251,7 +254,7 @@ class Peers:
             if self._callers.get(sender) is not connection:
                 return  # the sender opened a newer stream, so messages of this one are obsolete
             if request.WhichOneof("frame") != "messages":
-                raise PeerFrameError("only messages follow a hello")
+                raise PeerFrameError("only frames with messages may follow a hello")
             if self._core is None:
                 continue
             for message in decode_messages(request.messages, sender, self._own):

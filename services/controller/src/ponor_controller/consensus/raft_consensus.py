@@ -159,7 +159,7 @@ class RaftConsensus:
 
     def _transfer_target(self, node_id: NodeId) -> ReplicaId:
         if not self.leading:
-            raise NotLeaderError("only the leader transfers leadership")
+            raise NotLeaderError("only the leader can transfer leadership")
         for each in self.membership.voters:
             if each.node_id == node_id and each != self._own:
                 return each

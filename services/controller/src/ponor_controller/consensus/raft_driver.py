@@ -220,7 +220,7 @@ class RaftDriver:
         """See `Consensus.propose`."""
         taken = self._node.propose(entry.data, entry.membership)
         assert taken.index == entry.index, (
-            f"index {entry.index} was proposed, the log continues at {taken.index}"
+            f"index {entry.index} was proposed, but the next index of the log is {taken.index}"
         )
         self._proposed.append(entry)
         self.schedule()
@@ -435,7 +435,7 @@ class RaftDriver:
                     self._loop.call_soon(self._deliver)
                     return
         except Exception as error:  # noqa: BLE001 -- the process must stop if it cannot apply a committed entry
-            self._fail_stop(f"applying what was committed behind {self.applied_index}", error)
+            self._fail_stop(f"applying the committed entries after index {self.applied_index}", error)
         self._delivering = False
 
     def _deliver_entries(self, entries: list[Entry]) -> None:

@@ -71,7 +71,7 @@ class SnapshotFiles:
             digits = name.removeprefix(NAME_PREFIX)
             if digits == name or not digits.isdecimal():
                 raise RecordLogCorruptError(
-                    self._directory / name, 0, "the name is not a snapshot's", "move the file away"
+                    self._directory / name, 0, "the file name is not that of a snapshot", "move the file away"
                 )
             self._indices.append(int(digits))
         self._indices.sort()
@@ -88,7 +88,10 @@ class SnapshotFiles:
             header = decode_header(await file.read(0, HEADER_BYTES_MAX), path)
             if header.index != index:
                 raise RecordLogCorruptError(
-                    path, 16, f"holds index {header.index}, not the index in its name", RESTORE_REMEDY
+                    path,
+                    16,
+                    f"the header has index {header.index}, but the file name has {index}",
+                    RESTORE_REMEDY,
                 )
             begin = header_bytes(header.membership)
             # One read, because joining pieces would copy a body of about 100 MB again.
@@ -99,7 +102,7 @@ class SnapshotFiles:
             raise RecordLogCorruptError(
                 path,
                 begin,
-                f"{len(body)} bytes follow the head instead of {header.size_bytes}",
+                f"the body has {len(body)} bytes, not the {header.size_bytes} bytes in the header",
                 RESTORE_REMEDY,
             )
         if blake2b(body, digest_size=DIGEST_BYTES).digest() != header.state_digest:

@@ -96,9 +96,11 @@ def decode_header(data: bytes, path: PurePath) -> SnapshotHeader:
         RecordLogCorruptError: the header is damaged.
     """
     if len(data) < FIXED.size:
-        raise RecordLogCorruptError(path, len(data), "the file ends within the head", RESTORE_REMEDY)
+        raise RecordLogCorruptError(path, len(data), "the file ends within the header", RESTORE_REMEDY)
     if data[: len(MAGIC)] != MAGIC:
-        raise RecordLogCorruptError(path, 0, "the file does not begin as a snapshot", RESTORE_REMEDY)
+        raise RecordLogCorruptError(
+            path, 0, "the file does not begin with the magic bytes of a snapshot", RESTORE_REMEDY
+        )
     fields = FIXED.unpack_from(data)
     (
         _,
@@ -120,7 +122,7 @@ def decode_header(data: bytes, path: PurePath) -> SnapshotHeader:
         )
     end = FIXED.size + REPLICA.size * (voters + learners)
     if data[end : end + CHECKSUM.size] != CHECKSUM.pack(crc32c(data[:end])):
-        raise RecordLogCorruptError(path, 0, "the checksum of the head does not match", RESTORE_REMEDY)
+        raise RecordLogCorruptError(path, 0, "the checksum of the header does not match", RESTORE_REMEDY)
     members = [ReplicaId(*REPLICA.unpack_from(data, at)) for at in range(FIXED.size, end, REPLICA.size)]
     return SnapshotHeader(
         index,

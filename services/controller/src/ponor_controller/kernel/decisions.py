@@ -86,7 +86,7 @@ def require_count(count: int, maximum: int, what: str) -> None:
         OperationError: INVALID_REQUEST.
     """
     if not 1 <= count <= maximum:
-        raise invalid(f"{count} {what} in one operation; send 1 to {maximum}")
+        raise invalid(f"the operation has {count} {what}; send 1 to {maximum}")
 
 
 def require_distinct(ids: Sequence[int], what: str) -> None:
@@ -96,7 +96,7 @@ def require_distinct(ids: Sequence[int], what: str) -> None:
         OperationError: INVALID_REQUEST.
     """
     if len(set(ids)) != len(ids):
-        raise invalid(f"a {what} is named twice in one operation; name it once")
+        raise invalid(f"the operation names a {what} twice; name it once")
 
 
 def require_role(situation: Situation, role: records_pb2.NodeRole.ValueType) -> None:
@@ -109,5 +109,5 @@ def require_role(situation: Situation, role: records_pb2.NodeRole.ValueType) -> 
     if caller.role != role:
         raise invalid(
             f"node {caller.node_id} registered as {records_pb2.NodeRole.Name(caller.role)}; "
-            f"this operation is for {records_pb2.NodeRole.Name(role)}"
+            f"only {records_pb2.NodeRole.Name(role)} may send this operation"
         )

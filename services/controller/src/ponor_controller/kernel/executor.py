@@ -83,7 +83,7 @@ class Executor:
     def _require_rights(self, pending: PendingOperation) -> None:
         caller = pending.caller
         node = self._proposer.view[NODES].get(caller.node_id)
-        assert node is not None, "sessions begin after registration"
+        assert node is not None, "the node of a session is not registered"
         if node.node_epoch != caller.node_epoch:
             raise OperationError(
                 error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
@@ -93,14 +93,14 @@ class Executor:
         if node.fenced:
             raise OperationError(
                 error_pb2.ERROR_CODE_NODE_FENCED,
-                f"epoch {caller.node_epoch} of node {caller.node_id} was fenced; it must stop",
+                f"epoch {caller.node_epoch} of node {caller.node_id} was fenced; the process must stop",
             )
         if pending.operation.request_id < node.first_incomplete_id:
             raise OperationError(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
                 f"operation {pending.operation.request_id} of node {caller.node_id} was answered before, and"
-                " its result is "
-                f"deleted: the node reported everything below {node.first_incomplete_id} as complete",
+                " its result is deleted: the node reported all operations below"
+                f" {node.first_incomplete_id} as complete",
             )
 
     def _require_answerable(self, result: wire.OperationResult) -> None:
@@ -109,8 +109,7 @@ class Executor:
         if size_bytes > bytes_max:
             raise OperationError(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"the answer has {size_bytes} bytes, an answer holds at most {bytes_max}; ask for less at"
-                " once",
+                f"the answer would have {size_bytes} bytes; the limit is {bytes_max}; request less at once",
             )
 
     def _replay(self, pending: PendingOperation, digest: bytes) -> bool:
@@ -122,7 +121,7 @@ class Executor:
             raise OperationError(
                 error_pb2.ERROR_CODE_REQUEST_MISMATCH,
                 f"operation {pending.operation.request_id} of node {pending.caller.node_id} was sent"
-                " before with another body; a request id can be used once",
+                " before with another body; a request id can be used only once",
             )
         result = wire.OperationResult.FromString(kept.result)
         self._answers.after_commit(pending, result, kept.result, kept.commit_index)

@@ -188,12 +188,12 @@ class NodeActivity:
         now_ns = self._clock.monotonic_ns()
         left_ns = self._left_ns.get(node_id)
         if left_ns is not None and not self._is_silent(node_id, now_ns):
-            return f"its session broke {(now_ns - left_ns) // 1_000_000} ms ago and it did not come back"
+            return f"its session broke {(now_ns - left_ns) // 1_000_000} ms ago, and it has not reconnected"
         heard_ns = self._heard_ns.get(node_id)
         if heard_ns is None:
             return (
-                f"nothing was heard of it in the {(now_ns - self._started_ns) // 1_000_000} ms since this"
-                " controller leads"
+                f"it has been silent for {(now_ns - self._started_ns) // 1_000_000} ms, since this controller"
+                " became leader"
             )
         return f"it has been silent for {(now_ns - heard_ns) // 1_000_000} ms"
 

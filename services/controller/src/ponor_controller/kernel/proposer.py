@@ -126,7 +126,7 @@ class Proposer:
         if not self._accepts:
             raise OperationError(
                 error_pb2.ERROR_CODE_NOT_LEADER,
-                "this controller does not lead, or transfers its leadership; try again",
+                "this controller does not lead, or is transferring its leadership; try again",
                 leader_address=self._consensus.leader_address() or "",
             )
 
@@ -146,8 +146,8 @@ class Proposer:
         if len(batches) > 1 and not divisible:
             raise OperationError(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"the change needs {_records_bytes(records)} bytes of records, one batch holds {bytes_max};"
-                " ask for less at once",
+                f"the change needs {_records_bytes(records)} bytes of records; the limit of a batch is"
+                f" {bytes_max}; request a smaller change",
             )
         for batch in batches:
             self._propose(batch)
@@ -199,7 +199,7 @@ class Proposer:
         """
         batch = self._open
         if batch is not None and self._accepts and self._consensus.room_problem(self._open_bytes) is None:
-            assert batch.term == self._consensus.term, "the end of a term drops the open batch"
+            assert batch.term == self._consensus.term, "the open batch belongs to another term"
             self._open = None
             sealed = self._overlay.close_batch()
             self._consensus.propose(LogEntry(batch.index, batch.term, sealed.encoded))
@@ -224,7 +224,7 @@ class Proposer:
     def begin(self) -> None:
         """Leadership begins. The image must contain all entries of the log."""
         assert not self._leads
-        assert self._overlay.proposed_batches == 0, "nothing of an earlier term is left"
+        assert self._overlay.proposed_batches == 0, "batches of an earlier term are still proposed"
         self._leads = True
         self._update_room()
 
@@ -279,7 +279,7 @@ class Proposer:
             data = batch.SerializeToString(deterministic=True)
             self._consensus.propose(LogEntry(batch.index, batch.term, data, membership, batch))
             taken = self._overlay.propose(batch)
-            assert taken == data, "a batch has one encoding"
+            assert taken == data, "the two encodings of the batch differ"
         else:
             data = self._overlay.propose(batch)
             self._consensus.propose(LogEntry(batch.index, batch.term, data, decoded=batch))

@@ -138,7 +138,7 @@ class Snapshotter:
                 raise
             self._failed.add()
             LOG.critical(
-                "the snapshot at index %d was not written: %s; free space on the disk. It is tried again in"
+                "could not write the snapshot at index %d: %s; free space on the disk. The next attempt is in"
                 " %g s",
                 header.index,
                 error,

@@ -68,7 +68,7 @@ class ClusterService:
             request = _decode(frame)
             kind = request.WhichOneof("kind")
             if kind is None:
-                raise invalid("the request's kind is not known here; upgrade the controller first")
+                raise invalid("the request has an unknown kind; upgrade the controller first")
             if not self._leading.is_leading:
                 raise not_leading(self._leading, kind)
             work = self._handlers[kind](getattr(request, kind))
@@ -80,9 +80,9 @@ class ClusterService:
     async def _announce_stop(self, request: wire.AnnounceStop) -> wire.ClusterResponse:
         if not 0 <= request.ttl_ms <= STOP_TTL_MS_MAX:
             raise invalid(
-                f"an announcement for {request.ttl_ms} ms; give 1 to {STOP_TTL_MS_MAX}, or 0 to take one back"
+                f"ttl_ms is {request.ttl_ms}; give 1 to {STOP_TTL_MS_MAX}, or 0 to withdraw the announcement"
             )
-        cluster = await self._require_changeable("announcing the end of the cluster")
+        cluster = await self._require_changeable("announcing the stop of the cluster")
         until_ms = self._proposer.now_ms() + request.ttl_ms if request.ttl_ms else 0
         if until_ms == cluster.stop_until_ms:
             return await self._unchanged()
@@ -155,7 +155,7 @@ class ClusterService:
         if not self._leading.is_leading:
             raise not_leading(self._leading, what)
         cluster = cluster_of(self._proposer.view)
-        assert cluster is not None, "a leader formats the log first"
+        assert cluster is not None, "the image does not contain the cluster"
         return cluster
 
     async def _commit(self, *records: records_pb2.Record) -> wire.ClusterResponse:

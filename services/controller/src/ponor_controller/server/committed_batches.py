@@ -71,7 +71,9 @@ class CommittedBatches:
     def _count(self, entry: LogEntry) -> None:
         self._commits.add()
         index, term, kinds = contents_of(entry.data)
-        assert (index, term) == (entry.index, entry.term), "a batch is not at its own index and term"
+        assert (index, term) == (entry.index, entry.term), (
+            "the index or the term in a batch differs from that of its log entry"
+        )
         for number, count in kinds.items():
             kind = KINDS.get(number, "unknown")
             counter = self._records.get(number)

@@ -62,7 +62,7 @@ class QuorumService:
             request = _decode(frame)
             kind = request.WhichOneof("kind")
             if kind is None:
-                raise invalid("the request's kind is not known here; upgrade the controller first")
+                raise invalid("the request has an unknown kind; upgrade the controller first")
             work = self._handlers[kind](getattr(request, kind))
             response = await confirm_refusals(work, self._leading, self._confirmed)
         except OperationError as error:
@@ -105,7 +105,7 @@ class QuorumService:
         return _done(await self._control.transfer(target))
 
     async def _take_snapshot(self, _: wire.TakeSnapshot) -> wire.QuorumResponse:
-        self._require_leading("a snapshot at the leader")
+        self._require_leading("taking a snapshot")
         return _done(await self._control.take_snapshot())
 
     async def _update_features(self, request: wire.UpdateFeatures) -> wire.QuorumResponse:
@@ -121,8 +121,8 @@ class QuorumService:
         present = 0 if cluster is None else cluster.incarnation
         if request.incarnation != present or present == 0:
             raise invalid(
-                f"incarnation {request.incarnation} cannot be confirmed: the cluster is at {present}"
-                + ("; recovery was never forced" if present == 0 else "")
+                f"incarnation {request.incarnation} cannot be confirmed: the cluster has incarnation"
+                f" {present}" + ("; there was no forced recovery" if present == 0 else "")
             )
         assert cluster is not None
         if not cluster.incarnation_unconfirmed:
@@ -177,20 +177,23 @@ def _decode(frame: bytes) -> wire.QuorumRequest:
 def _learner(request: wire.AddLearner, node_id: NodeId) -> Member:
     _check_directory_id(request.directory_id)
     if not 0 < request.node_id < NODE_ID_BOUND:
-        raise invalid(f"node id {request.node_id}: give the controller's, above 0 and below {NODE_ID_BOUND}")
+        raise invalid(
+            f"node id {request.node_id} is invalid; give the controller's id, above 0 and below"
+            f" {NODE_ID_BOUND}"
+        )
     for address in (request.peer_address, request.service_address):
         try:
             host, _ = split_host_port(address)
         except ValueError:
             host = ""
         if not 0 < len(host) <= HOST_CHARACTERS_MAX:
-            raise invalid(f"address {address[:HOST_CHARACTERS_MAX]!r}: write HOST:PORT")
+            raise invalid(f"address {address[:HOST_CHARACTERS_MAX]!r} is invalid; write HOST:PORT")
     return Member(node_id, request.directory_id, request.peer_address, request.service_address, voter=False)
 
 
 def _check_directory_id(directory_id: bytes) -> None:
     if len(directory_id) != DIRECTORY_ID_BYTES:
-        raise invalid(f"a directory id has {DIRECTORY_ID_BYTES} bytes, not {len(directory_id)}")
+        raise invalid(f"the directory id has {len(directory_id)} bytes, not {DIRECTORY_ID_BYTES}")
 
 
 def _done(index: int) -> wire.QuorumResponse:

@@ -93,8 +93,8 @@ class BalanceSettings:
     balance_wanted_load_percent: int = setting(
         70,
         within=(1, 100),
-        doc="Highest intended load of a broker. ponor_brokers_wanted is the number of brokers that keeps all"
-        " below it.",
+        doc="Highest intended load of a broker. ponor_brokers_wanted is the number of brokers that keeps the"
+        " load of each broker below it.",
     )
     balance_scale_up_ms: int = setting(
         15_000,

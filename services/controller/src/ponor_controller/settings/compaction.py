@@ -27,7 +27,8 @@ class CompactionSettings:
         5,
         within=(1, 1_000),
         unit="leases",
-        doc="Failed attempts after which a compaction task is set aside for a while.",
+        doc="Failed attempts after which a compaction task ends. Then tasks that begin with the same source"
+        " are smaller for a while.",
     )
     compaction_source_bytes_max: int = setting(
         4 * GIB,
@@ -48,8 +49,8 @@ class CompactionSettings:
         1_500,
         within=(1, 2_000),
         unit="streams",
-        doc="The same for a task that writes a separate object for every stream, about 250 at a "
-        "time. An object with more streams (up to compaction_streams_max) is split alone.",
+        doc="The same limit for a task that writes a separate object for every stream, about 250 at a "
+        "time. An object with more streams (up to compaction_streams_max) is split in a task of its own.",
     )
     compaction_ranges_max: int = setting(
         12_000,

@@ -22,7 +22,7 @@ class SnapshotLeaseSettings:
     snapshot_lease_age_ms_max: int = setting(
         86_400_000,
         within=(1, 7 * 86_400_000),
-        doc="Age at which a snapshot's lease ends, however often it is renewed.",
+        doc="Longest total duration of a snapshot lease. Renewals do not extend it.",
     )
     snapshot_leases_max: int = setting(
         1_000, within=(1, 100_000), unit="leases", doc="Snapshot leases that exist at the same time."
@@ -30,7 +30,8 @@ class SnapshotLeaseSettings:
     snapshot_pinned_bytes_max: int = setting(
         1024 * GIB,
         within=(0, 1024 * 1024 * GIB),
-        doc="Destroyed objects that leases may keep in the store; above this the oldest lease is broken.",
+        doc="Total size of destroyed objects that snapshot leases may keep in the store. Above it, the"
+        " controller ends the oldest lease.",
     )
 
 

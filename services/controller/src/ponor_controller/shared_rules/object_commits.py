@@ -27,10 +27,9 @@ def require_commit_size(set_ranges: int, stream_objects: int, situation: Situati
     settings, total = situation.settings, set_ranges + stream_objects
     if total > settings.upload_ranges_max or stream_objects > settings.commit_objects_max:
         raise invalid(
-            f"a commit of {total} ranges, {stream_objects} of them stream objects; commit at most"
-            f" {settings.upload_ranges_max}"
-            f" ranges (upload_ranges_max) and {settings.commit_objects_max} stream objects"
-            " (commit_objects_max) at once"
+            f"the commit has {total} ranges, {stream_objects} of them in stream objects; commit at most"
+            f" {settings.upload_ranges_max} ranges (upload_ranges_max) and {settings.commit_objects_max}"
+            " stream objects (commit_objects_max) at once"
         )
 
 
@@ -49,23 +48,21 @@ def require_prepared(object_id: int, size_bytes: int, situation: Situation) -> N
         or row.node_epoch != caller.node_epoch
     ):
         state = (
-            "never prepared"
-            if row is None
-            else f"{row.state.name} for epoch {row.node_epoch} of node {row.node_id}"
+            "unknown" if row is None else f"{row.state.name} for epoch {row.node_epoch} of node {row.node_id}"
         )
         raise refuse(
             error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED,
             f"object {object_id} is {state}, not prepared for epoch {caller.node_epoch} of node"
-            f" {caller.node_id}; prepare another and upload again",
+            f" {caller.node_id}; prepare another object and upload again",
         )
     if row.expires_at_ms < situation.now_ms:
         raise refuse(
             error_pb2.ERROR_CODE_OBJECT_EXPIRED,
-            f"the lease of object {object_id} ran out {situation.now_ms - row.expires_at_ms} ms ago; prepare"
-            " another and upload again",
+            f"the reservation of object {object_id} expired {situation.now_ms - row.expires_at_ms} ms ago;"
+            " prepare another object and upload again",
         )
     if size_bytes < 1:
-        raise invalid(f"object {object_id} has {size_bytes} bytes")
+        raise invalid(f"object {object_id} has {size_bytes} bytes; an object must have at least 1 byte")
 
 
 def pack_ranges(ranges: Iterable[wire.UploadedRange]) -> bytes:

@@ -33,7 +33,7 @@ def require_tagged_rights(tags: Mapping[str, str], situation: Situation) -> None
     if topic_id not in situation.view[TOPICS]:
         raise refuse(
             error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
-            f"there is no topic with id {topic}; no stream is made for it",
+            f"topic {topic} does not exist; no stream can be created for it",
         )
     if partition is not None:
         _require_led(topic_id, _number(partition), situation)
@@ -78,7 +78,7 @@ def _require_led(topic_id: bytes, number: int, situation: Situation) -> Partitio
     if row is None:
         raise refuse(
             error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
-            f"there is no {_name(topic_id, number)}; it was deleted or never made",
+            f"{_name(topic_id, number)} does not exist; it was deleted or never created",
         )
     if row.leader_id != situation.caller.node_id:
         raise refuse(

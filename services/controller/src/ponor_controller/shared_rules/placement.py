@@ -54,6 +54,6 @@ def spread(counts: Mapping[NodeId, int], count: int) -> list[NodeId]:
         ValueError: `counts` is empty.
     """
     if not counts:
-        raise ValueError("no broker to place partitions at")
+        raise ValueError("no broker is available for partitions")
     order = sorted(counts, key=lambda node_id: (counts[node_id], node_id))
     return [order[i % len(order)] for i in range(count)]

@@ -61,7 +61,7 @@ def writer(situation: Situation, recovered: wire.WalName | None = None) -> Write
         if row is None:
             raise refuse(
                 error_pb2.ERROR_CODE_WAL_NOT_HELD,
-                f"the log {recovered.node_id}/{recovered.wal_epoch} is closed; its recovery is over",
+                f"write-ahead log {recovered.node_id}/{recovered.wal_epoch} is closed; its recovery ended",
             )
         require_recoverer(row, situation)
         return Writer(row.node_id, row.wal_epoch, row)
@@ -71,7 +71,8 @@ def writer(situation: Situation, recovered: wire.WalName | None = None) -> Write
     if own is None:
         raise refuse(
             error_pb2.ERROR_CODE_WAL_NOT_HELD,
-            f"the log {caller.node_id}/{caller.node_epoch} is not open; open it before the first stream",
+            f"write-ahead log {caller.node_id}/{caller.node_epoch} is not open; open it before the first"
+            " stream",
         )
     return Writer(caller.node_id, caller.node_epoch, own)
 
@@ -105,7 +106,7 @@ def require_stream(situation: Situation, stream_id: int) -> StreamRow:
     if row is None:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_NOT_FOUND,
-            f"there is no stream {stream_id}; it was deleted or never made",
+            f"stream {stream_id} does not exist; it was deleted or never created",
         )
     return row
 
@@ -132,7 +133,9 @@ def trim_records(acting: Writer, trim_sequence: int) -> list[records_pb2.Record]
     if not trim_sequence:
         return []
     if acting.wal is None:
-        raise invalid(f"{acting} has its write-ahead log in a file, which is not trimmed here")
+        raise invalid(
+            f"{acting} has its write-ahead log in a file; trim_sequence is only for logs in the object store"
+        )
     if trim_sequence <= acting.wal.trim_sequence:
         return []
     trimmed = records_pb2.WalTrimmed(
@@ -144,7 +147,7 @@ def trim_records(acting: Writer, trim_sequence: int) -> list[records_pb2.Record]
 def caller_wal_kind(situation: Situation) -> WalKind:
     """Whether the caller's write-ahead log is a file or in the store."""
     node = situation.view[NODES].get(situation.caller.node_id)
-    assert node is not None, "sessions begin after registration"
+    assert node is not None, "the node of a session is not registered"
     return node.wal
 
 
@@ -164,8 +167,8 @@ def require_recoverer(row: WalRow, situation: Situation) -> None:
         whose = f"node {row.recoverer_id} epoch {row.recoverer_epoch}" if row.token else "no node yet"
         raise refuse(
             error_pb2.ERROR_CODE_WAL_NOT_HELD,
-            f"the log {row.node_id}/{row.wal_epoch} is to be recovered by {whose}, not by node"
-            f" {caller.node_id} epoch {caller.node_epoch}",
+            f"the recovery of write-ahead log {row.node_id}/{row.wal_epoch} is assigned to {whose}, not to"
+            f" node {caller.node_id} epoch {caller.node_epoch}",
         )
 
 

@@ -90,7 +90,7 @@ async def force_recovery(
         )
         if not identity.cluster_id:  # `formatted` is written a moment after the first commit
             raise WrongDirectoryError(
-                f"{options.data} never held a log; choose another controller's directory"
+                f"{options.data} never contained a log; choose another controller's directory"
             )
         log_settings = RecordLogSettings(settings.log_segment_bytes, 8 * settings.proposals_bytes_max)
         log = await RecordLog.open(
@@ -195,4 +195,4 @@ async def _persist(log: RecordLog, hard_state: HardState, entry: Entry) -> None:
 
 
 def _refuse_empty(options: ControllerOptions) -> DirectoryIdentity:
-    raise WrongDirectoryError(f"{options.data} holds no controller's data; choose another directory")
+    raise WrongDirectoryError(f"{options.data} contains no data of a controller; choose another directory")

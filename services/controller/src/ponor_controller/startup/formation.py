@@ -96,7 +96,9 @@ async def form(
             return _first_voter(options, identity, own, voters, runtime.randomness)
         if missing and missing != logged:
             logged = missing
-            LOG.warning("formatting waits for blank controllers with `format` at %s", ", ".join(missing))
+            LOG.warning(
+                "formatting waits until blank controllers with `format` run at %s", ", ".join(missing)
+            )
         await runtime.clock.sleep(RETRY_SECONDS)
 
 
@@ -117,10 +119,10 @@ def _refuse_known_cluster(
             continue
         if all(voter.directory_id != own for voter in answer.initial_voters):
             raise ClusterExistsError(
-                f"node {answer.replica.node_id} belongs to cluster {answer.cluster_id} already, in which the"
-                f" directory {identity.directory_id} "
-                "has no place. If this controller lost its directory, mount it again; if it is gone, remove"
-                " the lost member and add this one"
+                f"node {answer.replica.node_id} already belongs to cluster {answer.cluster_id}, and directory"
+                f" {identity.directory_id} is not a member of that cluster. If this controller has another"
+                " directory, mount that one; if that one is lost, remove the lost member and add this"
+                " controller"
             )
 
 

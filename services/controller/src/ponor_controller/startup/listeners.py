@@ -44,7 +44,7 @@ class Listeners:
 
     def refusal_of(self, method: str) -> str:
         """Why a method has no handler; empty if it has one."""
-        return "" if method in self._handlers else "connections are closed until this controller serves"
+        return "" if method in self._handlers else "this controller does not serve connections yet"
 
     async def close(self) -> None:
         """Stop serving and close every connection. Idempotent."""

@@ -37,8 +37,8 @@ class Readiness:
         membership = self._driver.membership
         if self._own in membership.voters:
             return ""
-        place = "a learner" if self._own in membership.members else "no member"
-        return f"this controller is {place} of the quorum, not a voter"
+        place = "a learner" if self._own in membership.members else "not a member"
+        return f"this controller is {place} of the quorum"
 
     def quorum(self) -> str:
         """Why nothing can be committed; empty if a leader was heard recently."""
@@ -48,4 +48,4 @@ class Readiness:
     def log(self) -> str:
         """Why the image is too old for subscribers; empty if it is not."""
         lag = self._driver.heard_commit_index - self._driver.applied_index
-        return f"{lag} batches behind the leader" if lag > LAG_BATCHES_MAX else ""
+        return f"this controller is {lag} batches behind the leader" if lag > LAG_BATCHES_MAX else ""

@@ -55,7 +55,8 @@ def recover(log: RecordLog, stored: StoredState, settings: ControllerSettings) -
         raise RecordLogCorruptError(
             "log",
             image.index,
-            f"the digest after batch {image.index} differs from the snapshot's: files of two logs are mixed",
+            f"the digest after batch {image.index} differs from that of the snapshot: the directory contains"
+            " files of different logs",
             RESTORE_REMEDY,
         )
     return Recovered(image, tail)
@@ -76,7 +77,7 @@ def decode_image(stored: Snapshot) -> MetadataImage:
         raise RecordLogCorruptError(
             f"snapshot {header.index}",
             0,
-            f"its body is as of index {image.index}, or has another digest",
+            f"the body has index {image.index} or a digest that differs from the header",
             RESTORE_REMEDY,
         )
     return image

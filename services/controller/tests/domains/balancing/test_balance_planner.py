@@ -73,7 +73,7 @@ def test_busy_partitions_are_spread_before_idle_ones() -> None:
     assert [move.goal for move in first.moves[:2]] == ["traffic-in"] * 2
     assert {move.goal for move in first.moves[2:]} == {"partitions"}
     assert len(first.moves) == LIMITS.moves_in_flight_max
-    assert first.holding_back == "partitions: 64 moves are under way, more are not begun"
+    assert first.holding_back == "partitions: the maximum of 64 moves is in progress"
     cluster.carry_out(first)
     cluster.rest()
     assert cluster.shares("traffic-in") == [6.0 * MB, 6.0 * MB]
@@ -105,7 +105,8 @@ def test_a_partition_with_most_of_the_load_stays_and_the_plan_gives_the_reason()
     planned = cluster.plan()
     assert not planned.moves
     assert planned.holding_back == (
-        "traffic-in: no move of a partition makes this measure more even without making another one uneven"
+        "traffic-in: no move of a partition makes this measure more even without making another measure"
+        " uneven"
     )
 
 
@@ -142,7 +143,7 @@ def test_moves_in_progress_count_against_the_limit() -> None:
     cluster_load = in_flight(cluster.cluster_load(), 60)
     planned = plan(cluster_load, GOALS, LIMITS)
     assert len(planned.moves) == 4
-    assert "64 moves are under way" in planned.holding_back
+    assert "the maximum of 64 moves is in progress" in planned.holding_back
 
 
 def test_recently_moved_partitions_stay() -> None:
@@ -151,7 +152,7 @@ def test_recently_moved_partitions_stay() -> None:
     cluster.cooling = set(range(4))
     planned = cluster.plan()
     assert not planned.moves
-    assert "4 partitions with traffic moved lately" in planned.holding_back
+    assert "4 partitions with traffic moved recently" in planned.holding_back
 
 
 def test_brokers_of_a_recent_move_are_not_balanced_by_traffic() -> None:
@@ -176,8 +177,8 @@ def test_every_move_has_a_short_reason_with_figures() -> None:
     cluster.brokers.append(2)
     reasons = [move.reason for move in cluster.plan().moves]
     assert reasons[0] == (
-        "traffic-in: broker 1 has 12.0 MB/s (+100 % of the mean 6.0 MB/s), broker 2 0 B/s; with 1.0 MB/s"
-        " moved 11.0 MB/s and 1.0 MB/s"
+        "traffic-in: broker 1 has 12.0 MB/s (+100 % from the mean 6.0 MB/s), broker 2 has 0 B/s; a move of"
+        " 1.0 MB/s changes this to 11.0 MB/s and 1.0 MB/s"
     )
     assert max(map(len, reasons)) <= 256
 

@@ -200,7 +200,7 @@ def test_a_broker_that_stopped_reporting_its_traffic_is_named(viewer: Viewer) ->
     viewer.now_ns += 16 * SECOND_NS
     assert (
         viewer.measure_load().unknown
-        == f"broker {viewer.callers[0].node_id} had traffic and has not reported for 16 s"
+        == f"broker {viewer.callers[0].node_id} had traffic and has sent no load report for 16 s"
     )
 
 

@@ -173,7 +173,7 @@ def test_invalid_requests_are_refused(ledger: Ledger) -> None:
     assert refused.value.code == error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED
     opens(ledger)
     opens(ledger)
-    with pytest.raises(OperationError, match="2 snapshots are being read") as refused:
+    with pytest.raises(OperationError, match="2 snapshot leases exist") as refused:
         opens(ledger)
     assert refused.value.code == error_pb2.ERROR_CODE_OVERLOADED
 

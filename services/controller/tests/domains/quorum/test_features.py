@@ -51,10 +51,10 @@ def test_a_rising_level_is_one_record_and_a_finalized_one_none() -> None:
     [
         ([], "give 1 to"),
         ([update(LATEST_LEVEL)] * (features.UPDATES_MAX + 1), "give 1 to"),
-        ([update(LATEST_LEVEL), update(LATEST_LEVEL)], "updated twice"),
+        ([update(LATEST_LEVEL), update(LATEST_LEVEL)], "twice"),
         ([update(1, "metadata.colour")], "known features are metadata.level"),
-        ([update(LATEST_LEVEL + 1)], "upgrade it first"),
-        ([update(0)], "this version runs levels 1 to 1"),
+        ([update(LATEST_LEVEL + 1)], "upgrade the controllers first"),
+        ([update(0)], "this version supports levels 1 to 1"),
         ([update(LATEST_LEVEL), update(1, "metadata.colour")], "is unknown"),
     ],
 )
@@ -64,7 +64,7 @@ def test_impossible_updates_are_refused_as_a_whole(updates: list[wire.FeatureUpd
 
 
 def test_a_level_that_a_newer_leader_finalized_never_falls() -> None:
-    with pytest.raises(OperationError, match="never falls"):
+    with pytest.raises(OperationError, match="cannot be lowered"):
         check_updates(image_at(LATEST_LEVEL + 1), [update(LATEST_LEVEL)])
 
 

@@ -140,10 +140,10 @@ def test_invalid_requests_are_refused_and_the_connection_continues() -> None:
         learner = _learner(7)
         nonsense: dict[bytes, str] = {
             b"\xff\xff\xff": "not a QuorumRequest",
-            b"": "kind is not known",
+            b"": "unknown kind",
             wire.QuorumRequest(
                 add_learner=wire.AddLearner(node_id=7, directory_id=b"short")
-            ).SerializeToString(): "16 bytes, not 5",
+            ).SerializeToString(): "5 bytes, not 16",
             wire.QuorumRequest(
                 add_learner=wire.AddLearner(node_id=0, directory_id=learner.directory_id)
             ).SerializeToString(): "node id 0",
@@ -166,16 +166,18 @@ def test_invalid_requests_are_refused_and_the_connection_continues() -> None:
                     service_address="a:1",
                 )
             ).SerializeToString(): "HOST:PORT",
-            wire.QuorumRequest(promote=wire.PromoteLearner(node_id=99)).SerializeToString(): "is no member",
+            wire.QuorumRequest(
+                promote=wire.PromoteLearner(node_id=99)
+            ).SerializeToString(): "is not a member",
             wire.QuorumRequest(
                 remove=wire.RemoveMember(node_id=member(0).node_id, directory_id=b"x")
-            ).SerializeToString(): "16 bytes, not 1",
+            ).SerializeToString(): "1 bytes, not 16",
             wire.QuorumRequest(
                 transfer=wire.TransferLeadership(node_id=99)
             ).SerializeToString(): "is not a voter",
             wire.QuorumRequest(
                 confirm_incarnation=wire.ConfirmIncarnation(incarnation=1)
-            ).SerializeToString(): "never forced",
+            ).SerializeToString(): "no forced recovery",
         }
         for frame, words in nonsense.items():
             await connection.send(frame)
@@ -255,7 +257,7 @@ def test_finalized_feature_levels_write_no_record() -> None:
         await tool.ask(update_features=update(LATEST_LEVEL, validate_only=True))
         assert leader.driver.node.last_index == before
         refusal = await tool.refusal(update_features=update(LATEST_LEVEL + 1, validate_only=True))
-        assert "upgrade it first" in refusal.message
+        assert "upgrade the controllers first" in refusal.message
         cluster = cluster_of(leader.image)
         assert cluster is not None
         assert cluster.incarnation == 0

@@ -263,7 +263,7 @@ def test_a_recovery_by_another_broker_stays_with_it_while_it_has_rights(
 def test_a_node_changes_its_kind_of_log_only_when_the_old_one_is_empty(
     ledger: Ledger, broker: Caller, stream: int
 ) -> None:
-    with pytest.raises(OperationError, match="start it again with that log and stop it in order"):
+    with pytest.raises(OperationError, match="start the node with that log and stop it cleanly"):
         ledger.register(0, wal=WalKind.FILE)
     ledger.do(broker, close_streams=closing(stream, 0))
     with pytest.raises(OperationError, match="in the object store"):

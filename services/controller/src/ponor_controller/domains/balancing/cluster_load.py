@@ -188,7 +188,7 @@ def _idle(node_id: NodeId, known: set[PartitionKey], sources: Sources) -> Iterat
 
 def _movable(row: PartitionRow, view: View, traffic: Traffic) -> MovablePartition:
     topic = view[TOPICS].get(row.topic_id)
-    assert topic is not None, "a partition has a topic"
+    assert topic is not None, "the topic of a partition does not exist"
     return MovablePartition(
         key=(row.topic_id, row.partition),
         topic=topic.name,
@@ -205,5 +205,5 @@ def _silent(brokers: Sequence[BrokerStanding], sources: Sources) -> str:
         if load is not None and load.is_busy:
             age_ms = (sources.now_ns - load.reported_ns) // 1_000_000
             if age_ms > age_ms_max:
-                return f"broker {node_id} had traffic and has not reported for {age_ms // 1000} s"
+                return f"broker {node_id} had traffic and has sent no load report for {age_ms // 1000} s"
     return ""

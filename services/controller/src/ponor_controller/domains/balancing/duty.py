@@ -238,7 +238,7 @@ class Balancer:
             now_ns=now_ns,
             unknown=""
             if is_warm
-            else "this controller became leader moments ago, and not all brokers have reported",
+            else "this controller became leader recently and waits for the load reports of all brokers",
         )
 
     @property

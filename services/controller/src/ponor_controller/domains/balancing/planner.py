@@ -119,7 +119,7 @@ class _Search:
         while True:
             if self._room == 0:
                 self._hold_back(
-                    goal, f"{self._limits.moves_in_flight_max} moves are under way, more are not begun"
+                    goal, f"the maximum of {self._limits.moves_in_flight_max} moves is in progress"
                 )
                 return
             best = self._best(goal, candidates)
@@ -221,7 +221,7 @@ class _Search:
         self.moves.append(PlannedMove(change.leaving, change.target_id, goal.name, reason))
         if change.returning is not None:
             self._moved.add(change.returning.key)
-            back = f"in return, so that nothing else becomes uneven: {reason}"
+            back = f"in return, so that no other measure becomes uneven: {reason}"
             self.moves.append(PlannedMove(change.returning, change.source_id, goal.name, back))
 
     def _reason(self, goal: Goal, change: _Change) -> str:
@@ -229,10 +229,9 @@ class _Search:
         source, target, net = amounts[change.source_id], amounts[change.target_id], change.net(goal)
         percent = 100 * (source - mean) / mean if mean else 0.0
         return (
-            f"{goal.name}: broker {change.source_id} has {goal.shown(source)} ({percent:+.0f} % of the mean"
-            f" {goal.shown(mean)}), "
-            f"broker {change.target_id} {goal.shown(target)}; with {goal.shown(net)} moved"
-            f" {goal.shown(source - net)} and {goal.shown(target + net)}"
+            f"{goal.name}: broker {change.source_id} has {goal.shown(source)} ({percent:+.0f} % from the mean"
+            f" {goal.shown(mean)}), broker {change.target_id} has {goal.shown(target)}; a move of"
+            f" {goal.shown(net)} changes this to {goal.shown(source - net)} and {goal.shown(target + net)}"
         )
 
     def _hold_back(self, goal: Goal, why: str) -> None:
@@ -241,12 +240,15 @@ class _Search:
     def _why_none(self, goal: Goal) -> str:
         if goal.is_measured and self._cooling:
             brokers = ", ".join(str(node_id) for node_id in sorted(self._cooling))
-            return f"partitions of broker {brokers} moved just now; the next load reports show the effect"
+            return (
+                f"partitions of broker {brokers} moved recently; the next load reports will show the effect"
+            )
         if self._cluster_load.cooling:
             return (
-                f"{self._cluster_load.cooling} partitions with traffic moved lately and cannot move again yet"
+                f"{self._cluster_load.cooling} partitions with traffic moved recently and cannot move again"
+                " yet"
             )
-        return "no move of a partition makes this measure more even without making another one uneven"
+        return "no move of a partition makes this measure more even without making another measure uneven"
 
 
 def _harms(band: Band, source: float, target: float, weight: float) -> bool:

@@ -35,13 +35,13 @@ def find_difference(
     if complete:
         foreign = first_outside(made, held)
         if foreign is not None:
-            return f"the outputs hold {_named(foreign)}, which the sources do not"
+            return f"the outputs contain {_named(foreign)}, but the sources do not"
     needed, offered = live(held, start_of), live(made, start_of)
     missing = first_outside(needed, offered)
     if missing is not None:
-        return f"the outputs do not hold {_named(missing)}"
+        return f"the outputs do not contain {_named(missing)}"
     foreign = first_outside(offered, needed)
-    return None if foreign is None else f"the outputs hold {_named(foreign)}, which the sources do not"
+    return None if foreign is None else f"the outputs contain {_named(foreign)}, but the sources do not"
 
 
 def live(runs: Sequence[Run], start_of: StartOf) -> list[Run]:

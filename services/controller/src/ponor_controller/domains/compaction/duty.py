@@ -69,7 +69,7 @@ class CompactionDuty:
             row for row in view[COMPACTIONS] if is_vacant(row, view, now_ms) and not sources_left(view, row)
         ]
         for row in over:
-            LOG.info("compaction %d is ended: all of its sources are destroyed", row.task_id)
+            LOG.info("ended compaction %d: all of its sources are destroyed", row.task_id)
         if over:
             self._proposer.propose([ended(row) for row in over])
 

@@ -56,7 +56,8 @@ def lease_compaction(body: wire.LeaseCompaction, situation: Situation, offers: O
     require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     if body.ttl_ms < 1 or body.source_bytes_max < 1:
         raise invalid(
-            f"a lease of {body.ttl_ms} ms for {body.source_bytes_max} bytes; ask for at least 1 of each"
+            f"ttl_ms is {body.ttl_ms} and source_bytes_max is {body.source_bytes_max}; both must be at least"
+            " 1"
         )
     decision = Decision()
     for row in situation.view[COMPACTIONS]:
@@ -85,7 +86,7 @@ def renew_compaction(body: wire.RenewCompaction, situation: Situation) -> Decisi
     if row is None:
         return _outcome(Outcome.RESULT_FENCED, _not_held(body.task_id))
     if body.ttl_ms < 1:
-        raise invalid(f"a lease of {body.ttl_ms} ms; ask for at least 1")
+        raise invalid(f"ttl_ms is {body.ttl_ms}; it must be at least 1")
     decision = _outcome(Outcome.RESULT_DONE)
     until_ms = _until_ms(body.ttl_ms, situation)
     if until_ms > row.leased_until_ms:
@@ -102,12 +103,13 @@ def commit_compaction(body: wire.CommitCompaction, situation: Situation, offers:
     row = _held(body.task_id, body.token, situation)
     if row is None:
         if _was_committed(body, situation):
-            return _outcome(Outcome.RESULT_DONE, f"compaction {body.task_id} was committed before")
+            return _outcome(Outcome.RESULT_DONE, f"compaction {body.task_id} is already committed")
         return _outcome(Outcome.RESULT_FENCED, _not_held(body.task_id))
     if body.planned_index > situation.view.index:
         return _outcome(
             Outcome.RESULT_STALE_PLAN,
-            f"planned at index {body.planned_index}, the log ends at {situation.view.index}",
+            f"the plan is based on index {body.planned_index}, but the log ends at index"
+            f" {situation.view.index}",
         )
     packed = _check_shape(body, row, situation)
     sources = sources_left(situation.view, row)
@@ -247,8 +249,8 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
     for each in body.stream_objects:
         if not 0 <= each.range.start_offset < each.range.end_offset:
             raise invalid(
-                f"stream object {each.object_id} holds [{each.range.start_offset}, {each.range.end_offset}),"
-                " which is empty or negative"
+                f"stream object {each.object_id} has the empty or negative range"
+                f" [{each.range.start_offset}, {each.range.end_offset})"
             )
         require_prepared(each.object_id, each.size_bytes, situation)
     if set_object is not None:
@@ -260,9 +262,9 @@ def _check_kind(body: wire.CommitCompaction, row: CompactionRow) -> None:
     """Refuse a stream set object that the kind of the task does not permit."""
     task = f"compaction {row.task_id} is of kind {row.kind.name}"
     if row.kind is CompactionKind.STREAM_OBJECTS:
-        raise invalid(f"{task} and may make stream objects only")
+        raise invalid(f"{task} and may produce only stream objects")
     if row.kind is CompactionKind.FORCE_SPLIT and not body.stream_objects:
-        raise invalid(f"{task}; it needs stream objects in addition to a set object")
+        raise invalid(f"{task}; it must produce stream objects in addition to a stream set object")
 
 
 def _starts(view: View) -> StartOf:
@@ -287,7 +289,7 @@ def _held_by(sources: Sequence[ObjectRow], view: View) -> list[DecodedRanges]:
             parts.append(DecodedRanges(*(array("q", [number]) for number in run)))
             continue
         several = view[STREAM_SET_OBJECTS].get(each.object_id)
-        assert several is not None, f"object {each.object_id} is COMMITTED and has no ranges"
+        assert several is not None, f"object {each.object_id} is COMMITTED but has no ranges"
         parts.append(several.ranges.decoded)
     return parts
 
@@ -350,8 +352,8 @@ def _require_one_batch(
     if size_bytes > bytes_max:
         offers.given_up(row, situation.now_ms)
         raise invalid(
-            f"compaction {row.task_id} needs {size_bytes} bytes of records, one commit holds {bytes_max};"
-            " end it, a smaller one is offered"
+            f"the commit of compaction {row.task_id} needs {size_bytes} bytes of records; the limit is"
+            f" {bytes_max}. End the compaction: the controller will offer a smaller one"
         )
 
 
@@ -398,4 +400,4 @@ def _outcome(result: wire.CompactionOutcome.Result.ValueType, message: str = "")
 
 
 def _not_held(task_id: int) -> str:
-    return f"compaction {task_id} is over, or was given to another worker; forget it"
+    return f"compaction {task_id} has ended, or is leased to another worker; stop it"

@@ -36,15 +36,13 @@ def open_lease(
         OperationError: INVALID_REQUEST, or OVERLOADED when there are too many leases.
     """
     if not 1 <= len(request.holder) <= HOLDER_CHARACTERS_MAX:
-        raise invalid(
-            f"a snapshot's holder has {len(request.holder)} characters; give 1 to {HOLDER_CHARACTERS_MAX}"
-        )
+        raise invalid(f"the holder has {len(request.holder)} characters; give 1 to {HOLDER_CHARACTERS_MAX}")
     _require_ttl(request.ttl_ms)
     if len(view[SNAPSHOTS]) >= settings.snapshot_leases_max:
         raise refuse(
             error_pb2.ERROR_CODE_OVERLOADED,
-            f"{len(view[SNAPSHOTS])} snapshots are being read, as many as there may be; close some, or try"
-            " later",
+            f"{len(view[SNAPSHOTS])} snapshot leases exist, the maximum (snapshot_leases_max); close some, or"
+            " try again later",
         )
     row = SnapshotRow(
         lease_id=counters.next_value(view, counters.SNAPSHOT),
@@ -76,7 +74,7 @@ def renew_lease(
     if row is None or row.leased_until_ms <= now_ms:
         raise refuse(
             error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED,
-            f"the lease {request.lease_id} of a snapshot ended; open another and read it from the start",
+            f"snapshot lease {request.lease_id} has ended; open another and read its snapshot from the start",
         )
     until_ms = min(now_ms + request.ttl_ms, row.begun_at_ms + settings.snapshot_lease_age_ms_max)
     if until_ms <= row.leased_until_ms:
@@ -100,4 +98,4 @@ def released(row: SnapshotRow) -> records_pb2.Record:
 
 def _require_ttl(ttl_ms: int) -> None:
     if ttl_ms < 1:
-        raise invalid(f"a lease of {ttl_ms} ms; ask for at least 1")
+        raise invalid(f"ttl_ms is {ttl_ms}; it must be at least 1")

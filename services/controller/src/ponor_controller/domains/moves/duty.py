@@ -64,7 +64,7 @@ class MoveDuty:
         self._counters[action].add()
         level = logging.WARNING if action is Action.FENCED else logging.INFO
         if action is Action.FENCED:
-            LOG.log(level, "node %d is fenced: %s", move.source_id, intervention.why)
+            LOG.log(level, "fenced node %d: %s", move.source_id, intervention.why)
         else:
             leader_id = (
                 intervention.record.partition_changed.leader_id
@@ -73,7 +73,7 @@ class MoveDuty:
             )
             LOG.log(
                 level,
-                "partition %d of topic %s from broker %d to %d: %s, broker %d leads it: %s",
+                "move of partition %d of topic %s from broker %d to %d: %s; broker %d is the leader: %s",
                 move.partition,
                 move.topic_id.hex(),
                 move.source_id,

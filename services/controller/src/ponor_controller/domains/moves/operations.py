@@ -44,7 +44,11 @@ def move_partitions(body: wire.MovePartitions, situation: Situation) -> Decision
         target_id = NodeId(move.target_id)
         present = situation.view[MOVES].get((partition.topic_id, partition.partition))
         if target_id == partition.leader_id:
-            return None if present is None else _keep(present, "moved to its present leader", situation)
+            return (
+                None
+                if present is None
+                else _keep(present, "a request to move the partition to its present leader", situation)
+            )
         if present is not None:
             if present.target_id == target_id:
                 return None
@@ -85,7 +89,7 @@ def cancel_moves(body: wire.CancelMoves, situation: Situation) -> Decision:
         if move is None or wanted.leader_epoch not in (0, partition.leader_epoch):
             raise refuse(
                 error_pb2.ERROR_CODE_NO_MOVE,
-                f"{_name(partition)} does not move; broker {partition.leader_id} leads it at epoch"
+                f"{_name(partition)} is not moving; broker {partition.leader_id} leads it at epoch"
                 f" {partition.leader_epoch}",
             )
         return _keep(move, body.reason, situation)
@@ -155,13 +159,13 @@ def _check_operation(names: Iterable[tuple[bytes, int]], count: int, situation: 
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(count, MOVES_PER_OPERATION_MAX, "partitions")
     if len(set(names)) != count:
-        raise invalid("a partition is named twice in one operation; name it once")
+        raise invalid("the operation names a partition twice; name it once")
 
 
 def _check_reason(reason: str) -> None:
     if len(reason) > move_records.REASON_CHARACTERS_MAX:
         raise invalid(
-            f"a reason of {len(reason)} characters; give at most {move_records.REASON_CHARACTERS_MAX}"
+            f"the reason has {len(reason)} characters; give at most {move_records.REASON_CHARACTERS_MAX}"
         )
 
 
@@ -169,7 +173,7 @@ def _cause(cause: int) -> MoveCause:
     try:
         return MoveCause(cause)
     except ValueError:
-        raise invalid(f"cause {cause} of a move is not known") from None
+        raise invalid(f"unknown cause {cause} of a move") from None
 
 
 def _require_partition(topic_id: bytes, number: int, situation: Situation) -> PartitionRow:
@@ -177,8 +181,7 @@ def _require_partition(topic_id: bytes, number: int, situation: Situation) -> Pa
     if partition is None:
         raise refuse(
             error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
-            f"there is no partition {number} of a topic with id {topic_id.hex()}; it was deleted or never"
-            " made",
+            f"partition {number} of topic {topic_id.hex()} does not exist; it was deleted or never created",
         )
     return partition
 
@@ -189,17 +192,17 @@ def _require_leader(partition: PartitionRow, situation: Situation) -> None:
     if not is_live(situation.view[NODES].get(leader_id), situation.is_suspected):
         raise refuse(
             error_pb2.ERROR_CODE_NO_BROKER,
-            f"{_name(partition)} is led by broker {leader_id}, which is fenced or silent; it moves by"
-            " failover, or once that broker is back",
+            f"{_name(partition)} is led by broker {leader_id}, which is fenced or suspected; wait for the"
+            " failover, or restart that broker",
         )
 
 
 def _require_target(target_id: NodeId, situation: Situation) -> None:
     node = situation.view[NODES].get(target_id)
     if node is None or node.role is not NodeRole.BROKER:
-        raise invalid(f"no broker {target_id} is registered")
+        raise invalid(f"broker {target_id} is not registered")
     if not is_live(node, situation.is_suspected) or node.draining:
-        state = "drains" if node.draining else "is fenced or silent"
+        state = "is draining" if node.draining else "is fenced or suspected"
         raise refuse(
             error_pb2.ERROR_CODE_NO_BROKER, f"broker {target_id} {state}; choose another, or try again later"
         )
@@ -212,7 +215,7 @@ def _require_closed(partition: PartitionRow, move: MoveRow | None, situation: Si
     if move is None:
         raise refuse(
             error_pb2.ERROR_CODE_NO_MOVE,
-            f"{_name(partition)} does not move; broker {partition.leader_id} keeps it",
+            f"{_name(partition)} is not moving; broker {partition.leader_id} keeps it",
         )
     raise refuse(
         error_pb2.ERROR_CODE_MOVE_UNDER_WAY,

@@ -100,14 +100,17 @@ def find_due(
         elif nodes.has_no_rights(move.source_id):
             continue
         elif target_lost:
-            why = f"broker {move.target_id} is lost"
+            why = f"broker {move.target_id} is fenced or suspected"
             due.interventions.append(
                 Intervention(Action.CANCELLED, move, move_records.cancelled(move, why), why)
             )
         elif now_ms < move.elect_at_ms:
             due.again(move.elect_at_ms)
         elif not _holds(view, move):
-            why = f"broker {move.source_id} cannot open it before the log of its former leader is recovered"
+            why = (
+                f"broker {move.source_id} cannot open the streams before the write-ahead log of the former"
+                " leader is recovered"
+            )
             due.interventions.append(
                 Intervention(Action.CANCELLED, move, move_records.cancelled(move, why), why)
             )
@@ -158,8 +161,8 @@ def _fence_stuck(view: View, now_ms: int, grace_left_ms: int, due: Due) -> dict[
         fenced[move.source_id] = None
         record = records_pb2.NodeFenced(node_id=node.node_id, node_epoch=node.node_epoch)
         why = (
-            f"it holds streams of partition {move.partition} of topic {move.topic_id.hex()}"
-            f" {now_ms - move.begun_at_ms} ms after its move began"
+            f"it still has open streams of partition {move.partition} of topic {move.topic_id.hex()}"
+            f" {now_ms - move.begun_at_ms} ms after the move of the partition began"
         )
         due.interventions.append(
             Intervention(Action.FENCED, move, records_pb2.Record(node_fenced=record), why)
@@ -181,9 +184,9 @@ def _elect(view: View, move: MoveRow, now_ms: int, nodes: _Nodes, due: Due) -> N
         return
     record = move_records.elected(view, rules.moving_partition(view, move), leader_id, move.traceparent)
     if leader_id != move.target_id:
-        why = f"broker {move.target_id} is lost"
+        why = f"broker {move.target_id} is fenced or suspected"
     elif nodes.is_lost(move.source_id):
-        why = f"broker {move.source_id} is lost, and had closed it"
+        why = f"broker {move.source_id} closed the streams, and is fenced or suspected"
     else:
-        why = f"broker {move.source_id} did not request the election for {now_ms - move.begun_at_ms} ms"
+        why = f"broker {move.source_id} did not request the election within {now_ms - move.begun_at_ms} ms"
     due.interventions.append(Intervention(Action.ELECTED, move, record, why))

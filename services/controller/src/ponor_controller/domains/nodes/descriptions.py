@@ -48,7 +48,7 @@ def unregister_node(node_id: NodeId, view: View, contact: NodeContact) -> list[r
     if row is None:
         raise OperationError(
             error_pb2.ERROR_CODE_NODE_NOT_FOUND,
-            f"no node {node_id} ever registered; `ponor cluster info` lists the nodes",
+            f"node {node_id} never registered; `ponor cluster info` lists the nodes",
         )
     if row.role is NodeRole.NONE:
         return []
@@ -92,7 +92,7 @@ def _held(row: NodeRow, view: View) -> str:
         "partitions": len(view[PARTITIONS].find(PARTITIONS_LED_BY, row.node_id)),
         "open streams": len(view[STREAMS].find(STREAMS_OPEN_AT, row.node_id)),
         "write-ahead logs": len(view[WALS].find(WALS_OF, row.node_id)),
-        "logs to recover": len(view[WALS].find(WALS_RECOVERED_BY, row.node_id)),
+        "write-ahead logs to recover": len(view[WALS].find(WALS_RECOVERED_BY, row.node_id)),
         "moves": len(view[MOVES].find(MOVES_FROM, row.node_id))
         + len(view[MOVES].find(MOVES_TO, row.node_id)),
     }

@@ -86,7 +86,7 @@ class DrainDuty:
         wave = next_wave(view, source_id, counts, settings.drain_moves_in_flight_max, self._may_move)
         if not wave:
             return
-        LOG.info("broker %d drains: %d partitions begin to move", source_id, len(wave))
+        LOG.info("draining broker %d: moving %d partitions", source_id, len(wave))
         with self._telemetry.span("ponor.controller.drain", {"ponor.node.id": source_id}):
             traceparent = current_traceparent(self._telemetry)
             records = [
@@ -96,7 +96,7 @@ class DrainDuty:
                     now_ms=now_ms,
                     elect_at_ms=move_records.elect_at_ms(view, source_id, now_ms, settings, also=number),
                     cause=MoveCause.DRAIN,
-                    reason=f"broker {source_id} drains",
+                    reason=f"broker {source_id} is draining",
                     traceparent=traceparent,
                 )
                 for number, (partition, target_id) in enumerate(wave)

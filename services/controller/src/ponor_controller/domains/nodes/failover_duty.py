@@ -84,7 +84,7 @@ class FailoverDuty:
     def _report(self, failures: Failures, why: Sequence[str]) -> None:
         for node, reason in zip(failures.fenced, why, strict=True):
             self._failovers.add()
-            LOG.warning("broker %d epoch %d is fenced: %s", node.node_id, node.node_epoch, reason)
+            LOG.warning("fenced broker %d epoch %d: %s", node.node_id, node.node_epoch, reason)
         for line in _elections_by_source(failures.elected):
             LOG.warning("%s", line)
         self._elections.add(len(failures.elected))
@@ -99,7 +99,7 @@ class FailoverDuty:
             if name not in present:
                 del self._recovering[name]
                 took_ms = (now_ns - since_ns) // 1_000_000
-                LOG.info("log %d/%d is recovered and closed, after %d ms", *name, took_ms)
+                LOG.info("write-ahead log %d/%d was recovered and closed after %d ms", *name, took_ms)
         for name in present:
             self._recovering.setdefault(name, now_ns)
 
@@ -117,7 +117,9 @@ def _elections_by_source(elected: Sequence[Election]) -> list[str]:
     lines: list[str] = []
     for source_id, counts in by_source.items():
         shares = ", ".join(f"{leader_id} ({count})" for leader_id, count in sorted(counts.items()))
-        lines.append(f"{counts.total()} partitions of broker {source_id} go to brokers {shares}")
+        lines.append(
+            f"elected new leaders of {counts.total()} partitions of broker {source_id}: brokers {shares}"
+        )
     return lines
 
 
@@ -127,8 +129,8 @@ def _assignment_line(assignment: Assignment) -> str:
         f", because broker {wal.recoverer_id} epoch {wal.recoverer_epoch} failed too" if wal.token else ""
     )
     return (
-        f"log {wal.node_id}/{wal.wal_epoch} from slot {wal.trim_sequence} on is recovered by "
-        f"{_name(recoverer)}{before}"
+        f"assigned the recovery of write-ahead log {wal.node_id}/{wal.wal_epoch} from slot"
+        f" {wal.trim_sequence} on to {_name(recoverer)}{before}"
     )
 
 

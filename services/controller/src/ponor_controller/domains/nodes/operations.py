@@ -71,7 +71,7 @@ def _require_nothing_held(caller: Caller, view: View) -> None:
 def _require_broker(node_id: NodeId, situation: Situation) -> NodeRow:
     node = situation.view[NODES].get(node_id)
     if node is None or node.role is not NodeRole.BROKER or node.fenced:
-        raise refuse(error_pb2.ERROR_CODE_NODE_NOT_FOUND, f"no broker {node_id} is registered and alive")
+        raise refuse(error_pb2.ERROR_CODE_NODE_NOT_FOUND, f"broker {node_id} is not registered, or is fenced")
     return node
 
 
@@ -82,5 +82,5 @@ def _require_place(node: NodeRow, situation: Situation) -> None:
     if not candidates(situation.view, situation.is_suspected, without=(node.node_id,)):
         raise refuse(
             error_pb2.ERROR_CODE_NO_BROKER,
-            f"broker {node.node_id} cannot drain: no other broker is live and not draining; start one first",
+            f"broker {node.node_id} cannot drain: no other broker can take its partitions; start one first",
         )

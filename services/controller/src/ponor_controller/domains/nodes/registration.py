@@ -102,7 +102,7 @@ def register_node(hello: wire.Hello, view: View, now_ms: int, raised: Raised | N
     records = _fence(row)
     partitions = _next_partitions(view, node_id, row, raised)
     if len(partitions) > PARTITIONS_PER_BATCH_MAX:
-        assert row is not None, "an unknown node leads nothing"
+        assert row is not None, "a node that never registered leads partitions"
         del partitions[PARTITIONS_PER_BATCH_MAX:]
         last = (partitions[-1].topic_id, partitions[-1].partition)
         records.extend(raise_leader_epoch(view, each) for each in partitions)
@@ -147,7 +147,7 @@ def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
 
 def _held_by(row: NodeRow | None, hello: wire.Hello) -> str:
     if row is None:
-        return "is not known here"
+        return "never registered"
     if row.incarnation == hello.incarnation:
         return "registered before the last forced recovery"
     return f"is at epoch {row.node_epoch} of another process"
@@ -194,8 +194,8 @@ def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
         raise refuse(
             error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
             f"node {hello.node_id} is registered in incarnation {hello.quorum_incarnation} of the quorum,"
-            f" this controller is in incarnation {cluster.incarnation}: a forced recovery left this"
-            " controller behind; stop it and give it an empty directory",
+            f" this controller is in incarnation {cluster.incarnation}: a forced recovery excluded this"
+            " controller; stop it and start it with an empty directory",
         )
 
 
@@ -207,9 +207,8 @@ def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
     if view[STREAMS].find(STREAMS_OPEN_AT, row.node_id) or view[WALS].find(WALS_OF, row.node_id):
         raise invalid(
             f"node {row.node_id} has its write-ahead log in {_PLACES[row.wal]} and may have acknowledged"
-            " records there: "
-            "start it again with that log and stop it in order, or wait until the log is recovered, then"
-            " change it"
+            " records there. To change the location, first start the node with that log and stop it cleanly,"
+            " or wait until the log is recovered"
         )
 
 
@@ -260,19 +259,19 @@ def _check_hello(hello: wire.Hello, view: View) -> None:
     assert cluster is not None
     problem: str | None = None
     if hello.role not in ROLES:
-        problem = f"role {hello.role} is not known"
+        problem = f"unknown role {hello.role}"
     elif (
         not 0 <= hello.node_id < NODE_ID_BOUND
         or cluster_of_node(NodeId(hello.node_id)) != cluster.cluster_ordinal
     ):
         problem = (
             f"node id {hello.node_id} does not belong to cluster ordinal {cluster.cluster_ordinal};"
-            " ids are ordinal << 16 | n"
+            " a node id is ordinal << 16 | number"
         )
     elif hello.wal not in WAL_KINDS:
-        problem = f"a write-ahead log of kind {hello.wal} is not known here; upgrade the controller first"
+        problem = f"unknown kind {hello.wal} of a write-ahead log; upgrade the controller first"
     elif len(hello.incarnation) != INCARNATION_BYTES:
-        problem = f"an incarnation has {INCARNATION_BYTES} bytes, not {len(hello.incarnation)}"
+        problem = f"the incarnation has {len(hello.incarnation)} bytes, not {INCARNATION_BYTES}"
     elif hello.role == records_pb2.NODE_ROLE_BROKER and not (
         0 < len(hello.kafka_host) <= HOST_CHARACTERS_MAX and 0 < hello.kafka_port <= PORT_MAX
     ):

@@ -36,10 +36,10 @@ def prepare_objects(body: wire.PrepareObjects, situation: Situation) -> Decision
     """Reserve a contiguous run of object ids for the caller at its node epoch, for a bounded time."""
     settings, caller = situation.settings, situation.caller
     if caller.role == records_pb2.NODE_ROLE_GC:
-        raise invalid(f"node {caller.node_id} is a GC node and writes no objects")
+        raise invalid(f"node {caller.node_id} is a garbage collector and must not write objects")
     require_count(body.count, settings.prepared_count_max, "object ids")
     if body.ttl_ms < 1:
-        raise invalid(f"a lease of {body.ttl_ms} ms; ask for at least 1")
+        raise invalid(f"ttl_ms is {body.ttl_ms}; it must be at least 1")
     expires_at_ms = situation.now_ms + min(body.ttl_ms, settings.prepared_ttl_ms_max)
     cluster = cluster_of(situation.view)
     assert cluster is not None
@@ -76,7 +76,7 @@ def claim_objects(body: wire.ClaimObjects, situation: Situation) -> Decision:
     settings = situation.settings
     require_count(body.limit, settings.claim_count_max, "objects")
     if body.ttl_ms < 1:
-        raise invalid(f"a claim of {body.ttl_ms} ms; ask for at least 1")
+        raise invalid(f"ttl_ms is {body.ttl_ms}; it must be at least 1")
     claimed_until_ms = situation.now_ms + min(body.ttl_ms, settings.claim_ttl_ms_max)
     cluster = cluster_of(situation.view)
     assert cluster is not None
@@ -144,5 +144,5 @@ def _check_claim(row: ObjectRow, situation: Situation) -> None:
     if row.state is not ObjectState.DESTROYED or not mine or row.claimed_until_ms < situation.now_ms:
         raise refuse(
             error_pb2.ERROR_CODE_OBJECT_NOT_FOUND,
-            f"object {row.object_id} is not under a live claim of node {caller.node_id}; claim it again",
+            f"node {caller.node_id} has no valid claim on object {row.object_id}; claim it again",
         )

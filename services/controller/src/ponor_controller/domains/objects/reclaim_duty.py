@@ -177,9 +177,7 @@ class ReclaimDuty:
             self._orphans = None
         orphaned = dict.fromkeys(topic_id for topic_id in visited if topic_id is not None)
         for topic_id in orphaned:
-            LOG.warning(
-                "topic %s does not exist, but streams or keys name it: they are deleted", topic_id.hex()
-            )
+            LOG.warning("deleting the streams and keys of topic %s, which does not exist", topic_id.hex())
         return [
             records_pb2.Record(orphans_found=records_pb2.OrphansFound(topic_id=topic_id))
             for topic_id in orphaned

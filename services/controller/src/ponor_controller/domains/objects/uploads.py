@@ -98,7 +98,7 @@ def _check_shape(
         if not set_ranges:
             raise invalid(f"stream set object {set_object.object_id} has no ranges")
     if not ids and not body.trim_sequence:
-        raise invalid("an upload without objects; there is nothing to commit")
+        raise invalid("the upload has neither objects nor a trim_sequence: there is nothing to commit")
     require_commit_size(len(set_ranges), len(body.stream_objects), situation)
     require_distinct(ids, "object")
     _check_one_kind_per_stream(body, set_ranges)
@@ -115,7 +115,7 @@ def _check_one_kind_per_stream(body: wire.CommitUpload, set_ranges: Sequence[wir
         if uploaded.range.stream_id in in_set:
             raise invalid(
                 f"stream {uploaded.range.stream_id} is in stream object {uploaded.object_id} and in the"
-                " stream set object; put its run into one of them"
+                " stream set object; put its range into only one of them"
             )
 
 
@@ -149,8 +149,8 @@ def _check_continuity(
         if start != ends[stream_id]:
             raise refuse(
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
-                f"stream {stream_id} ends at {ends[stream_id]}, the upload goes on at {start}; "
-                "the node and the controller disagree, the node must stop",
+                f"stream {stream_id} ends at {ends[stream_id]}, but the upload continues at {start};"
+                " the node and the controller disagree, so the node must stop",
             )
         ends[stream_id] = end
     return frozenset(ends)

@@ -58,7 +58,7 @@ def check_updates(view: View, updates: Sequence[wire.FeatureUpdate]) -> list[rec
         OperationError: INVALID_REQUEST if an update is not possible. The message names the reason.
     """
     if not updates or len(updates) > UPDATES_MAX:
-        raise invalid(f"{len(updates)} feature updates: give 1 to {UPDATES_MAX}")
+        raise invalid(f"the request has {len(updates)} feature updates; give 1 to {UPDATES_MAX}")
     _require_unique(update.name for update in updates)
     return [
         records_pb2.Record(
@@ -75,13 +75,14 @@ def _rises(view: View, update: wire.FeatureUpdate) -> bool:
         raise invalid(f"feature {update.name} is unknown; known features are {', '.join(SUPPORTED)}")
     if not supported.lowest <= update.level <= supported.highest:
         raise invalid(
-            f"{update.name} {update.level}: this version runs levels {supported.lowest} to"
-            f" {supported.highest}; upgrade it first"
+            f"level {update.level} of {update.name} is not supported: this version supports levels"
+            f" {supported.lowest} to {supported.highest}; upgrade the controllers first"
         )
     present = level_of(view, update.name)
     if update.level < present:
         raise invalid(
-            f"{update.name} is at {present} and never falls, because records of that level may be in the log"
+            f"{update.name} has level {present}, which cannot be lowered, because the log may contain records"
+            " of that level"
         )
     return update.level > present
 
@@ -90,5 +91,5 @@ def _require_unique(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise invalid(f"the feature {name} is updated twice in one request")
+            raise invalid(f"the request updates the feature {name} twice")
         seen.add(name)

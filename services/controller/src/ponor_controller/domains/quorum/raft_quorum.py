@@ -83,7 +83,7 @@ class RaftQuorum:
                 f" {uuid.UUID(bytes=present.directory_id)}`"
             )
         if sum(not each.voter for each in members) >= LEARNERS_MAX:
-            raise invalid(f"there are {LEARNERS_MAX} learners; promote or remove one first")
+            raise invalid(f"the quorum has {LEARNERS_MAX} learners, the maximum; promote or remove one first")
         return await self._change([*members, replace(learner, voter=False)])
 
     async def promote(self, node_id: int) -> int:
@@ -92,7 +92,7 @@ class RaftQuorum:
             return await self._unchanged()
         members = self._members()
         if sum(each.voter for each in members) >= VOTERS_MAX:
-            raise invalid(f"there are {VOTERS_MAX} voters; remove one first")
+            raise invalid(f"the quorum has {VOTERS_MAX} voters, the maximum; remove one first")
         return await self._change(
             [*(each for each in members if each != member), replace(member, voter=True)]
         )
@@ -157,7 +157,7 @@ class RaftQuorum:
         for each in self._members():
             if each.node_id == node_id and directory_id in (b"", each.directory_id):
                 return each
-        raise invalid(f"node {node_id} is no member of the quorum; see `ponor cluster quorum describe`")
+        raise invalid(f"node {node_id} is not a member of the quorum; see `ponor cluster quorum describe`")
 
     async def _change(self, members: list[Member]) -> int:
         try:

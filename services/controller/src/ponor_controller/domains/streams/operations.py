@@ -104,8 +104,8 @@ def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
         if wanted.end_offset != row.end_offset:
             raise refuse(
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
-                f"stream {row.stream_id} ends at {row.end_offset}, not at {wanted.end_offset}; upload what"
-                " is missing before closing",
+                f"stream {row.stream_id} ends at {row.end_offset}, not at {wanted.end_offset}; upload the"
+                " missing records before you close it",
             )
         if not repeated:
             record = records_pb2.StreamClosed(stream_id=wanted.stream_id, stream_epoch=wanted.stream_epoch)
@@ -151,7 +151,7 @@ def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
         if row.open and row.node_id != situation.caller.node_id:
             raise refuse(
                 error_pb2.ERROR_CODE_STREAM_FENCED,
-                f"stream {row.stream_id} is open at node {row.node_id}; only that node deletes it",
+                f"stream {row.stream_id} is open at node {row.node_id}; only that node can delete it",
             )
         require_stream_rights(row.tag_pairs, situation)
     deleted = [records_pb2.StreamDeleted(stream_id=row.stream_id) for row in rows]
@@ -169,21 +169,21 @@ def _check_open(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -
     if wanted.stream_epoch <= row.stream_epoch:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} already; "
-            f"epoch {wanted.stream_epoch} is stale",
+            f"stream {row.stream_id} already has epoch {row.stream_epoch} of node {row.node_id};"
+            f" epoch {wanted.stream_epoch} is outdated",
         )
     floor = epoch_floor(situation.view)
     if wanted.stream_epoch < floor:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"stream {row.stream_id}: epoch {wanted.stream_epoch} is of before the last forced recovery;"
-            f" epochs begin at {floor} now",
+            f"stream {row.stream_id}: epoch {wanted.stream_epoch} is from before the last forced recovery;"
+            f" the lowest epoch is now {floor}",
         )
     if row.open:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_NOT_CLOSED,
             f"stream {row.stream_id} is open at epoch {row.stream_epoch} of node {row.node_id}; try again"
-            " after it was closed",
+            " when it is closed",
         )
 
 

@@ -18,8 +18,8 @@ def open_wal(_: wire.OpenWal, situation: Situation) -> Decision:
     caller = situation.caller
     if caller_wal_kind(situation) is not WalKind.OBJECT:
         raise invalid(
-            f"node {caller.node_id} registered with its write-ahead log in a file; register it with one in"
-            " the object store"
+            f"node {caller.node_id} registered with its write-ahead log in a file; only a node that registers"
+            " with a log in the object store can open one"
         )
     if (caller.node_id, caller.node_epoch) in situation.view[WALS]:
         return Decision()
@@ -40,13 +40,13 @@ def close_wal(body: wire.CloseWal, situation: Situation) -> Decision:
     if left is not None:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_NOT_CLOSED,
-            f"stream {left} is open at epoch {row.wal_epoch} of node {row.node_id}; close the streams of a"
-            " log before the log",
+            f"stream {left} is open at epoch {row.wal_epoch} of node {row.node_id}; close all streams of a"
+            " write-ahead log before you close the log",
         )
     if body.end_sequence < row.trim_sequence:
         raise invalid(
-            f"the log {row.node_id}/{row.wal_epoch} cannot end at slot {body.end_sequence}: it is trimmed up"
-            f" to {row.trim_sequence}"
+            f"write-ahead log {row.node_id}/{row.wal_epoch} cannot end at slot {body.end_sequence}: it is"
+            f" trimmed up to slot {row.trim_sequence}"
         )
     closed = records_pb2.WalClosed(
         node_id=row.node_id, wal_epoch=row.wal_epoch, end_sequence=body.end_sequence

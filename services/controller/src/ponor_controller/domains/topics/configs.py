@@ -63,7 +63,7 @@ def alter_broker_configs(body: wire.AlterBrokerConfigs, situation: Situation) ->
     if node_id != ALL_BROKERS:
         node = situation.view[NODES].get(node_id)
         if node is None or node.role is not NodeRole.BROKER:
-            raise invalid(f"no broker {node_id} is registered")
+            raise invalid(f"broker {node_id} is not registered")
     row = situation.view[BROKER_CONFIGS].get(node_id)
     present = {} if row is None else row.configs
     try:
@@ -89,8 +89,7 @@ def check_sizes(configs: Mapping[str, str]) -> None:
         if len(value.encode()) > VALUE_BYTES_MAX:
             raise refuse(
                 error_pb2.ERROR_CODE_INVALID_CONFIG,
-                f"the value of {name} would have {len(value.encode())} bytes; at most {VALUE_BYTES_MAX} are"
-                " kept",
+                f"the value of {name} would have {len(value.encode())} bytes; the limit is {VALUE_BYTES_MAX}",
             )
 
 
@@ -104,10 +103,10 @@ def _changes(changes: Iterable[wire.ConfigChange]) -> list[ConfigChange]:
     for change in changes:
         kind = _KINDS.get(change.kind)
         if kind is None:
-            raise invalid(f"unknown kind {change.kind} of a change of {change.name}")
+            raise invalid(f"a change of {change.name} has the unknown kind {change.kind}")
         if change.name in decoded:
             raise invalid(f"{change.name} is changed twice")
         decoded[change.name] = ConfigChange(change.name, kind, change.value)
     if len(decoded) > CHANGES_MAX:
-        raise invalid(f"{len(decoded)} changes at once; send at most {CHANGES_MAX}")
+        raise invalid(f"the request has {len(decoded)} changes; send at most {CHANGES_MAX}")
     return list(decoded.values())

@@ -22,7 +22,7 @@ def put_keys(body: wire.PutKeys, situation: Situation) -> Decision:
     """Like `put_key`, for many keys. Either all are stored or none."""
     require_count(len(body.puts), situation.settings.keys_per_operation_max, "keys")
     if len({put.key for put in body.puts}) != len(body.puts):
-        raise invalid("a key is named twice in one operation; name it once")
+        raise invalid("the operation names a key twice; name it once")
     records: list[records_pb2.Record] = []
     result = wire.OperationResult()
     for put in body.puts:
@@ -36,10 +36,10 @@ def _put(
     """Fill record and answer in place, because separate messages would be copied."""
     settings, key, value = situation.settings, body.key, body.value
     if not 1 <= len(key.encode()) <= settings.key_bytes_max:
-        raise invalid(f"a key has 1 to {settings.key_bytes_max} bytes, not {len(key.encode())}")
+        raise invalid(f"the key has {len(key.encode())} bytes; it must have 1 to {settings.key_bytes_max}")
     if len(value) > settings.value_bytes_max:
         raise invalid(
-            f"the value of key {key!r} has {len(value)} bytes; at most {settings.value_bytes_max} are kept"
+            f"the value of key {key!r} has {len(value)} bytes; the limit is {settings.value_bytes_max}"
         )
     held = situation.view[KEYS].get(key)
     if held is not None:

@@ -166,15 +166,15 @@ def _check_partitions(name: str, partitions: int, new: int, situation: Situation
     if partitions > settings.partitions_per_topic_max:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
-            f"{partitions} partitions for topic {name!r}; a topic has at most"
+            f"topic {name!r} would have {partitions} partitions; the limit is"
             f" {settings.partitions_per_topic_max}",
         )
     present = len(situation.view[PARTITIONS])
     if present + new > settings.partitions_max:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
-            f"the cluster has {present} partitions and takes at most {settings.partitions_max}; "
-            "delete topics, or raise the setting partitions_max",
+            f"the cluster has {present} partitions, and {new} more would exceed the limit of"
+            f" {settings.partitions_max}; delete topics, or raise the setting partitions_max",
         )
 
 

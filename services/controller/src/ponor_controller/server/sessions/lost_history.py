@@ -16,8 +16,9 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.kernel.leading import LeaderTerm
 
 REMEDY = (
-    "stop the controllers at once and mount the newest directories, of a majority of the voters. If they are"
-    " lost, `ponor cluster quorum force-recovery` continues without what was committed since the copy"
+    "stop the controllers at once and mount the newest directories of a majority of the voters. If they are"
+    " lost, `ponor cluster quorum force-recovery` continues without the entries that were committed after"
+    " the copy was made"
 )
 
 

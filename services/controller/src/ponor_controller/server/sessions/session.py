@@ -129,17 +129,17 @@ class Session:
         if kind == "load":
             return self._accept_load(request.load, len(frame))
         if kind != "operations":
-            return f"a frame of kind {kind} is out of place"
+            return f"a frame of kind {kind} is not allowed here"
         batch = request.operations
         if len(batch.operations) > self._operations_max:
             return (
-                f"{len(batch.operations)} operations in one frame; at most {self._operations_max} may be"
-                " in flight"
+                f"a frame has {len(batch.operations)} operations; at most {self._operations_max} may be in"
+                " flight"
             )
         if len(frame) > OPERATIONS_FRAME_BYTES_MAX and len(batch.operations) > 1:
             return (
-                f"a frame of {len(frame)} bytes with several operations; split above"
-                f" {OPERATIONS_FRAME_BYTES_MAX}"
+                f"a frame with several operations has {len(frame)} bytes; split frames above"
+                f" {OPERATIONS_FRAME_BYTES_MAX} bytes"
             )
         operations, first_incomplete_id = list(batch.operations), batch.first_incomplete_id
         for operation in operations:
@@ -153,11 +153,11 @@ class Session:
 
     def _accept_load(self, report: wire.LoadReport, size_bytes: int) -> str | None:
         if self.caller.role != records_pb2.NODE_ROLE_BROKER:
-            return f"node {self.caller.node_id} is no broker and reports load"
+            return f"node {self.caller.node_id} sent a load report and is not a broker"
         if size_bytes > OPERATIONS_FRAME_BYTES_MAX:
             return (
-                f"a report of {size_bytes} bytes; name fewer partitions, at most"
-                f" {OPERATIONS_FRAME_BYTES_MAX} bytes of them"
+                f"a load report has {size_bytes} bytes; the limit is {OPERATIONS_FRAME_BYTES_MAX}; report"
+                " fewer partitions"
             )
         self._loads(self.caller.node_id, report)
         return None

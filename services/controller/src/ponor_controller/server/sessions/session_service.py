@@ -262,7 +262,7 @@ class SessionService:
             found = self._contradiction(hello)
             if found and not self._lost_history:
                 self._lost_history = found
-                LOG.error("all nodes are refused: %s", found)
+                LOG.error("refusing all nodes: %s", found)
         if self._lost_history:
             raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, self._lost_history)
 
@@ -309,7 +309,7 @@ class SessionService:
     async def _welcome(self, connection: Connection, caller: Caller, registered_index: int) -> None:
         cluster, leader_term = cluster_of(self._proposer.view), self._leading.leader_term
         assert cluster is not None
-        assert leader_term is not None, "a session begins at a leader"
+        assert leader_term is not None, "a controller that does not lead sends no welcome"
         welcome = wire.Welcome(
             cluster_id=self._cluster_id,
             node_epoch=caller.node_epoch,

@@ -76,7 +76,7 @@ class RetainedTail:
 
     def append(self, batch: RetainedBatch) -> None:
         """Add the next batch and drop old ones beyond the bounds."""
-        assert batch.index == self.last_index + 1, "the tail has no holes"
+        assert batch.index == self.last_index + 1, f"batch {batch.index} does not follow {self.last_index}"
         untrack(batch)  # there may be 200,000, and none is part of a cycle
         self._batches.append(batch)
         self._size_bytes += len(batch.data)
@@ -93,7 +93,7 @@ class RetainedTail:
         Raises:
             AssertionError: the snapshot is older than a batch that was committed here.
         """
-        assert index >= self.last_index, f"a snapshot at {index} replaces batches up to {self.last_index}"
+        assert index >= self.last_index, f"a snapshot at {index} is older than batch {self.last_index}"
         self._batches.clear()
         self._frames.clear()
         self._size_bytes = 0

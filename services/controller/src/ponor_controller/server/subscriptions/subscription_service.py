@@ -120,7 +120,7 @@ class SubscriptionService:
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
                 f"this controller is at incarnation {self._images.incarnation} of the cluster, not"
-                f" {start.incarnation}; connect to another one",
+                f" {start.incarnation}; connect to another controller",
             )
         if len(self._subscribers) >= self._settings.subscribers_max:
             raise OperationError(
@@ -163,7 +163,9 @@ class SubscriptionService:
         else:
             encoding = self._images.at_least(max(self._tail.begin_index, seen_index))
             image = await self._meanwhile(subscriber, encoding)
-            assert image.index >= seen_index, f"a snapshot at {image.index} for readers who saw {seen_index}"
+            assert image.index >= seen_index, (
+                f"the snapshot is at index {image.index}, but the subscriber saw index {seen_index}"
+            )
             await _send_snapshot(subscriber, image, reason)
             subscriber.sent_index = image.index
         await self._follow(subscriber)
@@ -213,8 +215,8 @@ class SubscriptionService:
             return wire.SnapshotBegin.REASON_COMPACTED
         self._divergences.add()
         LOG.error(
-            "a subscriber's image differs from this controller's at index %d: digest %s, here %s; it starts"
-            " over from a snapshot",
+            "the image of a subscriber differs from the image of this controller at index %d: digest %s, not"
+            " %s; sending a snapshot to the subscriber",
             start.resume_index,
             start.resume_digest.hex(),
             digest.hex(),
@@ -266,7 +268,7 @@ class SubscriptionService:
         if age_ms > self._settings.session_timeout_ms:
             raise OperationError(
                 error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
-                f"this controller has heard no leader for {age_ms} ms; connect to another one",
+                f"this controller has heard no leader for {age_ms} ms; connect to another controller",
             )
 
     async def _send_progress(self, subscriber: Subscriber) -> None:
