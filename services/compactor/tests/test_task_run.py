@@ -86,5 +86,5 @@ def test_too_large_commit_is_refused_before_the_copy() -> None:
 
     task = _task(CompactionKind.SET_OBJECTS, [], {})
     require_fit(task, [output(2_000)])
-    with pytest.raises(CompactionLimitError, match="2001 ranges, one may have 2000"):
+    with pytest.raises(CompactionLimitError, match="2001 ranges; the limit is 2000"):
         require_fit(task, [output(2_001)])

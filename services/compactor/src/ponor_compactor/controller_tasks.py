@@ -127,13 +127,13 @@ def require_fit(task: LeasedTask, outputs: Iterable[PlannedOutput]) -> None:
     ranges = len(own) + (0 if shared is None else len(shared.ranges))
     if ranges > COMMIT_RANGES_MAX:
         raise CompactionLimitError(
-            f"the commit of {task} has {ranges} ranges, one may have {COMMIT_RANGES_MAX}: plan fewer sources"
+            f"the commit of {task} has {ranges} ranges; the limit is {COMMIT_RANGES_MAX}; plan fewer sources"
         )
     size_bytes = _commit(task, shared, own).ByteSize()
     if size_bytes > COMMIT_BYTES_MAX:
         raise CompactionLimitError(
-            f"the commit of {task} needs {size_bytes} bytes, an operation may have {COMMIT_BYTES_MAX}: plan"
-            " fewer streams"
+            f"the commit of {task} needs {size_bytes} bytes; the limit is {COMMIT_BYTES_MAX}; plan fewer"
+            " streams"
         )
 
 

@@ -22,30 +22,30 @@ class CompactorSettings:
     compactor_source_bytes_max: int = setting(
         4096 * MIB,
         within=(1, 1024 * 1024 * MIB),
-        doc="Maximum total size of the objects that one task replaces; the controller has its own bound.",
+        doc="Maximum total size of the objects that one task replaces; the controller has a limit too.",
     )
     compactor_split_size_bytes: int = setting(
         8 * MIB,
         within=(1, 5 * 1024 * MIB),
-        doc="Size from which a stream's data in a task becomes an object of its own.",
+        doc="A stream with at least this much data in a task gets an object of its own.",
     )
     compactor_part_size_bytes: int = setting(
         16 * MIB,
         within=(5 * MIB, 1024 * MIB),
-        doc="Target part size of multipart uploads; an object up to this size is a single put. Smaller if"
-        " the budget is smaller.",
+        doc="Target part size of multipart uploads; an object up to this size is a single put. Parts are"
+        " smaller if compaction_budget_bytes is small.",
     )
     compactor_lease_ttl_ms: int = setting(
         30_000,
         within=(300, 600_000),
-        doc="Duration of a task's lease, which is renewed three times per duration. After a compactor dies,"
-        " its task waits this long.",
+        doc="Duration of a task's lease. The compactor renews it three times per duration. After a compactor"
+        " failed, its task waits at most this long.",
     )
     compactor_prepared_ttl_ms: int = setting(
         21_600_000,
         within=(1_000, 86_400_000),
-        doc="Expiry of a task's object ids; set it longer than any task takes. What a dead compactor wrote"
-        " is deleted afterwards.",
+        doc="Time until the reserved object ids of a task expire; no task may take longer. Objects that a"
+        " failed compactor wrote are deleted afterwards.",
     )
     compactor_poll_interval_ms_min: int = setting(
         500, within=(10, 60_000), doc="First pause when there is no task."

@@ -138,7 +138,7 @@ class Worker:
         except OperationError as error:
             if str(error) != self._refusal:
                 self._refusal = str(error)
-                logger.warning("the controller granted no task, retrying: %s", error)
+                logger.warning("the controller refused to lease a task, retrying: %s", error)
             return Outcome.REFUSED
         self._refusal = ""
         if task is None:
