@@ -115,4 +115,4 @@ def test_store_without_upload_listing_is_reported_once(
             await multipart.close()
 
     world.play(story)
-    assert caplog.text.count("are not collected in this store") == 1
+    assert caplog.text.count("abandoned multipart uploads are not aborted") == 1

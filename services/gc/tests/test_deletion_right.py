@@ -54,7 +54,7 @@ def test_an_object_beyond_the_counter_withdraws_the_right(caplog: pytest.LogCapt
         rounds = world.rounds(runtime)
         report = await rounds.go()
         assert report.is_dry_run
-        assert "older than the store" in report.refusal
+        assert "another cluster writes to this store" in report.refusal
         again = await rounds.go()
         assert again.is_dry_run
         assert again.deleted == 0

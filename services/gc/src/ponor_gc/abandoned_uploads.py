@@ -53,12 +53,12 @@ class AbandonedUploads:
             MetadataLagError, HistoryReplacedError, OperationError: raised by `followed_image`.
         """
         if self._store is None:
-            self._warn_once("it does not support multipart uploads")
+            self._warn_once("the store does not support multipart uploads")
             return
         try:
             uploads = await self._own(self._store, current, report)
         except ObjectStoreRefusedError as error:
-            self._warn_once(str(error))
+            self._warn_once(f"{error}; abort them with a lifecycle rule of the bucket")
             return
         report.uploads_listed = True
         for upload in await self._abandoned(uploads, current, report):
@@ -98,13 +98,9 @@ class AbandonedUploads:
     async def _abort(self, store: MultipartStore, upload: OpenMultipart) -> None:
         await store.abort_multipart(MultipartUpload(upload.key, upload.upload_id))
         self._collected.add()
-        LOG.info("abandoned multipart upload of %s aborted", upload.key)
+        LOG.info("aborted the abandoned multipart upload of %s", upload.key)
 
     def _warn_once(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            LOG.warning(
-                "abandoned multipart uploads are not collected in this store: %s; abort them by a lifecycle"
-                " rule of the bucket",
-                reason,
-            )
+            LOG.warning("abandoned multipart uploads are not aborted: %s", reason)

@@ -75,7 +75,7 @@ class DeletionRight:
             )
         if found != own:
             return (
-                f"namespace {own.namespace} of the store belongs to {found}, and the controllers serve"
+                f"namespace {own.namespace} of the store belongs to {found}, but the controllers serve"
                 f" {own}; give one of the two clusters another store"
             )
         return ""

@@ -60,15 +60,17 @@ class ReconcileReport:
         }
 
     def __str__(self) -> str:
-        verb = "would be deleted" if self.is_dry_run else "deleted"
+        deleted, aborted = (
+            ("would be deleted", "would be aborted") if self.is_dry_run else ("deleted", "aborted")
+        )
         number = self.objects[Verdict.DEAD] if self.is_dry_run else self.deleted
         size_bytes = self.object_bytes[Verdict.DEAD] if self.is_dry_run else self.deleted_bytes
         uploads = self.uploads[Verdict.DEAD] if self.is_dry_run else self.aborted
         return (
             f"{self.objects.total()} objects in the store: {self.objects[Verdict.KNOWN]} known, {number}"
-            f" orphans ({size_bytes} bytes) {verb}, "
+            f" orphans ({size_bytes} bytes) {deleted}, "
             f"{self.objects[Verdict.YOUNG]} too young to delete, {self.objects[Verdict.FUTURE]} newer than"
             " the metadata, "
             f"{self.objects[Verdict.STRANGE]} unknown keys; {uploads} of {self.uploads.total()} multipart"
-            f" uploads {verb}"
+            f" uploads {aborted}"
         )

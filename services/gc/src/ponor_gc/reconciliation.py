@@ -110,8 +110,8 @@ class Reconciliation:
                 await self._clock.sleep(PAGE_KEYS / self._settings.reconcile_keys_per_s)
         if future is not None and await self._is_beyond_counter(future, current):
             reason = (
-                f"{future.key} has an id that the controllers have not assigned yet: their log is older"
-                " than the store, or another cluster writes here"
+                f"{future.key} has an id that the controllers have not assigned yet: the log of the"
+                " controllers is an older copy, or another cluster writes to this store"
             )
             self._right.withdraw(reason)
             report.is_dry_run, report.refusal = True, reason

@@ -37,7 +37,7 @@ class GcSettings:
         100_000,
         within=(1_000, 100_000_000),
         unit="keys",
-        doc="Keys of one scan, a thousand per request; the next scan continues from there.",
+        doc="Maximum keys that one scan lists, a thousand per request; the next scan continues after them.",
     )
     delete_keys_max: int = setting(
         500, within=(1, 1_000), unit="keys", doc="Maximum keys in one delete call."
@@ -77,5 +77,5 @@ class GcSettings:
         False, doc="Only report what reconciliation would delete, and which multipart uploads it would abort."
     )
     wal_leftovers_dry_run: bool = setting(
-        False, doc="Report what a scan of write-ahead logs would delete, without doing it."
+        False, doc="Only report what a scan of write-ahead logs would delete."
     )

@@ -122,7 +122,7 @@ class Sweeper:
         try:
             self._is_refused = not await self._right.may_delete(self._marker)
         except ObjectStoreError as error:
-            logger.warning("cannot delete before the cluster's marker is readable: %s", error)
+            logger.warning("nothing is deleted until the cluster's marker can be read: %s", error)
             self._is_refused = True
         return not self._is_refused
 

@@ -135,7 +135,7 @@ class WalLeftovers:
         except ObjectNotFoundError:
             return False
         except (ValueError, ObjectCorruptError) as error:
-            LOG.warning("an unknown object among the write-ahead logs is not deleted: %s", error)
+            LOG.warning("not deleting an unknown object among the write-ahead logs: %s", error)
             return False
 
     async def _remove(self, node: NodeRow, keys: list[str], *, only_look: bool) -> None:
