@@ -99,7 +99,7 @@ async def test_an_unavailable_store_is_unproven_with_a_message(
     assert await prove_store(server.url, runtime, server.environment, wal) is Condition.UNPROVEN
     assert f"the object store {server.url} does not answer (" in caplog.text
     assert meaning in caplog.text
-    assert ("is not proven" in caplog.text) == (wal is WalKind.OBJECT)
+    assert ("could not prove" in caplog.text) == (wal is WalKind.OBJECT)
 
 
 def test_a_broker_refuses_to_start_in_one_line(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ async def test_a_fenced_broker_finds_no_partition_and_continues_afterwards() -> 
         partition = rig.partitions.find("t", 0)
         rig.permission.withdraw()
         assert rig.partitions.get("t", 0) is None
-        with pytest.raises(PartitionError, match="may not answer") as refused:
+        with pytest.raises(PartitionError, match="must not answer") as refused:
             rig.partitions.find("t", 0)
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER, (
             "clients look for another leader, and come back"
@@ -164,7 +164,7 @@ async def test_requests_that_wait_are_refused_when_permission_is_withdrawn() -> 
     await desk.settle()
     assert codes(desk) == [ErrorCode.NOT_COORDINATOR] * 3
     assert len(desk.ended) == 3
-    assert all("may not answer" in str(reason) for reason in desk.ended)
+    assert all("must not answer" in str(reason) for reason in desk.ended)
     assert len(desk.dispatcher._under_way) == 0
     assert desk.dispatcher.requests == 3
 

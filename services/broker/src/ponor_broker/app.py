@@ -272,7 +272,9 @@ class _Broker:
             return True
         successor = "the next start of this node" if self._options.wal is WalKind.FILE else "another broker"
         LOG.warning(
-            "not everything was uploaded and closed in time; %s will recover the write-ahead log", successor
+            "some data was not uploaded, or some streams were not closed, in time; %s will recover the"
+            " write-ahead log",
+            successor,
         )
         return False
 
@@ -284,7 +286,7 @@ class _Broker:
             async with asyncio.timeout(self._settings.shutdown_upload_ms_max / 1000):
                 await services.close()
         except TimeoutError:
-            LOG.warning("appends still wait for memory; they are dropped and were not acknowledged")
+            LOG.warning("dropping appends that still wait for memory; they were not acknowledged")
 
     async def _open_partitions(self, services: BrokerServices) -> None:
         clock = self._runtime.clock

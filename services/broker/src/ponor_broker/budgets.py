@@ -50,7 +50,7 @@ BUDGETS: Final = (
         "a request waits before its first byte is read: TCP backpressure",
     ),
     Budget(
-        "requests in process",
+        "requests being processed",
         "in_flight_bytes_max",
         "ponor_kafka_inflight_bytes",
         "connections are not read until answers have been sent: TCP backpressure. Requests above 8 KiB other"
@@ -223,5 +223,5 @@ def export_limits(telemetry: Telemetry, settings: BrokerSettings) -> None:
 
 
 def _number(value: object) -> float:
-    assert isinstance(value, int), f"the bound of a budget is a number, not {value!r}"
+    assert isinstance(value, int), f"the bound of a budget is not a number: {value!r}"
     return float(value)

@@ -137,8 +137,8 @@ async def _join(runtime: Runtime, dead: NodeRow, controllers: tuple[str, ...], s
             joined = await join(runtime, controllers, dead.node_id, membership, store, asyncio.Event())
     except TimeoutError as error:
         raise ObjectStoreUnavailableError(
-            f"the cluster's marker could not be checked in the object store within {JOIN_S_MAX:g} s; run"
-            " this again when controllers and store answer"
+            f"could not check the cluster's marker in the object store within {JOIN_S_MAX:g} s; run this"
+            " command again when the controllers and the object store answer"
         ) from error
     assert joined is not None, "the stop event is never set"
     return joined
@@ -156,7 +156,7 @@ async def _recover(
 ) -> tuple[RecoveryReport | None, str]:
     """Recover the log; return None and the reason if the log cannot be used and the loss is accepted."""
     if wal is None:
-        assert accept_loss, "a node without a log is recovered only by accepting the loss"
+        assert accept_loss, "recovery without a write-ahead log needs `accept_loss`"
         return None, "no write-ahead log was given"
     try:
         streams = await start_on_file(runtime, settings, node, ports, wal, tasks)

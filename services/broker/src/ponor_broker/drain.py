@@ -62,7 +62,7 @@ class Drain:
             return False
         started_ns = self._clock.monotonic_ns()
         self._process.postpone_end(self._ms_max / 1000 + END_S)
-        LOG.info("draining: %d partitions move to other brokers", self._led())
+        LOG.info("draining: moving %d partitions to other brokers", self._led())
         with suppress(TimeoutError):
             async with asyncio.timeout(self._ms_max / 1000):
                 while not (self._is_empty() or self._cluster_stops()):
@@ -111,10 +111,10 @@ class Drain:
         runs, and the cluster is not stopping.
         """
         if self._cluster_stops():
-            LOG.info("the whole cluster is stopping: no partitions are moved")
+            LOG.info("the whole cluster is stopping; skipping drain")
             return False
         if self._process.is_forced:
-            LOG.info("the parent process has exited: no partitions are moved")
+            LOG.info("parent process exited; skipping drain")
             return False
         return any(
             row.role is NodeRole.BROKER
@@ -129,7 +129,7 @@ class Drain:
         try:
             await self._node.session.submit(Operation(set_drain=body), deadline_ms=ASK_MS_MAX)
         except (OperationError, OperationTimeoutError, SessionClosedError) as error:
-            LOG.info("no partitions are moved before this stop: %s", error)
+            LOG.info("drain request failed; skipping drain: %s", error)
             return False
         return True
 

@@ -92,8 +92,8 @@ class Serving:
         if staleness_ms is None or silence_ms is None or max(staleness_ms, silence_ms) > self._after_ms:
             self._permitted_until_ns = 0  # check again with every request
             self._withdraw(
-                f"metadata are {staleness_ms} ms old and the leading controller was silent for {silence_ms}"
-                f" ms; {self._after_ms} ms are allowed"
+                f"age of the metadata: {_shown(staleness_ms)}; silence of the leading controller:"
+                f" {_shown(silence_ms)}; the limit is {self._after_ms} ms"
             )
             return
         # Until the larger age can reach the bound, no check is needed.
@@ -112,9 +112,13 @@ class Serving:
         if self.refusal is None:
             return
         self.refusal = None
-        LOG.info("metadata are current again; this broker answers")
+        LOG.info("the metadata are current again; this broker answers")
         self._tell(withdrawn=False)
 
     def _tell(self, *, withdrawn: bool) -> None:
         for listener in self.listeners:
             listener(withdrawn)
+
+
+def _shown(ms: int | None) -> str:
+    return "unknown" if ms is None else f"{ms} ms"

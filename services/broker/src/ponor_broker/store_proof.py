@@ -59,8 +59,8 @@ async def prove_store(url: str, runtime: Runtime, environment: Mapping[str, str]
         _remove_directories(url, token)
     if condition is Condition.UNPROVEN:
         LOG.warning(
-            "the create-only put of %s is not proven (%s): as with wal_verify=always, the broker sends a"
-            " request to the controllers before every acknowledgement",
+            "could not prove that create-only puts to %s are atomic (%s): as with wal_verify=always, the"
+            " broker sends a request to the controllers before every acknowledgement",
             url,
             why,
         )

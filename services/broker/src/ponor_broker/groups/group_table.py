@@ -50,7 +50,7 @@ class GroupBudget:
         next only once use has fallen below `ROOM_AGAIN`.
         """
         if self.groups >= self._settings.groups_max:
-            self._refuse(f"{self.groups} groups exist, as many as groups_max allows")
+            self._refuse(f"{self.groups} groups exist, the maximum of groups_max")
             return False
         return self.admits(GROUP_BYTES + len(group_id))
 

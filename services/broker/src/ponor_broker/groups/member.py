@@ -71,7 +71,7 @@ class Member:
         for protocol in self.protocols:
             if protocol.name in candidates:
                 return protocol.name
-        raise AssertionError(f"member {self.member_id} supports none of the candidates")
+        raise AssertionError(f"member {self.member_id} supports none of the candidate protocols")
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
         """Return the member's subscription for a protocol; empty if the member does not offer the

@@ -28,7 +28,7 @@ class RefusalLog:
         left_out = self._lines - LINES_PER_PERIOD_MAX
         self._lines = 0
         if left_out > 0:
-            LOG.warning("closed %d more connections; their lines were omitted", left_out)
+            LOG.warning("closed %d more connections without a log line", left_out)
 
 
 class ConnectionCounts:
@@ -55,14 +55,14 @@ class ConnectionCounts:
 
     def add(self, address: str) -> None:
         """Count a new connection."""
-        assert self.refusal(address) is None, f"{address} was accepted above a bound"
+        assert self.refusal(address) is None, f"a connection of {address} was accepted above a limit"
         self.total += 1
         self._by_address[address] = self._by_address.get(address, 0) + 1
 
     def remove(self, address: str) -> None:
         """Count a closed connection."""
         left = self._by_address[address] - 1
-        assert left >= 0, f"{address} closed more connections than it opened"
+        assert left >= 0, f"more connections of {address} were closed than opened"
         self.total -= 1
         if left:
             self._by_address[address] = left

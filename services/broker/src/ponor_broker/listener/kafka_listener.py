@@ -114,7 +114,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._shared = shared
         self._transport: asyncio.Transport | None = None
         self._context = ConnectionContext(peer="?")
-        assert shared.dispatcher is not None, "clients connect only after `serve`"
+        assert shared.dispatcher is not None, "a client connected before `serve`"
         self._connection = ClientConnection(shared.dispatcher, self, self._context, shared.flow)
         self._receiver = FrameReceiver(
             self._admit_frame,
@@ -153,7 +153,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
         del sizehint
         if self._held is not None:
             own = self._receiver.own_buffer()
-            assert own is not None, "a charged frame has its own buffer"
+            assert own is not None, "a charged frame has no buffer of its own"
             return own
         shared = self._shared
         return shared.scratch[:SCRATCH_BYTES_WHEN_FULL] if shared.receive.is_full else shared.scratch

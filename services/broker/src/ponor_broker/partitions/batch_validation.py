@@ -95,7 +95,7 @@ class BatchValidator:
         """
         batch = _only_batch(records)
         if batch.base_offset != 0:
-            raise _invalid(f"a producer's batch has base offset 0, not {batch.base_offset}")
+            raise _invalid(f"the base offset of a producer's batch must be 0, not {batch.base_offset}")
         _check_size(batch, config)
         try:
             batch.check_crc()
@@ -116,7 +116,7 @@ class BatchValidator:
         if batch.size_bytes > config.segment_bytes:
             raise PartitionError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"a batch of {batch.size_bytes} bytes is above segment.bytes, {config.segment_bytes}",
+                f"a batch of {batch.size_bytes} bytes exceeds segment.bytes, {config.segment_bytes}",
             )
         if config.is_log_append_time:
             batch.set_log_append_time(now_ms)
@@ -203,16 +203,17 @@ def _check_size(batch: BatchView, config: TopicConfig) -> None:
     if batch.size_bytes > config.message_bytes_max:
         raise PartitionError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {batch.size_bytes} bytes is above max.message.bytes, {config.message_bytes_max}",
+            f"a batch of {batch.size_bytes} bytes exceeds max.message.bytes, {config.message_bytes_max}",
         )
 
 
 def _check_codec(codec: int, version: int) -> None:
     if codec > _ZSTD:
-        raise PartitionError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"no codec has the number {codec}")
+        raise PartitionError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {codec} is unknown")
     if codec == _ZSTD and version < ZSTD_PRODUCE_VERSION_MIN:
         raise PartitionError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_PRODUCE_VERSION_MIN} or newer"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs Produce version {ZSTD_PRODUCE_VERSION_MIN} or newer",
         )
 
 
@@ -224,7 +225,7 @@ def _check_header(batch: BatchView) -> None:
             raise _invalid("a transactional batch needs a producer id")
     count = batch.record_count
     if count <= 0 or count != batch.last_offset_delta + 1:
-        raise _invalid(f"{count} records for {batch.last_offset_delta + 1} offsets; each must have one")
+        raise _invalid(f"the batch has {count} records for {batch.last_offset_delta + 1} offsets")
     if (
         batch.producer_id != NO_PRODUCER_ID
         and min(batch.producer_id, batch.base_sequence, batch.producer_epoch) < 0

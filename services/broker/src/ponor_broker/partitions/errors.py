@@ -61,7 +61,7 @@ class BrokerFencedError(PartitionError):
     """This broker may not answer (`Serving`): its image may be outdated."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker may not answer: {reason}")
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker must not answer: {reason}")
 
 
 class PartitionInTransitError(PartitionError):

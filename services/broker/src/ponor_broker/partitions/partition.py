@@ -162,8 +162,8 @@ class Partition:
         is_older = current_leader_epoch < known
         raise PartitionError(
             ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"{self.identity}: epoch {current_leader_epoch} is {'older' if is_older else 'newer'} than"
-            f" {known}",
+            f"{self.identity}: leader epoch {current_leader_epoch} of the request is"
+            f" {'older' if is_older else 'newer'} than the partition's {known}",
         )
 
     # Appends
@@ -335,7 +335,7 @@ class Partition:
     def _settle(self, failure: BaseException | None) -> None:
         """Complete the oldest append; the stream reports appends in order."""
         in_flight = self._in_flight
-        assert in_flight is not None, "completion without an append"
+        assert in_flight is not None, "an append completed while none was in flight"
         base_offset, end_offset, max_timestamp, size_bytes, on_settled = in_flight.popleft()
         if failure is None and self.service.failure is None:
             assert base_offset >= self._settled_offset, (
@@ -439,7 +439,7 @@ class Partition:
             S3StreamError: the storage refused the change.
         """
         self.service.check_changes()
-        assert offset <= self._settled_offset, f"{self.identity}: {offset} is not readable yet"
+        assert offset <= self._settled_offset, f"{self.identity}: offset {offset} is not readable yet"
         await self._start.advance(offset, self._settled_offset)
 
     # State that survives a move

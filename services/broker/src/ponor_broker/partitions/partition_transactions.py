@@ -97,8 +97,8 @@ class PartitionTransactions:
         if verification is None or not self.is_proof(verification, producer_id, batch.producer_epoch):
             raise PartitionError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"{self._identity}: producer {producer_id} has no open transaction of epoch"
-                f" {batch.producer_epoch} here",
+                f"{self._identity}: producer {producer_id} has no open transaction with epoch"
+                f" {batch.producer_epoch} in this partition",
             )
         producers = self._state.producers
         if verification.begins_at_zero and batch.first_sequence > 0 and producers.entry(producer_id) is None:
@@ -118,8 +118,8 @@ class PartitionTransactions:
         open_here = self._state.producers.transactions
         if batch.producer_id not in open_here and self._state.producers.is_full_of_transactions:
             raise AppendBackpressureError(
-                f"{self._identity}: {len(open_here)} transactions are open: as many as"
-                " producers_per_partition_max allows"
+                f"{self._identity}: {len(open_here)} transactions are open, the maximum of"
+                " producers_per_partition_max"
             )
         self._state.begin_transactions(confirmed_offset)
 
@@ -147,7 +147,7 @@ class PartitionTransactions:
         """
         if self._on_marker is None and self._identity.topic == OFFSETS_TOPIC:
             raise PartitionError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._identity}: its groups are not loaded"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._identity}: its groups are not loaded yet"
             )
         self._state.producers.check_marker(
             marker.producer_id,

@@ -76,7 +76,7 @@ class ServiceState:
             StreamClosedError: the partition is closed here, or has failed.
         """
         if self.is_sealed and not self.is_closed and self.failure is None:
-            raise PartitionInTransitError(self._identity.key, f"{self._identity} moves to another broker")
+            raise PartitionInTransitError(self._identity.key, f"{self._identity} is moving to another broker")
         self.check_changes()
 
     def check_changes(self) -> None:
@@ -87,7 +87,7 @@ class ServiceState:
         """
         self.check_reads()
         if self.is_sealed:
-            raise StreamClosedError(f"{self._identity} moves to another broker")
+            raise StreamClosedError(f"{self._identity} is moving to another broker")
 
     def check_reads(self) -> None:
         """Check whether the partition may be read.

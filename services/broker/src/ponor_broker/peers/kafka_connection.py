@@ -88,7 +88,7 @@ class KafkaConnection:
 
     async def close(self) -> None:
         """Close the connection; unanswered requests fail. Idempotent."""
-        self._break(ConnectionClosedError("the connection was closed here"))
+        self._break(ConnectionClosedError("this broker closed the connection"))
         await self._wire.close()
 
     async def wait_closed(self) -> None:

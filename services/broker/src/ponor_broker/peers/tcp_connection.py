@@ -76,7 +76,9 @@ class TcpConnection:
                 )
             return await self._reader.readexactly(length)
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise ConnectionClosedError(f"{self._address} closed the connection: {error}") from error
+            raise ConnectionClosedError(
+                f"the connection to {self._address} was closed or broke: {error}"
+            ) from error
 
     async def close(self) -> None:
         """Close the connection and drop unsent bytes."""

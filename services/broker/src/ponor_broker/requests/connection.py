@@ -70,7 +70,7 @@ class PendingAnswer:
 
     def answer(self, response: Response) -> None:
         """Complete the request. Its answer is sent after the answers of the requests before it."""
-        assert not self.is_answered, "a request has one answer"
+        assert not self.is_answered, "the request is already answered"
         self.response = response
         self.is_answered = True
         if self.connection is not None:
@@ -341,7 +341,7 @@ class ClientConnection:
         """Note that a running request is answered. At the end of this event-loop turn, all answers that are
         next in order are sent.
         """
-        assert self._places, "an answer has a place"
+        assert self._places, "no request of the connection waits for an answer"
         if self._places[0] is place and not self._flush_is_due:
             self._flush_is_due = True
             self._flow.flush_later(self._flush)

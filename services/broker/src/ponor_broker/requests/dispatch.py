@@ -239,7 +239,7 @@ class Dispatcher:
         header = decode_request_header(frame)
         route = self._routes.get(header.api_key)
         if route is None:
-            raise CloseConnectionError(f"API {ApiKey(header.api_key).name} is not handled by this broker")
+            raise CloseConnectionError(f"this broker does not support the API {ApiKey(header.api_key).name}")
         reply = Reply(header, route.measured, received_ns)
         if self._telemetry.tracing is not None:
             return self._dispatch_traced(route, frame, connection, reply)
@@ -300,7 +300,7 @@ class Dispatcher:
             CloseConnectionError: permission is withdrawn, and this API has no error answer.
         """
         if self._serving.refusal is not None and route.when_fenced is WhenFenced.CLOSES:
-            raise CloseConnectionError(f"this broker may not answer: {self._serving.refusal}")
+            raise CloseConnectionError(f"this broker must not answer: {self._serving.refusal}")
         answer = self._begin(route, frame, connection, reply)
         assert not isinstance(answer, PendingAnswer), "only SETTLES handlers wait for the write-ahead log"
         return answer
@@ -349,8 +349,8 @@ def _decoding(header: RequestHeader, frame: bytearray) -> Steps[Message]:
 
 def _unhandled_version(header: RequestHeader, route: _Route) -> CloseConnectionError:
     return CloseConnectionError(
-        f"{ApiKey(header.api_key).name} version {header.api_version} is not handled,"
-        f" only {route.version_min} to {route.version_max}"
+        f"{ApiKey(header.api_key).name} version {header.api_version} is not supported; this broker supports"
+        f" {route.version_min} to {route.version_max}"
     )
 
 

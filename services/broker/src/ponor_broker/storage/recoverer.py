@@ -162,7 +162,7 @@ class Recoverer:
                 return
             except WalNotHeldError as error:
                 # The loop ends when the image shows that the log was closed or reassigned.
-                LOG.info("reading the row of %s again: %s", assignment, error)
+                LOG.info("checking again whether this broker must recover %s: %s", assignment, error)
             except (StorageFailedError, NodeFencedError):
                 return  # this process's epoch or session has ended; other tasks handle that
             except WalCorruptError as error:

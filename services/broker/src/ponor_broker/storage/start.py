@@ -49,7 +49,7 @@ class StoragePorts:
         """Build the ports of a registered node."""
         session, subscription = node.session, node.subscription
         cluster = cluster_of(subscription.image)
-        assert cluster is not None, "a registered node has an image"
+        assert cluster is not None, "the image does not contain the cluster"
         witness = Witness(store, clock, cluster.namespace, node.node_id)
         return cls(
             store,

@@ -140,7 +140,7 @@ class MarkerSender:
                 TRANSACTION_COORDINATOR_FENCED or INVALID_PRODUCER_EPOCH. In both cases the partition has no
                 open transaction of this epoch.
         """
-        assert markers.partitions, "a transaction without partitions needs no markers"
+        assert markers.partitions, "a transaction without partitions has no markers"
         job = _Job(shard, coordinator_epoch, markers, done)
         self._jobs.setdefault(shard, {})[job] = None
         for where in sorted(markers.partitions):

@@ -316,7 +316,9 @@ class TransactionShard:
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in refusals.values():
             # Another coordinator ended the transaction, so another broker leads this log. The log refuses the
             # completion that this broker writes next.
-            _LOG.warning("markers of %s had an outdated coordinator epoch", self._log.name)
+            _LOG.warning(
+                "partitions refused markers of %s, whose coordinator epoch is outdated", self._log.name
+            )
         self._run(held, held.transaction.markers_done(self._clock.wall_ms()))
 
     def _timer_fired(self, held: HeldId, kind: TimerKind) -> None:

@@ -52,7 +52,7 @@ class FairSlots:
 
     async def _acquire(self, owner: object) -> None:
         if self._free > 0:
-            assert not self._waiters, "no waiter while a slot is free"
+            assert not self._waiters, "reads wait although a slot is free"
             self._free -= 1
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -177,4 +177,4 @@ class ColdReads:
         if len(self._reported) >= REPORTED_MAX:
             self._reported.clear()
         self._reported[line] = None
-        LOG.error("a fetch cannot be served: %s; `ponor object verify` checks the objects", line)
+        LOG.error("cannot answer a Fetch: %s; check the objects with `ponor object verify`", line)

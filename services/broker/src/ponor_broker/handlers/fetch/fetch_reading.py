@@ -168,7 +168,7 @@ class FetchReader:
         if room < 0:
             raise PartitionError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"{partition.identity}: {room} bytes cannot be fetched; ask for 0 or more",
+                f"{partition.identity}: the request allows {room} bytes; it must allow 0 or more",
             )
         records = partition.log.read_cached(offset, room)
         read: ReadRecords | None = None
@@ -189,7 +189,7 @@ class FetchReader:
         if (epoch, end_offset) == UNKNOWN:
             raise PartitionError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{partition.identity}: nothing was ever written at epoch {one.last_fetched_epoch}",
+                f"{partition.identity}: leader epoch {one.last_fetched_epoch} is unknown",
             )
         if one.fetch_offset < partition.log_start_offset:
             partition.check_offset(one.fetch_offset)

@@ -157,7 +157,7 @@ class FetchSession:
 
     def wait(self, news: News) -> Callable[[], None]:
         """Call `news` for every change until the returned function is called."""
-        assert self._waiting is None, "one fetch of a session waits at a time"
+        assert self._waiting is None, "another fetch of the session is waiting"
         self._waiting = news
         for one in self._due:
             one.watch()

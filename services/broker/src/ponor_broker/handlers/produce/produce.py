@@ -388,7 +388,7 @@ class ProduceHandler:
             if not has_waited and self._partitions.parking.holds_back(partition.identity.key):
                 raise PartitionInTransitError(
                     partition.identity.key,
-                    f"earlier requests that waited for {partition.identity} are processed first",
+                    f"requests that waited for {partition.identity} must be processed first",
                 )
             if partition.is_internal:
                 # The group coordinator could not decode a client's records. Kafka exempts one client
@@ -491,4 +491,4 @@ def _refusal_of_all(walk: ProduceWalk) -> PartitionError | None:
 def _close_on_refusal(outcomes: Iterable[PartitionOutcome]) -> None:
     for outcome in outcomes:
         if outcome.error is not None:
-            raise CloseConnectionError(f"Produce without acknowledgement was refused: {outcome.error}")
+            raise CloseConnectionError(f"a Produce request with acks=0 was refused: {outcome.error}")

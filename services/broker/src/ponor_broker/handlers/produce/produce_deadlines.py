@@ -19,7 +19,7 @@ append waits for a disk sync, so a very short timeout would always expire."""
 TIMEOUT_BITS: Final = 7
 """Significant bits of a timeout. It is rounded up by less than 2 %, to bound the number of queues
 when clients send a different timeout in every request."""
-NOT_IN_TIME: Final = "the batch was appended and is not durable yet"
+NOT_IN_TIME: Final = "the batch was appended but is not durable yet"
 """Message of REQUEST_TIMED_OUT."""
 NS_PER_MS: Final = 1_000_000
 

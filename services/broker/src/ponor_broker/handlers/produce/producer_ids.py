@@ -55,7 +55,7 @@ class ProducerIds:
             result = await self._session.submit(operation, deadline_ms=self._deadline_ms)
         except (OperationError, OperationTimeoutError, SessionClosedError) as error:
             raise PartitionError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the controller gave no producer ids: {error}"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the controller granted no producer ids: {error}"
             ) from error
         granted = result.producer_ids_granted
         self._next = granted.first_producer_id

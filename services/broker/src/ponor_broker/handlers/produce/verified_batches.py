@@ -42,7 +42,8 @@ NO_ID: Final = PartitionError(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional batches need a transactional id"
 )
 SEVERAL_PRODUCERS: Final = PartitionError(
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the transactional batches have several producer ids or epochs"
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    "the transactional batches of a request must have one producer id and epoch",
 )
 
 

@@ -72,7 +72,7 @@ def _elect(topics: Topics, topic: str, index: int) -> PartitionResult:
         return PartitionResult(
             index,
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"{topic}-{index} moves to broker {move.target_id}, which is elected when broker"
+            f"{topic}-{index} is moving to broker {move.target_id}, which is elected when broker"
             f" {move.source_id} has closed the streams.",
         )
     if topics.broker(partition.leader_id) is None:

@@ -124,7 +124,7 @@ class PartitionReassignmentsHandler:
             raise PartitionError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{len(wanted.replicas)} replicas of {topic}-{row.partition}: a partition has one broker,"
-                " because the object store replicates; name one broker",
+                " because the object store replicates the data; name one broker",
             )
         target_id = NodeId(wanted.replicas[0])
         if target_id != (row.leader_id if move is None else move.target_id):

@@ -74,7 +74,7 @@ class CleanedSegment:
             S3StreamError: a stream refused the batch for too long.
         """
         assert batch.base_offset >= self._end_offset, (
-            f"batch {batch.base_offset} lies below {self._end_offset}"
+            f"the batch at offset {batch.base_offset} begins below the end {self._end_offset}"
         )
         self._leader_epoch = batch.leader_epoch
         await self._pad(batch.base_offset, room=batch.last_offset_delta + 1)

@@ -127,7 +127,7 @@ class LogCleaner:
         try:
             await self._twins.add_cleaned_streams(partition)
             if not partition.is_writable:
-                raise CleaningStoppedError("the partition closes, or moves")
+                raise CleaningStoppedError("the partition is closing or moving")
             await one.run()
         except (CleaningStoppedError, S3StreamError, PartitionCorruptError) as error:
             self._rest(partition, TOO_LARGE_RETRY_MS if isinstance(error, BatchTooLargeError) else RETRY_MS)

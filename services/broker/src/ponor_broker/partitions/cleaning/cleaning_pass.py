@@ -93,7 +93,7 @@ class CleaningPass:
             PartitionCorruptError: a batch cannot be read or processed; a retry will not help.
         """
         trims = self._log.trims
-        assert not trims.is_cleaning, f"{self._partition.identity} is being cleaned"
+        assert not trims.is_cleaning, f"{self._partition.identity} is already being cleaned"
         trims.is_cleaning = True
         self._pace.begin()
         try:
@@ -231,7 +231,7 @@ class CleaningPass:
         if [
             segment for segment in segments if cleaned.base_offset <= segment.base_offset < cleaned.end_offset
         ] != group:
-            raise CleaningStoppedError("the partition's oldest segments were dropped meanwhile")
+            raise CleaningStoppedError("the partition's oldest segments were dropped during the pass")
         if self._partition.recovers_from is not None:
             raise AppendBackpressureError("the Meta stream refused the checkpoint")
         await self._log.clean(cleaned)
@@ -278,7 +278,7 @@ class CleaningPass:
 
     def _check(self) -> None:
         if not self._partition.is_writable:
-            raise CleaningStoppedError("the partition closes, or moves")
+            raise CleaningStoppedError("the partition is closing or moving")
         if not self._partition.config.is_compacted:
             raise CleaningStoppedError("the topic's cleanup.policy changed")
 

@@ -70,7 +70,7 @@ def with_records(
         kept: the records to keep, in order.
         horizon_ms: the new delete horizon; None keeps the present one, if any.
     """
-    assert kept, "for a batch without records, call `without_records`"
+    assert kept, "no record is kept; call `without_records` for such a batch"
     attributes, base_timestamp = batch.attributes, batch.first_timestamp
     shift = 0
     if horizon_ms is not None:

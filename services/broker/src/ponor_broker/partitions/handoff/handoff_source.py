@@ -313,7 +313,7 @@ class HandoffSource:
     def _give_up(self, batch: Sequence[Handoff], error: Exception) -> None:
         """The store, or the log, did not accept the uploads: keep the partitions and cancel their moves."""
         kept = [one for one in batch if one.stage in {Stage.WAITING, Stage.SEALED}]
-        reason = str(error) or "the source's uploads did not end in time"
+        reason = str(error) or "the uploads of the source did not complete in time"
         for one in kept:
             self._take_back(one, "failed")
         if kept:
@@ -324,7 +324,7 @@ class HandoffSource:
         try:
             await self._controller.cancel(partitions, reason)
         except (OperationError, SessionClosedError, NodeFencedError, MetadataLagError) as error:
-            LOG.warning("moves were not cancelled: %s", error)
+            LOG.warning("could not cancel moves: %s", error)
             await self._clock.sleep(CANCEL_RETRY_S)
         for key, _ in partitions:
             self._on_undecided(key)

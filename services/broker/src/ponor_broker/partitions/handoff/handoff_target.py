@@ -344,7 +344,8 @@ class HandoffTarget:
             await self._clock.sleep(WATCH_S)
             if staying := list(self._take_long_moves()):
                 reason = (
-                    "its streams are still open at a broker whose log is being recovered; try again later"
+                    "the streams are still open at a broker whose write-ahead log is being recovered; try"
+                    " again later"
                 )
                 await self._release.cancel_moves(staying, reason)
 
@@ -378,7 +379,7 @@ class HandoffTarget:
         try:
             await self._release.upload(opening)
         except (TimeoutError, S3StreamError) as error:
-            reason = str(error) or "the object store did not accept the uploads that precede a move"
+            reason = str(error) or "the uploads before the move did not complete in time"
             LOG.warning("%s stays here: %s", opening.request.identity, reason)
             await self._release.cancel_moves([opening.name], reason)
             opening.stage, opening.failures = Stage.WAITING, 0

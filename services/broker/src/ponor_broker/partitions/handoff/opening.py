@@ -129,6 +129,6 @@ class Opening:
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise  # the attempt itself is cancelled
-            raise OpeningInterruptedError(f"{self.request.identity} must not be opened now") from None
+            raise OpeningInterruptedError(f"the opening of {self.request.identity} was interrupted") from None
         finally:
             self._reading = None

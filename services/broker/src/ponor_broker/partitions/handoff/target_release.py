@@ -100,7 +100,7 @@ class TargetRelease:
         except (OperationError, SessionClosedError, NodeFencedError, MetadataLagError) as error:
             (topic_id, index), _ = partitions[0]
             LOG.warning(
-                "moves of %d partitions (the first is partition %d of topic %s) were not cancelled: %s",
+                "could not cancel the moves of %d partitions (the first is partition %d of topic %s): %s",
                 len(partitions),
                 index,
                 topic_id.hex(),

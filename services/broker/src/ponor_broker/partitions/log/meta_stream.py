@@ -96,7 +96,7 @@ class MetaStream:
             records = await fetch(self.stream, offset, REPLAY_BYTES)
             if not records:
                 raise PartitionCorruptError(
-                    f"meta stream {self.stream.stream_id}: no entry at offset {offset}, below the"
+                    f"meta stream {self.stream.stream_id}: no entry at offset {offset}, which is below the"
                     f" confirmed offset {self.stream.confirmed_offset}"
                 )
             offset = await in_turns(self._replaying(values, records, offset))

@@ -151,7 +151,7 @@ class PartitionLog:
         Raises:
             s3stream.errors.S3StreamError: as `roll_if_due`.
         """
-        assert self.end_offset > self.log_meta.active.base_offset, "an empty segment is not rolled"
+        assert self.end_offset > self.log_meta.active.base_offset, "an empty segment cannot be rolled"
         ends = {name: stream.next_offset for name, stream in self.streams.items() if name in SLICED}
         observe(self._change(LogMeta.roll_change(self.end_offset, ends, now_ms, self.active_content)))
         self._shift = self.log_meta.active.kafka_offset(0)

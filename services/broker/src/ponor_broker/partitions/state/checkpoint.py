@@ -86,5 +86,5 @@ class PartitionCheckpoint:
             ) from error
         if not 0 <= self.start_offset <= self.recover_offset:
             raise PartitionCorruptError(
-                f"PARTITION: start {self.start_offset} is above recover {self.recover_offset}"
+                f"PARTITION: start offset {self.start_offset} is not within 0..{self.recover_offset}"
             )

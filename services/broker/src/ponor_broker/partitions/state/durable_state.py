@@ -62,7 +62,7 @@ class LogStart:
             self._durable = self._state.advance_start(offset, confirmed_offset)
             self._durable.add_done_callback(partial(self._show, offset))
         if offset > self.offset:
-            assert self._durable is not None, "a written start that is not visible yet is in flight"
+            assert self._durable is not None, "the log start was written, but no write is in flight"
             durable = self._durable
             await asyncio.shield(durable)
             self._show(offset, durable)

@@ -95,7 +95,7 @@ class LeaderEpochs:
             ) from error
         if version != _VERSION or len(entries) != count:
             raise PartitionCorruptError(
-                f"LEADER_EPOCHS: version {version}, {len(entries)} of {count} entries"
+                f"LEADER_EPOCHS: version {version} with {len(entries)} of {count} entries is not valid"
             )
         for before, after in pairwise(entries):
             if before[0] >= after[0] or before[1] >= after[1]:

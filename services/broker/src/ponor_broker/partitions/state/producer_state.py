@@ -161,8 +161,8 @@ class ProducerStates:
         if entry.first_offset != NO_OFFSET and not is_transactional:
             raise PartitionError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {batch.producer_id}: a batch outside of its open transaction, which began at"
-                f" {entry.first_offset}",
+                f"producer {batch.producer_id}: the batch is not transactional, but the producer has an open"
+                f" transaction that began at offset {entry.first_offset}",
             )
 
     def check_marker(
@@ -410,7 +410,7 @@ class ProducerStates:
 
     def snapshot(self) -> bytes:
         """Return the state with nothing in flight, as after a clean close."""
-        assert not self._in_flight, "a clean close waits for its appends"
+        assert not self._in_flight, "a clean close must wait for all appends"
         newest = [taken.end_offset for _, entry in self.active() for taken in entry.batches[-1:]]
         return self.snapshot_at(max([self.restored_offset, *newest]))
 
@@ -470,7 +470,7 @@ def _check_epoch(producer_id: int, epoch: int, epoch_min: int) -> None:
 def _check_sequence(batch: ProducerBatch, entry: ProducerEntry) -> None:
     if batch.producer_epoch > entry.epoch:
         if batch.first_sequence != 0:
-            raise _out_of_order(batch, f"epoch {batch.producer_epoch} must start at 0")
+            raise _out_of_order(batch, f"epoch {batch.producer_epoch} must start with sequence 0")
         return
     if batch.first_sequence == (entry.last_sequence + 1) % SEQUENCE_MODULUS:
         return
@@ -479,7 +479,7 @@ def _check_sequence(batch: ProducerBatch, entry: ProducerEntry) -> None:
             ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
             f"producer {batch.producer_id}: sequence {batch.first_sequence} was appended earlier",
         )
-    raise _out_of_order(batch, f"the last one was {entry.last_sequence}")
+    raise _out_of_order(batch, f"the last appended sequence was {entry.last_sequence}")
 
 
 def _out_of_order(batch: ProducerBatch, why: str) -> PartitionError:

@@ -65,7 +65,9 @@ class AbortedIndex:
 
     def add(self, entry: TxnEntry) -> None:
         """Append the entry of a marker that was appended just now."""
-        assert not self._newest or entry.last_offset > self._newest[-1].last_offset, "markers are in order"
+        assert not self._newest or entry.last_offset > self._newest[-1].last_offset, (
+            "the marker is not above the newest marker"
+        )
         self._newest.append(entry)
         self._unwritten += 1
         try:
@@ -167,7 +169,7 @@ class AbortedIndex:
                 return found
             at, start = records[-1].end_offset, self._decode(records[-1]).last_offset + 1
         rest = self.find(max(start, self._complete_from), end)
-        assert rest is not None, "everything else is in memory"
+        assert rest is not None, "entries that are not on the stream are missing in memory"
         return [*found, *rest]
 
     @property
