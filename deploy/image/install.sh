@@ -1,13 +1,13 @@
 #!/bin/sh
-# From the sources to a virtual environment that runs every service: install.sh SOURCE VENV
-# What the Dockerfile runs; it needs Python >= 3.11 and a C compiler, and no container. All versions and their hashes are those of requirements/*.lock.
+# Build a virtual environment that runs every service from the sources: install.sh SOURCE VENV
+# The Dockerfile runs this script. It needs Python >= 3.11 and a C compiler, and works outside of a container. requirements/*.lock determine all versions and hashes.
 set -eu
 source=$1
 venv=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The tools that build wheels, and what they need, with the lock's hashes; they stay out of what is shipped.
+# The tools that build wheels, and their dependencies, with the hashes of the lock file. They are not part of the image.
 tools='cython grpcio grpcio-tools hatchling mypy-protobuf packaging pathspec pluggy protobuf setuptools trove-classifiers types-protobuf typing-extensions'
 awk -v names="$tools" 'BEGIN { split(names, list, " "); for (i in list) wanted[list[i]] }
   /^[a-z0-9]/ { split($1, name, "=="); on = name[1] in wanted }

@@ -7,7 +7,7 @@ service (exec), so that signals of the container runtime reach the service: SIGT
 
     PONOR_CLUSTER_ORDINAL   1 to 16,383, never changes; default 0: drawn at random by the controllers
     PONOR_CLUSTER_ID        id that a node expects and a new cluster gets; default: the controllers' cluster
-    PONOR_SHARE_STORE       true: the object store may hold other clusters too; default false
+    PONOR_SHARE_STORE       true: the object store may contain other clusters too; default false
     PONOR_CONTROLLERS       HOST,HOST,...: all controllers, by ordinal
     PONOR_CONTROLLER_PORT   controllers' port for nodes and tools; default 9090
     PONOR_PEER_PORT         controllers' port for each other; default 9091
@@ -96,7 +96,7 @@ class Surroundings:
         given = self.variables.get("PONOR_ORDINAL") or self.pod.rpartition("-")[2]
         if not given.isdecimal() or int(given) > NUMBER_MAX:
             raise SparkSetupError(
-                f"the pod's name {self.pod} ends in no number from 0 to {NUMBER_MAX}; set PONOR_ORDINAL"
+                f"the pod's name {self.pod} does not end in a number from 0 to {NUMBER_MAX}; set PONOR_ORDINAL"
             )
         return int(given)
 
@@ -110,7 +110,7 @@ class Surroundings:
         """Host names of the controllers, by ordinal."""
         hosts = [host.strip() for host in self.text("PONOR_CONTROLLERS").split(",")]
         if not all(hosts) or len(set(hosts)) != len(hosts):
-            raise SparkSetupError(f"PONOR_CONTROLLERS={','.join(hosts)}: give every controller's host once")
+            raise SparkSetupError(f"PONOR_CONTROLLERS={','.join(hosts)}: name every controller's host once")
         return hosts
 
     def node_id(self, role: str, ordinal: int) -> int:
@@ -205,7 +205,7 @@ def main() -> None:
     surroundings = Surroundings(os.environ)
     try:
         if len(sys.argv) != 2:
-            raise SparkSetupError(f"say ponor_entry.py ROLE, one of {', '.join(NUMBER_FIRST)}")
+            raise SparkSetupError(f"usage: ponor_entry.py ROLE; ROLE is one of {', '.join(NUMBER_FIRST)}")
         role = sys.argv[1]
         config = configuration(role, surroundings)
     except SparkSetupError as error:

@@ -1,9 +1,9 @@
 #!/bin/bash
-# What a container of the image becomes. Spark on Kubernetes starts its pods with `driver ...` and `executor`, and hands an executor what it needs in SPARK_* variables;
-# anything else is a command: spark-submit, ponor, python.
+# Start the role of a container. Spark on Kubernetes starts its pods with the arguments `driver ...` and `executor`, and configures an executor with SPARK_* variables.
+# All other arguments are a command: spark-submit, ponor, python.
 set -eu
 
-# Spark asks Hadoop for the name of the user; a pod may run under a number that has none.
+# Spark asks Hadoop for the name of the user; a pod may run under a user id without a name.
 if ! getent passwd "$(id -u)" > /dev/null && [ -w /etc/passwd ]; then
   echo "spark:x:$(id -u):$(id -g):spark:${SPARK_HOME}:/bin/false" >> /etc/passwd
 fi

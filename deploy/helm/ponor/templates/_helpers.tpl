@@ -176,25 +176,25 @@ topologySpreadConstraints:
 {{- fail (printf "the last broker would listen on port %d: lower brokers.kafka.port, brokers.kafka.portStep or brokers.kafka.externalReplicas" $last) }}
 {{- end }}
 {{- if and (ge (int .Values.metrics.port) (int $kafka.port)) (le (int .Values.metrics.port) $last) }}
-{{- fail (printf "brokers listen on ports %d to %d, metrics.port=%d is among them: choose another" (int $kafka.port) $last (int .Values.metrics.port)) }}
+{{- fail (printf "brokers listen on ports %d to %d, and metrics.port=%d is among them: choose another metrics.port" (int $kafka.port) $last (int .Values.metrics.port)) }}
 {{- end }}
 {{- end }}
 {{- if ne $kafka.external "none" }}
 {{- if not $kafka.advertisedHost }}
-{{- fail "brokers.kafka.external needs brokers.kafka.advertisedHost: the name under which clients outside reach broker {ordinal}" }}
+{{- fail "brokers.kafka.external needs brokers.kafka.advertisedHost: the host name that external clients use for broker {ordinal}" }}
 {{- end }}
 {{- if lt (int $kafka.externalReplicas) $brokers }}
-{{- fail (printf "there may be %d brokers, but only %d services for clients outside: set brokers.kafka.externalReplicas=%d" $brokers (int $kafka.externalReplicas) $brokers) }}
+{{- fail (printf "there may be %d brokers, but there are only %d services for external clients: set brokers.kafka.externalReplicas=%d" $brokers (int $kafka.externalReplicas) $brokers) }}
 {{- end }}
 {{- end }}
 {{- if eq $kafka.external "NodePort" }}
 {{- $first := int $kafka.nodePorts.first }}
 {{- if or (lt (int $kafka.portStep) 1) (lt (int $kafka.port) $first) (gt $last (int $kafka.nodePorts.last)) }}
-{{- fail (printf "brokers.kafka.external=NodePort needs a node port for every broker, from %d to %d (brokers.kafka.nodePorts), and brokers listen on the port that clients are told: set brokers.kafka.port=31000 and brokers.kafka.portStep=1, with brokers.kafka.externalReplicas=%d free ports from there on" $first (int $kafka.nodePorts.last) (int $kafka.externalReplicas)) }}
+{{- fail (printf "brokers.kafka.external=NodePort needs a node port for every broker, from %d to %d (brokers.kafka.nodePorts), and a broker listens on the port that it advertises: set brokers.kafka.port=31000 and brokers.kafka.portStep=1, with brokers.kafka.externalReplicas=%d free ports from there on" $first (int $kafka.nodePorts.last) (int $kafka.externalReplicas)) }}
 {{- end }}
 {{- end }}
 {{- if and (eq $kafka.external "LoadBalancer") (not (regexMatch "[{](ordinal|pod)[}]" $kafka.advertisedHost)) }}
-{{- fail (printf "brokers.kafka.external=LoadBalancer gives every broker an address of its own, but brokers.kafka.advertisedHost=%s is one name for all: write {ordinal} or {pod} where the names differ, such as broker-{ordinal}.kafka.example.com" $kafka.advertisedHost) }}
+{{- fail (printf "brokers.kafka.external=LoadBalancer gives every broker an address of its own, but brokers.kafka.advertisedHost=%s is the same name for all brokers: write {ordinal} or {pod} where the names differ, such as broker-{ordinal}.kafka.example.com" $kafka.advertisedHost) }}
 {{- end }}
 {{- end }}
 
