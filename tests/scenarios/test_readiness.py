@@ -124,7 +124,7 @@ def test_a_fenced_broker_is_not_ready() -> None:
         name = world.cluster.brokers[0]
         world.cut_off(name)
         await wait_until(lambda: "fence" in world.unmet(name), timeout_s=30)
-        assert "the leading controller was silent" in world.unmet(name)["fence"]
+        assert "silence of the leading controller" in world.unmet(name)["fence"]
         # The controllers fence it, so it stops when it is connected again.
         world.cluster.processes[name].crash()
         world.cluster.start(name)
