@@ -15,6 +15,7 @@ from ponor_broker.handlers.fetch.committed_reads import from_objects
 from ponor_broker.handlers.offsets import offset_lookup
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.in_flight import settled_future
 from ponor_broker.partitions.maintenance import retention
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_transactions import TransactionMarker
@@ -121,7 +122,9 @@ class AcceptedBatches:
         if partition.transactions.needs_stream(marker):
             await self._one.rig.owned.add_txn_stream(partition)
         try:
-            await partition.append_marker(marker)
+            durable, settled = settled_future()
+            partition.append_marker(marker, settled)
+            await durable
         except PartitionError:
             return
 

@@ -18,7 +18,7 @@ from ponor_broker.groups.records import CommittedOffset, Entry
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.shard import GroupShard
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.marker_writer import MarkerWriter
+from ponor_broker.partitions.marker_writer import MarkerWriter, PlacedMarker
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
@@ -177,7 +177,8 @@ async def test_a_marker_whose_request_is_cancelled_still_applies(rig: ShardRig) 
     stream.hold = True
     partitions: Any = SimpleNamespace(find=lambda *_: rig.partition)
     writer = MarkerWriter(partitions, rig.rig.rig.owned)
-    writing = asyncio.ensure_future(writer.write(TransactionMarker(7, 0, 0, commits=True), OFFSETS_TOPIC, 0))
+    marker = PlacedMarker(TransactionMarker(7, 0, 0, commits=True), OFFSETS_TOPIC, 0)
+    writing = asyncio.ensure_future(writer.write([marker]))
     await asyncio.sleep(0)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -6,7 +6,8 @@ The local coordinator and WriteTxnMarkers requests of other brokers use it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ponor_kafka.errors import ErrorCode
@@ -14,11 +15,14 @@ from s3stream.errors import S3StreamError
 
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.identity import PartitionKey
+from ponor_broker.partitions.in_flight import OnSettled
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 
 NO_ERROR: Final = ErrorCode.NONE
+TOGETHER_MAX: Final = 256
+"""Markers of a request that are in flight at a time; the next ones are appended when all have ended."""
 STREAM_S_MAX: Final = 1.0
 """How long markers wait for the creation of a Txn stream. It needs the controller, which may be unavailable
 for seconds, and the other markers of the same request would wait, too."""
@@ -37,8 +41,16 @@ class _Creation(NamedTuple):
     wait_until: float
 
 
+class PlacedMarker(NamedTuple):
+    """A marker and its partition."""
+
+    marker: TransactionMarker
+    topic: str
+    index: int
+
+
 class MarkerWriter:
-    """Appends markers. The caller bounds the number of markers in flight."""
+    """Appends markers. The caller bounds the number of requests."""
 
     def __init__(self, partitions: PartitionManager, streams: TxnStreams) -> None:
         self._partitions = partitions
@@ -47,30 +59,53 @@ class MarkerWriter:
         """Txn streams that are being created: one per partition at a time."""
 
     async def write(
-        self,
-        marker: TransactionMarker,
-        topic: str,
-        index: int,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> ErrorCode:
-        """Append a marker to a partition; return NONE when it is durable, or the error for the coordinator.
+        self, markers: Sequence[PlacedMarker], is_wanted: Callable[[], bool] = lambda: True
+    ) -> list[ErrorCode]:
+        """Append markers; when all are durable or refused, return NONE or the error for the coordinator for
+        each of them.
 
-        `is_wanted` is called immediately before the append. If it returns False, because the coordinator no
-        longer waits for the result, nothing is appended, and the result is REQUEST_TIMED_OUT.
+        `is_wanted` is called immediately before each append. If it returns False, because the coordinator no
+        longer waits for the result, nothing is appended, and the result is REQUEST_TIMED_OUT. A marker that
+        was appended takes effect even if this call is cancelled.
 
         UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT and storage errors are
         retriable; TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH are final.
         """
+        codes: list[ErrorCode] = []
+        for begin in range(0, len(markers), TOGETHER_MAX):
+            codes += await self._write_part(markers[begin : begin + TOGETHER_MAX], is_wanted)
+        return codes
+
+    async def _write_part(
+        self, markers: Sequence[PlacedMarker], is_wanted: Callable[[], bool]
+    ) -> list[ErrorCode]:
+        # A task for each marker would cost as much as its append.
+        outcomes = _Outcomes(len(markers))
+        later = []
+        for number, placed in enumerate(markers):
+            settled = partial(outcomes.settle, number)
+            try:
+                partition = self._partitions.find(placed.topic, placed.index)
+                if partition.transactions.needs_stream(placed.marker) and partition.is_writable:
+                    later.append(self._write_after_stream(partition, placed, is_wanted, settled))
+                else:
+                    _append(partition, placed.marker, is_wanted, settled)
+            except (PartitionError, S3StreamError) as error:
+                settled(error)
+        if later:
+            await asyncio.gather(*later)
+        await outcomes.wait()
+        return outcomes.codes
+
+    async def _write_after_stream(
+        self, partition: Partition, placed: PlacedMarker, is_wanted: Callable[[], bool], settled: OnSettled
+    ) -> None:
         try:
-            partition = self._partitions.find(topic, index)
-            while partition.transactions.needs_stream(marker) and partition.is_writable:
+            while partition.transactions.needs_stream(placed.marker) and partition.is_writable:
                 await self._add_stream(partition)
-            if not is_wanted():
-                return ErrorCode.REQUEST_TIMED_OUT
-            await partition.append_marker(marker)
+            _append(partition, placed.marker, is_wanted, settled)
         except (PartitionError, S3StreamError) as error:
-            return storage_error(error).code
-        return NO_ERROR
+            settled(error)
 
     async def _add_stream(self, partition: Partition) -> None:
         """Create the partition's Txn stream, or wait for a running creation.
@@ -96,3 +131,36 @@ class MarkerWriter:
         del self._adding[key]
         if not done.cancelled():
             done.exception()  # waiting callers raise the error; asyncio need not log it if there are none
+
+
+def _append(
+    partition: Partition, marker: TransactionMarker, is_wanted: Callable[[], bool], settled: OnSettled
+) -> None:
+    if not is_wanted():
+        raise PartitionError(ErrorCode.REQUEST_TIMED_OUT, "the coordinator no longer waits for the marker")
+    partition.append_marker(marker, settled)
+
+
+class _Outcomes:
+    """The results of the markers of one part, in their order."""
+
+    __slots__ = ("_all_settled", "_left", "codes")
+
+    def __init__(self, count: int) -> None:
+        self.codes = [NO_ERROR] * count
+        self._left = count
+        self._all_settled: asyncio.Future[None] | None = None
+
+    def settle(self, number: int, error: BaseException | None) -> None:
+        """Note one result."""
+        if error is not None:
+            self.codes[number] = storage_error(error).code
+        self._left -= 1
+        if self._left == 0 and self._all_settled is not None and not self._all_settled.done():
+            self._all_settled.set_result(None)
+
+    async def wait(self) -> None:
+        """Return when there is a result for every marker."""
+        if self._left:
+            self._all_settled = asyncio.get_running_loop().create_future()
+            await self._all_settled

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from ponor_kafka.control_records import build_end_marker
@@ -302,9 +303,8 @@ class Partition:
         self.append(BatchView(memoryview(batch)), self._clock.wall_ms(), settled, verification=proof)
         return result
 
-    def append_marker(self, marker: TransactionMarker) -> asyncio.Future[None]:
-        """Append the marker that ends a transaction; as in Kafka, even if no transaction is open. The future
-        resolves when the marker is durable; cancelling it affects nothing else.
+    def append_marker(self, marker: TransactionMarker, on_settled: OnSettled) -> None:
+        """Append the marker that ends a transaction; as in Kafka, even if no transaction is open.
         `PartitionTransactions.needs_stream` must be false.
 
         Raises:
@@ -318,14 +318,16 @@ class Partition:
         batch = BatchView(memoryview(content))
         if self.config.is_log_append_time:
             batch.set_log_append_time(now_ms)
-        result, settled = settled_future()
+        outcome = None
+        if self.transactions.has_listener:
+            # The listener gets an outcome of its own, which no cancelled request can change.
+            outcome, settled = settled_future()
+            on_settled = partial(_settle_both, settled, on_settled)
         self.log.roll_if_due(len(content), now_ms)
         offset = self.log.end_offset
         batch.stamp(offset, self.leader_epoch)
-        self._take(bytes(content), offset, 1, now_ms, now_ms, None, now_ms, settled)
-        self.transactions.ended(marker, offset, now_ms, result)
-        # The coordinator's request may be cancelled, and the listener must get the outcome of the append.
-        return asyncio.shield(result)
+        self._take(bytes(content), offset, 1, now_ms, now_ms, None, now_ms, on_settled)
+        self.transactions.ended(marker, offset, now_ms, outcome)
 
     def _report_first(self, end_offset: int, on_settled: OnSettled) -> None:
         """Report the outcome of the first append of a repeated batch, now or when it is known."""
@@ -496,3 +498,8 @@ class Partition:
     def streams(self) -> list[PartitionStream]:
         """Every open stream, the Meta stream last."""
         return [*self.log.streams.values(), self.meta_stream.stream]
+
+
+def _settle_both(first: OnSettled, second: OnSettled, error: BaseException | None) -> None:
+    first(error)
+    second(error)

@@ -125,6 +125,11 @@ class PartitionTransactions:
 
     # Markers
 
+    @property
+    def has_listener(self) -> bool:
+        """Whether `ended` needs a future for the listener of markers."""
+        return self._on_marker is not None
+
     def accept_markers(self, listener: MarkerListener | None) -> None:
         """Call `listener` for each marker from now on, when it is appended. A partition of
         `__consumer_offsets` without a listener refuses markers.
@@ -160,10 +165,14 @@ class PartitionTransactions:
             self._state.aborted.check_room()
 
     def ended(
-        self, marker: TransactionMarker, offset: int, now_ms: int, durable: asyncio.Future[None]
+        self, marker: TransactionMarker, offset: int, now_ms: int, durable: asyncio.Future[None] | None
     ) -> None:
-        """Note a marker that was appended just now; if it aborts a transaction, append an index entry."""
+        """Note a marker that was appended just now; if it aborts a transaction, append an index entry.
+
+        `durable`: resolves when the marker is durable; required if `has_listener`.
+        """
         if self._on_marker is not None:
+            assert durable is not None
             self._on_marker(marker.producer_id, marker.commits, durable)
         producers, producer_id = self._state.producers, marker.producer_id
         self._verifications.void(producer_id)

@@ -148,7 +148,7 @@ class MarkerSender:
             earlier = self._newest.get(marker.key)
             self._newest[marker.key] = marker
             if earlier is None:
-                self._retries.add(marker, 0.0)
+                self._retries.add_now(marker)
             else:
                 earlier.successor = marker
 
@@ -250,13 +250,13 @@ class MarkerSender:
             if node_id == lane.node_id:
                 sent.append(marker)
                 if not marker.is_written:
-                    self._sent.add()
                     topic, index = marker.where
                     topics.setdefault(marker.job, {}).setdefault(topic, []).append(index)
             elif node_id is not None:
-                self._retries.add(marker, 0.0)
+                self._retries.add_now(marker)
         if not sent:
             return None
+        self._sent.add(sum(map(len, (indexes for of_job in topics.values() for indexes in of_job.values()))))
         return WriteTxnMarkersRequest([job.row(of_job) for job, of_job in topics.items()])
 
     def _note(self, node_id: int, sent: list[_Marker], answer: WriteTxnMarkersResponse) -> None:
@@ -274,7 +274,10 @@ class MarkerSender:
                 marker.job.refusals[marker.where] = ErrorCode(code)
             if marker.is_written or code in _FINAL:
                 marker.is_written = True
-                self._route(marker, self._leaders.leader_id)
+                if marker.in_doubt:
+                    self._route(marker, self._leaders.leader_id)
+                else:
+                    self._end(marker)
             else:
                 self._retry(marker, f"error code {code}")
 
@@ -293,7 +296,7 @@ class MarkerSender:
     def _end(self, marker: _Marker) -> None:
         """Remove a marker and send its successor. After the last marker of a transaction, call `done`."""
         if marker.successor is not None:
-            self._retries.add(marker.successor, 0.0)
+            self._retries.add_now(marker.successor)
         else:
             del self._newest[marker.key]
         job = marker.job

@@ -187,7 +187,7 @@ class TransactionVerifier(Generic[P]):
 
     def submit(self, where: TopicPartition, claim: Claim, batch: WaitingBatch[P]) -> None:
         """Let a batch wait for the coordinator. `settled` may be called before this method returns."""
-        size_bytes = batch.size_bytes + BATCH_BYTES + CHAR_BYTES_MAX * len(claim.transactional_id)
+        size_bytes = _held_bytes(batch, claim)
         if self._tasks.is_closed or (self._held_bytes and self._held_bytes + size_bytes > self._bytes_max):
             batch.settled(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
             return
@@ -206,7 +206,7 @@ class TransactionVerifier(Generic[P]):
             batch.settled(ErrorCode.NETWORK_EXCEPTION, None)
             return
         self._held_bytes += size_bytes
-        question.batches.append(batch._replace(size_bytes=size_bytes))
+        question.batches.append(batch)
 
     def refuse(self, where: TopicPartition, error: ErrorCode) -> None:
         """Refuse the waiting batches of a partition that closes."""
@@ -216,7 +216,7 @@ class TransactionVerifier(Generic[P]):
         question: _Question[P] = _Question(where, claim, write, self._clock.monotonic_ns())
         self._open.setdefault(where, {})[claim.producer_id] = question
         self._by_age[question] = None
-        self._retries.add(question, 0.0)
+        self._retries.add_now(question)
         return question
 
     async def _route_due(self) -> None:
@@ -228,7 +228,7 @@ class TransactionVerifier(Generic[P]):
                 if question.is_settled:
                     continue
                 if self._turn.is_spent:
-                    self._retries.add(question, 0.0)
+                    self._retries.add_now(question)
                 elif question.is_rest and question.batches[0].take_proof() is None:
                     self._settle(question, ErrorCode.NONE)
                 else:
@@ -326,7 +326,7 @@ class TransactionVerifier(Generic[P]):
         if (error is ErrorCode.NONE and proof.is_void) or error is ErrorCode.OPERATION_NOT_ATTEMPTED:
             # Not attempted: the coordinator refused another partition of the same row. The question of that
             # partition is settled, so the next row does not contain it.
-            self._retries.add(question, 0.0)
+            self._retries.add_now(question)
         elif (
             error is ErrorCode.CONCURRENT_TRANSACTIONS
             and question.is_adding
@@ -384,7 +384,7 @@ class TransactionVerifier(Generic[P]):
                 self._ask_again(question, batches[number:])
                 break
             self._turn.spend()
-            self._held_bytes -= batch.size_bytes
+            self._held_bytes -= _held_bytes(batch, question.claim)
             batch.settled(error, proof)
 
     def _ask_again(self, question: _Question[P], rest: list[WaitingBatch[P]]) -> None:
@@ -397,6 +397,11 @@ class TransactionVerifier(Generic[P]):
             waiting = self._ask(where, claim, question.write)
             waiting.is_rest = True
         waiting.batches += rest
+
+
+def _held_bytes(batch: WaitingBatch[P], claim: Claim) -> int:
+    """Return the memory of a waiting batch."""
+    return batch.size_bytes + BATCH_BYTES + CHAR_BYTES_MAX * len(claim.transactional_id)
 
 
 class _Question(Generic[P]):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_broker.partitions.marker_writer import MarkerWriter
+from ponor_broker.partitions.marker_writer import MarkerWriter, PlacedMarker
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.partitions.transactions import aborted_index
 from ponor_kafka.control_records import ControlType, read_end_marker
@@ -49,7 +49,7 @@ class Transactions:
 
     async def end(self, producer_id: int, *, commits: bool) -> None:
         marker = TransactionMarker(producer_id, 0, 0, commits)
-        assert await self.markers.write(marker, "a", 0) is ErrorCode.NONE
+        assert await self.markers.write([PlacedMarker(marker, "a", 0)]) == [ErrorCode.NONE]
 
     def freeze(self, *, data: bool = True) -> None:
         """Move data and index out of memory: only asynchronous reads find them."""

@@ -70,7 +70,7 @@ class Broker:
     client: Client
 
     def append_marker(self, epoch: int = 0) -> None:
-        self.partition.append_marker(TransactionMarker(1, epoch, 0, commits=True))
+        self.partition.append_marker(TransactionMarker(1, epoch, 0, commits=True), lambda _: None)
 
     async def reopen(self) -> None:
         """As after the partition was led elsewhere."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ponor_broker.handlers.transactions.write_txn_markers import WriteTxnMarkersHandler
 from ponor_broker.partitions import marker_writer
-from ponor_broker.partitions.marker_writer import MarkerWriter
+from ponor_broker.partitions.marker_writer import MarkerWriter, PlacedMarker
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.peers.connection_order import peer_client_id
@@ -106,8 +106,8 @@ async def test_concurrent_aborts_create_one_stream() -> None:
             some.append(producer_id)
         streams = SlowStreams(rig)
         writer = MarkerWriter(rig.partitions, streams)
-        aborts = [ABORT._replace(producer_id=producer_id) for producer_id in (1, 2, 3)]
-        writing: list[Any] = [asyncio.ensure_future(writer.write(one, "a", 0)) for one in aborts]
+        aborts = [PlacedMarker(ABORT._replace(producer_id=number), "a", 0) for number in (1, 2, 3)]
+        writing: list[Any] = [asyncio.ensure_future(writer.write([one])) for one in aborts]
         for _ in range(5):
             await asyncio.sleep(0)
         assert rig.partition("a").log_end_offset == 3, "no marker precedes the stream"
@@ -115,8 +115,8 @@ async def test_concurrent_aborts_create_one_stream() -> None:
         streams.gate.set()
         outcomes = await asyncio.gather(*writing, return_exceptions=True)
         assert isinstance(outcomes[0], asyncio.CancelledError)
-        assert (outcomes[1:], streams.calls) == ([ErrorCode.NONE, ErrorCode.NONE], 1)
-        assert await writer.write(aborts[0], "a", 0) is ErrorCode.NONE
+        assert (outcomes[1:], streams.calls) == ([[ErrorCode.NONE], [ErrorCode.NONE]], 1)
+        assert await writer.write(aborts[:1]) == [ErrorCode.NONE]
         assert rig.partition("a").state.aborted.end_offset == 3
 
 
@@ -157,9 +157,10 @@ async def test_a_stream_that_is_not_created_is_a_retriable_error() -> None:
         streams.fails = True
         streams.gate.set()
         writer = MarkerWriter(rig.partitions, streams)
-        assert (await writer.write(ABORT, "a", 0)).retriable
+        [code] = await writer.write([PlacedMarker(ABORT, "a", 0)])
+        assert code.retriable
         streams.fails = False
-        assert await writer.write(ABORT, "a", 0) is ErrorCode.NONE
+        assert await writer.write([PlacedMarker(ABORT, "a", 0)]) == [ErrorCode.NONE]
 
 
 async def test_markers_are_refused_while_a_partition_moves_and_accepted_by_its_next_leader() -> None:
@@ -172,12 +173,12 @@ async def test_markers_are_refused_while_a_partition_moves_and_accepted_by_its_n
         streams = SlowStreams(rig)
         writer = MarkerWriter(rig.partitions, streams)
         await rig.begin_move("a")
-        assert await writer.write(ABORT, "a", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await writer.write([PlacedMarker(ABORT, "a", 0)]) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         await rig.end_move("a", leader=OTHER_NODE)
         await rig.move("a", 0, rig.partitions._node_id, 2)
         partition = rig.partition("a")
         assert (partition.leader_epoch, partition.last_stable_offset) == (2, 0)
-        assert await writer.write(ABORT, "a", 0) is ErrorCode.NONE
+        assert await writer.write([PlacedMarker(ABORT, "a", 0)]) == [ErrorCode.NONE]
         found = await partition.state.aborted.read(0, partition.last_stable_offset)
         assert sorted(found) == [(1, 0), (2, 1)]
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor_broker.handlers.fetch.committed_reads import from_objects
 from ponor_broker.partitions.cleaning.cleaner import RETRY_MS
+from ponor_broker.partitions.in_flight import settled_future
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_kafka.control_records import ControlType, control_type
 from ponor_kafka.record_batch import BatchView
@@ -84,7 +85,9 @@ async def end(one: CleaningRig, producer_id: int, *, commits: bool) -> None:
     marker = TransactionMarker(producer_id, 0, 0, commits)
     if partition.transactions.needs_stream(marker):
         await one.rig.owned.add_txn_stream(partition)
-    await partition.append_marker(marker)
+    durable, settled = settled_future()
+    partition.append_marker(marker, settled)
+    await durable
 
 
 async def live(one: CleaningRig, actions: list[tuple[str, int, Any]]) -> None:

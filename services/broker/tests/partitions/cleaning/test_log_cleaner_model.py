@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor_broker.handlers.fetch.committed_reads import from_objects
 from ponor_broker.partitions.cleaning.offset_map import ENTRY_BYTES, OffsetMap
+from ponor_broker.partitions.in_flight import settled_future
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_kafka.compression import Codec
 from ponor_kafka.control_records import ControlType, control_type
@@ -106,7 +107,9 @@ async def end(one: CleaningRig, producer_id: int, *, commits: bool) -> int:
     if partition.transactions.needs_stream(marker):
         await one.rig.owned.add_txn_stream(partition)
     offset = partition.log_end_offset
-    await partition.append_marker(marker)
+    durable, settled = settled_future()
+    partition.append_marker(marker, settled)
+    await durable
     return offset
 
 

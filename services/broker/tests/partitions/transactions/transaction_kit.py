@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ponor_broker.partitions.in_flight import settled_future
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.partitions.transactions.verification import Verification
@@ -117,7 +118,9 @@ class TransactionRig:
         if self.partition.transactions.needs_stream(marker):
             await self.rig.owned.add_txn_stream(self.partition)
         offset = self.partition.log_end_offset
-        await self.partition.append_marker(marker)
+        durable, settled = settled_future()
+        self.partition.append_marker(marker, settled)
+        await durable
         return offset
 
     async def aborted(self, start: int, end: int) -> list[tuple[int, int]]:

@@ -18,11 +18,10 @@ from ponor_kafka.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-from ponor_broker.partitions.marker_writer import MarkerWriter
+from ponor_broker.partitions.marker_writer import MarkerWriter, PlacedMarker
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.peers.connection_order import ConnectionOrder
 from ponor_broker.requests.api_handler import RequestContext
-from ponor_broker.requests.bounded_gather import bounded_gather
 from ponor_broker.requests.request_rows import check_rows
 
 
@@ -48,10 +47,7 @@ class WriteTxnMarkersHandler:
         self, request: WriteTxnMarkersRequest, is_wanted: Callable[[], bool] = lambda: True
     ) -> WriteTxnMarkersResponse:
         """Append the markers, each only if `is_wanted` holds; return when all are durable or refused."""
-        wanted = [(_marker(row), place) for row in request.markers for place in _places(row)]
-        codes = iter(
-            await bounded_gather(self._markers.write(marker, *place, is_wanted) for marker, place in wanted)
-        )
+        codes = iter(await self._markers.write(list(_placed(request)), is_wanted))
         # Results are in the order of the request.
         return WriteTxnMarkersResponse(
             [
@@ -76,6 +72,13 @@ class WriteTxnMarkersHandler:
 
 def _places(row: WritableTxnMarker) -> Iterator[tuple[str, int]]:
     return ((topic.name, index) for topic in row.topics for index in topic.partition_indexes)
+
+
+def _placed(request: WriteTxnMarkersRequest) -> Iterator[PlacedMarker]:
+    for row in request.markers:
+        marker = _marker(row)
+        for topic, index in _places(row):
+            yield PlacedMarker(marker, topic, index)
 
 
 def _marker(row: WritableTxnMarker) -> TransactionMarker:
