@@ -14,6 +14,7 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import StorageFailedError, StreamFencedError
 from s3stream.object_wal import object_wal
 from s3stream.object_wal.object_wal import SLOT_RECORDS_MAX, ObjectWal
+from s3stream.object_wal.pacing import Pacing
 from s3stream.object_wal.slot import NONCE_BYTES, Label, SlotKind, decode_label, records_in
 from s3stream.object_wal.slot_keys import slot_key
 from s3stream.records import StreamRecord
@@ -105,6 +106,26 @@ async def test_a_slot_records_how_many_slots_were_acknowledged_before_it(rig: Ob
     ]
     assert known == [0, 0, 0, 3]
     await wal.close()
+
+
+async def test_a_log_that_waits_for_its_budget_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The due time falls while tokens are added. The log woke itself for each change, with a whole core."""
+    runs = 0
+    due_ns = Pacing.due_ns
+
+    def counted(self: Pacing, *args: Any, **kwargs: Any) -> int | None:
+        nonlocal runs
+        runs += 1
+        return due_ns(self, *args, **kwargs)
+
+    monkeypatch.setattr(Pacing, "due_ns", counted)
+    rig = ObjectWalRig(wal_settings(wal_requests_per_s_max=20.0))
+    wal = await rig.opened()
+    for number in range(24):
+        await append(wal, record(number))[1]
+    assert runs < 24 * 6
+    await wal.close()
+    await rig.end()
 
 
 async def test_a_lost_answer_is_detected(rig: ObjectWalRig) -> None:

@@ -103,6 +103,32 @@ def test_puts_spread_when_half_of_the_budget_is_spent() -> None:
     assert waits[55] > 20
 
 
+@given(
+    puts=st.lists(st.integers(0, 40 * MS), max_size=80),
+    rate=st.sampled_from([0.5, 1.0, 7.0, 50.0]),
+    part=st.floats(0, 1),
+)
+def test_the_due_time_does_not_move_while_a_slot_waits(puts: list[int], rate: float, part: float) -> None:
+    """The log sleeps until the due time; a due time that moved would wake it again and again."""
+    pacing = Pacing(replace(BOUNDS, requests_per_s_max=rate), 0)
+    now_ns = 0
+    for pause_ns in puts:
+        now_ns += pause_ns
+        pacing.put(now_ns, 10)
+        pacing.answered(1, 10)
+
+    def due_ns(at_ns: int) -> int:
+        due = pacing.due_ns(at_ns, 100, entries=1, began_ns=now_ns, came_ns=now_ns)
+        assert due is not None
+        return due
+
+    first = due_ns(now_ns)
+    if first > now_ns:
+        later_ns = now_ns + int((first - now_ns) * part)
+        assert abs(due_ns(later_ns) - first) <= 10
+        assert due_ns(first + 10) <= first + 10
+
+
 def test_a_fixed_window_ignores_the_load() -> None:
     pacing = Pacing(replace(BOUNDS, window_ms=250), 0)
     assert due_ms(pacing, 0) == 250

@@ -50,6 +50,8 @@ which takes 10 ms; a slot of 8 MiB could contain 70,000 small ones."""
 CLOSE_WAIT_S: Final = 5.0
 """Longest time that a close waits for the store or the controller. After that, the log stays open, and the
 next process recovers what was acknowledged."""
+_AWAKE: Final = 0
+"""In place of the time until which `_watch` sleeps, while it runs: no alarm may wake it again."""
 
 OnDurable = Callable[[BaseException | None], None]
 
@@ -300,6 +302,7 @@ class ObjectWal:
         while True:
             self._sleeps_until_ns = self._due_ns
             await self._alarm.wait(self._sleep_s())
+            self._sleeps_until_ns = _AWAKE
             self._pump()
 
     def _sleep_s(self) -> float | None:

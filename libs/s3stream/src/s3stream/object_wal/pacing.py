@@ -164,8 +164,11 @@ class Pacing:
         """
         self._count_tokens(now_ns)
         period_ns = 1e9 / self._bounds.requests_per_s_max
-        used = min(max(1 - self._tokens / self._burst, 0.0), 1.0)
-        due_ns = self._last_put_ns + int(period_ns * max(2 * used - 1, 0.0))
+        interval_ns = period_ns * max(1 - 2 * max(self._tokens, 0.0) / self._burst, 0.0)
+        due_ns = self._last_put_ns + int(interval_ns)
+        if due_ns > now_ns:
+            # The interval shrinks by 2 / burst of the elapsed time, because tokens are added meanwhile.
+            due_ns = now_ns + int((due_ns - now_ns) / (1 + 2 / self._burst))
         if self._tokens < 1:
             due_ns = max(due_ns, now_ns + int((1 - self._tokens) * period_ns))
         return due_ns
