@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ponor_kafka.control_records import (
     ControlType,
     EndMarker,
@@ -29,6 +33,28 @@ def test_a_marker_has_kafkas_bytes(kind: ControlType) -> None:
     assert (batch.is_transactional, batch.is_control, batch.base_sequence) == (True, True, -1)
     assert (batch.producer_id, batch.producer_epoch, batch.record_count) == (7, 1, 1)
     assert read_end_marker(batch) == EndMarker(kind, 9)
+
+
+@given(
+    producer_id=st.integers(0, (1 << 63) - 1),
+    epoch=st.integers(0, (1 << 15) - 1),
+    coordinator_epoch=st.integers(0, (1 << 31) - 1),
+    kind=st.sampled_from(ControlType),
+    timestamp_ms=st.integers(0, 1 << 50),
+)
+def test_a_marker_is_the_batch_of_its_record(
+    producer_id: int, epoch: int, coordinator_epoch: int, kind: ControlType, timestamp_ms: int
+) -> None:
+    key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch)
+    assert build_end_marker(
+        producer_id, epoch, EndMarker(kind, coordinator_epoch), timestamp_ms
+    ) == build_batch(
+        [(timestamp_ms, key, value)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transactional=True,
+        control=True,
+    )
 
 
 def test_values_of_newer_versions_may_be_longer() -> None:
