@@ -101,8 +101,8 @@ def test_a_server_that_ignores_conditions_is_unsafe_with_a_reason() -> None:
         (Flaw.NONE, "conditional puts race", ""),
         (Flaw.CHECKS_WITHOUT_LOCK, "conditional puts race", "not atomic"),
         (Flaw.CUTS_RANGES, "ranges", ""),
-        (Flaw.LISTS_LATE, "listings", "1 are missing"),
-        (Flaw.LOSES_PARTS, "large objects", "came back"),
+        (Flaw.LISTS_LATE, "listings", "1 objects are missing"),
+        (Flaw.LOSES_PARTS, "large objects", "was read as 16777216 bytes"),
         (Flaw.LOSES_PARTS, "multipart uploads", "other bytes"),
     ],
 )

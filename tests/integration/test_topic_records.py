@@ -207,7 +207,7 @@ def topic_of_errors(cluster: LocalCluster) -> None:
             b'{"headers": {"a": "b"}}\n',
             "line 1: give the record a key or a value",
         ),
-        (("produce", "keyed-only"), b"no key\n", "keyed-only-0 refuses: INVALID_RECORD"),
+        (("produce", "keyed-only"), b"no key\n", "keyed-only-0: the records were refused: INVALID_RECORD"),
         (("produce", "errors"), b"x" * 1_100_000, "max.message.bytes is the limit"),
         (("produce", "errors", "--compression", "rar"), b"", "choose none, gzip"),
         (("consume", "errors", "--offset", "soon"), b"", "earliest, latest"),
