@@ -46,7 +46,7 @@ class PlacedMarker(NamedTuple):
 
     marker: TransactionMarker
     topic: str
-    index: int
+    partition: int
 
 
 class MarkerWriter:
@@ -85,7 +85,7 @@ class MarkerWriter:
         for number, placed in enumerate(markers):
             settled = partial(outcomes.settle, number)
             try:
-                partition = self._partitions.find(placed.topic, placed.index)
+                partition = self._partitions.find(placed.topic, placed.partition)
                 if partition.transactions.needs_stream(placed.marker) and partition.is_writable:
                     later.append(self._write_after_stream(partition, placed, is_wanted, settled))
                 else:
