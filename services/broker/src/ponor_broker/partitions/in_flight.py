@@ -61,16 +61,14 @@ class InFlightAppends(deque[InFlightAppend]):
             on_settled(error)
 
 
-def settled_future() -> tuple[asyncio.Future[None], OnSettled]:
-    """Return a future, and the callback of an append that completes it."""
+def settled_future(then: OnSettled | None = None) -> tuple[asyncio.Future[None], OnSettled]:
+    """Return a future, and the callback of an append that completes it and then calls `then`."""
     result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settled(error: BaseException | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(None)
+        if not result.done():
+            result.set_result(None) if error is None else result.set_exception(error)
+        if then is not None:
+            then(error)
 
     return result, settled

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final, TypeAlias
 
 from ponor_kafka.control_records import build_end_marker
@@ -321,8 +320,7 @@ class Partition:
         outcome = None
         if self.transactions.has_listener:
             # The listener gets an outcome of its own, which no cancelled request can change.
-            outcome, settled = settled_future()
-            on_settled = partial(_settle_both, settled, on_settled)
+            outcome, on_settled = settled_future(then=on_settled)
         self.log.roll_if_due(len(content), now_ms)
         offset = self.log.end_offset
         batch.stamp(offset, self.leader_epoch)
@@ -498,8 +496,3 @@ class Partition:
     def streams(self) -> list[PartitionStream]:
         """Every open stream, the Meta stream last."""
         return [*self.log.streams.values(), self.meta_stream.stream]
-
-
-def _settle_both(first: OnSettled, second: OnSettled, error: BaseException | None) -> None:
-    first(error)
-    second(error)
