@@ -9,6 +9,7 @@ import pytest
 from ponor_broker.peers import request_port
 from ponor_broker.transactions import marker_sender
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 from services.broker.tests.transactions.marker_world import (
     HERE,
@@ -64,6 +65,36 @@ def test_a_request_has_a_bounded_number_of_markers(monkeypatch: pytest.MonkeyPat
         await world.send(ended)
         assert sorted(world.accepted) == all_of(ended)
         assert len(world.rows_sent) == 10
+
+    world.run(story)
+
+
+def test_markers_that_this_broker_refuses_at_once_are_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 markers that waited behind a slow request held the event loop for 0.3 s."""
+    monkeypatch.setattr(marker_sender, "MARKERS_PER_REQUEST_MAX", 10)
+    world = MarkerWorld()
+    gate = asyncio.Event()
+    turns_of: list[int] = []
+    turns = 0
+
+    async def refusing(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        await gate.wait()
+        turns_of.append(turns)
+        return WriteTxnMarkersResponse([])
+
+    monkeypatch.setattr(world, "_local", refusing)
+
+    async def story(world: MarkerWorld) -> None:
+        nonlocal turns
+        world.put(A, HERE)
+        for number in range(100):
+            world.sender.send(0, 5, Ended(number, 0, frozenset({A})), lambda _: None)
+        await asyncio.sleep(0.001)
+        gate.set()
+        while len(turns_of) < 10:
+            turns += 1
+            await asyncio.sleep(0)
+        assert len(set(turns_of)) > 3, "the simulator runs tasks in any order"
 
     world.run(story)
 

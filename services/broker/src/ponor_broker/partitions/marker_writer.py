@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ponor_kafka.errors import ErrorCode
+from ponor_runtime.turns import turn
 from s3stream.errors import S3StreamError
 
 from ponor_broker.partitions.errors import PartitionError, storage_error
@@ -73,6 +74,8 @@ class MarkerWriter:
         """
         codes: list[ErrorCode] = []
         for begin in range(0, len(markers), TOGETHER_MAX):
+            if begin:
+                await turn()  # a part whose markers are all refused does not wait
             codes += await self._write_part(markers[begin : begin + TOGETHER_MAX], is_wanted)
         return codes
 

@@ -216,8 +216,7 @@ class MarkerSender:
             else:
                 if answer is not None:
                     self._note(lane.node_id, sent, answer)
-                else:
-                    await turn()
+                await turn()  # this broker may refuse all markers of a request without a wait
         del self._lanes[lane.node_id]
 
     async def _give_back(self, lane: _Lane, error: PeerUnavailableError) -> None:

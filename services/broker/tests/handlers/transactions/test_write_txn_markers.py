@@ -203,3 +203,17 @@ async def test_markers_of_a_connection_that_was_given_up_are_not_appended() -> N
         answer = await handler.handle(request, new)
         assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
         assert rig.partition("a").last_stable_offset == 2
+
+
+async def test_refused_markers_are_processed_in_turns() -> None:
+    """No refused marker waits for the storage: 100,000 of them held the event loop for 2 s."""
+    async with FetchRig() as rig:
+        await rig.create("a")
+        markers = [PlacedMarker(ABORT, "a", 5)] * (4 * marker_writer.TOGETHER_MAX)
+        writing = asyncio.ensure_future(MarkerWriter(rig.partitions, rig.owned).write(markers))
+        turns = 0
+        while not writing.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert await writing == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(markers)
+        assert turns >= 4
