@@ -62,6 +62,23 @@ def test_an_earlier_item_wakes_the_task_that_waits() -> None:
     run(story)
 
 
+def test_delayed_items_do_not_delay_those_that_are_due_immediately() -> None:
+    """Delayed items may become due as fast as they are taken."""
+
+    async def story(runtime: Runtime) -> None:
+        retries: Retries[str] = Retries(runtime)
+        for number in range(8):
+            retries.add(f"delayed {number}", 0.0)
+        for number in range(3):
+            retries.add_now(f"now {number}")
+        assert retries.take(4) == ["delayed 0", "delayed 1", "now 0", "now 1"]
+        assert retries.take(4) == ["delayed 2", "delayed 3", "delayed 4", "now 2"]
+        assert retries.take(4) == ["delayed 5", "delayed 6", "delayed 7"]
+        assert retries.take(4) == []
+
+    run(story)
+
+
 def test_the_back_off_grows_to_its_maximum() -> None:
     async def story(runtime: Runtime) -> None:
         delays = []

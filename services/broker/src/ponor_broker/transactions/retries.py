@@ -59,11 +59,14 @@ class Retries(Generic[T]):
             await self._wake.wait(left_ns / 1e9)
 
     def take(self, items_max: int) -> list[T]:
-        """Remove and return due items: delayed ones in the order of their times, then the others."""
+        """Remove and return due items: delayed ones in the order of their times, then the others. Half of
+        `items_max` is for each kind, so that neither waits for all items of the other.
+        """
         due: list[T] = []
+        delayed_max = items_max - min(len(self._ready), items_max // 2)
         if self._items:
             now_ns = self._clock.monotonic_ns()
-            while self._items and self._items[0][0] <= now_ns and len(due) < items_max:
+            while self._items and self._items[0][0] <= now_ns and len(due) < delayed_max:
                 due.append(heapq.heappop(self._items)[2])
         if len(due) + len(self._ready) <= items_max:
             due += self._ready
