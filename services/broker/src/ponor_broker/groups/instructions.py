@@ -75,6 +75,10 @@ class TimerKind(Enum):
     """Of the group: the time for members to rejoin has passed."""
     SYNC = "sync"
     """Of the group: the time for joined members to sync has passed."""
+    REBALANCE = "rebalance"
+    """Of a member of a consumer group: the time to revoke partitions has passed."""
+    ASSIGNMENT = "assignment"
+    """Of a consumer group: the next target may be computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Call `Membership.timer_fired(timer)` after this delay."""
+    """Call `timer_fired(timer)` of the membership after this delay."""
 
     timer: Timer
     delay_ms: int

@@ -32,6 +32,10 @@ class GroupState(StrEnum):
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
+    ASSIGNING = "Assigning"
+    """Of a consumer group: the target is older than the group epoch."""
+    RECONCILING = "Reconciling"
+    """Of a consumer group: a member has not reached its target."""
     STABLE = "Stable"
     DEAD = "Dead"
 

@@ -1,0 +1,26 @@
+"""The records of one event. Each changes the state when it is added; all are undone if the log refuses them."""
+
+from __future__ import annotations
+
+from ponor_broker.groups.consumer.records import ConsumerEntry
+from ponor_broker.groups.consumer.state import ConsumerState
+
+
+class Draft:
+    """The records of one event, in order. It lives within one turn of the event loop."""
+
+    def __init__(self, state: ConsumerState) -> None:
+        self._state = state
+        self._undo: list[ConsumerEntry] = []
+        self.entries: list[ConsumerEntry] = []
+
+    def put(self, entry: ConsumerEntry) -> None:
+        """Add a record and apply it."""
+        self._undo.append(self._state.put(entry))
+        self.entries.append(entry)
+
+    def take_back(self) -> None:
+        """Restore the state before the first record."""
+        while self._undo:
+            self._state.put(self._undo.pop())
+        self.entries.clear()

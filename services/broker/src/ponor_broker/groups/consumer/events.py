@@ -1,0 +1,74 @@
+"""The ConsumerGroupHeartbeat as an event, its answer, and the outcome of an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ponor_kafka.errors import ErrorCode
+
+from ponor_broker.groups.consumer.assignment import Partitions
+from ponor_broker.groups.consumer.draft import Draft
+from ponor_broker.groups.instructions import CancelTimer, SetTimer
+
+TimerInstruction: TypeAlias = SetTimer | CancelTimer
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    """A heartbeat of valid form. None stands for a field that did not change since the last heartbeat.
+
+    Attributes:
+        member_epoch: 0 to join, -1 to leave, -2 if a static member leaves for a short time.
+        owned: the partitions that the member uses.
+    """
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int | None = None
+    topics: frozenset[str] | None = None
+    expression: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member sent all fields, because it joins or did not get an answer."""
+        has_subscription = self.topics is not None or self.expression is not None
+        return self.member_epoch == 0 or (
+            self.rebalance_timeout_ms is not None and has_subscription and self.owned is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """The answer to a heartbeat; an error comes with a message. `assignment` is None if it did not change."""
+
+    error: ErrorCode
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    assignment: Partitions | None = None
+
+
+class HeartbeatRefusedError(Exception):
+    """The state machine refuses a heartbeat, which then changes nothing."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an event did: records, which the log may still refuse, and timers to set if it accepts them."""
+
+    draft: Draft
+    timers: list[TimerInstruction] = field(default_factory=list)
+    answer: HeartbeatAnswer | None = None
+    has_assigned: bool = False
+    """Whether the event computed a target."""

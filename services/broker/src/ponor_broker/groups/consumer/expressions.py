@@ -1,0 +1,68 @@
+"""Subscriptions by regular expression: which topics match (RE2 syntax, full match)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.turns import Steps
+
+from ponor_broker.coordination.linear_pattern import LinearPattern, PatternError
+from ponor_broker.groups.consumer.events import HeartbeatRefusedError
+
+MATCHES_PER_STEP: Final = 200
+"""Topics that are compared with an expression in one step."""
+REFRESH_MS: Final = 10_000
+"""Expressions are resolved again at most once in this time."""
+
+AT_ONCE_MAX: Final = 500
+"""Comparisons of an expression with a name that one event makes itself."""
+
+Matches: TypeAlias = dict[str, frozenset[str]]
+"""Names of the matching topics by expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A resolution that began at a version of the topics."""
+
+    version: int
+    steps: Steps[Matches]
+
+
+def check(expression: str) -> None:
+    """Compile an expression.
+
+    Raises:
+        HeartbeatRefusedError: it is invalid, with Kafka's message.
+    """
+    try:
+        LinearPattern(expression)
+    except PatternError as error:
+        raise HeartbeatRefusedError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {error}.",
+        ) from None
+
+
+def resolve(expressions: Iterable[str], names: Sequence[str]) -> Steps[Matches]:
+    """Compare each expression with each name. An expression that another coordinator accepted and this one
+    does not matches nothing.
+    """
+    found: Matches = {}
+    for expression in expressions:
+        matching: set[str] = set()
+        try:
+            pattern = LinearPattern(expression)
+        except PatternError:
+            found[expression] = frozenset()
+            continue
+        for number, name in enumerate(names, 1):
+            if (yield from pattern.matches(name)):
+                matching.add(name)
+            if number % MATCHES_PER_STEP == 0:
+                yield
+        found[expression] = frozenset(matching)
+    return found

@@ -1,0 +1,526 @@
+"""A consumer group as a state machine without I/O: events in, records and timers out (KIP-848).
+
+Each event works on the newest state and changes it immediately. The caller writes the records of the outcome
+as one batch. If the log refuses the batch, the caller calls `take_back` within the same turn of the event
+loop; otherwise it executes the timers. An answer is sent when the batch, and all batches before it, are
+durable.
+
+Source: Apache Kafka 4.3.1, with KIP-1251 (assignment epochs) and KIP-1263 (assignment interval).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.turns import at_once
+
+from ponor_broker.groups.assignors.assignment_input import Targets
+from ponor_broker.groups.consumer import expressions, target
+from ponor_broker.groups.consumer.admission import admit, member_of, remove, static_member_of
+from ponor_broker.groups.consumer.assignment import (
+    JOINING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    MemberState,
+    plain,
+)
+from ponor_broker.groups.consumer.draft import Draft
+from ponor_broker.groups.consumer.events import (
+    HeartbeatAnswer,
+    HeartbeatRefusedError,
+    HeartbeatRequest,
+    Outcome,
+    TimerInstruction,
+)
+from ponor_broker.groups.consumer.expressions import REFRESH_MS, Matches, Resolution
+from ponor_broker.groups.consumer.member import ConsumerMember
+from ponor_broker.groups.consumer.reconciliation import Target, reconcile
+from ponor_broker.groups.consumer.records import (
+    ConsumerEntry,
+    CurrentEntry,
+    CurrentKey,
+    EpochEntry,
+    EpochKey,
+    ExpressionEntry,
+    ExpressionKey,
+    GroupEpoch,
+    MemberEntry,
+    MemberKey,
+    ResolvedExpression,
+    TargetEntry,
+    TargetEpoch,
+    TargetEpochEntry,
+    TargetEpochKey,
+    TargetKey,
+)
+from ponor_broker.groups.consumer.settings import ConsumerSettings
+from ponor_broker.groups.consumer.state import ConsumerState
+from ponor_broker.groups.consumer.target import Change, Computation
+from ponor_broker.groups.consumer.topics import ImageTopics, Topic, existing, hash_of
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.instructions import CancelTimer, SetTimer, Timer, TimerKind
+from ponor_broker.groups.rebalance import GroupState
+
+GROUP_TYPE: Final = "consumer"
+TARGETS_PER_PART: Final = 200
+"""Members that one part of a target's installation visits."""
+UNKNOWN_VERSION: Final = -1
+_ASSIGNMENT_TIMER: Final = Timer(TimerKind.ASSIGNMENT)
+
+
+def _session(member_id: str) -> Timer:
+    return Timer(TimerKind.SESSION, member_id)
+
+
+def _rebalance(member_id: str) -> Timer:
+    return Timer(TimerKind.REBALANCE, member_id)
+
+
+class ConsumerMembership:
+    """The members of one consumer group."""
+
+    def __init__(self, group_id: str, settings: ConsumerSettings, topics: ImageTopics) -> None:
+        self.contents: Final = ConsumerState()
+        """The state, for reading only."""
+        self._group_id = group_id
+        self._settings = settings
+        self._topics = topics
+        self._known: Mapping[str, Topic] = {}
+        """The subscribed topics that exist, at `_known_version`."""
+        self._known_version = UNKNOWN_VERSION
+        self._may_assign = True
+        """Whether the interval since the last computation has passed, and none runs."""
+        self._is_resolving = False
+        self._is_dead = False
+
+    # --- what other parts of the group read
+
+    @property
+    def state(self) -> GroupState:
+        """State of the group."""
+        contents = self.contents
+        if self._is_dead:
+            return GroupState.DEAD
+        if not contents.members:
+            return GroupState.EMPTY
+        if contents.group_epoch > contents.assigned_epoch:
+            return GroupState.ASSIGNING
+        return GroupState.STABLE if contents.all_reached_target else GroupState.RECONCILING
+
+    @property
+    def group_type(self) -> str:
+        """Kafka's name for this type of group."""
+        return GROUP_TYPE
+
+    @property
+    def protocol_type(self) -> str:
+        """Protocol type of the members."""
+        return GROUP_TYPE
+
+    @property
+    def is_of_consumers(self) -> bool:
+        """Whether subscriptions are known: always."""
+        return True
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether there are no members. An empty group remains until its offsets expire, or it is deleted."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of members, targets and current assignments."""
+        return self.contents.size_bytes
+
+    @property
+    def assignor(self) -> str:
+        """The assignor that most members prefer; the default one if no member has a preference."""
+        preferred = {
+            name: count for name, count in self.contents.assignors.items() if name in self._settings.assignors
+        }
+        return min(
+            preferred, key=lambda name: (-preferred[name], name), default=self._settings.default_assignor
+        )
+
+    def __len__(self) -> int:
+        return len(self.contents.members)
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """Return the names of the topics to which members subscribe."""
+        return frozenset(self._names())
+
+    def _names(self) -> set[str]:
+        names = set(self.contents.subscriptions)
+        for expression in self.contents.expression_users:
+            resolved = self.contents.expressions.get(expression)
+            names.update(() if resolved is None else resolved.topics)
+        return names
+
+    def delete(self) -> ErrorCode:
+        """Mark the group as dead; only possible without members."""
+        if self._is_dead:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if self.contents.members:
+            return ErrorCode.NON_EMPTY_GROUP
+        self._is_dead = True
+        return ErrorCode.NONE
+
+    def revive(self) -> None:
+        """Undo `delete`, because the tombstones were not written."""
+        self._is_dead = False
+
+    def tombstones(self) -> Iterator[ConsumerEntry]:
+        """Yield the tombstones of a group without members."""
+        return self.contents.tombstones(self._group_id)
+
+    # --- heartbeats
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Outcome:
+        """Handle a heartbeat whose form is valid: a member joins, continues or leaves.
+
+        `now_ms` is the time since 1970.
+        """
+        outcome = Outcome(Draft(self.contents))
+        try:
+            if self._is_dead:
+                raise HeartbeatRefusedError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted."
+                )
+            if request.member_epoch < JOINING_EPOCH:
+                outcome.answer = self._leave(request, outcome)
+                self._assign_now(outcome, now_ms)
+            else:
+                outcome.answer = self._continue(request, outcome, now_ms)
+        except HeartbeatRefusedError as refusal:
+            self.take_back(outcome)
+            outcome.answer = HeartbeatAnswer(refusal.code, str(refusal))
+        return outcome
+
+    def take_back(self, outcome: Outcome) -> None:
+        """Undo an event whose records the log refused, in the same turn of the event loop."""
+        outcome.draft.take_back()
+        outcome.timers.clear()
+        self._known_version = UNKNOWN_VERSION
+        self._may_assign |= outcome.has_assigned
+
+    def _continue(self, request: HeartbeatRequest, outcome: Outcome, now_ms: int) -> HeartbeatAnswer:
+        draft, contents, member_id = outcome.draft, self.contents, request.member_id
+        self._check_size(request)
+        replaced = admit(self._group_id, contents, request, draft)
+        if replaced is not None:
+            outcome.timers += [CancelTimer(_session(replaced)), CancelTimer(_rebalance(replaced))]
+        before = contents.members.get(member_id)
+        member = _updated(before or ConsumerMember(member_id), request)
+        changed = before is None or (member.topics, member.expression or "") != (
+            before.topics,
+            before.expression or "",
+        )
+        if member != before:
+            if changed and member.expression and member.expression not in contents.expression_users:
+                expressions.check(member.expression)
+            draft.put(MemberEntry(MemberKey(self._group_id, member_id), member))
+            self._drop_unused_expression(before, draft)
+        self.refresh(draft, now_ms, changed=changed)
+        self._assign_now(outcome, now_ms)
+        former = contents.current_of(member_id) if before is not None else None
+        self._reconcile(request, outcome, subscription_changed=changed and before is not None)
+        outcome.timers.append(SetTimer(_session(member_id), self._settings.session_timeout_ms))
+        current = contents.current_of(member_id)
+        is_news = former is None or plain(former.assigned) != plain(current.assigned)
+        return HeartbeatAnswer(
+            ErrorCode.NONE,
+            member_id=member_id,
+            member_epoch=current.epoch,
+            assignment=plain(current.assigned) if is_news or request.is_full else None,
+        )
+
+    def _check_size(self, request: HeartbeatRequest) -> None:
+        contents, most = self.contents, self._settings.members_max
+        is_member = request.member_id in contents.members or request.instance_id in contents.static_members
+        if len(contents.members) >= most and not is_member:
+            raise HeartbeatRefusedError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {most} members.",
+            )
+
+    def _reconcile(self, request: HeartbeatRequest, outcome: Outcome, *, subscription_changed: bool) -> None:
+        contents, member_id = self.contents, request.member_id
+        current = contents.current_of(member_id)
+        if current.has_reached(contents.assigned_epoch) and not subscription_changed:
+            if member_id not in contents.currents:
+                outcome.draft.put(CurrentEntry(CurrentKey(self._group_id, member_id), current))
+            return
+        after = reconcile(
+            current,
+            Target(contents.assigned_epoch, contents.target_of(member_id)),
+            subscribed=target.topic_ids_of(contents, member_id, self._known),
+            owned=request.owned,
+            is_held=lambda topic_id, index: contents.holder(topic_id, index) not in {None, member_id},
+            subscription_changed=subscription_changed,
+        )
+        if after == current:
+            return
+        outcome.draft.put(CurrentEntry(CurrentKey(self._group_id, member_id), after))
+        if after.state is MemberState.UNREVOKED_PARTITIONS:
+            timeout_ms = max(0, contents.members[member_id].rebalance_timeout_ms)
+            outcome.timers.append(SetTimer(_rebalance(member_id), timeout_ms))
+        else:
+            outcome.timers.append(CancelTimer(_rebalance(member_id)))
+
+    # --- leaving
+
+    def _leave(self, request: HeartbeatRequest, outcome: Outcome) -> HeartbeatAnswer:
+        if request.instance_id is None:
+            member_of(self._group_id, self.contents, request.member_id)
+        else:
+            static_member_of(self.contents, request)
+        if request.member_epoch == STATIC_LEAVING_EPOCH:
+            current = self.contents.current_of(request.member_id)
+            away = replace(current, epoch=STATIC_LEAVING_EPOCH, revoking={})
+            outcome.draft.put(CurrentEntry(CurrentKey(self._group_id, request.member_id), away))
+            outcome.timers.append(CancelTimer(_rebalance(request.member_id)))
+        else:
+            self._remove(request.member_id, outcome)
+        return HeartbeatAnswer(ErrorCode.NONE, member_id=request.member_id, member_epoch=request.member_epoch)
+
+    def _remove(self, member_id: str, outcome: Outcome) -> None:
+        draft, member = outcome.draft, self.contents.members[member_id]
+        remove(self._group_id, self.contents, member_id, draft)
+        self._drop_unused_expression(member, draft)
+        outcome.timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
+        self._look_up()
+        self._raise_epoch(draft)
+
+    def _drop_unused_expression(self, former: ConsumerMember | None, draft: Draft) -> None:
+        expression = None if former is None else former.expression
+        is_used = expression in self.contents.expression_users
+        if expression and expression in self.contents.expressions and not is_used:
+            draft.put(ExpressionEntry(ExpressionKey(self._group_id, expression), None))
+
+    def timer_fired(self, timer: Timer, now_ms: int) -> Outcome:
+        """Handle a timer that was neither moved nor cancelled."""
+        outcome = Outcome(Draft(self.contents))
+        if timer.kind is TimerKind.ASSIGNMENT:
+            self._may_assign = True
+        elif timer.member_id in self.contents.members:
+            current = self.contents.current_of(timer.member_id)
+            is_overdue = current.state is MemberState.UNREVOKED_PARTITIONS
+            if timer.kind is TimerKind.SESSION or is_overdue:
+                self._remove(timer.member_id, outcome)
+        self._assign_now(outcome, now_ms)
+        return outcome
+
+    # --- epoch
+
+    def refresh(self, draft: Draft, now_ms: int, *, changed: bool = False) -> None:
+        """Raise the group epoch if the subscription of a member or a subscribed topic changed."""
+        if not changed and self._known_version == self._topics.version and self._is_resolved():
+            return
+        self._resolve_now(draft, now_ms)
+        self._look_up()
+        if changed or hash_of(self._known) != self.contents.topics_hash:
+            self._raise_epoch(draft)
+
+    def _look_up(self) -> None:
+        self._known_version = self._topics.version
+        self._known = existing(self._topics, self._names())
+
+    def _raise_epoch(self, draft: Draft) -> None:
+        epoch = GroupEpoch(self.contents.group_epoch + 1, hash_of(self._known))
+        draft.put(EpochEntry(EpochKey(self._group_id), epoch))
+
+    # --- regular expressions
+
+    def _is_resolved(self) -> bool:
+        return self.contents.expression_users.keys() == self.contents.expressions.keys()
+
+    def _to_resolve(self, now_ms: int) -> list[str]:
+        """Return the expressions that are new, or all that are outdated if the last time is long ago."""
+        contents, version = self.contents, self._topics.version
+        if self._is_resolving or not contents.expression_users:
+            return []
+        fresh = [each for each in contents.expression_users if each not in contents.expressions]
+        last_ms = max((each.resolved_ms for each in contents.expressions.values()), default=now_ms)
+        if abs(now_ms - last_ms) < REFRESH_MS:
+            return fresh
+        outdated = [text for text, each in contents.expressions.items() if each.version < version]
+        return fresh + outdated
+
+    def _resolve_now(self, draft: Draft, now_ms: int) -> None:
+        """Resolve expressions within this event, if there are few topics."""
+        texts = self._to_resolve(now_ms)
+        names = self._topics.names() if texts else ()
+        if texts and len(texts) * len(names) <= expressions.AT_ONCE_MAX:
+            matches = at_once(expressions.resolve(texts, names))
+            self._put_matches(draft, matches, self._topics.version, now_ms)
+
+    def needs_resolution(self, now_ms: int) -> bool:
+        """Whether expressions must be resolved."""
+        return bool(self._to_resolve(now_ms))
+
+    def begin_resolution(self, now_ms: int) -> Resolution:
+        """Start to resolve expressions. The caller runs the steps and calls `resolved`."""
+        texts = self._to_resolve(now_ms)
+        assert texts
+        self._is_resolving = True
+        return Resolution(self._topics.version, expressions.resolve(texts, self._topics.names()))
+
+    def resolved(self, resolution: Resolution, matches: Matches, now_ms: int) -> Outcome:
+        """Store which topics match."""
+        self._is_resolving = False
+        outcome = Outcome(Draft(self.contents))
+        self._put_matches(outcome.draft, matches, resolution.version, now_ms)
+        self._look_up()
+        if hash_of(self._known) != self.contents.topics_hash:
+            self._raise_epoch(outcome.draft)
+        return outcome
+
+    def _put_matches(self, draft: Draft, matches: Matches, version: int, now_ms: int) -> None:
+        for text, names in matches.items():
+            if text in self.contents.expression_users:
+                key = ExpressionKey(self._group_id, text)
+                draft.put(ExpressionEntry(key, ResolvedExpression(names, version, now_ms)))
+
+    # --- target assignment
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether a computation is due."""
+        contents = self.contents
+        is_old = contents.group_epoch > contents.assigned_epoch
+        return self._may_assign and is_old and bool(contents.members) and not self._is_dead
+
+    def begin_computation(self) -> Computation:
+        """Start to compute a target. The caller runs the steps and installs the result, or calls
+        `retry_assignment`.
+        """
+        assert self.needs_target
+        self._may_assign = False
+        if self._known_version == UNKNOWN_VERSION:
+            self._look_up()
+        return target.begin(self.contents, self._known, self._settings.assignors[self.assignor])
+
+    def retry_assignment(self, delay_ms: int) -> list[TimerInstruction]:
+        """Return the timer for another attempt, because a computation or its installation failed."""
+        return [SetTimer(_ASSIGNMENT_TIMER, delay_ms)]
+
+    def _assign_now(self, outcome: Outcome, now_ms: int) -> None:
+        """Compute the target within this event, if the group is small."""
+        size = len(self.contents.members) + sum(topic.partitions for topic in self._known.values())
+        if self.needs_target and size <= target.AT_ONCE_MAX:
+            computation = self.begin_computation()
+            outcome.has_assigned = True
+            for change in target.changes(self.contents, computation, at_once(computation.steps)):
+                self._put_target(outcome, change)
+            self._complete_target(outcome, computation, now_ms)
+
+    def installation(self, computation: Computation, result: Targets, now_ms: int) -> Iterator[Outcome]:
+        """Yield the parts of a target, each of which the caller writes before it takes the next one. The last
+        part raises the epoch of the target.
+        """
+        part = Outcome(Draft(self.contents))
+        for number, change in enumerate(target.changes(self.contents, computation, result), 1):
+            self._put_target(part, change)
+            if number % TARGETS_PER_PART == 0:
+                yield part
+                part = Outcome(Draft(self.contents))
+        self._complete_target(part, computation, now_ms)
+        yield part
+
+    def _put_target(self, outcome: Outcome, change: Change | None) -> None:
+        if change is not None:
+            member_id, partitions = change
+            outcome.draft.put(TargetEntry(TargetKey(self._group_id, member_id), partitions))
+
+    def _complete_target(self, outcome: Outcome, computation: Computation, now_ms: int) -> None:
+        epoch = TargetEpoch(computation.epoch, now_ms)
+        outcome.draft.put(TargetEpochEntry(TargetEpochKey(self._group_id), epoch))
+        interval_ms = self._settings.assignment_interval_ms
+        self._may_assign = not interval_ms
+        if interval_ms:
+            outcome.timers.append(SetTimer(_ASSIGNMENT_TIMER, interval_ms))
+
+    # --- offsets
+
+    def refusal_of_commit(
+        self,
+        claim: MemberClaim,
+        partitions: Iterable[tuple[bytes | None, int]],
+        *,
+        in_transaction: bool,
+        knows_epochs: bool,
+    ) -> ErrorCode:
+        """Return whether a client may commit offsets of the partitions (topic id and index), or the error.
+
+        A member may commit with an older epoch if it has had the partition since then (KIP-1251).
+        `knows_epochs` is False for versions of OffsetCommit without member epochs.
+        """
+        if self._is_dead:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        epoch = claim.generation
+        if epoch < 0 and not self.contents.members:
+            return ErrorCode.NONE
+        if in_transaction and epoch == -1 and not claim.member_id and claim.instance_id is None:
+            return ErrorCode.NONE
+        if claim.member_id not in self.contents.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if not in_transaction and not knows_epochs:
+            return ErrorCode.UNSUPPORTED_VERSION
+        current = self.contents.current_of(claim.member_id)
+        if epoch == current.epoch:
+            return ErrorCode.NONE
+        stale = ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.STALE_MEMBER_EPOCH
+        if epoch > current.epoch:
+            return stale
+        for topic_id, index in partitions:
+            since = None if topic_id is None else current.epoch_of(topic_id, index)
+            if since is None or epoch < since:
+                return stale
+        return ErrorCode.NONE
+
+    def refusal_of_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return whether a client may fetch offsets, or the error. Clients without a member id may."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        if member_id is None or member_id not in self.contents.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        is_current = epoch == self.contents.current_of(member_id).epoch
+        return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
+
+    # --- load
+
+    def restored(self) -> list[TimerInstruction]:
+        """Return the timers after a load: every member has its full session, and its full time to revoke."""
+        self.contents.drop_orphans()
+        timers: list[TimerInstruction] = []
+        for member_id, member in self.contents.members.items():
+            timers.append(SetTimer(_session(member_id), self._settings.session_timeout_ms))
+            if self.contents.current_of(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+                timers.append(SetTimer(_rebalance(member_id), max(0, member.rebalance_timeout_ms)))
+        return timers
+
+    def unloaded(self) -> list[TimerInstruction]:
+        """Return the timers to cancel, because another broker coordinates the group now."""
+        self._is_dead = True
+        timers: list[TimerInstruction] = [CancelTimer(_ASSIGNMENT_TIMER)]
+        for member_id in self.contents.members:
+            timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
+        return timers
+
+
+def _updated(member: ConsumerMember, request: HeartbeatRequest) -> ConsumerMember:
+    """Return the member with the fields that the request contains."""
+    timeout_ms = request.rebalance_timeout_ms
+    return replace(
+        member,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        topics=member.topics if request.topics is None else request.topics,
+        expression=member.expression if request.expression is None else request.expression,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms is None else timeout_ms,
+        assignor=member.assignor if request.assignor is None else request.assignor,
+    )
