@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ponor_broker.groups.assignors.uniform import UniformAssignor
@@ -19,7 +19,7 @@ GROUP = "g"
 SETTINGS = ConsumerSettings(
     session_timeout_ms=45_000,
     assignment_interval_ms=1_000,
-    members_max=6,
+    members_max=1_000,
     assignors={"uniform": UniformAssignor()},
 )
 
@@ -59,7 +59,6 @@ class GroupWorld:
         self.log: dict[bytes, bytes] = {}
         self.now_ms = 1_000_000
         self.refuses = False
-        self.computes_later = False
         self.restart()
 
     def restart(self) -> None:
@@ -98,17 +97,27 @@ class GroupWorld:
             assert not outcome.draft.entries
         return answer if self.execute(outcome) else HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def compute(self) -> None:
-        """Do the work that is too large for an event."""
-        if self.group.needs_resolution(self.now_ms):
-            resolution = self.group.begin_resolution(self.now_ms)
-            self.execute(self.group.resolved(resolution, at_once(resolution.steps), self.now_ms))
-        if self.group.needs_target:
-            computation = self.group.begin_computation()
+    def work(self) -> Iterator[None]:
+        """Do the work that is too large for an event, in steps."""
+        group = self.group
+        if group.needs_resolution(self.now_ms):
+            resolution = group.begin_resolution(self.now_ms)
+            yield
+            matches = at_once(resolution.steps)
+            yield
+            if group is self.group:
+                self.execute(group.resolved(resolution, matches, self.now_ms))
+        if group.needs_target and group is self.group:
+            computation = group.begin_computation()
+            yield
             result = at_once(computation.steps)
-            for part in self.group.installation(computation, result, self.now_ms):
+            yield
+            for part in group.installation(computation, result, self.now_ms):
                 if not self.execute(part):
-                    self._set(self.group.retry_assignment(100))
+                    self._set(group.retry_assignment(100))
+                    return
+                yield
+                if group is not self.group:
                     return
 
     def pass_ms(self, ms: int) -> None:
@@ -137,6 +146,7 @@ class Client:
     instance_id: str | None = None
     epoch: int = 0
     owned: dict[bytes, frozenset[int]] = field(default_factory=dict)
+    wanted: dict[bytes, frozenset[int]] | None = None
     is_full: bool = True
     reported: Mapping[bytes, frozenset[int]] | None = None
 
@@ -154,32 +164,42 @@ class Client:
             )
         return replace(request, owned=dict(self.owned) if self.reported != self.owned else None)
 
-    def beat(self, *, is_lost: bool = False) -> HeartbeatAnswer:
-        """Send a heartbeat; with `is_lost` the answer is lost."""
+    def beat(self, *, is_lost: bool = False, is_slow: bool = False) -> HeartbeatAnswer:
+        """Send a heartbeat; with `is_lost` the answer is lost, with `is_slow` it is not applied yet."""
         request = self.request()
         if self.epoch == 0:
-            self.owned = {}
+            self.forget()
         answer = self.world.heartbeat(request)
         if is_lost:
             self.is_full = True
         else:
             self.follow(answer, request)
+            if not is_slow:
+                self.apply()
         return answer
+
+    def forget(self) -> None:
+        """Use no partition, and join with the next heartbeat."""
+        self.epoch, self.owned, self.wanted, self.is_full = 0, {}, None, True
 
     def follow(self, answer: HeartbeatAnswer, request: HeartbeatRequest) -> None:
         if answer.error in {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}:
-            self.epoch, self.owned, self.is_full = 0, {}, True
+            self.forget()
         elif answer.error is not ErrorCode.NONE:
             self.is_full = True
         else:
             self.epoch, self.is_full = answer.member_epoch, False
             self.reported = request.owned if request.owned is not None else self.reported
             if answer.assignment is not None:
-                # Revokes what is missing and begins to use the rest; the next heartbeat reports it.
-                self.owned = dict(answer.assignment)
+                self.wanted = dict(answer.assignment)
+
+    def apply(self) -> None:
+        """Revoke what the newest answer does not contain, and begin to use the rest."""
+        if self.wanted is not None:
+            self.owned, self.wanted = self.wanted, None
 
     def leave(self, *, for_short: bool = False) -> HeartbeatAnswer:
         epoch = -2 if for_short else -1
         answer = self.world.heartbeat(HeartbeatRequest(self.member_id, epoch, self.instance_id))
-        self.epoch, self.owned, self.is_full = 0, {}, True
+        self.forget()
         return answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -10,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ponor_broker.groups.consumer.assignment import STATIC_LEAVING_EPOCH, MemberState
 from ponor_kafka.errors import ErrorCode
 
-from services.broker.tests.consumer_kit import Client, GroupWorld, MemoryTopics
+from services.broker.tests.consumer_kit import SETTINGS, Client, GroupWorld, MemoryTopics
 
-NAMES = st.sampled_from(["a", "b", "c", "d", "s", "t"])
-STATIC = {"s", "t"}
+NAMES = st.sampled_from(["a", "b", "s"])
+STATIC = {"s"}
 SUBSCRIPTIONS = st.sampled_from(
     [({"x"}, None), ({"x", "y"}, None), ({"y", "z"}, None), (set(), "x|y"), ({"z"}, "[xy]"), (set(), None)]
 )
@@ -22,16 +24,24 @@ SUBSCRIPTIONS = st.sampled_from(
 class ConsumerGroupMachine(RuleBasedStateMachine):
     """Random clients whose answers may be lost, a log that refuses, restarts, and changing topics."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(at_once=st.booleans())
+    def begin(self, at_once: bool) -> None:
         self.topics = MemoryTopics()
         self.topics.create("x", 3)
         self.topics.create("y", 4)
-        self.world = GroupWorld(self.topics)
+        bound = 1_000 if at_once else 0
+        settings = replace(
+            SETTINGS, assigned_at_once_max=bound, matched_at_once_max=bound, targets_per_part=2
+        )
+        self.world = GroupWorld(self.topics, settings)
+        self.work: Iterator[None] | None = None
         self.clients: dict[str, Client] = {}
         self.ids = 0
         self.group_epoch = self.target_epoch = 0
         self.epochs: dict[str, int] = {}
+        for name in ("a", "b"):
+            self.join(name, ({"x", "y"}, None))
+        self.world.pass_ms(1_000)
 
     @rule(name=NAMES, subscription=SUBSCRIPTIONS)
     def join(self, name: str, subscription: tuple[set[str], str | None]) -> None:
@@ -47,10 +57,20 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         )
         self.clients[name].beat()
 
-    @rule(name=NAMES, is_lost=st.booleans())
-    def beat(self, name: str, is_lost: bool) -> None:
+    @rule(name=NAMES, is_lost=st.booleans(), is_slow=st.booleans())
+    def beat(self, name: str, is_lost: bool, is_slow: bool) -> None:
         if name in self.clients:
-            self.clients[name].beat(is_lost=is_lost)
+            self.clients[name].beat(is_lost=is_lost, is_slow=is_slow)
+
+    @rule(name=NAMES)
+    def apply(self, name: str) -> None:
+        if name in self.clients:
+            self.clients[name].apply()
+
+    @rule()
+    def all_beat(self) -> None:
+        for client in self.clients.values():
+            client.beat(is_slow=True)
 
     @rule(name=NAMES, subscription=SUBSCRIPTIONS)
     def subscribe(self, name: str, subscription: tuple[set[str], str | None]) -> None:
@@ -60,38 +80,47 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             client.is_full = True
             client.beat()
 
-    @rule(name=NAMES, for_short=st.booleans())
-    def leave(self, name: str, for_short: bool) -> None:
+    @rule(name=NAMES, how=st.sampled_from(["leaves", "leaves for short", "vanishes"]))
+    def leave(self, name: str, how: str) -> None:
         client = self.clients.pop(name, None)
-        if client is not None and client.epoch > 0:
-            client.leave(for_short=for_short and name in STATIC)
-
-    @rule(name=NAMES)
-    def vanish(self, name: str) -> None:
-        self.clients.pop(name, None)
+        if client is not None and client.epoch > 0 and how != "vanishes":
+            client.leave(for_short=how == "leaves for short" and name in STATIC)
 
     @rule(name=NAMES)
     def forget(self, name: str) -> None:
         """A client loses its state and joins again under the same member id."""
         if name in self.clients:
             client = self.clients[name]
-            client.epoch, client.owned, client.is_full = 0, {}, True
+            client.forget()
             client.beat()
 
-    @rule(ms=st.sampled_from([500, 1_000, 5_000, 46_000, 61_000]))
+    @rule()
+    def wait_and_beat(self) -> None:
+        self.world.pass_ms(1_000)
+        self.all_beat()
+
+    @rule(ms=st.sampled_from([500, 1_000, 1_000, 5_000, 5_000, 5_000, 46_000]))
     def wait(self, ms: int) -> None:
         self.world.pass_ms(ms)
 
     @rule()
-    def compute(self) -> None:
-        self.world.compute()
+    def begin_work(self) -> None:
+        self.work = self.work or self.world.work()
 
-    @rule(refuses=st.booleans())
-    def disk(self, refuses: bool) -> None:
-        self.world.refuses = refuses
+    @rule()
+    def do_work(self) -> None:
+        if self.work is not None and next(self.work, True):
+            self.work = None
+
+    @rule(name=NAMES)
+    def beat_while_the_log_refuses(self, name: str) -> None:
+        self.world.refuses = True
+        self.beat(name, is_lost=False, is_slow=True)
+        self.world.refuses = False
 
     @rule()
     def restart(self) -> None:
+        self.work = None
         self.world.restart()
 
     @rule(name=st.sampled_from(["x", "y", "z"]), partitions=st.integers(1, 6))
@@ -149,10 +178,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     def _converge(self) -> None:
         """Every member reaches its target if all send heartbeats, and each partition gets an owner."""
-        self.world.refuses = False
         for _ in range(30):
             self.world.pass_ms(5_000)
-            self.world.compute()
+            for _ in self.work or self.world.work():
+                pass
+            self.work = None
             for client in self.clients.values():
                 client.beat()
         contents = self.world.group.contents
@@ -183,4 +213,4 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 
 TestConsumerGroup: Any = ConsumerGroupMachine.TestCase
-TestConsumerGroup.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestConsumerGroup.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

@@ -116,7 +116,7 @@ def test_the_generic_codec_reads_what_is_written() -> None:
 
 
 def test_records_of_other_group_protocols_are_skipped() -> None:
-    assert decode_entry(bytes.fromhex("0003 0001 67"), b"\x00\x00anything") is None
+    assert decode_entry(bytes.fromhex("0004 0001 67"), b"\x00\x00anything") is None
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 (docs/formats/consumer-offsets.md).
 
 Keys and values start with a version. The version of a key is also its kind: 0 and 1 for an offset commit, 2
-for a group. Keys with higher versions belong to other kinds of groups. This broker does not write them; it
-skips them and leaves them in the log.
+for a classic group, 3, 5 to 8 and 16 for a consumer group. Keys with other versions belong to other kinds of
+groups. This broker does not write them; it skips them and leaves them in the log.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ from ponor_kafka.messages.group_coordinator_records import (
 from ponor_kafka.primitives import Buffer
 
 from ponor_broker.coordination.record_format import EntryCodec, RecordFormatError, version_of
+from ponor_broker.groups.consumer.record_codec import (
+    CONSUMER_KEYS,
+    decode_consumer_entry,
+    encode_consumer_entry,
+)
 from ponor_broker.groups.records import (
     NO_TIMESTAMP,
     CommittedOffset,
@@ -49,6 +54,8 @@ def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
     """Return key and value of an entry; the value of a tombstone is None."""
     if isinstance(entry, OffsetEntry):
         return _encode_offset_key(entry.key), None if entry.value is None else _encode_offset(entry.value)
+    if not isinstance(entry, GroupEntry):
+        return encode_consumer_entry(entry)
     key = encode_versioned(GroupMetadataKey(entry.key.group_id), _GROUP_KEY_VERSION)
     return key, None if entry.value is None else _encode_group(entry.value)
 
@@ -80,7 +87,7 @@ def _decode(key: bytes, value: Buffer | None) -> Entry | None:
     if kind == _GROUP_KEY_VERSION:
         group_key, _ = decode_as(GroupMetadataKey, kind, key, 2)
         return GroupEntry(GroupKey(group_key.group), None if value is None else _decode_group(value))
-    return None
+    return decode_consumer_entry(kind, key, value) if kind in CONSUMER_KEYS else None
 
 
 def _encode_offset_key(key: OffsetKey) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ponor_broker.groups.consumer.records import ConsumerEntry
+
 NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
 
@@ -83,4 +85,4 @@ class GroupEntry:
     value: GroupRecord | None
 
 
-Entry: TypeAlias = OffsetEntry | GroupEntry
+Entry: TypeAlias = OffsetEntry | GroupEntry | ConsumerEntry

@@ -1,4 +1,4 @@
-"""The records of one event. Each changes the state when it is added; all are undone if the log refuses them."""
+"""The records of one event. Each changes the state when added; all are undone if the log refuses them."""
 
 from __future__ import annotations
 

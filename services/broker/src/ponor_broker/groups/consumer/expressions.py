@@ -17,8 +17,6 @@ MATCHES_PER_STEP: Final = 200
 REFRESH_MS: Final = 10_000
 """Expressions are resolved again at most once in this time."""
 
-AT_ONCE_MAX: Final = 500
-"""Comparisons of an expression with a name that one event makes itself."""
 
 Matches: TypeAlias = dict[str, frozenset[str]]
 """Names of the matching topics by expression."""

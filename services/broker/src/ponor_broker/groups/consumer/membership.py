@@ -64,8 +64,6 @@ from ponor_broker.groups.instructions import CancelTimer, SetTimer, Timer, Timer
 from ponor_broker.groups.rebalance import GroupState
 
 GROUP_TYPE: Final = "consumer"
-TARGETS_PER_PART: Final = 200
-"""Members that one part of a target's installation visits."""
 UNKNOWN_VERSION: Final = -1
 _ASSIGNMENT_TIMER: Final = Timer(TimerKind.ASSIGNMENT)
 
@@ -316,7 +314,8 @@ class ConsumerMembership:
 
     def refresh(self, draft: Draft, now_ms: int, *, changed: bool = False) -> None:
         """Raise the group epoch if the subscription of a member or a subscribed topic changed."""
-        if not changed and self._known_version == self._topics.version and self._is_resolved():
+        is_known = self._known_version == self._topics.version
+        if is_known and not changed and not self._to_resolve(now_ms):
             return
         self._resolve_now(draft, now_ms)
         self._look_up()
@@ -332,9 +331,6 @@ class ConsumerMembership:
         draft.put(EpochEntry(EpochKey(self._group_id), epoch))
 
     # --- regular expressions
-
-    def _is_resolved(self) -> bool:
-        return self.contents.expression_users.keys() == self.contents.expressions.keys()
 
     def _to_resolve(self, now_ms: int) -> list[str]:
         """Return the expressions that are new, or all that are outdated if the last time is long ago."""
@@ -352,7 +348,7 @@ class ConsumerMembership:
         """Resolve expressions within this event, if there are few topics."""
         texts = self._to_resolve(now_ms)
         names = self._topics.names() if texts else ()
-        if texts and len(texts) * len(names) <= expressions.AT_ONCE_MAX:
+        if texts and len(texts) * len(names) <= self._settings.matched_at_once_max:
             matches = at_once(expressions.resolve(texts, names))
             self._put_matches(draft, matches, self._topics.version, now_ms)
 
@@ -409,7 +405,7 @@ class ConsumerMembership:
     def _assign_now(self, outcome: Outcome, now_ms: int) -> None:
         """Compute the target within this event, if the group is small."""
         size = len(self.contents.members) + sum(topic.partitions for topic in self._known.values())
-        if self.needs_target and size <= target.AT_ONCE_MAX:
+        if self.needs_target and size <= self._settings.assigned_at_once_max:
             computation = self.begin_computation()
             outcome.has_assigned = True
             for change in target.changes(self.contents, computation, at_once(computation.steps)):
@@ -423,7 +419,7 @@ class ConsumerMembership:
         part = Outcome(Draft(self.contents))
         for number, change in enumerate(target.changes(self.contents, computation, result), 1):
             self._put_target(part, change)
-            if number % TARGETS_PER_PART == 0:
+            if number % self._settings.targets_per_part == 0:
                 yield part
                 part = Outcome(Draft(self.contents))
         self._complete_target(part, computation, now_ms)

@@ -13,8 +13,6 @@ from ponor_broker.groups.consumer.assignment import Partitions
 from ponor_broker.groups.consumer.state import ConsumerState
 from ponor_broker.groups.consumer.topics import Topic
 
-AT_ONCE_MAX: Final = 1_000
-"""Members and partitions of a group whose target one event computes itself."""
 SUBSCRIBERS_PER_STEP: Final = 200
 """Members whose subscriptions one step copies."""
 
