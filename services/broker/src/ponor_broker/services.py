@@ -94,6 +94,8 @@ from ponor_broker.settings import BrokerSettings
 from ponor_broker.storage.wal_manager import submit
 from ponor_broker.transaction_services import TransactionServices
 
+_TOPIC_RECORDS: Final = frozenset({"topic_created", "topic_deleted", "partition_changed"})
+"""Kinds of records that create or delete topics or partitions."""
 PRODUCER_EXPIRATION: Final = "producer.id.expiration.ms"
 
 
@@ -433,6 +435,8 @@ class BrokerServices:
             self.peers.image_changed()
             self.coordinator.shards.image_changed()
             self.transactions.coordinator.shards.image_changed()
+        if batch is None or any(record.WhichOneof("kind") in _TOPIC_RECORDS for record in batch.records):
+            self.coordinator.topics_changed()
         if batch is None or any(record.HasField("topic_deleted") for record in batch.records):
             self.coordinator.topics_deleted()
         if batch is None or any(record.HasField("broker_configs_set") for record in batch.records):

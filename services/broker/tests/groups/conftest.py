@@ -336,6 +336,13 @@ class BrokerWorld:
     def topic_id(self, name: str) -> UUID | None:
         return self.topics[name][0] if name in self.topics else None
 
+    @property
+    def version(self) -> int:
+        return len(self.topics)
+
+    def names(self) -> list[str]:
+        return sorted(self.topics)
+
     def topic_name(self, topic_id: UUID) -> str | None:
         return next((name for name, (known, _) in self.topics.items() if known == topic_id), None)
 

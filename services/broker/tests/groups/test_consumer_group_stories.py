@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from ponor_broker.groups.consumer.assignment import CurrentAssignment, MemberState
 from ponor_broker.groups.consumer.events import HeartbeatRequest
+from ponor_broker.groups.consumer.offset_access import refusal_of_commit, refusal_of_fetch
 from ponor_broker.groups.consumer.reconciliation import Target, reconcile
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.rebalance import GroupState
@@ -44,9 +45,9 @@ def test_a_second_member_gets_its_part_after_the_first_revoked_it(world: GroupWo
     a, b = Client(world, "a", X), Client(world, "b", X)
     a.beat()
     assert (b.beat().assignment, b.epoch) == ({}, 1)  # the next target waits for the interval
-    assert world.group.state is GroupState.ASSIGNING
+    assert world.group.state.value == "Assigning"
     world.pass_ms(1_000)
-    assert world.group.state is GroupState.RECONCILING
+    assert world.group.state.value == "Reconciling"
     b.beat()
     assert (count(b), b.epoch) == (0, 2)
     a.beat(is_slow=True)
@@ -197,7 +198,8 @@ def test_offsets_are_checked_against_the_epoch_of_the_partition(
 
     def commit(member_id: str, epoch: int, *partitions: tuple[bytes, int], knows: bool = True) -> ErrorCode:
         claim = MemberClaim(member_id, None, epoch)
-        return world.group.refusal_of_commit(claim, partitions, in_transaction=False, knows_epochs=knows)
+        contents = world.group.contents
+        return refusal_of_commit(contents, claim, partitions, in_transaction=False, knows_epochs=knows)
 
     assert commit("a", 2, of_a) is ErrorCode.NONE
     assert commit("a", 1, of_a) is ErrorCode.NONE, "the member has had the partition since epoch 1"
@@ -206,10 +208,10 @@ def test_offsets_are_checked_against_the_epoch_of_the_partition(
     assert commit("a", 3, of_a) is ErrorCode.STALE_MEMBER_EPOCH
     assert commit("a", 2, of_a, knows=False) is ErrorCode.UNSUPPORTED_VERSION
     assert commit("", -1, of_a) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.group.refusal_of_fetch(None, -1) is ErrorCode.NONE
-    assert world.group.refusal_of_fetch("a", 2) is ErrorCode.NONE
-    assert world.group.refusal_of_fetch("a", 1) is ErrorCode.STALE_MEMBER_EPOCH
-    assert world.group.refusal_of_fetch("z", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert refusal_of_fetch(world.group.contents, None, -1) is ErrorCode.NONE
+    assert refusal_of_fetch(world.group.contents, "a", 2) is ErrorCode.NONE
+    assert refusal_of_fetch(world.group.contents, "a", 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal_of_fetch(world.group.contents, "z", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_member_keeps_no_partition_of_a_topic_it_left() -> None:

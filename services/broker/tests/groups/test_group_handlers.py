@@ -1,4 +1,4 @@
-"""The eleven group APIs from request bytes to response bytes, in every version, over a coordinator with its
+"""The thirteen group APIs from request bytes to response bytes, in every version, over a coordinator with its
 log.
 """
 
@@ -86,7 +86,7 @@ def versions(key: ApiKey) -> list[int]:
 def test_every_version_of_the_codec_is_handled(wire: Wire) -> None:
     for key, handler in wire.handlers.items():
         assert [handler.version_min, handler.version_max] == [versions(key)[0], versions(key)[-1]], key
-    assert len(wire.handlers) == 11
+    assert len(wire.handlers) == 13
 
 
 def joining(version: int, member_id: str = "") -> JoinGroupRequest:

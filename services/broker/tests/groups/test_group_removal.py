@@ -51,7 +51,7 @@ def committed(world: Any, group_id: str) -> list[tuple[str, int]]:
     return [place for place, _ in world.coordinator.fetch_offsets(group_id, None)]
 
 
-async def one_group_world(world_type: Any, **settings: int) -> Any:
+async def one_group_world(world_type: Any, **settings: Any) -> Any:
     world = world_type(GroupSettings(offsets_topic_partitions=1, **settings))
     world.topics["__consumer_offsets"] = (UUID(int=99), 1)
     await world.start()

@@ -34,9 +34,10 @@ def subscription(*topics: str, version: int = 1) -> bytes:
 def group(
     state: GroupState, *, protocol_type: str = "consumer", reads: bytes = subscription("read")
 ) -> Group:
-    made = Group("g", Membership(GroupSettings()), quiet_since_ms=1_000)
+    membership = Membership(GroupSettings())
+    made = Group("g", membership, quiet_since_ms=1_000)
     members = (MemberRecord("m", None, "c", "/h", 1, 1, reads, b""),) if state is GroupState.STABLE else ()
-    made.membership.restore(GroupRecord(protocol_type, 1, "range", "m", 1_000, members))
+    membership.restore(GroupRecord(protocol_type, 1, "range", "m", 1_000, members))
     assert made.membership.state is state
     return made
 

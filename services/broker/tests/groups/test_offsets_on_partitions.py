@@ -26,6 +26,7 @@ from ponor_kafka.record_batch import BatchView
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 
+from services.broker.tests.consumer_kit import MemoryTopics
 from services.broker.tests.groups.test_pending_offsets_model import Model
 from services.broker.tests.partitions.transactions.transaction_kit import TransactionRig
 
@@ -63,6 +64,9 @@ class ShardRig:
             rewrite_due=lambda: None,
             forget_due=lambda: None,
             is_gone=lambda *_: False,
+            topics=MemoryTopics(),
+            spawn=tasks.spawn,
+            failed=lambda: None,
         )
         if loads:
             await self.shard.load()

@@ -185,6 +185,13 @@ class TransactionWorld:
     def topic_id(self, _name: str) -> UUID | None:
         return None
 
+    @property
+    def version(self) -> int:
+        return 0
+
+    def names(self) -> list[str]:
+        return []
+
     def topic_name(self, _topic_id: UUID) -> str | None:
         return None
 

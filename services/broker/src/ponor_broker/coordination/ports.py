@@ -143,6 +143,15 @@ class TopicDirectory(Protocol):
         """Return the id of a topic of the caller's tenant."""
         ...
 
+    @property
+    def version(self) -> int:
+        """Index of the image; it rises on every broker in the same way."""
+        ...
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all topics of the caller's tenant."""
+        ...
+
     def topic_name(self, topic_id: UUID) -> str | None:
         """Return the name of a topic."""
         ...

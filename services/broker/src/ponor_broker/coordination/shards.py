@@ -184,6 +184,12 @@ class Shards(Generic[S]):
                 task.add_done_callback(self._closing.discard)
         self._readiness.changed()
 
+    def reopen(self, partition: InternalPartition, shard: S) -> None:
+        """Load a shard again, because its memory does not agree with its log."""
+        if self.by_index.get(partition.index) is shard and not self.tasks.is_closed:
+            self._closed(partition)
+            self._opened(partition)
+
     async def _load(self, shard: S, name: str) -> None:
         started_ns = self._clock.monotonic_ns()
         while not shard.is_loaded:

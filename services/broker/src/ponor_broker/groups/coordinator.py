@@ -27,6 +27,9 @@ from ponor_broker.coordination.ports import (
 from ponor_broker.coordination.record_format import fits_record
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.shards import RETRY_S, ROWS_PER_STEP, BrokerPorts, CoordinatedTopic, Shards
+from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
+from ponor_broker.groups.consumer.membership import ConsumerMembership
+from ponor_broker.groups.consumer.offset_access import refusal_of_fetch
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import GroupDescription, GroupListing
 from ponor_broker.groups.group_table import GroupBudget
@@ -38,6 +41,7 @@ from ponor_broker.groups.record_codec import CODEC
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.shard import GroupShard
+from ponor_broker.groups.subscribable_topics import SubscribableTopics
 from ponor_broker.serving import Serving
 
 _MEMBER_ID_PREFIX_CHARS_MAX = 255
@@ -62,6 +66,7 @@ class GroupCoordinator:
         settings: GroupSettings,
     ) -> None:
         self._topics = topics
+        self._subscribable = SubscribableTopics(topics)
         self._runtime = runtime
         self._settings = settings
         topic = CoordinatedTopic(
@@ -114,7 +119,7 @@ class GroupCoordinator:
             in_flight_max=self._settings.coordinator_writes_in_flight_max,
             load_bytes_max=self._settings.offsets_load_bytes_max,
         )
-        return GroupShard(
+        shard = GroupShard(
             log,
             settings=self._settings,
             clock=self._runtime.clock,
@@ -123,7 +128,11 @@ class GroupCoordinator:
             rewrite_due=self._rewrite_due.set,
             forget_due=self._topics_deleted.set,
             is_gone=self._is_unloaded,
+            topics=self._subscribable,
+            spawn=self.shards.tasks.spawn,
+            failed=lambda: self.shards.reopen(partition, shard),
         )
+        return shard
 
     def _shard_loaded(self) -> None:
         # Topics may have been deleted while no broker led the partition.
@@ -153,6 +162,10 @@ class GroupCoordinator:
         is_written = await shard.rewrite.write()
         self._rewrites.add(int(is_written))
         return is_written
+
+    def topics_changed(self) -> None:
+        """Note that topics or partitions changed: consumer groups may need another assignment."""
+        self._subscribable.changed()
 
     def topics_deleted(self) -> None:
         """Remove the committed offsets of deleted topics in the background."""
@@ -235,6 +248,17 @@ class GroupCoordinator:
             return ErrorCode.NONE
         return shard if isinstance(shard, ErrorCode) else shard.heartbeat(group_id, claim)
 
+    def new_member_id(self) -> str:
+        """Return an id for a member whose client generates none."""
+        return str(self._runtime.randomness.uuid())
+
+    async def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
+        """ConsumerGroupHeartbeat of valid form."""
+        shard = await self._decided_shard(group_id)
+        if isinstance(shard, ErrorCode):
+            return HeartbeatAnswer(shard, shard.meaning)
+        return await shard.consumer_heartbeat(group_id, request)
+
     async def leave_group(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> ErrorCode | LeaveAnswer:
         """LeaveGroup."""
         shard = await self._decided_shard(group_id)
@@ -243,24 +267,38 @@ class GroupCoordinator:
     # --- offsets
 
     async def commit_offsets(
-        self, group_id: str, claim: MemberClaim, commits: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group_id: str,
+        claim: MemberClaim,
+        commits: Mapping[TopicPartition, CommittedOffset],
+        *,
+        knows_epochs: bool = True,
     ) -> ErrorCode:
         """OffsetCommit for existing partitions with short enough metadata; GROUP_ID_NOT_FOUND for a
         member of a missing group.
         """
         await self.shards.decided((group_id,))
         shard = self.shards.of(group_id) if fits_record(group_id) else ErrorCode.INVALID_GROUP_ID
-        return shard if isinstance(shard, ErrorCode) else await shard.commit(group_id, claim, commits)
+        if isinstance(shard, ErrorCode):
+            return shard
+        return await shard.commit(group_id, claim, commits, knows_epochs=knows_epochs)
 
     async def shard_for_transaction(self, group_id: str) -> GroupShard | ErrorCode:
         """Return the shard for a TxnOffsetCommit."""
         return await self._decided_shard(group_id)
 
     def fetch_offsets(
-        self, group_id: str, wanted: Sequence[TopicPartition] | None, *, require_stable: bool = False
+        self,
+        group_id: str,
+        wanted: Sequence[TopicPartition] | None,
+        *,
+        require_stable: bool = False,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> ErrorCode | Sequence[tuple[TopicPartition, CommittedOffset | ErrorCode | None]]:
         """OffsetFetch; None as `wanted` means all committed offsets. A missing group has no offsets.
 
+        Member id and epoch are those of a member of a consumer group; its epoch must be the current one.
         With `require_stable`, a partition with an offset that is pending in a transaction gets
         UNSTABLE_OFFSET_COMMIT (KIP-447).
         """
@@ -270,6 +308,10 @@ class GroupCoordinator:
         group = shard.get(group_id)
         if group is None:
             return [(partition, None) for partition in wanted or ()]
+        if group.consumer is not None:
+            error = refusal_of_fetch(group.consumer.contents, member_id, member_epoch)
+            if error is not ErrorCode.NONE:
+                return error
         offsets = group.offsets
         if not require_stable:
             return offsets.items() if wanted is None else [(one, offsets.get(one)) for one in wanted]
@@ -296,9 +338,9 @@ class GroupCoordinator:
         if isinstance(shard, ErrorCode):
             return GroupDescription(shard)
         group = shard.get(group_id)
-        if group is None or group.membership.state is GroupState.DEAD:
+        membership = None if group is None else group.classic
+        if membership is None or membership.state is GroupState.DEAD:
             return GroupDescription(ErrorCode.GROUP_ID_NOT_FOUND)
-        membership = group.membership
         return GroupDescription(
             ErrorCode.NONE,
             state=membership.state,
@@ -306,6 +348,17 @@ class GroupCoordinator:
             protocol_name=membership.protocol_name if membership.state is GroupState.STABLE else None,
             members=membership.members(),
         )
+
+    def consumer_group(self, group_id: str) -> ConsumerMembership | ErrorCode:
+        """Return a consumer group, for reading within this turn of the event loop."""
+        shard = self.shards.of(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        group = shard.get(group_id)
+        membership = None if group is None else group.consumer
+        if membership is None or membership.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return membership
 
     def list_groups(self) -> Steps[tuple[ErrorCode, list[GroupListing]]]:
         """ListGroups of this broker. While a partition is loading, the code shows that the list is
@@ -318,8 +371,9 @@ class GroupCoordinator:
         held = [group for shard in self.shards.loaded() for group in shard.groups()]
         for number, group in enumerate(held, 1):
             membership = group.membership
-            if membership.state is not GroupState.DEAD:
-                groups.append(GroupListing(group.group_id, membership.protocol_type, membership.state))
+            state, kind = membership.state, membership.group_type
+            if state is not GroupState.DEAD:
+                groups.append(GroupListing(group.group_id, membership.protocol_type, state, kind))
             if number % ROWS_PER_STEP == 0:
                 yield
         return ErrorCode.NONE if is_whole else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, groups

@@ -1,17 +1,58 @@
-"""One group of a shard: the state machine, the offsets, and the group's newest record in the log."""
+"""One group of a shard: the state machine of its members, the offsets, and a classic group's newest record in
+the log.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from ponor_kafka.errors import ErrorCode
 
+from ponor_broker.groups.consumer.membership import ConsumerMembership
 from ponor_broker.groups.member import Member
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.offsets import OffsetTable
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import NO_TIMESTAMP, GroupRecord
+
+
+class GroupMembership(Protocol):
+    """The part of a membership that both types of group have."""
+
+    @property
+    def state(self) -> GroupState: ...
+
+    @property
+    def group_type(self) -> str:
+        """Kafka's name for the type of group."""
+        ...
+
+    @property
+    def protocol_type(self) -> str: ...
+
+    @property
+    def is_of_consumers(self) -> bool:
+        """Whether subscriptions can be decoded."""
+        ...
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether there are neither members nor assigned member ids."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Return the members' subscribed topics; None if they are unknown."""
+        ...
+
+    def delete(self) -> ErrorCode:
+        """Mark the group as dead; only possible without members."""
+        ...
 
 
 class Holding(NamedTuple):
@@ -28,15 +69,25 @@ NO_HOLDING: Final = Holding(None, 0, 0, 0)
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """One group; `durable` is its newest record in the log, None if there is none."""
+    """One group; `durable` is the newest record of a classic group in the log, None if there is none."""
 
     group_id: str
-    membership: Membership
+    membership: GroupMembership
     offsets: OffsetTable = field(default_factory=OffsetTable)
     durable: GroupRecord | None = None
     quiet_since_ms: int = NO_TIMESTAMP
     """Time of the newest record, durable or in flight. For an empty group: when it became empty."""
     counted: Holding = NO_HOLDING
+
+    @property
+    def classic(self) -> Membership | None:
+        """The membership, if the group is a classic group."""
+        return self.membership if isinstance(self.membership, Membership) else None
+
+    @property
+    def consumer(self) -> ConsumerMembership | None:
+        """The membership, if the group is a consumer group."""
+        return self.membership if isinstance(self.membership, ConsumerMembership) else None
 
     @property
     def holding(self) -> Holding:
@@ -63,6 +114,7 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: GroupState
+    group_type: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,22 +91,25 @@ class GroupActions:
             self._table.budget.recount(group)
 
     def _timer_fired(self, group: Group, timer: Timer) -> None:
-        self.run(group, group.membership.timer_fired(timer))
+        assert group.classic is not None
+        self.run(group, group.classic.timer_fired(timer))
 
     def _keep(self, group: Group, write_id: int, record: GroupRecord) -> None:
         stamped = replace(record, state_timestamp_ms=self._clock.wall_ms())
         group.quiet_since_ms = stamped.state_timestamp_ms
-        membership = group.membership
+        membership = group.classic
+        assert membership is not None
         key = (self, group, write_id)
 
         def tell(error: ErrorCode) -> None:
             # Called at the timeout and with the outcome of the write. The state machine ignores the later
-            # call.
-            self.run(group, membership.written(write_id, error))
+            # call. A consumer group may have replaced the group, if it was empty.
+            if group.membership is membership:
+                self.run(group, membership.written(write_id, error))
 
         def ended(error: ErrorCode) -> None:
             self._timers.cancel(key)
-            if error is ErrorCode.NONE:
+            if error is ErrorCode.NONE and group.membership is membership:
                 group.durable = stamped
             # As in Kafka, members do not get MESSAGE_TOO_LARGE: they cannot make the record smaller.
             tell(ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error)

@@ -36,6 +36,7 @@ from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.static_members import StaticMembers
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+CLASSIC_TYPE: Final = "classic"
 _TOPIC_BYTES_MIN: Final = 2
 
 
@@ -95,6 +96,11 @@ class Membership:
     def generation(self) -> int:
         """Incremented by every rebalance; never -1."""
         return self._rebalance.generation
+
+    @property
+    def group_type(self) -> str:
+        """Kafka's name for this type of group."""
+        return CLASSIC_TYPE
 
     @property
     def protocol_type(self) -> str:

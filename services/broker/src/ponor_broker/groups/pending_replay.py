@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Hashable, Iterator, MutableMapping
 from itertools import repeat
 from typing import Final, TypeAlias
 
 from ponor_broker.groups.pending_offsets import PendingOffsets
-from ponor_broker.groups.records import CommittedOffset, Entry, GroupKey, OffsetEntry, OffsetKey
+from ponor_broker.groups.records import CommittedOffset, Entry, OffsetEntry, OffsetKey
 
 PendingRow: TypeAlias = tuple[int, OffsetKey, CommittedOffset | None]
 _ENDED_PER_STEP: Final = 200
@@ -17,7 +17,7 @@ _ENDED_PER_STEP: Final = 200
 class PendingReplay:
     """Puts the offsets of committed transactions into `entries`, which has the newest entry of each key."""
 
-    def __init__(self, entries: MutableMapping[OffsetKey | GroupKey, Entry]) -> None:
+    def __init__(self, entries: MutableMapping[Hashable, Entry]) -> None:
         self._entries = entries
         self.pending: PendingOffsets[OffsetKey] = PendingOffsets()
 

@@ -43,9 +43,10 @@ def expired_offsets(
         simple (never had members)             its commit
         empty                                  the later of its commit and the last member's leaving
         stable, of consumers, topic not read   its commit
+        consumer group, topic not read         its commit
         anything else                          never expires
 
-    An explicit retention time (OffsetCommit 2 to 4) replaces the configured one, in the first three
+    An explicit retention time (OffsetCommit 2 to 4) replaces the configured one, in the first four
     rows. In Kafka 4.3.1, the retention in an empty group starts when the last member leaves, even if an
     offset was committed later. Offsets that an administrator resets in an old group can then expire within
     minutes. Here, a commit always has its whole retention time. As in Kafka, the wall clock is used, because
@@ -55,7 +56,10 @@ def expired_offsets(
     membership = group.membership
     read_topics: frozenset[str] = frozenset()
     not_before_ms = NO_TIMESTAMP
-    if membership.state is GroupState.EMPTY:
+    if group.consumer is not None:
+        # As in Kafka, also without members: their records have no time at which the last member left.
+        read_topics = group.consumer.subscribed_topics()
+    elif membership.state is GroupState.EMPTY:
         if not group.is_simple:
             not_before_ms = group.quiet_since_ms
     elif membership.state is GroupState.STABLE:
@@ -279,7 +283,10 @@ class GroupRemoval:
 
     def _tombstones(self, group: Group) -> Iterator[Entry]:
         yield from _ends(group, group.offsets.to_tombstone())
-        yield GroupEntry(GroupKey(group.group_id), None)
+        if group.consumer is None:
+            yield GroupEntry(GroupKey(group.group_id), None)
+        else:
+            yield from group.consumer.tombstones()
 
     def _end_group(self, group: Group) -> None:
         error = group.membership.delete()
@@ -358,9 +365,11 @@ class GroupRemoval:
         if error is ErrorCode.NONE or group not in self._table:
             return
         # The group continues with the state in the log.
-        group.membership = Membership(self._settings)
-        restored = [] if group.durable is None else group.membership.restore(group.durable)
-        self._actions.run(group, restored)
+        if group.consumer is not None:
+            group.consumer.revive()
+            return
+        membership = group.membership = Membership(self._settings)
+        self._actions.run(group, [] if group.durable is None else membership.restore(group.durable))
 
 
 def _ends(group: Group, partitions: Iterable[TopicPartition]) -> Iterator[Entry]:

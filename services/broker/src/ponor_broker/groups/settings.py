@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from ponor_runtime.settings import setting
 
+from ponor_broker.groups.assignors.assignment_input import Assignor
+from ponor_broker.groups.assignors.range import RangeAssignor
+from ponor_broker.groups.assignors.uniform import UniformAssignor
+from ponor_broker.groups.consumer.settings import ConsumerSettings
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
@@ -42,6 +47,34 @@ class GroupSettings:
         within=(1, 1_000_000),
         doc="Kafka's group.max.size: members of one group, including those that have an id and "
         "have not joined yet.",
+    )
+    group_consumer_session_timeout_ms: int = setting(
+        45_000,
+        within=(1, 1_800_000),
+        doc="Kafka's group.consumer.session.timeout.ms: a member of a consumer group that sends no "
+        "heartbeat for this time is removed.",
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000,
+        within=(1, 600_000),
+        doc="Kafka's group.consumer.heartbeat.interval.ms: interval at which members of consumer groups "
+        "send heartbeats.",
+    )
+    group_consumer_assignment_interval_ms: int = setting(
+        1_000,
+        within=(0, 15_000),
+        doc="Kafka's group.consumer.assignment.interval.ms: least time between two computations of a "
+        "consumer group's target assignment.",
+    )
+    group_consumer_members_max: int = setting(
+        100_000,
+        within=(1, 2_147_483_647),
+        doc="Kafka's group.consumer.max.size: members of one consumer group.",
+    )
+    group_consumer_assignors: str = setting(
+        "uniform,range",
+        choices=("uniform,range", "range,uniform", "uniform", "range"),
+        doc="Kafka's group.consumer.assignors: assignors of consumer groups. The first one is the default.",
     )
     groups_max: int = setting(
         100_000,
@@ -114,3 +147,14 @@ class GroupSettings:
         "After that, the client gets COORDINATOR_NOT_AVAILABLE, and the commit may still "
         "succeed.",
     )
+
+    def of_consumer_groups(self) -> ConsumerSettings:
+        """Return the settings of the consumer groups' state machine."""
+        known: tuple[Assignor, ...] = (UniformAssignor(), RangeAssignor())
+        by_name = {assignor.name: assignor for assignor in known}
+        return ConsumerSettings(
+            session_timeout_ms=self.group_consumer_session_timeout_ms,
+            assignment_interval_ms=self.group_consumer_assignment_interval_ms,
+            members_max=self.group_consumer_members_max,
+            assignors={name: by_name[name] for name in self.group_consumer_assignors.split(",")},
+        )

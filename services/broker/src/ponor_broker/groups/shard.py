@@ -8,7 +8,7 @@ commit becomes readable, and assignments are sent, only after their record is du
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -20,15 +20,21 @@ from ponor_broker.coordination.log_rewrite import LogRewrite
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.coordination.transactional_append import TransactionalProducer, Verification
+from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
+from ponor_broker.groups.consumer.offset_access import refusal_of_commit
+from ponor_broker.groups.consumer.topics import ImageTopics
+from ponor_broker.groups.consumer_groups import ConsumerGroups, Spawn
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import member_bytes
+from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.pending_offsets import pending_bytes
 from ponor_broker.groups.pending_replay import PendingReplay, PendingRow
+from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import (
     CommittedOffset,
     Entry,
@@ -67,7 +73,11 @@ class GroupShard:
         rewrite_due: Callable[[], None],
         forget_due: Callable[[], None],
         is_gone: IsGone,
+        topics: ImageTopics,
+        spawn: Spawn,
+        failed: Callable[[], None],
     ) -> None:
+        """`failed` is called if the memory does not agree with the log, and must be loaded again."""
         self._log = log
         self._clock = clock
         self._budget = budget
@@ -76,6 +86,17 @@ class GroupShard:
         self._is_gone = is_gone
         self._table = GroupTable(settings, budget)
         self._actions = GroupActions(log, self._table, settings=settings, clock=clock, timers=timers)
+        self._consumers = ConsumerGroups(
+            log,
+            self._table,
+            self._actions,
+            settings=settings,
+            topics=topics,
+            clock=clock,
+            timers=timers,
+            spawn=spawn,
+            failed=failed,
+        )
         self.removal = GroupRemoval(log, self._table, self._actions, settings=settings, clock=clock)
         self.rewrite: LogRewrite[Entry] = LogRewrite(
             log,
@@ -117,7 +138,7 @@ class GroupShard:
             S3StreamError: the log cannot be read now.
             RecordLogCorruptError: the log is damaged.
         """
-        entries: dict[OffsetKey | GroupKey, Entry] = {}
+        entries: dict[Hashable, Entry] = {}
         transactions = PendingReplay(entries)
         read = 0
         async for entry in self._log.replay(lambda: self._clock.sleep(_UNDER_WAY_S), transactions):
@@ -142,8 +163,10 @@ class GroupShard:
             group = self._table.get(entry.key.group_id) or self._table.add(entry.key.group_id)
             if isinstance(entry, OffsetEntry):
                 group.offsets.restore((entry.key.topic, entry.key.partition), entry.value)
-            else:
+            elif isinstance(entry, GroupEntry):
                 group.durable = entry.value
+            else:
+                self._consumers.put(group, entry)
             state_bytes += self._log.size_of(entry)
         for number, (producer_id, key, offset) in enumerate(pending, 1):
             if not number % _ENTRIES_PER_STEP:
@@ -152,9 +175,11 @@ class GroupShard:
             self._put_pending(group, producer_id, (key.topic, key.partition), offset)
         self.rewrite.loaded(state_bytes)
         async for group in self._table.walk(self._clock):
-            if group.durable is not None:
+            if group.consumer is not None:
+                self._consumers.restored(group)
+            elif group.durable is not None and group.classic is not None:
                 group.quiet_since_ms = group.durable.state_timestamp_ms
-                self._actions.run(group, group.membership.restore(group.durable))
+                self._actions.run(group, group.classic.restore(group.durable))
             else:
                 self._actions.recount(group)
         self.is_loaded = True
@@ -164,8 +189,7 @@ class GroupShard:
     def snapshot(self) -> Iterator[Entry]:
         """Yield all durable state in the form that `restore` takes."""
         for group in self.groups():
-            if group.durable is not None:
-                yield GroupEntry(GroupKey(group.group_id), group.durable)
+            yield from _membership_entries(group)
             for (topic, partition), committed in group.offsets.items():
                 yield OffsetEntry(OffsetKey(group.group_id, topic, partition), committed)
 
@@ -175,9 +199,11 @@ class GroupShard:
         """
         for group in self._table:
             partitions = group.offsets.partitions()
-            if group in self._table and group.durable is not None:
-                yield GroupEntry(GroupKey(group.group_id), group.durable)
-            elif not partitions:
+            has_entries = False
+            for entry in _membership_entries(group):
+                has_entries = True
+                yield entry if group in self._table else None
+            if not has_entries and not partitions:
                 yield None
             for topic, index in partitions:
                 committed = group.offsets.get((topic, index))
@@ -195,9 +221,14 @@ class GroupShard:
         # Timers and requests of this shard may still run between the steps.
         self._log.close()
         self.rewrite.stop()
+        self._consumers.close(error)
         done = 0
         for group in self.groups():
-            self._actions.run(group, group.membership.unload(error))
+            if group.classic is not None:
+                self._actions.run(group, group.classic.unload(error))
+            else:
+                self._consumers.unload(group)
+                done += len(group.membership)
             self._table.remove(group)
             done += 1 + group.offsets.rows
             if done >= _FREED_PER_STEP:
@@ -216,36 +247,44 @@ class GroupShard:
     async def join(self, group_id: str, request: JoinRequest, free: Callable[[], None]) -> JoinAnswer:
         """JoinGroup; waits for the rebalance. See `GroupCoordinator.join_group` for `free`."""
         group = self._table.get(group_id)
-        if group is None and request.member_id:
+        if request.member_id and (group is None or (group.consumer is not None and not group.membership)):
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
         if not self._has_room_for_member(group, request):
             return JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
         group = group or self._table.create(group_id)
         if group is None:
             return JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+        error = self._make_classic(group)
+        if error is not ErrorCode.NONE:
+            return JoinAnswer(error, request.member_id)
+        assert group.classic is not None
         number, answer = self._actions.open_request()
-        self._actions.run(group, group.membership.join(replace(request, request=number)))
+        self._actions.run(group, group.classic.join(replace(request, request=number)))
         if not answer.done():
             free()
         body = await answer
         assert isinstance(body, JoinAnswer)
         return body
 
+    def _make_classic(self, group: Group) -> ErrorCode:
+        return ErrorCode.NONE if group.consumer is None else self._consumers.make_classic(group)
+
     def _has_room_for_member(self, group: Group | None, request: JoinRequest) -> bool:
-        held = 0 if group is None else group.membership.size_bytes_of(request.member_id)
+        classic = None if group is None else group.classic
+        held = 0 if classic is None else classic.size_bytes_of(request.member_id)
         wanted = member_bytes(request.client_id, request.instance_id, request.protocols)
         return self._budget.admits(wanted - held)
 
     async def sync(self, group_id: str, request: SyncRequest, free: Callable[[], None]) -> SyncAnswer:
         """SyncGroup; waits until the leader's assignments are durable."""
-        group = self._table.get(group_id)
-        if group is None:
+        group, membership = self._classic(group_id)
+        if group is None or membership is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
         number, answer = self._actions.open_request()
-        self._actions.run(group, group.membership.sync(replace(request, request=number)))
+        self._actions.run(group, membership.sync(replace(request, request=number)))
         # The request of a follower is freed. The leader's is not: it contains the assignments, which the
         # memory of the group does not include before they are durable.
-        if not answer.done() and not group.membership.is_led_by(request.claim.member_id):
+        if not answer.done() and not membership.is_led_by(request.claim.member_id):
             request.assignments.clear()
             free()
         self._check_log()
@@ -255,33 +294,48 @@ class GroupShard:
 
     def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
         """Heartbeat."""
-        group = self._table.get(group_id)
-        if group is None:
+        group, membership = self._classic(group_id)
+        if group is None or membership is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        error, instructions = group.membership.heartbeat(claim)
+        error, instructions = membership.heartbeat(claim)
         self._actions.run(group, instructions)
         return error
 
     async def leave(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> LeaveAnswer:
         """LeaveGroup."""
-        group = self._table.get(group_id)
-        if group is None:
+        group, membership = self._classic(group_id)
+        if group is None or membership is None:
             return LeaveAnswer(tuple((claim, ErrorCode.UNKNOWN_MEMBER_ID) for claim in leaving))
         number, answer = self._actions.open_request()
-        self._actions.run(group, group.membership.leave(LeaveRequest(leaving, number)))
+        self._actions.run(group, membership.leave(LeaveRequest(leaving, number)))
         body = await answer
         assert isinstance(body, LeaveAnswer)
         return body
 
+    def _classic(self, group_id: str) -> tuple[Group | None, Membership | None]:
+        group = self._table.get(group_id)
+        return group, None if group is None else group.classic
+
+    async def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
+        """ConsumerGroupHeartbeat of valid form."""
+        answer = await self._consumers.heartbeat(group_id, request)
+        self._check_log()
+        return answer
+
     # --- offsets
 
     async def commit(
-        self, group_id: str, claim: MemberClaim, commits: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group_id: str,
+        claim: MemberClaim,
+        commits: Mapping[TopicPartition, CommittedOffset],
+        *,
+        knows_epochs: bool = True,
     ) -> ErrorCode:
         """OffsetCommit; NONE only when the records are durable. Without commits it only checks
-        whether the client may commit.
+        whether the client may commit. `knows_epochs`: whether the request can contain a member epoch.
         """
-        group = self._admit(group_id, claim, commits)
+        group = self._admit(group_id, claim, commits, knows_epochs=knows_epochs)
         if isinstance(group, ErrorCode) or not commits:
             return group if isinstance(group, ErrorCode) else ErrorCode.NONE
         entries = _entries(group_id, commits)
@@ -305,6 +359,7 @@ class GroupShard:
         commits: Mapping[TopicPartition, CommittedOffset],
         *,
         in_transaction: bool = False,
+        knows_epochs: bool = True,
     ) -> Group | ErrorCode:
         """Return the group to which the client may commit, created if necessary, or the error."""
         group = self._table.get(group_id)
@@ -314,8 +369,20 @@ class GroupShard:
             group = self._table.create(group_id)
             if group is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error, instructions = group.membership.commit(claim, in_transaction=in_transaction)
-        self._actions.run(group, instructions)
+        if group.consumer is not None:
+            if group.membership.state is GroupState.DEAD:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            error = refusal_of_commit(
+                group.consumer.contents,
+                claim,
+                ((committed.topic_id, index) for (_, index), committed in commits.items()),
+                in_transaction=in_transaction,
+                knows_epochs=knows_epochs,
+            )
+        else:
+            assert group.classic is not None
+            error, instructions = group.classic.commit(claim, in_transaction=in_transaction)
+            self._actions.run(group, instructions)
         if error is not ErrorCode.NONE:
             return error
         growth_bytes = (
@@ -397,6 +464,13 @@ class GroupShard:
             self._forget_topics()
         if not self._log.is_closed:
             self._check_log()
+
+
+def _membership_entries(group: Group) -> Iterator[Entry]:
+    if group.consumer is not None:
+        yield from group.consumer.contents.entries(group.group_id)
+    elif group.durable is not None:
+        yield GroupEntry(GroupKey(group.group_id), group.durable)
 
 
 def _entries(group_id: str, commits: Mapping[TopicPartition, CommittedOffset]) -> list[Entry]:

@@ -10,7 +10,7 @@ Source: Apache Kafka 4.3.1, with KIP-1251 (assignment epochs) and KIP-1263 (assi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -59,7 +59,6 @@ from ponor_broker.groups.consumer.settings import ConsumerSettings
 from ponor_broker.groups.consumer.state import ConsumerState
 from ponor_broker.groups.consumer.target import Change, Computation
 from ponor_broker.groups.consumer.topics import ImageTopics, Topic, existing, hash_of
-from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.instructions import CancelTimer, SetTimer, Timer, TimerKind
 from ponor_broker.groups.rebalance import GroupState
 
@@ -437,53 +436,6 @@ class ConsumerMembership:
         self._may_assign = not interval_ms
         if interval_ms:
             outcome.timers.append(SetTimer(_ASSIGNMENT_TIMER, interval_ms))
-
-    # --- offsets
-
-    def refusal_of_commit(
-        self,
-        claim: MemberClaim,
-        partitions: Iterable[tuple[bytes | None, int]],
-        *,
-        in_transaction: bool,
-        knows_epochs: bool,
-    ) -> ErrorCode:
-        """Return whether a client may commit offsets of the partitions (topic id and index), or the error.
-
-        A member may commit with an older epoch if it has had the partition since then (KIP-1251).
-        `knows_epochs` is False for versions of OffsetCommit without member epochs.
-        """
-        if self._is_dead:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        epoch = claim.generation
-        if epoch < 0 and not self.contents.members:
-            return ErrorCode.NONE
-        if in_transaction and epoch == -1 and not claim.member_id and claim.instance_id is None:
-            return ErrorCode.NONE
-        if claim.member_id not in self.contents.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if not in_transaction and not knows_epochs:
-            return ErrorCode.UNSUPPORTED_VERSION
-        current = self.contents.current_of(claim.member_id)
-        if epoch == current.epoch:
-            return ErrorCode.NONE
-        stale = ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.STALE_MEMBER_EPOCH
-        if epoch > current.epoch:
-            return stale
-        for topic_id, index in partitions:
-            since = None if topic_id is None else current.epoch_of(topic_id, index)
-            if since is None or epoch < since:
-                return stale
-        return ErrorCode.NONE
-
-    def refusal_of_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return whether a client may fetch offsets, or the error. Clients without a member id may."""
-        if member_id is None and epoch < 0:
-            return ErrorCode.NONE
-        if member_id is None or member_id not in self.contents.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        is_current = epoch == self.contents.current_of(member_id).epoch
-        return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
 
     # --- load
 

@@ -33,7 +33,6 @@ DELETED_TOGETHER_MAX: Final = 32
 """Groups of a request that are deleted at a time. The first step of each deletion takes about 0.1 ms."""
 NOT_FOUND_FROM: Final = 6
 """In earlier versions DescribeGroups reports a missing group with state Dead and no error (KIP-1043)."""
-GROUP_TYPE: Final = "classic"
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
 _READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
 GROUP_OPERATIONS: Final = sum(
@@ -79,10 +78,9 @@ class GroupAdminHandlers:
         def listed() -> Steps[list[ListedGroup]]:
             rows: list[ListedGroup] = []
             for number, group in enumerate(groups, 1):
-                if (not states or group.state.lower() in states) and (not types or GROUP_TYPE in types):
-                    rows.append(
-                        ListedGroup(group.group_id, group.protocol_type, str(group.state), GROUP_TYPE)
-                    )
+                kind = group.group_type
+                if (not states or group.state.lower() in states) and (not types or kind in types):
+                    rows.append(ListedGroup(group.group_id, group.protocol_type, str(group.state), kind))
                 if number % ROWS_PER_STEP == 0:
                     yield
             return rows

@@ -7,7 +7,7 @@ ids keep the offsets of a deleted topic from being returned for a new topic with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from ponor_kafka.errors import ErrorCode
@@ -47,6 +47,8 @@ from ponor_broker.requests.api_handler import RequestContext
 
 TOPIC_IDS_FROM: Final = 10
 GROUPS_FROM: Final = 8
+MEMBER_EPOCHS_FROM: Final = 9
+"""First version in which members of consumer groups send their epochs."""
 GROUP_NOT_FOUND_FROM: Final = 9
 """In earlier versions a commit by a member of a missing group gets ILLEGAL_GENERATION."""
 NOTHING: Final = CommittedOffset(offset=-1)
@@ -57,6 +59,14 @@ ROWS_PER_STEP: Final = 1_000
 R = TypeVar("R")
 
 Found: TypeAlias = tuple[TopicPartition, CommittedOffset | ErrorCode | None]
+
+
+class _Reader(NamedTuple):
+    """The group of an OffsetFetch, and the member that sends it; None as the id: no member."""
+
+    group_id: str
+    member_id: str | None
+    member_epoch: int
 
 
 class GroupOffsetsHandlers:
@@ -110,7 +120,9 @@ class GroupOffsetsHandlers:
         claim = MemberClaim(
             request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
         )
-        error = await self._coordinator.commit_offsets(request.group_id, claim, commits)
+        error = await self._coordinator.commit_offsets(
+            request.group_id, claim, commits, knows_epochs=version >= MEMBER_EPOCHS_FROM
+        )
         if error is ErrorCode.GROUP_ID_NOT_FOUND and version < GROUP_NOT_FOUND_FROM:
             return ErrorCode.ILLEGAL_GENERATION
         return error
@@ -129,11 +141,17 @@ class GroupOffsetsHandlers:
         if version >= GROUPS_FROM:
             # Each group once: it may have thousands of offsets, and a request may name it a million times.
             topics_of: dict[tuple[str, bool], list[OffsetFetchRequestTopics]] = {}
+            readers: dict[str, _Reader] = {}
             for each in request.groups:
+                reader = _Reader(each.group_id, each.member_id, each.member_epoch)
+                readers.setdefault(each.group_id, reader)
                 topics_of.setdefault((each.group_id, each.topics is None), []).extend(each.topics or ())
             groups = [
                 await self._fetch_group(
-                    group_id, None if is_all else topics, version, require_stable=request.require_stable
+                    readers[group_id],
+                    None if is_all else topics,
+                    version,
+                    require_stable=request.require_stable,
                 )
                 for (group_id, is_all), topics in topics_of.items()
             ]
@@ -165,13 +183,13 @@ class GroupOffsetsHandlers:
 
     async def _fetch_group(
         self,
-        group_id: str,
+        reader: _Reader,
         asked: Sequence[OffsetFetchRequestTopics] | None,
         version: int,
         *,
         require_stable: bool,
     ) -> OffsetFetchResponseGroup:
-        by_id = version >= TOPIC_IDS_FROM
+        by_id, group_id = version >= TOPIC_IDS_FROM, reader.group_id
         unknown: list[OffsetFetchResponseTopics] = []
         wanted: list[TopicPartition] | None = None
         if asked is not None:
@@ -183,7 +201,13 @@ class GroupOffsetsHandlers:
                 else:
                     known.extend((name, index) for index in topic.partition_indexes)
             wanted = _each_once(known)
-        found = self._coordinator.fetch_offsets(group_id, wanted, require_stable=require_stable)
+        found = self._coordinator.fetch_offsets(
+            group_id,
+            wanted,
+            require_stable=require_stable,
+            member_id=reader.member_id,
+            member_epoch=reader.member_epoch,
+        )
         if isinstance(found, ErrorCode):
             return OffsetFetchResponseGroup(group_id, error_code=found)
         by_topic = await self._turns.run_short(self._by_topic(found, _row))

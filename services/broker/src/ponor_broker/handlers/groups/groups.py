@@ -10,6 +10,8 @@ from ponor_runtime.clock import Clock
 from ponor_broker.coordination.ports import TopicDirectory
 from ponor_broker.coordination.transactional_append import Verification
 from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.handlers.groups.consumer_group_describe import ConsumerGroupDescribeHandler
+from ponor_broker.handlers.groups.consumer_group_heartbeat import ConsumerGroupHeartbeatHandler
 from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_membership import GroupMembershipHandlers
 from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
@@ -24,10 +26,12 @@ def group_handlers(
     clock: Clock,
     verifier: TransactionVerifier[Verification] | None = None,
 ) -> list[ApiHandler]:
-    """Return the handlers of the APIs of classic groups."""
+    """Return the handlers of the APIs of classic groups and consumer groups."""
     members = GroupMembershipHandlers(coordinator)
     offsets = GroupOffsetsHandlers(coordinator, topics, clock)
     admin = GroupAdminHandlers(coordinator)
+    consumers = ConsumerGroupHeartbeatHandler(coordinator, coordinator.new_member_id)
+    describe_consumers = ConsumerGroupDescribeHandler(coordinator, topics)
     rows: tuple[tuple[ApiKey, int, int, Handle], ...] = (
         (ApiKey.JOIN_GROUP, 0, 9, members.join),
         (ApiKey.SYNC_GROUP, 0, 5, members.sync),
@@ -39,6 +43,8 @@ def group_handlers(
         (ApiKey.DESCRIBE_GROUPS, 0, 6, admin.describe),
         (ApiKey.LIST_GROUPS, 0, 5, admin.list_groups),
         (ApiKey.DELETE_GROUPS, 0, 3, admin.delete),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumers.handle),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, describe_consumers.handle),
     )
     if verifier is not None:
         transactional = TransactionalOffsetsHandler(coordinator, topics, clock, verifier)

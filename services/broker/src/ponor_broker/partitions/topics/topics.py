@@ -169,6 +169,15 @@ class Topics:
         row = self.by_name(name)
         return None if row is None else UUID(bytes=row.topic_id)
 
+    @property
+    def version(self) -> int:
+        """Index of the image."""
+        return self.image.index
+
+    def names(self) -> Sequence[str]:
+        """Names of all topics."""
+        return [row.name for row in self.all()]
+
     def topic_name(self, topic_id: UUID) -> str | None:
         """Name of a topic."""
         row = self.by_id(topic_id.bytes)
