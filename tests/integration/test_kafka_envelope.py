@@ -107,12 +107,14 @@ def test_api_versions_lists_the_supported_apis(client: RawClient, version: int) 
     assert ranges[0] == (0, 13)
     assert ranges[1] == (4, 18)
     assert ranges[18] == (0, 5)
-    assert {68, 76}.isdisjoint(ranges)  # no new group protocols
+    assert (ranges[68], ranges[69]) == ((0, 1), (0, 1))
+    assert {76, 88}.isdisjoint(ranges)  # neither share groups nor streams groups
     # Clients would use Kafka's other features, whose APIs are missing.
-    shown = ["ponor.metadata.level", "transaction.version"] if version >= 3 else []
+    shown = ["ponor.metadata.level", "group.version", "transaction.version"] if version >= 3 else []
     assert [row.name for row in response.finalized_features] == shown
     supported = {row.name: (row.min_version, row.max_version) for row in response.supported_features}
     assert supported.get("transaction.version") == ((0, 2) if version >= 4 else None)
+    assert supported.get("group.version") == ((0, 1) if version >= 4 else None)
 
 
 @pytest.mark.parametrize("version", [6, 99, 32767])

@@ -1,8 +1,7 @@
 """ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
 
-The answer contains `transaction.version`, and the cluster's own features under the prefix `ponor.`. It omits
-features of Kafka whose APIs this broker lacks: with `group.version`, for example, clients would use the new
-group protocol (KIP-848).
+The answer contains `transaction.version`, `group.version`, and the cluster's own features under the prefix
+`ponor.`. It omits features of Kafka whose APIs this broker lacks.
 """
 
 from __future__ import annotations
@@ -35,6 +34,9 @@ ANY_NODE: Final = -1
 FEATURE_PREFIX: Final = "ponor."
 TRANSACTION_VERSION: Final = SupportedFeatureKey("transaction.version", 0, 2)
 """Finalized at its highest level, so that producers which support generation 2 use it (KIP-890)."""
+GROUP_VERSION: Final = SupportedFeatureKey("group.version", 0, 1)
+"""Finalized at 1: clients may use consumer groups (KIP-848)."""
+KAFKA_FEATURES: Final = (GROUP_VERSION, TRANSACTION_VERSION)
 ZERO_LEVELS_VERSION_MIN: Final = 4
 """Older clients cannot decode a supported feature whose lowest level is 0 (KIP-1022)."""
 SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -101,8 +103,8 @@ class ApiVersionsHandler:
         ]
         supported = [SupportedFeatureKey(name, 1, level) for name, level in rows]
         if has_zero_levels:
-            supported.append(TRANSACTION_VERSION)
-        rows.append((TRANSACTION_VERSION.name, TRANSACTION_VERSION.max_version))
+            supported.extend(KAFKA_FEATURES)
+        rows.extend((feature.name, feature.max_version) for feature in KAFKA_FEATURES)
         return ApiVersionsResponse(
             api_keys=self._api_keys(),
             supported_features=supported,
