@@ -58,15 +58,15 @@ REMARKS: Final[Mapping[str, str]] = {
     "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers are not included because"
     " they only subscribe",
     "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase; `transaction.version` is"
-    " always 2",
+    " always 2, `group.version` always 1",
     "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
     "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer: there is no security yet",
     "CREATE_ACLS": "likewise",
     "DELETE_ACLS": "likewise",
     "ADD_RAFT_VOTER": QUORUM,
     "REMOVE_RAFT_VOTER": QUORUM,
-    "CONSUMER_GROUP_HEARTBEAT": "there is no KIP-848 protocol yet",
-    "CONSUMER_GROUP_DESCRIBE": "there is no KIP-848 protocol yet",
+    "CONSUMER_GROUP_HEARTBEAT": "names and regular expressions, static members, assignors `uniform` and"
+    " `range`; a group changes its type only while it is empty",
     "GET_TELEMETRY_SUBSCRIPTIONS": "Kafka advertises it only with a metrics receiver",
     "PUSH_TELEMETRY": "Kafka advertises it only with a metrics receiver",
 }

@@ -166,6 +166,12 @@ BUDGETS: Final = (
         "a further member is refused: GROUP_MAX_SIZE_REACHED",
     ),
     Budget(
+        "members of a consumer group with server-side assignment",
+        "group_consumer_members_max",
+        "ponor_group_members",
+        "a further member is refused: GROUP_MAX_SIZE_REACHED",
+    ),
+    Budget(
         "memory of groups and offsets",
         "groups_memory_bytes_max",
         "ponor_groups_memory_bytes",

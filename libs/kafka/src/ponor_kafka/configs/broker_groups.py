@@ -4,11 +4,11 @@ from typing import Final
 
 BROKER_GROUPS: Final = """\
 group.consumer.assignment.interval.ms: int = 1000; 0..; cluster-wide
-  no effect: Shortest pause between two assignments of a consumer group of the new protocol.
+  in force: Shortest pause between two assignments of a consumer group; a dynamic change has no effect.
 group.consumer.assignors: list = uniform,range
-  no effect: Server-side assignors, the default first.
+  in force: Server-side assignors, the default first.
 group.consumer.heartbeat.interval.ms: int = 5000; 1..
-  no effect: How often members of the new protocol send heartbeats.
+  in force: How often members of consumer groups send heartbeats.
 group.consumer.max.assignment.interval.ms: int = 15000; 0..
   no effect: Upper bound of the interval a consumer group may choose between assignments.
 group.consumer.max.heartbeat.interval.ms: int = 15000; 1..
@@ -16,9 +16,9 @@ group.consumer.max.heartbeat.interval.ms: int = 15000; 1..
 group.consumer.max.session.timeout.ms: int = 60000; 1..
   no effect: Upper bound of the session timeout a consumer group may choose.
 group.consumer.max.size: int = 2147483647; 1..
-  no effect: Members of one consumer group of the new protocol.
+  in force: Members of one consumer group.
 group.consumer.migration.policy: string = bidirectional; any case: DISABLED | DOWNGRADE | UPGRADE | BIDIRECTIONAL
-  no effect: Allowed migrations of a group between the classic and the new protocol.
+  fixed: Allowed changes of a group with members between the two protocols; here none.
 group.consumer.min.assignment.interval.ms: int = 0; 0..
   no effect: Lower bound of the interval a consumer group may choose between assignments.
 group.consumer.min.heartbeat.interval.ms: int = 5000; 1..
@@ -26,7 +26,7 @@ group.consumer.min.heartbeat.interval.ms: int = 5000; 1..
 group.consumer.min.session.timeout.ms: int = 45000; 1..
   no effect: Lower bound of the session timeout a consumer group may choose.
 group.consumer.session.timeout.ms: int = 45000; 1..
-  no effect: Silence after which a member of the new protocol is removed.
+  in force: Silence after which a member of a consumer group is removed.
 group.coordinator.append.linger.ms: int = -1; -1..
   no effect: How long the coordinator waits for more records before it writes; -1 to adapt.
 group.coordinator.background.threads: int = 2; 1..
@@ -34,7 +34,7 @@ group.coordinator.background.threads: int = 2; 1..
 group.coordinator.cached.buffer.max.bytes: int = 1048588; 524288..; cluster-wide
   no effect: Largest write buffer that the group coordinator keeps for reuse.
 group.coordinator.rebalance.protocols: list = classic,consumer,streams; items: consumer | classic | share | streams
-  no effect: Enabled group protocols; here the classic one.
+  no effect: Enabled group protocols; here classic and consumer.
 group.coordinator.threads: int = 4; 1..
   no effect: Threads of the group coordinator.
 group.initial.rebalance.delay.ms: int = 3000

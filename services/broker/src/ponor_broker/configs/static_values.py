@@ -20,6 +20,10 @@ NUMBERS: Final[Mapping[str, str]] = MappingProxyType(
         "add.partitions.to.txn.retry.backoff.ms": "transactions.transaction_add_retry_ms",
         "connections.max.idle.ms": "connection_idle_ms_max",
         "fetch.max.bytes": "fetch_bytes_max",
+        "group.consumer.assignment.interval.ms": "groups.group_consumer_assignment_interval_ms",
+        "group.consumer.heartbeat.interval.ms": "groups.group_consumer_heartbeat_interval_ms",
+        "group.consumer.max.size": "groups.group_consumer_members_max",
+        "group.consumer.session.timeout.ms": "groups.group_consumer_session_timeout_ms",
         "group.initial.rebalance.delay.ms": "groups.group_initial_rebalance_delay_ms",
         "group.max.session.timeout.ms": "groups.group_max_session_timeout_ms",
         "group.max.size": "groups.group_members_max",
@@ -58,6 +62,9 @@ def static_values(settings: BrokerSettings, node_id: NodeId, *, host: str, port:
     """
     groups = settings.groups
     given = {name: str(_setting(settings, path)) for name, path in NUMBERS.items()}
+    given["group.consumer.assignors"] = groups.group_consumer_assignors
+    # A group with members cannot change its type yet.
+    given["group.consumer.migration.policy"] = "disabled"
     given["auto.create.topics.enable"] = str(settings.auto_create_topics).lower()
     given["offsets.retention.minutes"] = str(max(groups.offsets_retention_ms // _MINUTE_MS, 1))
     if settings.num_partitions > 0:
