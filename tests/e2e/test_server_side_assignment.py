@@ -61,7 +61,7 @@ def poll_until(consumers: list[Consumer], is_done: Callable[[], bool], read: set
             record = consumer.poll(0.05)
             if record is not None:
                 assert record.error() is None, record.error()
-                read.add(int(record.value()))
+                read.add(int(record.value() or b""))
 
 
 def test_members_share_the_partitions_and_hand_them_over(cluster: LocalCluster) -> None:

@@ -195,7 +195,7 @@ async def send(world: Any, key: ApiKey, version: int, request: Message) -> Any:
     return answered
 
 
-FULL = {
+FULL: dict[str, Any] = {
     "group_id": "g",
     "member_id": "m",
     "member_epoch": 0,

@@ -41,7 +41,7 @@ def reconcile(
 
     Args:
         current: what the member has.
-        target: what the member shall have.
+        target: what the member must get.
         subscribed: ids of the member's topics. The target may be older than the subscription; a member gets
             no partition of another topic.
         owned: the partitions that the member reported with this heartbeat; None if it reported none.
