@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from ponor_broker.coordination.transactional_append import TransactionalProducer
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
 from ponor_broker.groups.events import JoinRequest, MemberClaim
 from ponor_broker.groups.instructions import JoinAnswer
@@ -272,3 +273,56 @@ async def test_the_wire_shows_the_group(small: Any) -> None:
         asked = OffsetFetchRequestGroup("g", answer.member_id, epoch, topics=None)
         fetched = await send(small, ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=[asked]))
         assert fetched.groups[0].error_code == error
+
+
+async def test_a_closed_partition_answers_waiting_members(small: Any) -> None:
+    await join(small)
+    small.open[0].is_slow = True
+    second = asyncio.ensure_future(join(small, "n"))
+    await small.clock.settle()
+    small.close_partition(0)
+    await small.clock.settle()
+    assert (await second).error is ErrorCode.NOT_COORDINATOR
+    await small.clock.pass_ms(60_000)  # no timer of the closed shard fires
+
+
+async def test_a_write_that_takes_too_long_is_answered(small: Any) -> None:
+    small.open[0].is_slow = True
+    slow = asyncio.ensure_future(join(small))
+    await small.clock.pass_ms(small.settings.coordinator_write_timeout_ms)
+    assert (await slow).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    small.open[0].is_slow = False
+    small.open[0].sync()
+    await small.clock.settle()
+    assert (await join(small)).assignment == ALL
+
+
+async def test_sessions_pause_while_the_broker_may_not_answer(small: Any) -> None:
+    await join(small)
+    await small.clock.be_absent_ms(120_000)
+    assert len(small.coordinator.consumer_group("g")) == 1
+
+
+async def test_a_transaction_commits_offsets_of_a_member(small: Any) -> None:
+    await join(small)
+    shard = small.coordinator.shards.by_index[0]
+    offsets = {("t", 0): CommittedOffset(7, topic_id=TOPIC_ID)}
+    for claim, error in (
+        (MemberClaim("m", None, 1), ErrorCode.NONE),
+        (MemberClaim("", None, -1), ErrorCode.NONE),
+        (MemberClaim("m", None, 2), ErrorCode.ILLEGAL_GENERATION),
+        (MemberClaim("n", None, 1), ErrorCode.UNKNOWN_MEMBER_ID),
+    ):
+        producer = TransactionalProducer(5, 0, shard.begin_verification(5, 0, generation=1))
+        assert await shard.commit_in_transaction("g", claim, offsets, producer) is error
+
+
+async def test_an_offset_of_a_subscribed_topic_is_kept(small: Any) -> None:
+    small.topics["u"] = (UUID(int=2), 1)
+    await join(small)
+    for topic in ("t", "u"):
+        offsets = {(topic, 0): CommittedOffset(7, commit_timestamp_ms=small.clock.wall_ms())}
+        claim = MemberClaim("m", None, 1)
+        assert await small.coordinator.commit_offsets("g", claim, offsets) is ErrorCode.NONE
+    answers = await small.coordinator.delete_offsets("g", [("t", 0), ("u", 0)])
+    assert answers == {("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): ErrorCode.NONE}

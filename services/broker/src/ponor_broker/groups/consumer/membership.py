@@ -87,6 +87,9 @@ class ConsumerMembership:
         self._known: Mapping[str, Topic] = {}
         """The subscribed topics that exist, at `_known_version`."""
         self._known_version = UNKNOWN_VERSION
+        self._known_hash = 0
+        self._looked_up: set[str] = set()
+        """The names that were looked up at `_known_version`."""
         self._may_assign = True
         """Whether the interval since the last computation has passed, and none runs."""
         self._is_resolving = False
@@ -318,15 +321,20 @@ class ConsumerMembership:
             return
         self._resolve_now(draft, now_ms)
         self._look_up()
-        if changed or hash_of(self._known) != self.contents.topics_hash:
+        if changed or self._known_hash != self.contents.topics_hash:
             self._raise_epoch(draft)
 
     def _look_up(self) -> None:
-        self._known_version = self._topics.version
-        self._known = existing(self._topics, self._names())
+        """Look up the subscribed topics, unless members only joined or left with topics of other members."""
+        names = self._names()
+        if self._known_version == self._topics.version and names == self._looked_up:
+            return
+        self._known_version, self._looked_up = self._topics.version, names
+        self._known = existing(self._topics, names)
+        self._known_hash = hash_of(self._known)
 
     def _raise_epoch(self, draft: Draft) -> None:
-        epoch = GroupEpoch(self.contents.group_epoch + 1, hash_of(self._known))
+        epoch = GroupEpoch(self.contents.group_epoch + 1, self._known_hash)
         draft.put(EpochEntry(EpochKey(self._group_id), epoch))
 
     # --- regular expressions
@@ -368,7 +376,7 @@ class ConsumerMembership:
         outcome = Outcome(Draft(self.contents))
         self._put_matches(outcome.draft, matches, resolution.version, now_ms)
         self._look_up()
-        if hash_of(self._known) != self.contents.topics_hash:
+        if self._known_hash != self.contents.topics_hash:
             self._raise_epoch(outcome.draft)
         return outcome
 
