@@ -46,8 +46,8 @@ async def small(world_type: Any) -> AsyncIterator[Any]:
     assert world.failures == []
 
 
-def beat(world: Any, request: HeartbeatRequest) -> asyncio.Future[HeartbeatAnswer]:
-    return asyncio.ensure_future(world.coordinator.consumer_heartbeat("g", request))
+def beat(world: Any, request: HeartbeatRequest) -> asyncio.Task[HeartbeatAnswer]:
+    return asyncio.create_task(world.coordinator.consumer_heartbeat("g", request))
 
 
 async def join(world: Any, member_id: str = "m") -> HeartbeatAnswer:
@@ -60,9 +60,9 @@ async def join(world: Any, member_id: str = "m") -> HeartbeatAnswer:
 async def join_classic(world: Any) -> JoinAnswer:
     protocols = (JoinProtocol("range", b"\0\0\0\0\0\0"),)
     request = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False, False)
-    answer = asyncio.ensure_future(world.coordinator.join_group("g", request))
+    joining: asyncio.Task[JoinAnswer] = asyncio.create_task(world.coordinator.join_group("g", request))
     await world.clock.pass_ms(4_000)
-    return await answer
+    return await joining
 
 
 async def test_a_restart_keeps_members_and_assignments(small: Any) -> None:
