@@ -97,7 +97,7 @@ class Canon:
             return rule(value)
         if name in {"metadata", "member_metadata"} and isinstance(value, bytes):
             return _consumer_protocol(ConsumerProtocolSubscription, value, self)
-        if name in {"assignment", "member_assignment"}:
+        if name in {"assignment", "member_assignment"} and isinstance(value, bytes):
             return _consumer_protocol(ConsumerProtocolAssignment, value, self)
         return self._value(value)
 

@@ -37,7 +37,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.work: Iterator[None] | None = None
         self.clients: dict[str, Client] = {}
         self.ids = 0
-        self.group_epoch = self.target_epoch = 0
+        self.group_epoch = self.target_epoch = 1
         self.epochs: dict[str, int] = {}
         for name in ("a", "b"):
             self.join(name, ({"x", "y"}, None))

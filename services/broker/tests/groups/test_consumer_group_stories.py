@@ -37,31 +37,31 @@ def count(client: Client) -> int:
 def test_the_first_member_gets_all_partitions_with_its_first_heartbeat(world: GroupWorld) -> None:
     a = Client(world, "a", X)
     answer = a.beat()
-    assert (answer.member_epoch, count(a), world.group.state) == (1, 4, GroupState.STABLE)
+    assert (answer.member_epoch, count(a), world.group.state) == (2, 4, GroupState.STABLE)
     assert a.beat().assignment is None
 
 
 def test_a_second_member_gets_its_part_after_the_first_revoked_it(world: GroupWorld) -> None:
     a, b = Client(world, "a", X), Client(world, "b", X)
     a.beat()
-    assert (b.beat().assignment, b.epoch) == ({}, 1)  # the next target waits for the interval
+    assert (b.beat().assignment, b.epoch) == ({}, 2)  # the next target waits for the interval
     assert world.group.state.value == "Assigning"
     world.pass_ms(1_000)
     assert world.group.state.value == "Reconciling"
     b.beat()
-    assert (count(b), b.epoch) == (0, 2)
+    assert (count(b), b.epoch) == (0, 3)
     a.beat(is_slow=True)
-    assert a.epoch == 1
+    assert a.epoch == 2
     assert world.group.contents.currents["a"].state is MemberState.UNREVOKED_PARTITIONS
     b.beat()
     assert count(b) == 0, "the first member may still use the partitions"
     a.beat(is_slow=True)
-    assert a.epoch == 1
+    assert a.epoch == 2
     a.apply()
     a.beat()
-    assert (count(a), a.epoch) == (2, 2)
+    assert (count(a), a.epoch) == (2, 3)
     b.beat()
-    assert (count(b), b.epoch) == (2, 2)
+    assert (count(b), b.epoch) == (2, 3)
     assert world.group.state is GroupState.STABLE
 
 
@@ -115,9 +115,9 @@ def test_a_lost_answer_does_not_fence_the_member(world: GroupWorld) -> None:
     world.pass_ms(1_000)
     a.beat()
     a.beat(is_lost=True)
-    assert (a.epoch, world.group.contents.currents["a"].epoch) == (1, 2)
+    assert (a.epoch, world.group.contents.currents["a"].epoch) == (2, 3)
     assert a.beat().error is ErrorCode.NONE
-    assert (a.epoch, count(a)) == (2, 2)
+    assert (a.epoch, count(a)) == (3, 2)
 
 
 def test_a_wrong_epoch_is_fenced_with_kafkas_message(world: GroupWorld) -> None:
@@ -127,7 +127,7 @@ def test_a_wrong_epoch_is_fenced_with_kafkas_message(world: GroupWorld) -> None:
     assert newer.error is ErrorCode.FENCED_MEMBER_EPOCH
     assert newer.message == (
         "The consumer group member has a greater member epoch (7) than the one known by the group "
-        "coordinator (1). The member must abandon all its partitions and rejoin."
+        "coordinator (2). The member must abandon all its partitions and rejoin."
     )
     unknown = world.heartbeat(HeartbeatRequest("b", 7))
     assert (unknown.error, unknown.message) == (
@@ -162,7 +162,7 @@ def test_new_partitions_raise_the_group_epoch(world: GroupWorld, topics: MemoryT
     topics.create("x", 6)
     world.pass_ms(1_000)
     a.beat()
-    assert (count(a), a.epoch) == (6, 2)
+    assert (count(a), a.epoch) == (6, 3)
 
 
 def test_a_refused_batch_changes_nothing(world: GroupWorld) -> None:
@@ -171,7 +171,7 @@ def test_a_refused_batch_changes_nothing(world: GroupWorld) -> None:
     assert a.beat().error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not world.group.contents.has_records
     world.refuses = False
-    assert a.beat().member_epoch == 1
+    assert a.beat().member_epoch == 2
 
 
 def test_a_full_group_accepts_its_own_members_only(topics: MemoryTopics) -> None:
@@ -201,15 +201,15 @@ def test_offsets_are_checked_against_the_epoch_of_the_partition(
         contents = world.group.contents
         return refusal_of_commit(contents, claim, partitions, in_transaction=False, knows_epochs=knows)
 
-    assert commit("a", 2, of_a) is ErrorCode.NONE
-    assert commit("a", 1, of_a) is ErrorCode.NONE, "the member has had the partition since epoch 1"
-    assert commit("a", 1, of_b) is ErrorCode.STALE_MEMBER_EPOCH
-    assert commit("b", 1, of_b) is ErrorCode.STALE_MEMBER_EPOCH
-    assert commit("a", 3, of_a) is ErrorCode.STALE_MEMBER_EPOCH
-    assert commit("a", 2, of_a, knows=False) is ErrorCode.UNSUPPORTED_VERSION
+    assert commit("a", 3, of_a) is ErrorCode.NONE
+    assert commit("a", 2, of_a) is ErrorCode.NONE, "the member has had the partition since epoch 2"
+    assert commit("a", 2, of_b) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit("b", 2, of_b) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit("a", 4, of_a) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit("a", 3, of_a, knows=False) is ErrorCode.UNSUPPORTED_VERSION
     assert commit("", -1, of_a) is ErrorCode.UNKNOWN_MEMBER_ID
     assert refusal_of_fetch(world.group.contents, None, -1) is ErrorCode.NONE
-    assert refusal_of_fetch(world.group.contents, "a", 2) is ErrorCode.NONE
+    assert refusal_of_fetch(world.group.contents, "a", 3) is ErrorCode.NONE
     assert refusal_of_fetch(world.group.contents, "a", 1) is ErrorCode.STALE_MEMBER_EPOCH
     assert refusal_of_fetch(world.group.contents, "z", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 

@@ -69,20 +69,20 @@ async def test_a_restart_keeps_members_and_assignments(small: Any) -> None:
     assert (await join(small)).assignment == ALL
     await small.kill()
     await small.start()
-    quiet = await beat(small, HeartbeatRequest("m", 1))
-    assert (quiet.error, quiet.member_epoch, quiet.assignment) == (ErrorCode.NONE, 1, None)
+    quiet = await beat(small, HeartbeatRequest("m", 2))
+    assert (quiet.error, quiet.member_epoch, quiet.assignment) == (ErrorCode.NONE, 2, None)
     await small.clock.pass_ms(44_000)
-    assert (await beat(small, HeartbeatRequest("m", 1))).error is ErrorCode.NONE
+    assert (await beat(small, HeartbeatRequest("m", 2))).error is ErrorCode.NONE
     await small.clock.pass_ms(46_000)
-    assert (await beat(small, HeartbeatRequest("m", 1))).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert (await beat(small, HeartbeatRequest("m", 2))).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_answers_wait_for_the_records_before_them(small: Any) -> None:
     await join(small)
     small.open[0].is_slow = True
-    changed = beat(small, HeartbeatRequest("m", 1, topics=frozenset({"t", "u"})))
+    changed = beat(small, HeartbeatRequest("m", 2, topics=frozenset({"t", "u"})))
     await small.clock.settle()
-    quiet = beat(small, HeartbeatRequest("m", 1))
+    quiet = beat(small, HeartbeatRequest("m", 2))
     await small.clock.settle()
     assert not changed.done()
     assert not quiet.done()
@@ -118,7 +118,7 @@ async def test_a_failed_batch_makes_the_shard_load_the_log_again(small: Any) -> 
     small.open[0].is_slow = False
     await small.clock.settle()
     assert list(small.coordinator.consumer_group("g").contents.members) == ["m"]
-    assert (await beat(small, HeartbeatRequest("m", 1))).error is ErrorCode.NONE
+    assert (await beat(small, HeartbeatRequest("m", 2))).error is ErrorCode.NONE
 
 
 async def test_an_expiry_that_the_log_refuses_is_repeated(small: Any) -> None:
@@ -133,7 +133,7 @@ async def test_an_expiry_that_the_log_refuses_is_repeated(small: Any) -> None:
 
 async def test_empty_groups_change_their_type(small: Any) -> None:
     await join(small)
-    claim = MemberClaim("m", None, 1)
+    claim = MemberClaim("m", None, 2)
     offset = {("t", 0): CommittedOffset(7, topic_id=TOPIC_ID)}
     assert await small.coordinator.commit_offsets("g", claim, offset) is ErrorCode.NONE
     assert (await join_classic(small)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -155,7 +155,7 @@ async def test_empty_groups_change_their_type(small: Any) -> None:
 
 async def test_a_classic_member_is_unknown_to_a_consumer_group(small: Any) -> None:
     await join(small)
-    assert small.coordinator.heartbeat("g", MemberClaim("m", None, 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert small.coordinator.heartbeat("g", MemberClaim("m", None, 2)) is ErrorCode.UNKNOWN_MEMBER_ID
     left = await small.coordinator.leave_group("g", (MemberClaim("m"),))
     assert left.results[0][1] is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -248,14 +248,14 @@ async def test_requests_of_invalid_form_get_kafkas_messages(
 async def test_the_wire_shows_the_group(small: Any) -> None:
     request = ConsumerGroupHeartbeatRequest(**{**FULL, "subscribed_topic_names": ["t"], "member_id": ""})
     answer = await send(small, ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, request)
-    assert (answer.error_code, answer.member_epoch, answer.heartbeat_interval_ms) == (0, 1, 5_000)
+    assert (answer.error_code, answer.member_epoch, answer.heartbeat_interval_ms) == (0, 2, 5_000)
     assert answer.member_id
     assert [(row.topic_id, row.partitions) for row in answer.assignment.topic_partitions] == [
         (TOPIC_ID, [0, 1, 2, 3])
     ]
     described = await send(small, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest(["g", "h"]))
     group, missing = described.groups
-    assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Stable", 1, 1)
+    assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Stable", 2, 2)
     assert (group.assignor_name, group.members[0].member_type) == ("uniform", 1)
     assert group.members[0].assignment.topic_partitions[0].topic_name == "t"
     assert group.members[0].target_assignment.topic_partitions[0].partitions == [0, 1, 2, 3]
@@ -269,7 +269,7 @@ async def test_the_wire_shows_the_group(small: Any) -> None:
     ]
     classic = await send(small, ApiKey.DESCRIBE_GROUPS, 6, DescribeGroupsRequest(["g"]))
     assert classic.groups[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    for epoch, error in ((1, ErrorCode.NONE), (0, ErrorCode.STALE_MEMBER_EPOCH)):
+    for epoch, error in ((2, ErrorCode.NONE), (0, ErrorCode.STALE_MEMBER_EPOCH)):
         asked = OffsetFetchRequestGroup("g", answer.member_id, epoch, topics=None)
         fetched = await send(small, ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=[asked]))
         assert fetched.groups[0].error_code == error
@@ -308,10 +308,10 @@ async def test_a_transaction_commits_offsets_of_a_member(small: Any) -> None:
     shard = small.coordinator.shards.by_index[0]
     offsets = {("t", 0): CommittedOffset(7, topic_id=TOPIC_ID)}
     for claim, error in (
-        (MemberClaim("m", None, 1), ErrorCode.NONE),
+        (MemberClaim("m", None, 2), ErrorCode.NONE),
         (MemberClaim("", None, -1), ErrorCode.NONE),
-        (MemberClaim("m", None, 2), ErrorCode.ILLEGAL_GENERATION),
-        (MemberClaim("n", None, 1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (MemberClaim("m", None, 3), ErrorCode.ILLEGAL_GENERATION),
+        (MemberClaim("n", None, 2), ErrorCode.UNKNOWN_MEMBER_ID),
     ):
         producer = TransactionalProducer(5, 0, shard.begin_verification(5, 0, generation=1))
         assert await shard.commit_in_transaction("g", claim, offsets, producer) is error
@@ -322,7 +322,7 @@ async def test_an_offset_of_a_subscribed_topic_is_kept(small: Any) -> None:
     await join(small)
     for topic in ("t", "u"):
         offsets = {(topic, 0): CommittedOffset(7, commit_timestamp_ms=small.clock.wall_ms())}
-        claim = MemberClaim("m", None, 1)
+        claim = MemberClaim("m", None, 2)
         assert await small.coordinator.commit_offsets("g", claim, offsets) is ErrorCode.NONE
     answers = await small.coordinator.delete_offsets("g", [("t", 0), ("u", 0)])
     assert answers == {("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): ErrorCode.NONE}

@@ -35,8 +35,6 @@ from ponor_broker.groups.settings import GroupSettings
 
 RETRY_MS: Final = 1_000
 """Pause before an event of a timer, or a computation, is attempted again after the log refused it."""
-JOIN_ATTEMPTS_MAX: Final = 3
-"""Computations of a target for which a joining member waits."""
 
 Spawn: TypeAlias = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
 
@@ -78,16 +76,14 @@ class ConsumerGroups:
 
     async def heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
         """ConsumerGroupHeartbeat of valid form."""
-        for _ in range(JOIN_ATTEMPTS_MAX):
-            answer = await self._heartbeat_once(group_id, request)
-            if answer.error is not ErrorCode.NONE or answer.member_epoch != 0:
-                return answer
-            # The group has no target yet, and an epoch of 0 would make the member join again.
-            group = self._table.get(group_id)
-            work = None if group is None else self._working.get(group)
-            if work is not None:
-                await asyncio.wait({work})
-        return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        answer = await self._heartbeat_once(group_id, request)
+        group = self._table.get(group_id)
+        work = None if group is None else self._working.get(group)
+        if work is None or request.member_epoch != 0 or answer.error is not ErrorCode.NONE:
+            return answer
+        # The first answer to a member of a large group contains its assignment, as in a small group.
+        await asyncio.wait({work})
+        return await self._heartbeat_once(group_id, request)
 
     async def _heartbeat_once(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
         group = self._table.get(group_id)

@@ -213,10 +213,8 @@ class ConsumerMembership:
             outcome.timers += [CancelTimer(_session(replaced)), CancelTimer(_rebalance(replaced))]
         before = contents.members.get(member_id)
         member = _updated(before or ConsumerMember(member_id), request)
-        changed = before is None or (member.topics, member.expression or "") != (
-            before.topics,
-            before.expression or "",
-        )
+        known = before or ConsumerMember(member_id)
+        changed = (member.topics, member.expression or "") != (known.topics, known.expression or "")
         if member != before:
             if changed and member.expression and member.expression not in contents.expression_users:
                 expressions.check(member.expression)

@@ -43,8 +43,9 @@ TARGET_PARTITION_BYTES: Final = 70
 CURRENT_PARTITION_BYTES: Final = 200
 """Memory of a partition in a current assignment, with its entry in the index of holders."""
 K = TypeVar("K", str, int)
-_NO_EPOCH: Final = GroupEpoch(0)
-_NO_TARGET: Final = TargetEpoch(0)
+_NO_EPOCH: Final = GroupEpoch(1)
+_NO_TARGET: Final = TargetEpoch(1)
+"""A new group has an empty target at epoch 1, as in Kafka: an epoch of 0 would make members join again."""
 
 
 class ConsumerState:

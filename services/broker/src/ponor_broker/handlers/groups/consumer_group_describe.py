@@ -86,7 +86,7 @@ class ConsumerGroupDescribeHandler:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=sorted(member.topics),
-            subscribed_topic_regex=member.expression,
+            subscribed_topic_regex=member.expression or "",
             assignment=Assignment(self._rows(held)),
             target_assignment=Assignment(self._rows(group.contents.target_of(member_id))),
             member_type=CONSUMER_MEMBER,
