@@ -87,7 +87,7 @@ def consumer_group_of_two(k: Narrator) -> None:
     k.ask(HEARTBEAT(group, "m2", 2), 1, "the second sees the target")
     k.ask(HEARTBEAT(group, "m2", 3), 1, "the second waits")
     k.ask(ConsumerGroupDescribeRequest([group]), 1, "the first must revoke")
-    k.ask(HEARTBEAT(group, "m1", 2), 1, "the first is told to revoke")
+    k.ask(HEARTBEAT(group, "m1", 2), 1, "the first gets a smaller assignment")
     k.ask(HEARTBEAT(group, "m1", 2), 1, "it has not revoked")
     k.ask(ConsumerGroupDescribeRequest([group]), 1, "still not")
     k.ask(HEARTBEAT(group, "m1", 2, topic_partitions=using(topic.id, 0, 1)), 1, "it has revoked")
@@ -131,7 +131,7 @@ def consumer_group_static(k: Narrator) -> None:
     k.ask(ConsumerGroupDescribeRequest([group]), 1, "has its partitions")
     k.ask(HEARTBEAT(group, "s1", 2, "s"), 1, "the first one returns")
     k.ask(HEARTBEAT(group, "s1", -1, "s"), 1, "the first one leaves")
-    k.ask(HEARTBEAT(group, "s2", -1, "s"), 1, "the successor leaves for ever")
+    k.ask(HEARTBEAT(group, "s2", -1, "s"), 1, "the successor leaves")
     k.ask(HEARTBEAT(group, "s2", -1, "s"), 1, "twice")
 
 
