@@ -13,8 +13,8 @@ from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.coordination.transactional_append import TransactionalProducer
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.group_table import GroupBudget
-from ponor_broker.groups.record_codec import CODEC
-from ponor_broker.groups.records import CommittedOffset, Entry
+from ponor_broker.groups.record_codec import CODEC, Entry
+from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.shard import GroupShard
 from ponor_broker.partitions.errors import PartitionError

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_broker.coordination.record_format import RecordFormatError, fits_record
-from ponor_broker.groups.record_codec import decode_entry, encode_entry
+from ponor_broker.groups.record_codec import Entry, decode_entry, encode_entry
 from ponor_broker.groups.records import (
     CommittedOffset,
-    Entry,
     GroupEntry,
     GroupKey,
     GroupRecord,

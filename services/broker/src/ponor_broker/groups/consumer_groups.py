@@ -30,7 +30,8 @@ from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.instructions import SetTimer, Timer
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.rebalance import GroupState
-from ponor_broker.groups.records import Entry, GroupEntry, GroupKey
+from ponor_broker.groups.record_codec import Entry
+from ponor_broker.groups.records import GroupEntry, GroupKey
 from ponor_broker.groups.settings import GroupSettings
 
 RETRY_MS: Final = 1_000

@@ -30,7 +30,8 @@ from ponor_broker.groups.instructions import (
     WriteGroup,
 )
 from ponor_broker.groups.member import RequestId
-from ponor_broker.groups.records import Entry, GroupEntry, GroupKey, GroupRecord
+from ponor_broker.groups.record_codec import Entry
+from ponor_broker.groups.records import GroupEntry, GroupKey, GroupRecord
 from ponor_broker.groups.settings import GroupSettings
 
 

@@ -7,7 +7,8 @@ from itertools import repeat
 from typing import Final, TypeAlias
 
 from ponor_broker.groups.pending_offsets import PendingOffsets
-from ponor_broker.groups.records import CommittedOffset, Entry, OffsetEntry, OffsetKey
+from ponor_broker.groups.record_codec import Entry
+from ponor_broker.groups.records import CommittedOffset, OffsetEntry, OffsetKey
 
 PendingRow: TypeAlias = tuple[int, OffsetKey, CommittedOffset | None]
 _ENDED_PER_STEP: Final = 200

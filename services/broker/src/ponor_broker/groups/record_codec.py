@@ -8,7 +8,7 @@ groups. This broker does not write them; it skips them and leaves them in the lo
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from ponor_kafka.codec import decode_as, encode_versioned
 from ponor_kafka.errors import KafkaWireError
@@ -28,10 +28,10 @@ from ponor_broker.groups.consumer.record_codec import (
     decode_consumer_entry,
     encode_consumer_entry,
 )
+from ponor_broker.groups.consumer.records import ConsumerEntry
 from ponor_broker.groups.records import (
     NO_TIMESTAMP,
     CommittedOffset,
-    Entry,
     GroupEntry,
     GroupKey,
     GroupRecord,
@@ -40,6 +40,8 @@ from ponor_broker.groups.records import (
     OffsetKey,
 )
 
+Entry: TypeAlias = OffsetEntry | GroupEntry | ConsumerEntry
+"""A record of any kind."""
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2
 _GROUP_VALUE_VERSION = 3

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
-
-from ponor_broker.groups.consumer.records import ConsumerEntry
 
 NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
@@ -83,6 +80,3 @@ class GroupEntry:
 
     key: GroupKey
     value: GroupRecord | None
-
-
-Entry: TypeAlias = OffsetEntry | GroupEntry | ConsumerEntry

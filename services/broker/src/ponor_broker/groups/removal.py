@@ -22,10 +22,10 @@ from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.records import (
     NO_TIMESTAMP,
     CommittedOffset,
-    Entry,
     GroupEntry,
     GroupKey,
     OffsetEntry,

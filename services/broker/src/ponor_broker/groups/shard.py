@@ -35,14 +35,8 @@ from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.pending_offsets import pending_bytes
 from ponor_broker.groups.pending_replay import PendingReplay, PendingRow
 from ponor_broker.groups.rebalance import GroupState
-from ponor_broker.groups.records import (
-    CommittedOffset,
-    Entry,
-    GroupEntry,
-    GroupKey,
-    OffsetEntry,
-    OffsetKey,
-)
+from ponor_broker.groups.record_codec import Entry
+from ponor_broker.groups.records import CommittedOffset, GroupEntry, GroupKey, OffsetEntry, OffsetKey
 from ponor_broker.groups.removal import GroupRemoval, IsGone
 from ponor_broker.groups.settings import GroupSettings
 
