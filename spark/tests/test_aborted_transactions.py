@@ -39,5 +39,5 @@ def test_entries_of_brokers_become_ranges_of_producers(monkeypatch: pytest.Monke
 
 def test_an_entry_of_another_size_names_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = TxnEntry(7, 3, 9, 4).encode()
-    with pytest.raises(StoredDataError, match="txn stream 103, offset 5: 24 bytes"):
+    with pytest.raises(StoredDataError, match="txn stream 103, offset 5: an entry has 32 bytes, found 24"):
         read(monkeypatch, [whole, whole[:24]])

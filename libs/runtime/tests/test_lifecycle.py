@@ -80,7 +80,7 @@ def test_deadline_without_a_parent_is_not_postponable(service: Service) -> None:
     service.life_line = os.open(os.devnull, os.O_RDONLY)
     code, out, errors = service.ended()
     assert (code, out) == (EXIT_REFUSED, "")
-    assert "tiny: still open 1 s after the stop request" in errors
+    assert "tiny: shutdown not complete 1 s after the stop request" in errors
 
 
 @pytest.mark.parametrize("service", ["long"], indirect=True)
@@ -97,7 +97,7 @@ def test_service_that_does_not_close_is_ended(service: Service) -> None:
     service.serving().process.terminate()
     code, out, errors = service.ended()
     assert (code, out) == (EXIT_REFUSED, "")
-    assert "tiny: still open 4 s after the stop request" in errors
+    assert "tiny: shutdown not complete 4 s after the stop request" in errors
 
 
 @pytest.mark.parametrize("service", ["long"], indirect=True)
