@@ -238,7 +238,7 @@ class BrokerServices:
             producer_expiration_ms=settings.producer_expiration_ms,
         )
         cleaner = self._log_cleaner(partitions, owned, schedule)
-        return partitions, maintenance, cleaner, MarkerWriter(partitions, owned)
+        return partitions, maintenance, cleaner, MarkerWriter(partitions, owned, clock)
 
     def _handoff(
         self, streams: StreamClient, opener: PartitionOpener, registry: OpenPartitions

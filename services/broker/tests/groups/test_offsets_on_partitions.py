@@ -180,7 +180,7 @@ async def test_a_marker_whose_request_is_cancelled_still_applies(rig: ShardRig) 
     stream = rig.rig.rig.stream("log")
     stream.hold = True
     partitions: Any = SimpleNamespace(find=lambda *_: rig.partition)
-    writer = MarkerWriter(partitions, rig.rig.rig.owned)
+    writer = MarkerWriter(partitions, rig.rig.rig.owned, rig.rig.rig.clock)
     marker = PlacedMarker(TransactionMarker(7, 0, 0, commits=True), OFFSETS_TOPIC, 0)
     writing = asyncio.ensure_future(writer.write([marker]))
     await asyncio.sleep(0)

@@ -99,6 +99,33 @@ def test_markers_that_this_broker_refuses_at_once_are_sent_in_turns(monkeypatch:
     world.run(story)
 
 
+def test_repeated_markers_do_not_delay_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over 300,000 markers that this broker refuses took 6 s, and new markers waited for its end."""
+    monkeypatch.setattr(marker_sender, "MARKERS_PER_REQUEST_MAX", 10)
+    world = MarkerWorld()
+    requests: list[set[int]] = []
+
+    async def refusing(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        requests.append({row.producer_id for row in request.markers})
+        await asyncio.sleep(0.02)
+        return WriteTxnMarkersResponse([])
+
+    monkeypatch.setattr(world, "_local", refusing)
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, HERE)
+        for number in range(2_000):
+            world.sender.send(0, 5, Ended(number, 0, frozenset({A})), lambda _: None)
+        await asyncio.sleep(12)
+        before = len(requests)
+        world.sender.send(0, 5, Ended(5_000, 0, frozenset({A})), lambda _: None)
+        while 5_000 not in requests[-1]:
+            await asyncio.sleep(0.001)
+        assert len(requests) - before <= 3
+
+    world.run(story)
+
+
 def test_a_partition_without_a_leader_waits_for_one() -> None:
     world = MarkerWorld()
 

@@ -6,12 +6,14 @@ The local coordinator and WriteTxnMarkers requests of other brokers use it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from ponor_kafka.errors import ErrorCode
-from ponor_runtime.turns import turn
+from ponor_runtime.clock import Clock
+from ponor_runtime.turns import TurnBudget
 from s3stream.errors import S3StreamError
 
 from ponor_broker.partitions.errors import PartitionError, storage_error
@@ -24,6 +26,8 @@ from ponor_broker.partitions.partition_transactions import TransactionMarker
 NO_ERROR: Final = ErrorCode.NONE
 TOGETHER_MAX: Final = 256
 """Markers of a request that are in flight at a time; the next ones are appended when all have ended."""
+TURN_NS_MAX: Final = 4_000_000
+"""A turn of the event loop begins no further part of a request after this time."""
 STREAM_S_MAX: Final = 1.0
 """How long markers wait for the creation of a Txn stream. It needs the controller, which may be unavailable
 for seconds, and the other markers of the same request would wait, too."""
@@ -53,17 +57,19 @@ class PlacedMarker(NamedTuple):
 class MarkerWriter:
     """Appends markers. The caller bounds the number of requests."""
 
-    def __init__(self, partitions: PartitionManager, streams: TxnStreams) -> None:
+    def __init__(self, partitions: PartitionManager, streams: TxnStreams, clock: Clock) -> None:
         self._partitions = partitions
+        # Shared by all requests: the markers of each may all be refused without a wait.
+        self._turn = TurnBudget(clock, count_max=TOGETHER_MAX, duration_ns_max=TURN_NS_MAX)
         self._streams = streams
         self._adding: dict[PartitionKey, _Creation] = {}
         """Txn streams that are being created: one per partition at a time."""
 
     async def write(
-        self, markers: Sequence[PlacedMarker], is_wanted: Callable[[], bool] = lambda: True
+        self, markers: Iterable[PlacedMarker], is_wanted: Callable[[], bool] = lambda: True
     ) -> list[ErrorCode]:
-        """Append markers; when all are durable or refused, return NONE or the error for the coordinator for
-        each of them.
+        """Append markers, in turns of the event loop. When all are durable or refused, return NONE or the
+        error for the coordinator for each of them.
 
         `is_wanted` is called immediately before each append. If it returns False, because the coordinator no
         longer waits for the result, nothing is appended, and the result is REQUEST_TIMED_OUT. A marker that
@@ -73,10 +79,10 @@ class MarkerWriter:
         retriable; TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH are final.
         """
         codes: list[ErrorCode] = []
-        for begin in range(0, len(markers), TOGETHER_MAX):
-            if begin:
-                await turn()  # a part whose markers are all refused does not wait
-            codes += await self._write_part(markers[begin : begin + TOGETHER_MAX], is_wanted)
+        rest = iter(markers)
+        while part := list(islice(rest, TOGETHER_MAX)):
+            await self._turn.wait()
+            codes += await self._write_part(part, is_wanted)
         return codes
 
     async def _write_part(
@@ -86,6 +92,7 @@ class MarkerWriter:
         outcomes = _Outcomes(len(markers))
         later = []
         for number, placed in enumerate(markers):
+            self._turn.spend()
             settled = partial(outcomes.settle, number)
             try:
                 partition = self._partitions.find(placed.topic, placed.partition)

@@ -182,7 +182,7 @@ class MarkerSender:
         if lane is None:
             lane = self._lanes[node_id] = _Lane(node_id)
             self._tasks.spawn(self._serve(lane), f"markers to broker {node_id}")
-        lane.queue.append(marker)
+        lane.append(marker)
 
     def _target(self, marker: _Marker, leader_id: LeaderId) -> int | None:
         """Return the target of the marker's next request: the leader of its partition (`NO_LEADER`: none
@@ -204,7 +204,7 @@ class MarkerSender:
 
     async def _serve(self, lane: _Lane) -> None:
         """Send one request after the other until the queue is empty."""
-        while lane.queue:
+        while lane:
             sent: list[_Marker] = []
             try:
                 answer = await self._port.ask(lane.node_id, partial(self._build, lane, sent))
@@ -221,8 +221,8 @@ class MarkerSender:
 
     async def _give_back(self, lane: _Lane, error: PeerUnavailableError) -> None:
         """Empty the queue of an unreachable broker; retry its markers with a new look-up of their targets."""
-        for number in range(len(lane.queue)):
-            marker = lane.queue.popleft()
+        for number in range(len(lane)):
+            (marker,) = lane.take(1)
             if isinstance(error, PeerGoneError):
                 marker.in_doubt.pop(lane.node_id, None)
             self._retry(marker, str(error))
@@ -243,8 +243,7 @@ class MarkerSender:
         """
         topics: dict[_Job, dict[str, list[int]]] = {}
         leader_id = cache(self._leaders.leader_id)
-        for _ in range(min(len(lane.queue), MARKERS_PER_REQUEST_MAX)):
-            marker = lane.queue.popleft()
+        for marker in lane.take(MARKERS_PER_REQUEST_MAX):
             node_id = self._target(marker, leader_id)
             if node_id == lane.node_id:
                 sent.append(marker)
@@ -362,8 +361,27 @@ class _Marker:
 class _Lane:
     """Markers for one broker; at most one request is in flight."""
 
-    __slots__ = ("node_id", "queue")
+    __slots__ = ("_first", "_repeated", "node_id")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        self.queue: deque[_Marker] = deque()
+        self._first: deque[_Marker] = deque()
+        self._repeated: deque[_Marker] = deque()
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._repeated)
+
+    def append(self, marker: _Marker) -> None:
+        """Add a marker at the end of those with or without an earlier attempt."""
+        (self._repeated if marker.attempts else self._first).append(marker)
+
+    def take(self, count_max: int) -> list[_Marker]:
+        """Remove and return the next markers. First attempts get at least half of the places, because any
+        number of markers may be repeated.
+        """
+        repeated = min(len(self._repeated), max(count_max // 2, count_max - len(self._first)))
+        first = min(len(self._first), count_max - repeated)
+        return [
+            *(self._first.popleft() for _ in range(first)),
+            *(self._repeated.popleft() for _ in range(repeated)),
+        ]

@@ -37,7 +37,7 @@ class Transactions:
     sequences: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.markers = MarkerWriter(self.rig.partitions, self.rig.owned)
+        self.markers = MarkerWriter(self.rig.partitions, self.rig.owned, self.rig.clock)
 
     def append(self, producer_id: int, count: int = 1) -> int:
         partition = self.rig.partition("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.peers.connection_order import peer_client_id
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
-from ponor_kafka.errors import ErrorCode
+from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -40,7 +41,7 @@ def from_client(client_id: str) -> RequestContext:
 
 
 async def codes(rig: FetchRig, *rows: WritableTxnMarker) -> dict[int, dict[tuple[str, int], int]]:
-    handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, rig.owned))
+    handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, rig.owned, rig.clock))
     answer = await handler.handle(WriteTxnMarkersRequest(list(rows)), from_client("admin"))
     return {
         marker.producer_id: {
@@ -105,7 +106,7 @@ async def test_concurrent_aborts_create_one_stream() -> None:
         for producer_id in (1, 2, 3):
             some.append(producer_id)
         streams = SlowStreams(rig)
-        writer = MarkerWriter(rig.partitions, streams)
+        writer = MarkerWriter(rig.partitions, streams, rig.clock)
         aborts = [PlacedMarker(ABORT._replace(producer_id=number), "a", 0) for number in (1, 2, 3)]
         writing: list[Any] = [asyncio.ensure_future(writer.write([one])) for one in aborts]
         for _ in range(5):
@@ -133,7 +134,7 @@ async def test_a_stream_that_is_created_slowly_does_not_delay_other_markers(
         some.append(1)
         some.append(2)
         streams = SlowStreams(rig)
-        handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, streams))
+        handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, streams, rig.clock))
         request = WriteTxnMarkersRequest(
             [row(1, {"a": [0]}, commits=False), row(2, {"a": [0]}, commits=True)]
         )
@@ -156,7 +157,7 @@ async def test_a_stream_that_is_not_created_is_a_retriable_error() -> None:
         streams = SlowStreams(rig)
         streams.fails = True
         streams.gate.set()
-        writer = MarkerWriter(rig.partitions, streams)
+        writer = MarkerWriter(rig.partitions, streams, rig.clock)
         [code] = await writer.write([PlacedMarker(ABORT, "a", 0)])
         assert code.retriable
         streams.fails = False
@@ -171,7 +172,7 @@ async def test_markers_are_refused_while_a_partition_moves_and_accepted_by_its_n
         some.append(2)
         await some.end(2, commits=False)
         streams = SlowStreams(rig)
-        writer = MarkerWriter(rig.partitions, streams)
+        writer = MarkerWriter(rig.partitions, streams, rig.clock)
         await rig.begin_move("a")
         assert await writer.write([PlacedMarker(ABORT, "a", 0)]) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         await rig.end_move("a", leader=OTHER_NODE)
@@ -188,7 +189,7 @@ async def test_markers_of_a_connection_that_was_given_up_are_not_appended() -> N
         await rig.create("a")
         Transactions(rig).append(1)
         streams = SlowStreams(rig)
-        handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, streams))
+        handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, streams, rig.clock))
         old, new = (from_client(peer_client_id(8, 1, number)) for number in (1, 2))
         request = WriteTxnMarkersRequest([row(1, {"a": [0]}, commits=False)])
         waiting = asyncio.ensure_future(handler.handle(request, old))
@@ -210,10 +211,54 @@ async def test_refused_markers_are_processed_in_turns() -> None:
     async with FetchRig() as rig:
         await rig.create("a")
         markers = [PlacedMarker(ABORT, "a", 5)] * (4 * marker_writer.TOGETHER_MAX)
-        writing = asyncio.ensure_future(MarkerWriter(rig.partitions, rig.owned).write(markers))
+        writing = asyncio.ensure_future(MarkerWriter(rig.partitions, rig.owned, rig.clock).write(markers))
         turns = 0
         while not writing.done():
             turns += 1
             await asyncio.sleep(0)
         assert await writing == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(markers)
         assert turns >= 4
+
+
+async def test_refused_markers_of_many_requests_share_the_turns() -> None:
+    """Fifty brokers repeat a thousand markers each after a change of the leader."""
+    async with FetchRig() as rig:
+        await rig.create("a")
+        found = 0
+        find = rig.partitions.find
+
+        def counted(topic: str, index: int) -> Partition:
+            nonlocal found
+            found += 1
+            return find(topic, index)
+
+        partitions: Any = SimpleNamespace(find=counted)
+        writer = MarkerWriter(partitions, rig.owned, rig.clock)
+        markers = [PlacedMarker(ABORT, "a", 5)] * (2 * marker_writer.TOGETHER_MAX)
+        writing = [asyncio.ensure_future(writer.write(markers)) for _ in range(50)]
+        most = 0
+        while not all(one.done() for one in writing):
+            before = found
+            await asyncio.sleep(0)
+            most = max(most, found - before)
+        assert found == 50 * len(markers)
+        assert most <= marker_writer.TOGETHER_MAX
+
+
+@pytest.mark.parametrize("partitions", [0, 1])
+async def test_a_large_request_is_processed_in_turns(partitions: int) -> None:
+    """Rows without partitions need no result, and the bound on rows counts them, too."""
+    async with FetchRig() as rig:
+        await rig.create("a")
+        handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, rig.owned, rig.clock))
+        request = WriteTxnMarkersRequest([row(1, {"b": [0] * partitions}, commits=True)] * 20_000)
+        handling = asyncio.ensure_future(handler.handle(request, from_client("broker")))
+        turns = 0
+        while not handling.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert len((await handling).markers) == partitions * 20_000
+        assert turns >= 40
+        many = WriteTxnMarkersRequest([row(1, {"b": []}, commits=True)] * 60_000)
+        with pytest.raises(KafkaWireError, match="120000"):
+            await handler.handle(many, from_client("broker"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -17,7 +18,9 @@ from ponor_kafka.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from ponor_runtime.turns import Steps, Turns
 
+from ponor_broker.coordination.shards import ROWS_PER_STEP
 from ponor_broker.partitions.marker_writer import MarkerWriter, PlacedMarker
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.peers.connection_order import ConnectionOrder
@@ -31,6 +34,7 @@ class WriteTxnMarkersHandler:
     def __init__(self, markers: MarkerWriter) -> None:
         self._markers = markers
         self._order = ConnectionOrder()
+        self._turns = Turns()
 
     async def handle(
         self, request: WriteTxnMarkersRequest, context: RequestContext
@@ -38,47 +42,60 @@ class WriteTxnMarkersHandler:
         """Return one result per marker and partition. Markers of a connection that its broker has given up
         are refused.
         """
-        check_rows(sum(1 for row in request.markers for _ in _places(row)))
         is_wanted = partial(self._order.admits, context.client_id)
         is_wanted()  # even a request without markers makes earlier connections outdated
+        check_rows(len(request.markers))
+        check_rows(await self._turns.run_short(_rows_of(request)))
         return await self.write_txn_markers(request, is_wanted)
 
     async def write_txn_markers(
         self, request: WriteTxnMarkersRequest, is_wanted: Callable[[], bool] = lambda: True
     ) -> WriteTxnMarkersResponse:
         """Append the markers, each only if `is_wanted` holds; return when all are durable or refused."""
-        codes = iter(await self._markers.write(list(_placed(request)), is_wanted))
-        # Results are in the order of the request.
-        return WriteTxnMarkersResponse(
-            [
-                WritableTxnMarkerResult(
-                    row.producer_id,
-                    [
-                        WritableTxnMarkerTopicResult(
-                            topic.name,
-                            [
-                                WritableTxnMarkerPartitionResult(index, next(codes))
-                                for index in topic.partition_indexes
-                            ],
-                        )
-                        for topic in row.topics
-                    ],
-                )
-                for row in request.markers
-                if any(topic.partition_indexes for topic in row.topics)  # as in Kafka
-            ]
-        )
+        codes = await self._markers.write(_placed(request), is_wanted)
+        return WriteTxnMarkersResponse(await self._turns.run_short(_results(request, iter(codes))))
 
 
-def _places(row: WritableTxnMarker) -> Iterator[tuple[str, int]]:
-    return ((topic.name, index) for topic in row.topics for index in topic.partition_indexes)
+def _rows_of(request: WriteTxnMarkersRequest) -> Steps[int]:
+    rows = 0
+    for number, row in enumerate(request.markers, 1):
+        rows += 1 + sum(1 + len(topic.partition_indexes) for topic in row.topics)
+        if number % ROWS_PER_STEP == 0:
+            yield
+    return rows
+
+
+def _results(
+    request: WriteTxnMarkersRequest, codes: Iterator[ErrorCode]
+) -> Steps[list[WritableTxnMarkerResult]]:
+    """Return the results in the order of the request."""
+    results: list[WritableTxnMarkerResult] = []
+    rows = 0
+    for row in request.markers:
+        rows += 1
+        if rows % ROWS_PER_STEP == 0:
+            yield
+        topics: list[WritableTxnMarkerTopicResult] = []
+        for topic in row.topics:
+            partitions: list[WritableTxnMarkerPartitionResult] = []
+            for index in topic.partition_indexes:
+                partitions.append(WritableTxnMarkerPartitionResult(index, next(codes)))
+                rows += 1
+                if rows % ROWS_PER_STEP == 0:
+                    yield
+            topics.append(WritableTxnMarkerTopicResult(topic.name, partitions))
+        if any(topic.partitions for topic in topics):  # as in Kafka
+            results.append(WritableTxnMarkerResult(row.producer_id, topics))
+    return results
 
 
 def _placed(request: WriteTxnMarkersRequest) -> Iterator[PlacedMarker]:
     for row in request.markers:
-        marker = _marker(row)
-        for topic, index in _places(row):
-            yield PlacedMarker(marker, topic, index)
+        marker = None
+        for topic in row.topics:
+            for index in topic.partition_indexes:
+                marker = marker or _marker(row)
+                yield PlacedMarker(marker, topic.name, index)
 
 
 def _marker(row: WritableTxnMarker) -> TransactionMarker:
