@@ -20,6 +20,7 @@ from ponor_kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from ponor_kafka.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ponor_kafka.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -130,6 +131,13 @@ def _refused_request(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
             return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
         case ApiKey.DELETE_GROUPS:
             return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
+        case ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            joining = ConsumerGroupHeartbeatRequest(
+                GROUP, "m", 0, rebalance_timeout_ms=10_000, subscribed_topic_names=["t"], topic_partitions=[]
+            )
+            return joining, COORDINATOR
+        case ApiKey.CONSUMER_GROUP_DESCRIBE:
+            return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
         case ApiKey.HEARTBEAT | ApiKey.OFFSET_DELETE:
             return request_class(key)(GROUP), COORDINATOR  # type: ignore[call-arg]
         case _:
@@ -183,6 +191,8 @@ REFUSED = {
     ApiKey.DESCRIBE_GROUPS,
     ApiKey.LIST_GROUPS,
     ApiKey.DELETE_GROUPS,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
 }
 CLOSED = {
     ApiKey.DESCRIBE_ACLS,
