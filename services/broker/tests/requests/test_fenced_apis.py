@@ -131,6 +131,14 @@ def _refused_request(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
             return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
         case ApiKey.DELETE_GROUPS:
             return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
+        case ApiKey.HEARTBEAT | ApiKey.OFFSET_DELETE:
+            return request_class(key)(GROUP), COORDINATOR  # type: ignore[call-arg]
+        case _:
+            return _refused_by_coordinators(key, version)
+
+
+def _refused_by_coordinators(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
+    match key:
         case ApiKey.CONSUMER_GROUP_HEARTBEAT:
             joining = ConsumerGroupHeartbeatRequest(
                 GROUP, "m", 0, rebalance_timeout_ms=10_000, subscribed_topic_names=["t"], topic_partitions=[]
@@ -138,14 +146,6 @@ def _refused_request(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
             return joining, COORDINATOR
         case ApiKey.CONSUMER_GROUP_DESCRIBE:
             return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
-        case ApiKey.HEARTBEAT | ApiKey.OFFSET_DELETE:
-            return request_class(key)(GROUP), COORDINATOR  # type: ignore[call-arg]
-        case _:
-            return _refused_of_transactions(key, version)
-
-
-def _refused_of_transactions(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
-    match key:
         case ApiKey.ADD_PARTITIONS_TO_TXN:
             topics = [AddPartitionsToTxnTopic("__consumer_offsets" if version >= 4 else "t", [0])]
             if version < 4:
