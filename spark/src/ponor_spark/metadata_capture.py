@@ -79,7 +79,7 @@ def capture(image: MetadataImage, choice: TopicChoice) -> CapturedMetadata:
 
 
 class PiecePacking:
-    """Packs pieces; stores each namespace once."""
+    """Encodes the pieces of streams as bytes; stores each namespace of object keys once."""
 
     def __init__(self, image: MetadataImage, captured: CapturedMetadata) -> None:
         self._image = image

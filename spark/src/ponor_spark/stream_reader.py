@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark's interface; `StreamPlanner` implements it in the driver's worker, executors read."""
+    """Implements Spark's interface. In the driver's worker it calls `StreamPlanner`; executors only read."""
 
     def __init__(self, options: Options, columns: Sequence[str], examined: Snapshot | None) -> None:
         """Create a reader without connecting.
@@ -39,7 +39,7 @@ class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Args:
             options: options of the stream.
             columns: columns of the rows.
-            examined: a snapshot opened when the format was loaded, to be closed.
+            examined: a snapshot that was opened when the format was loaded; the planner closes it.
         """
         self._options = options
         self._columns = tuple(columns)

@@ -11,8 +11,8 @@ from ponor_cli.errors import CommandError
 from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
 
 HAS_SERVED_DEFAULT: Final = True
-"""Value of `has_served` for files of earlier builds, which lack the field. The object store may contain data,
-so `ponor up` then refuses to start with a different object store.
+"""Value of `has_served` for files of earlier builds, which lack the field. An earlier start may have put data
+into the object store. With True, `ponor up` refuses to start with a different object store.
 """
 
 

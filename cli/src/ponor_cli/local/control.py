@@ -21,7 +21,9 @@ from ponor_cli.local.directory import UNIX_SOCKET_PATH_BYTES_MAX, ClusterDirecto
 
 REQUEST_BYTES_MAX = 4096
 NEXT_FREE = -1
-"""Id of an "add" request: `ponor up` chooses the lowest free number of the role."""
+"""Number in an "add" request: `ponor up` chooses it. A controller gets a number that no controller had
+before, another process the lowest free number of its role.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class ControlServer:
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        """Start serving. Replaces an existing socket: the caller holds the directory's lock, so a `ponor up`
-        that was killed left that socket.
+        """Start serving. Replaces an existing socket. The caller holds the directory's lock, so the
+        socket must be left from a `ponor up` that was killed.
         """
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=REQUEST_BYTES_MAX)

@@ -2,8 +2,8 @@
 Prometheus can be configured.
 
 One block of `BLOCK` ports: brokers, then controllers (one port for nodes and tools, one for other
-controllers), then the metrics of every process. `ponor up` replaces a port in use by a free one
-for this start, and prints a line about it.
+controllers), then the metrics of every process. If a port is in use, `ponor up` takes a
+free one for this start and prints a line about it.
 """
 
 from __future__ import annotations

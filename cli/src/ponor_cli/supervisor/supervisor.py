@@ -99,9 +99,9 @@ class Supervisor:
                 # which cannot serve while the object store does not answer.
                 patience_s = BACKGROUND_PATIENCE_S if role in WITHOUT else math.inf
                 await self._launcher.await_first_ready(child, patience_s=patience_s)
-        # While a stop is announced, the controllers fail no broker over. Cluster time does not advance while
-        # the cluster is stopped, so without this call the last announcement would stay valid for up to a
-        # minute.
+        # While a stop is announced, the controllers do not fail over any broker. Cluster time does not
+        # advance while the cluster is stopped, so without this call the last announcement would stay valid
+        # for up to a minute.
         await announce_stop(self._cluster.controllers, ttl_ms=0, timeout_s=TAKE_BACK_S_MAX)
 
     async def stop(self) -> None:

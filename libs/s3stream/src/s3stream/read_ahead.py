@@ -1,11 +1,13 @@
-"""Read-ahead: claims blocks in the block cache that a sequential reader will need next.
+"""Read-ahead: claims blocks in the block cache that a sequential reader will need next. A claimed block
+stays cached until its reader has used it or loses the claim.
 
 A *reader* is a position in a stream: the offset at which its last read ended. A read that begins
 there continues the reader; any other read starts a new one. The first read of a reader claims only
-the blocks that it fetched and did not use. Each further read doubles the window, up to `blocks_max`
-and the reader's share of the room. Blocks are requested in large runs: together with a GET that a
-read needs anyway, otherwise when half of the window is used. An idle reader loses its claims after
-a while, or when other claims need the room.
+the blocks that it fetched and did not use. The window is the number of blocks to claim ahead. Each
+further read doubles it, up to `blocks_max` and the reader's share of the cache's memory for claims.
+Blocks are requested in large runs: together with a GET that a read needs anyway, otherwise when half
+of the window is used. An idle reader loses its claims after a while, or when other claims need the
+memory.
 """
 
 from __future__ import annotations
@@ -95,12 +97,13 @@ class ReadAhead:
         """Record a read from `start_offset` to `next_offset`.
 
         Args:
-            stream_id: of this stream.
+            stream_id: the stream that was read.
             start_offset: start of the read.
             next_offset: end of the read.
             end_offset: end of the stream's data in objects.
             read: blocks that the read used.
-            pieces: objects of the following offsets, as far as the read index answered.
+            pieces: the objects that hold the offsets after the read, as far as the read index has returned
+                them.
         """
         if self._blocks_max == 0:
             return
@@ -126,13 +129,13 @@ class ReadAhead:
         needed: Sequence[BlockEntry],
         rest: Sequence[BlockEntry],
     ) -> Sequence[BlockEntry]:
-        """Return the `rest` blocks that a read should fetch together with the blocks it needs: none
-        unless the read continues a reader and needs a GET of this object anyway.
+        """Return the `rest` blocks that a read should fetch together with the blocks it needs.
+        Empty if the read does not continue a reader, or needs no GET of this object.
 
         When the read ends, `advanced` claims the fetched blocks that the read did not use.
 
         Args:
-            stream_id: of this stream.
+            stream_id: the stream to read.
             start_offset: start of the read.
             key: the object.
             needed: the last blocks that the read needs.
@@ -181,7 +184,7 @@ class ReadAhead:
             self._drop(self._readers.popitem(last=False)[1])
         return reader
 
-    # Reading on
+    # Extending the claims
 
     def _extend_soon(
         self,

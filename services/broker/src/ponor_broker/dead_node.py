@@ -78,8 +78,8 @@ async def rescue(
     accept_loss: bool,
     ms_max: int,
 ) -> RescueReport:
-    """Recover a dead node's log, close its streams, let the controllers move its partitions to live brokers,
-    and then leave the cluster under the dead node's id.
+    """Register under the dead node's id, recover its log, close its streams, let the controllers move its
+    partitions to live brokers, and then leave the cluster.
 
     Args:
         runtime: ports to the outside world.
@@ -129,8 +129,9 @@ async def rescue(
 
 
 async def _join(runtime: Runtime, dead: NodeRow, controllers: tuple[str, ...], store: ObjectStore) -> Joined:
-    # A registered node has found the cluster's marker in the store. So require the marker (`has_marked`), and
-    # accept markers of other clusters (`share_store`). There is no local copy, so the store must answer.
+    # A registered node has found the cluster's marker in the store. So a store without the marker is the
+    # wrong store (`has_marked`), even if it contains other clusters (`share_store`). There is no local copy,
+    # so the store must answer.
     membership = Membership(share_store=True, has_marked=True)
     try:
         async with asyncio.timeout(JOIN_S_MAX):

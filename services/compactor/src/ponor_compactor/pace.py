@@ -2,8 +2,9 @@
 policy of the stores, so that it lowers the limits when a store returns a "slow down" error.
 
 Limits apply to bytes read, bytes written and requests per second. Compaction can wait, while uploads and
-reads cannot. A "slow down" error therefore halves the share of the limits in use; without further errors the
-share recovers within a minute. `s3stream.stores.congestion` limits the calls in flight.
+reads cannot. A "slow down" error therefore halves the share, which is the part of each limit that the
+compactor may use. Without further errors the share recovers within a minute. `s3stream.stores.congestion`
+limits the calls in flight.
 
 A store that never returns "slow down" errors may share a disk with the write-ahead log. Bytes therefore also
 pass through one token bucket for reads and writes together, at the rate that `rate_ramp` sets: a compactor
@@ -63,7 +64,7 @@ class Pace(StorePolicy):
 
     @property
     def share(self) -> float:
-        """Return the share of the limits in use, as of the last call."""
+        """Return the part of each limit that the compactor may use, as of the last call."""
         return self._share
 
     @property

@@ -71,7 +71,8 @@ async def run(
         settings: must be the same at all controllers.
         options: of this controller.
         stop: ends the service.
-        ready: called once with the addresses. A sole voter leads by then; otherwise it may still be electing.
+        ready: called once with the addresses. A sole voter leads by then; several voters may still be
+            electing a leader.
         peer_network: connects controllers; default: the runtime's network.
 
     Raises:
@@ -260,7 +261,8 @@ def _new_identity(runtime: Runtime, options: ControllerOptions) -> DirectoryIden
     """The identity of an empty directory.
 
     Raises:
-        WrongDirectoryError: the options forbid formatting, and without a peer port no cluster can add it.
+        WrongDirectoryError: the options forbid formatting, and without a peer port no cluster can add this
+            controller.
     """
     if not options.may_format and not options.peer_listen:
         raise WrongDirectoryError(

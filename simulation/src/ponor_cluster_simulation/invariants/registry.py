@@ -1,6 +1,6 @@
 """The list of invariants, and the counter of their checks.
 
-Numbers never change: reports, tests and documents refer to them. An invariant that runs do not check stays in
+Numbers never change: reports, tests and documents refer to them. An invariant that no run checks stays in
 the list with the reason, so that a report shows what a run does not prove.
 """
 
@@ -41,7 +41,7 @@ INVARIANTS: Final = (
     Invariant(1, "one leader per term", "watch"),
     Invariant(2, "log matching", elsewhere=RAFT_SIMULATION),
     Invariant(3, "the committed prefix never changes, not even in a crash", "watch"),
-    Invariant(4, "the commit index of a life never falls", "watch"),
+    Invariant(4, "a controller's commit index never falls between its start and its stop or crash", "watch"),
     Invariant(5, "a leader has everything that was committed", elsewhere=RAFT_SIMULATION),
     Invariant(6, "applied <= committed <= last", "watch"),
     Invariant(
@@ -60,13 +60,14 @@ INVARIANTS: Final = (
     Invariant(12, "a stream has at most one open owner (node, node epoch, stream epoch)", "ledger"),
     Invariant(13, "epochs of streams and nodes strictly rise", "ledger"),
     Invariant(14, "nothing of an older epoch is committed after a newer open", "ledger"),
-    Invariant(15, "start <= trimmed <= end, and neither falls", "ledger"),
+    Invariant(15, "start <= trimmed <= end, and none of them falls", "ledger"),
     Invariant(16, "ranges of a stream are contiguous, disjoint and ordered", "ledger"),
     Invariant(17, "objects cover exactly [start, end) of a stream", "ledger"),
-    Invariant(18, "a stream's end at its close is the sum of what was committed", "ledger"),
+    Invariant(18, "when a stream is closed, its end is the number of committed offsets", "ledger"),
     Invariant(
         19,
-        "records acknowledged to a producer are in the log that its owner replays, or in [start, end)",
+        "records acknowledged to a producer are in the write-ahead log that the stream's owner replays, or in"
+        " the stream's [start, end)",
         "histories",
     ),
     Invariant(20, "no id is assigned twice", "ledger"),
@@ -84,7 +85,8 @@ INVARIANTS: Final = (
     Invariant(26, "compaction keeps every stream's bytes", "ledger, histories"),
     Invariant(
         27,
-        "an operation is executed once: the same id gets the same answer, another body is an error",
+        "an operation is executed once: a repetition with its id gets the same answer, and the same id with"
+        " another body is an error",
         "ledger, histories",
     ),
     Invariant(28, "images at one index are equal, and no follower goes back or skips", "watch"),
@@ -93,7 +95,11 @@ INVARIANTS: Final = (
         "after the faults the cluster has a leader within 5 s, answers every request and becomes quiescent",
         "judgement",
     ),
-    Invariant(30, "a partition has one owner at an epoch, and epochs rise with leaders", "ledger"),
+    Invariant(
+        30,
+        "a partition has one owner at an epoch, and the epoch rises whenever the leader changes",
+        "ledger",
+    ),
     Invariant(
         31,
         "a log in the store is opened once, trimmed forward, assigned to a recoverer after its owner's end,"
@@ -118,8 +124,8 @@ INVARIANTS: Final = (
     ),
     Invariant(
         35,
-        "an object is the source of one compaction at a time; one worker holds it under a token and swaps"
-        " once",
+        "an object is the source of one compaction task at a time; one worker at a time holds the task, under"
+        " a token, and replaces the sources at most once",
         "ledger",
     ),
     Invariant(
@@ -142,16 +148,16 @@ INVARIANTS: Final = (
     ),
     Invariant(
         40,
-        "no broker's answer to a reader or a group is older than a session timeout, also if the broker was"
-        " replaced",
+        "no broker answers a reader or a group from state older than a session timeout, even if the broker"
+        " was replaced",
         "histories",
     ),
     Invariant(45, "no live broker is fenced because another process is absent", "run"),
     Invariant(46, "the client of a connection closes it, also after an error", "judgement"),
     Invariant(
         47,
-        "a voter that lost committed entries and then received a leader's message votes for no candidate"
-        " without them",
+        "a voter that lost committed entries and then received a leader's message does not vote for a"
+        " candidate that lacks these entries",
         elsewhere=RAFT_SIMULATION,
     ),
     Invariant(
@@ -161,7 +167,9 @@ INVARIANTS: Final = (
         "histories",
     ),
     Invariant(
-        49, "readers of committed records read what is visible at the end, and nothing else", "histories"
+        49,
+        "readers of committed records read exactly the records that are visible at the end of the run",
+        "histories",
     ),
     Invariant(
         50,
@@ -181,8 +189,8 @@ INVARIANTS: Final = (
     ),
     Invariant(
         54,
-        "a transaction's states and markers have one outcome, and no entry of an older epoch follows"
-        " in a log",
+        "a transaction's states and markers have one outcome, and no log has an entry of an older"
+        " epoch after one of a newer epoch",
         "histories",
     ),
     Invariant(

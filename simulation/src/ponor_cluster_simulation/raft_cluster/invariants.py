@@ -16,8 +16,8 @@ They share no code with the core's own asserts.
     term are committed.
 10. Snapshots contain committed entries only. All replicas have the same digest at an index.
 11. A linearizable read includes everything acknowledged before its request.
-47. A voter that lost committed entries, and then received a leader's message, votes for no candidate that
-    lacks these entries, itself included.
+47. A voter that lost committed entries, and then received a leader's message, does not vote for a
+    candidate that lacks these entries, itself included.
 """
 
 from __future__ import annotations

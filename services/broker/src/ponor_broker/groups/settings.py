@@ -119,8 +119,8 @@ class GroupSettings:
     offsets_retention_ms: int = setting(
         604_800_000,
         within=(1, 1 << 62),
-        doc="Kafka's offsets.retention.minutes: how long an offset is kept after its commit and after "
-        "the last use by a group member.",
+        doc="Kafka's offsets.retention.minutes: how long an offset is kept after its commit, or after "
+        "the group's last member left if that is later.",
     )
     offsets_retention_check_interval_ms: int = setting(
         600_000,

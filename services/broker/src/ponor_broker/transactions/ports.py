@@ -30,5 +30,5 @@ class MarkerPort(Protocol):
         ...
 
     def cancel(self, shard: int) -> None:
-        """Send no further markers of a shard, and call no `done` for it."""
+        """Stop sending the markers of a shard, and do not call `done` for its transactions."""
         ...

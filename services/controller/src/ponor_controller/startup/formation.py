@@ -4,10 +4,10 @@ A new cluster is formed only if the option `format` is set. Every directory draw
 with the lowest node number asks all other configured controllers for their identity. When all of them are
 blank and may format, it draws the cluster's id and ordinal and writes the voters with their directory ids.
 The others receive these when it connects to them (`consensus/admission.py`). So all directories have their
-ids before the cluster exists, and the id of a directory that is emptied later belongs to no cluster.
+ids before the cluster exists. A directory that is emptied later draws a new id, which belongs to no cluster.
 
-A controller does not format if another controller already belongs to a cluster: its own log and votes may be
-lost, and a replica that lost a vote must return as a new member (KAFKA-14077).
+A controller does not format if another controller already belongs to a cluster. Its own directory may have
+lost its log and votes, and a replica that lost a vote must return as a new member (KAFKA-14077).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Iceberg table in pyiceberg's catalogs: creation, history for the ledger, and the commit.
 
-One commit adds files, offsets and the copy of the offsets atomically. The ledger and the sink decide what to
-commit.
+One commit atomically adds the files, the offsets in the summary of the snapshot, and the copy of the offsets
+in the table property `ponor.offsets`. `ledger.py` and `sink.py` decide what to commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 ANCESTORS_MAX: Final = 1_000_000
-"""Maximum snapshots that are read; a table has as many as have not expired."""
+"""Maximum number of snapshots that are read. A table keeps all snapshots that have not expired."""
 FORMAT_VERSION_MIN: Final = 2
 RETRIES: Final = "commit.retry.num-retries"
 
@@ -77,8 +77,8 @@ def history_of(table: Table) -> History:
 
 
 def stage(table: Table, files: Sequence[Any], properties: Mapping[str, str], ends: Ends) -> Transaction:
-    """Write manifests for one append and put it into a transaction together with the copy of the offsets; it
-    becomes visible with `commit_transaction`.
+    """Write manifests for one append and put it into a transaction together with the copy of the offsets in
+    the table property. It becomes visible with `commit_transaction`.
 
     The transaction is tried once. pyiceberg's own retry would append the same files on top of any newer
     snapshot without checking it, and that snapshot may contain the same batch, from a driver that was

@@ -36,8 +36,8 @@ WIDTHS_MS: Final = tuple(
 class PartitionProfile:
     """Profile of one partition.
 
-    Offsets are those of rows; `key_nulls` and `value_nulls` count rows without a key or value (a tombstone
-    has no value).
+    `first_offset` and `last_offset` are the smallest and largest offset of a row, not the ends of the log.
+    `key_nulls` and `value_nulls` count rows without a key or value (a tombstone has no value).
     """
 
     topic: str

@@ -45,7 +45,7 @@ def reconcile(
         subscribed: ids of the member's topics. The target may be older than the subscription; a member gets
             no partition of another topic.
         owned: the partitions that the member reported with this heartbeat; None if it reported none.
-        is_held: returns whether another member has a partition, revocations included.
+        is_held: returns whether another member has a partition, or has not finished revoking it.
         subscription_changed: whether this heartbeat changed the subscription.
     """
     if current.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(owned, current.revoking):

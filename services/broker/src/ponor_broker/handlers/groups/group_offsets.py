@@ -62,7 +62,7 @@ Found: TypeAlias = tuple[TopicPartition, CommittedOffset | ErrorCode | None]
 
 
 class _Reader(NamedTuple):
-    """The group of an OffsetFetch, and the member that sends it; None as the id: no member."""
+    """The group of an OffsetFetch, and the member that sends it. `member_id` is None if no member sent it."""
 
     group_id: str
     member_id: str | None

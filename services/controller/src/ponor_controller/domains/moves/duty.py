@@ -25,7 +25,7 @@ WAKING: Final = (
 
 
 class MoveDuty:
-    """A step of a `LeaderDuty`."""
+    """Intervenes in moves that their sources do not end in time. A `LeaderDuty` calls `step`."""
 
     def __init__(self, proposer: Proposer, activity: NodeActivity, telemetry: Telemetry) -> None:
         self._proposer = proposer
@@ -37,8 +37,8 @@ class MoveDuty:
         }
 
     def step(self) -> float | None:
-        """Propose the interventions that are due. Returns the seconds until the next step while partitions
-        move.
+        """Propose the interventions that are due. Returns the seconds until the next step; None: only when
+        woken.
         """
         view, now_ms = self._proposer.view, self._proposer.now_ms()
         if not len(view[MOVES]):
@@ -73,14 +73,15 @@ class MoveDuty:
             )
             LOG.log(
                 level,
-                "move of partition %d of topic %s from broker %d to %d: %s; broker %d is the leader: %s",
+                "move of partition %d of topic %s from broker %d to %d: %s, because %s; broker %d is the"
+                " leader",
                 move.partition,
                 move.topic_id.hex(),
                 move.source_id,
                 move.target_id,
                 action.value,
-                leader_id,
                 intervention.why,
+                leader_id,
             )
         self._trace(intervention)
 

@@ -5,7 +5,7 @@
 | closed | the re-election timeout is over, or the source is lost | elect the target, or another broker if the target is lost |
 | closed | the target is lost | elect another broker: the source if it is live |
 | open | the target is lost | cancel the move; the source continues |
-| open at the source | twice the timeout is over | fence the source node. The recovery of its log closes the streams, never at the committed end |
+| open at the source | twice the timeout is over | fence the source node. Then the recovery of its log closes the streams. The controller does not close them at their committed ends, because acknowledged records after these would be lost |
 | open at another node, or under an earlier epoch of the source | the re-election timeout is over | cancel the move: another log must be recovered first |
 | open | the source is fenced | nothing: the recovery of its log (failover, or its restart) ends the move |
 """
@@ -54,8 +54,8 @@ class Intervention:
 
 @dataclass(slots=True)
 class Due:
-    """Interventions that are due now, in order, and the cluster time of the next check; None: no check is due
-    until the duty is woken.
+    """Interventions that are due now, in order. `again_at_ms` is the cluster time of the next check; None: no
+    check is due until the duty is woken.
     """
 
     interventions: list[Intervention] = field(default_factory=list)
