@@ -24,8 +24,8 @@ from ponor_runtime.runtime import Runtime
 from ponor_cluster_simulation.invariants.registry import Checks
 
 LEASES_MAX: Final = 6
-"""Maximum number of tasks that the client leases. It is low because the controller postpones every returned
-task for minutes.
+"""Maximum number of tasks that the client leases. It is low because, for minutes after a task
+ended without a commit, the controller offers its sources in smaller tasks or not at all.
 """
 LEASE_MS: Final = (400, 1_500, 4_000)
 OBJECT_TTL_MS: Final = 5_000
