@@ -6,7 +6,7 @@ The local coordinator and WriteTxnMarkers requests of other brokers use it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -59,7 +59,9 @@ class MarkerWriter:
 
     def __init__(self, partitions: PartitionManager, streams: TxnStreams, clock: Clock) -> None:
         self._partitions = partitions
-        # Shared by all requests: the markers of each may all be refused without a wait.
+        # Shared by all requests: the markers of each may all be refused without a wait. The lock serves the
+        # requests by turns, so that a large one does not delay the others.
+        self._order = asyncio.Lock()
         self._turn = TurnBudget(clock, count_max=TOGETHER_MAX, duration_ns_max=TURN_NS_MAX)
         self._streams = streams
         self._adding: dict[PartitionKey, _Creation] = {}
@@ -81,7 +83,6 @@ class MarkerWriter:
         codes: list[ErrorCode] = []
         rest = iter(markers)
         while part := list(islice(rest, TOGETHER_MAX)):
-            await self._turn.wait()
             codes += await self._write_part(part, is_wanted)
         return codes
 
@@ -90,32 +91,48 @@ class MarkerWriter:
     ) -> list[ErrorCode]:
         # A task for each marker would cost as much as its append.
         outcomes = _Outcomes(len(markers))
-        later = []
-        for number, placed in enumerate(markers):
-            self._turn.spend()
-            settled = partial(outcomes.settle, number)
-            try:
-                partition = self._partitions.find(placed.topic, placed.partition)
-                if partition.transactions.needs_stream(placed.marker) and partition.is_writable:
-                    later.append(self._write_after_stream(partition, placed, is_wanted, settled))
+        later: dict[Partition, list[_Pending]] = {}
+        async with self._order:
+            await self._turn.wait()
+            for number, placed in enumerate(markers):
+                pending = _Pending(placed.marker, partial(outcomes.settle, number))
+                self._turn.spend()
+                try:
+                    partition = self._partitions.find(placed.topic, placed.partition)
+                except (PartitionError, S3StreamError) as error:
+                    pending.settled(error)
+                    continue
+                if partition.transactions.needs_stream(pending.marker) and partition.is_writable:
+                    later.setdefault(partition, []).append(pending)
                 else:
-                    _append(partition, placed.marker, is_wanted, settled)
-            except (PartitionError, S3StreamError) as error:
-                settled(error)
+                    _append(partition, pending, is_wanted)
         if later:
-            await asyncio.gather(*later)
+            await asyncio.gather(
+                *(self._write_after_stream(one, pending, is_wanted) for one, pending in later.items())
+            )
         await outcomes.wait()
         return outcomes.codes
 
     async def _write_after_stream(
-        self, partition: Partition, placed: PlacedMarker, is_wanted: Callable[[], bool], settled: OnSettled
+        self, partition: Partition, markers: Sequence[_Pending], is_wanted: Callable[[], bool]
     ) -> None:
+        """Create the partition's Txn stream, and append the markers of a part that need it."""
         try:
-            while partition.transactions.needs_stream(placed.marker) and partition.is_writable:
+            while partition.is_writable and any(map(partition.transactions.needs_stream, _markers(markers))):
                 await self._add_stream(partition)
-            _append(partition, placed.marker, is_wanted, settled)
         except (PartitionError, S3StreamError) as error:
-            settled(error)
+            for pending in markers:
+                pending.settled(error)
+            return
+        async with self._order:
+            await self._turn.wait()
+            for pending in markers:
+                self._turn.spend()
+                if partition.is_writable and partition.transactions.needs_stream(pending.marker):
+                    # The partition began a move, which ended the loop above, and the move was cancelled.
+                    pending.settled(PartitionError(ErrorCode.REQUEST_TIMED_OUT, "there is no Txn stream yet"))
+                else:
+                    _append(partition, pending, is_wanted)
 
     async def _add_stream(self, partition: Partition) -> None:
         """Create the partition's Txn stream, or wait for a running creation.
@@ -143,12 +160,27 @@ class MarkerWriter:
             done.exception()  # waiting callers raise the error; asyncio need not log it if there are none
 
 
-def _append(
-    partition: Partition, marker: TransactionMarker, is_wanted: Callable[[], bool], settled: OnSettled
-) -> None:
-    if not is_wanted():
-        raise PartitionError(ErrorCode.REQUEST_TIMED_OUT, "the coordinator no longer waits for the marker")
-    partition.append_marker(marker, settled)
+class _Pending(NamedTuple):
+    """A marker that is not appended yet, and the callback of its result."""
+
+    marker: TransactionMarker
+    settled: OnSettled
+
+
+def _markers(pending: Iterable[_Pending]) -> Iterator[TransactionMarker]:
+    return (one.marker for one in pending)
+
+
+def _append(partition: Partition, pending: _Pending, is_wanted: Callable[[], bool]) -> None:
+    """Append a marker, or settle it with the error."""
+    try:
+        if not is_wanted():
+            raise PartitionError(
+                ErrorCode.REQUEST_TIMED_OUT, "the coordinator no longer waits for the marker"
+            )
+        partition.append_marker(pending.marker, pending.settled)
+    except (PartitionError, S3StreamError) as error:
+        pending.settled(error)
 
 
 class _Outcomes:

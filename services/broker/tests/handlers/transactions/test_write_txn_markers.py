@@ -260,5 +260,66 @@ async def test_a_large_request_is_processed_in_turns(partitions: int) -> None:
         assert len((await handling).markers) == partitions * 20_000
         assert turns >= 40
         many = WriteTxnMarkersRequest([row(1, {"b": []}, commits=True)] * 60_000)
-        with pytest.raises(KafkaWireError, match="120000"):
+        with pytest.raises(KafkaWireError, match="names 10000"):
             await handler.handle(many, from_client("broker"))
+
+
+async def test_topics_without_partitions_are_processed_in_turns() -> None:
+    async with FetchRig() as rig:
+        handler = WriteTxnMarkersHandler(MarkerWriter(rig.partitions, rig.owned, rig.clock))
+        request = WriteTxnMarkersRequest(
+            [row(1, {f"t{number}": [] for number in range(50_000)}, commits=True)]
+        )
+        handling = asyncio.ensure_future(handler.handle(request, from_client("broker")))
+        turns = 0
+        while not handling.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert (await handling).markers == []
+        assert turns >= 50
+
+
+async def test_a_large_request_does_not_delay_a_small_one() -> None:
+    async with FetchRig() as rig:
+        await rig.create("a")
+        writer = MarkerWriter(rig.partitions, rig.owned, rig.clock)
+        large = [PlacedMarker(ABORT, "a", 5)] * (40 * marker_writer.TOGETHER_MAX)
+        writing = [asyncio.ensure_future(writer.write(large)) for _ in range(3)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        small = asyncio.ensure_future(writer.write(large[:1]))
+        turns = 0
+        while not small.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns < 20
+        await asyncio.gather(*writing)
+
+
+async def test_markers_that_waited_for_a_stream_are_appended_in_turns() -> None:
+    """All requests that wait for one creation continue in the turn in which it ends."""
+    async with FetchRig() as rig:
+        await rig.create("a")
+        some = Transactions(rig)
+        count = 40
+        for producer_id in range(count):
+            some.append(producer_id)
+        streams = SlowStreams(rig)
+        writer = MarkerWriter(rig.partitions, streams, rig.clock)
+        aborts = [
+            PlacedMarker(ABORT._replace(producer_id=number % count), "a", 0)
+            for number in range(marker_writer.TOGETHER_MAX)
+        ]
+        writing = [asyncio.ensure_future(writer.write(aborts)) for _ in range(10)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        partition = rig.partition("a")
+        assert partition.log_end_offset == count, "no marker precedes the stream"
+        streams.gate.set()
+        most, before = 0, partition.log_end_offset
+        while not all(one.done() for one in writing):
+            await asyncio.sleep(0)
+            most, before = max(most, partition.log_end_offset - before), partition.log_end_offset
+        assert partition.log_end_offset == count + 10 * len(aborts)
+        assert most <= 2 * marker_writer.TOGETHER_MAX
+        assert streams.calls == 1

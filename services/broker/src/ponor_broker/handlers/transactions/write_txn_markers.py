@@ -6,6 +6,7 @@ markers are durable or refused.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -25,7 +26,7 @@ from ponor_broker.partitions.marker_writer import MarkerWriter, PlacedMarker
 from ponor_broker.partitions.partition_transactions import TransactionMarker
 from ponor_broker.peers.connection_order import ConnectionOrder
 from ponor_broker.requests.api_handler import RequestContext
-from ponor_broker.requests.request_rows import check_rows
+from ponor_broker.requests.request_rows import ROWS_MAX, check_rows
 
 
 class WriteTxnMarkersHandler:
@@ -57,10 +58,15 @@ class WriteTxnMarkersHandler:
 
 
 def _rows_of(request: WriteTxnMarkersRequest) -> Steps[int]:
-    rows = 0
-    for number, row in enumerate(request.markers, 1):
-        rows += 1 + sum(1 + len(topic.partition_indexes) for topic in row.topics)
-        if number % ROWS_PER_STEP == 0:
+    """Return the number of rows, topics and partitions; if it exceeds the bound, perhaps a part of it."""
+    rows, step = 0, ROWS_PER_STEP
+    for row in request.markers:
+        rows += 1 + len(row.topics)
+        if rows > ROWS_MAX:
+            break
+        rows += sum(len(topic.partition_indexes) for topic in row.topics)
+        if rows >= step:
+            step = rows + ROWS_PER_STEP
             yield
     return rows
 
@@ -70,22 +76,24 @@ def _results(
 ) -> Steps[list[WritableTxnMarkerResult]]:
     """Return the results in the order of the request."""
     results: list[WritableTxnMarkerResult] = []
-    rows = 0
+    counter = itertools.count(1)
     for row in request.markers:
-        rows += 1
-        if rows % ROWS_PER_STEP == 0:
-            yield
         topics: list[WritableTxnMarkerTopicResult] = []
+        has_partitions = False
         for topic in row.topics:
             partitions: list[WritableTxnMarkerPartitionResult] = []
             for index in topic.partition_indexes:
+                has_partitions = True
                 partitions.append(WritableTxnMarkerPartitionResult(index, next(codes)))
-                rows += 1
-                if rows % ROWS_PER_STEP == 0:
+                if next(counter) % ROWS_PER_STEP == 0:
                     yield
             topics.append(WritableTxnMarkerTopicResult(topic.name, partitions))
-        if any(topic.partitions for topic in topics):  # as in Kafka
+            if next(counter) % ROWS_PER_STEP == 0:
+                yield
+        if has_partitions:  # as in Kafka
             results.append(WritableTxnMarkerResult(row.producer_id, topics))
+        if next(counter) % ROWS_PER_STEP == 0:
+            yield
     return results
 
 
